@@ -1,0 +1,185 @@
+"""The port between the runtime and a platform.
+
+A platform is one package with a class that has the methods of `Connector`, and those of the optional
+abilities below that the platform has. The runtime asks with ``isinstance`` which abilities there are
+(all are runtime-checkable protocols) and does without the rest.
+
+Life of a connector: built by the wiring; `run` is started inside a task group and ends when it is
+cancelled, or raises `ConnectorFailed`, after which the others go on; `close` is called once, always.
+
+Inbound: for each thing that happens the connector awaits ``accept(message)`` **before** it
+acknowledges the platform. When `accept` returns, the message is stored (or knowingly dropped) and may
+be acknowledged. When it raises `connectors.message.StoreUnavailable` nothing was stored: the connector
+must not acknowledge, and lets the platform deliver again (or keeps the message and tries again).
+
+Outbound: `render` is pure and splits a reply into parts within the platform's limits; `send` sends one
+part and returns its receipt. The runtime stores the state of each part around that call, so `send`
+itself never retries a send whose outcome is unknown: it raises `SendFailed` with ``ambiguous=True``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+from connectors.message import (
+    Accepted,
+    AgentRuntimeError,
+    ConversationKey,
+    InboundMessage,
+    OutboundMessage,
+    OutboundPart,
+    Receipt,
+)
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+
+Accept = Callable[[InboundMessage], Awaitable[Accepted]]
+"""The gateway's door. Raises `connectors.message.StoreUnavailable` when nothing could be stored."""
+
+
+class State(StrEnum):
+    """What ``/readyz`` and the event ``connector.state`` say of a connector or store."""
+
+    CONNECTED = "connected"
+    CONNECTING = "connecting"
+    DEGRADED = "degraded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A state and, unless all is well, why and what to do about it."""
+
+    state: State
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a platform can do, as far as the runtime decides by it."""
+
+    max_part_units: int
+    """Size limit of one part, in the platform's own units (see ``units``)."""
+    units: Literal["characters", "utf16", "bytes"] = "characters"
+    threads: bool = False
+    idempotency: Literal["none", "nonce", "metadata"] = "none"
+    """How a repeated send can be recognised by the platform."""
+    edits_per_second: float = 0.0
+    """How often one message may be edited while a reply streams; 0 where it may not."""
+    sends_per_second: float = 0.0
+    """Pace of sends into one place; 0 for no limit of its own."""
+
+
+class ConnectorFailed(AgentRuntimeError):
+    """The connector cannot work until a person does something; the text names the variable."""
+
+
+class SendFailed(AgentRuntimeError):
+    """A part was not taken, or (``ambiguous``) nobody can know whether it was.
+
+    ``retry_after_seconds`` is the wait that the platform asked for, if it did.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool,
+        ambiguous: bool = False,
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        self.ambiguous = ambiguous
+        self.retry_after_seconds = retry_after_seconds
+
+
+@runtime_checkable
+class Connector(Protocol):
+    """What every platform has."""
+
+    @property
+    def name(self) -> str:
+        """The connector's word in ids, settings and events, e.g. ``telegram``."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def health(self) -> Health:
+        """The truth about the connection now. Must not block."""
+
+    async def run(self, accept: Accept) -> None:
+        """Receive until cancelled. Raises `ConnectorFailed` when only a person can help."""
+
+    def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
+        """*message* as parts within the platform's limits; no character of its text is lost. Pure."""
+
+    async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
+        """Send one part of *message* to its place. Raises `SendFailed`."""
+
+    async def close(self) -> None:
+        """Let go of connections. Bounded; never raises."""
+
+
+@runtime_checkable
+class EditsMessages(Protocol):
+    """Sent parts can be replaced; used to stream a reply and to finalise a placeholder."""
+
+    async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
+        """Replace what *receipt* stands for by *part*. Repeating it is harmless. Raises `SendFailed`."""
+
+
+@runtime_checkable
+class StreamsText(Protocol):
+    """A reply can be shown while it is written, as text that is added to."""
+
+    async def stream(self, key: ConversationKey, answers: tuple[str, ...], delta: str) -> None:
+        """Show *delta*, the next piece of the reply to *answers*. May be lost; never raises."""
+
+
+@runtime_checkable
+class ShowsTyping(Protocol):
+    """A sign that an answer is on its way; the platform lets it fade by itself."""
+
+    typing_lasts_seconds: float
+
+    async def typing(self, key: ConversationKey) -> None:
+        """Show the sign once. May be lost; never raises."""
+
+
+@runtime_checkable
+class Reacts(Protocol):
+    """An emoji can be put on a message, to acknowledge it."""
+
+    async def react(self, key: ConversationKey, message_id: str, emoji: str) -> None:
+        """Put *emoji* on a message. May be lost; never raises."""
+
+
+@runtime_checkable
+class ReadsBack(Protocol):
+    """What became of an ambiguous send can be found out."""
+
+    async def find(self, key: ConversationKey, part: OutboundPart) -> Receipt | None:
+        """The receipt of *part* if the platform has it. Raises `SendFailed` when it cannot be asked."""
+
+
+@runtime_checkable
+class FetchesMissed(Protocol):
+    """Messages that came while no process listened can be read afterwards."""
+
+    def missed(self, key: ConversationKey, after_message_id: str) -> AsyncIterator[InboundMessage]:
+        """What was said after *after_message_id*, oldest first."""
+
+
+@runtime_checkable
+class MountsRoutes(Protocol):
+    """The platform talks to us over HTTP: routes for the runtime's own HTTP face."""
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """Routes to be mounted before `run`; each authenticates its caller itself."""

@@ -1,0 +1,317 @@
+"""The nouns that every room speaks: who said what, where, and what became of the answer.
+
+Ids of platforms are opaque here: only a platform's own package looks inside them.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+PARTITIONS = 64
+"""Number of hash tags over which conversations spread on a Redis cluster."""
+
+_WORKSPACE_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_PLAIN_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+
+
+class AgentRuntimeError(Exception):
+    """Base of our errors. ``user_text`` may be shown to a person in a chat; ``retryable`` says whether
+    the same call may succeed later."""
+
+    retryable: bool = False
+    user_text: str = "Something went wrong here. Please try again."
+
+
+class StoreUnavailable(AgentRuntimeError):
+    """Redis cannot be reached, so that nothing can be promised: nothing is acknowledged."""
+
+    retryable = True
+    user_text = "I cannot keep your message safe right now. Please try again in a moment."
+
+
+class InvalidWorkspaceId(AgentRuntimeError):
+    """A workspace id is not of the form ``[a-z0-9][a-z0-9._-]{0,63}``."""
+
+    user_text = "That is no valid workspace name."
+
+
+class Role(StrEnum):
+    """What a person may do. Ordered by `covers`."""
+
+    ADMIN = "admin"
+    MEMBER = "member"
+    VIEWER = "viewer"
+
+    def covers(self, other: Role) -> bool:
+        """Whether this role may do all that *other* may do."""
+        order = (Role.VIEWER, Role.MEMBER, Role.ADMIN)
+        return order.index(self) >= order.index(other)
+
+
+def encode_id(text: str) -> str:
+    """*text* as a file name or key part; injective, so that different ids never meet.
+
+    Every UTF-8 byte outside ``[A-Za-z0-9._-]`` becomes ``%XX``, and so does a leading dot.
+    """
+    encoded = "".join(
+        chr(byte) if byte in _PLAIN_BYTES else f"%{byte:02X}" for byte in text.encode("utf-8", "surrogatepass")
+    )
+    return "%2E" + encoded[1:] if encoded.startswith(".") else encoded
+
+
+def check_workspace_id(workspace_id: str) -> str:
+    """*workspace_id* itself. Raises `InvalidWorkspaceId`."""
+    if not _WORKSPACE_ID.fullmatch(workspace_id):
+        raise InvalidWorkspaceId(
+            f"{workspace_id!r} is no workspace id: use 1 to 64 of a-z, 0-9, '.', '_', '-', "
+            "beginning with a letter or digit"
+        )
+    return workspace_id
+
+
+def workspace_tag(workspace_id: str) -> str:
+    """The hash tag of all keys that belong to a workspace as a whole."""
+    return "{w." + workspace_id + "}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a store call may see: a workspace, and within it at most one context and one user.
+
+    No store method takes a bare workspace name: whoever reads or writes says in whose scope.
+    """
+
+    workspace_id: str
+    context_id: str | None = None
+    user: str | None = None
+
+    def __post_init__(self) -> None:
+        check_workspace_id(self.workspace_id)
+
+    @property
+    def tag(self) -> str:
+        return workspace_tag(self.workspace_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationKey:
+    """One conversation: a platform's place (with its thread, where there is one) in a workspace."""
+
+    workspace_id: str
+    connector: str
+    external_id: str
+
+    def __post_init__(self) -> None:
+        check_workspace_id(self.workspace_id)
+        if not self.connector or not self.external_id:
+            raise ValueError("a conversation needs a connector and an external id")
+
+    @property
+    def context_id(self) -> str:
+        return f"{self.connector}:{self.external_id}"
+
+    @property
+    def scope(self) -> Scope:
+        return Scope(self.workspace_id, self.context_id)
+
+    @property
+    def partition(self) -> int:
+        """The partition, 0 to `PARTITIONS` - 1, that holds this conversation and its ready list."""
+        return zlib.crc32(f"{self.workspace_id}/{self.context_id}".encode("utf-8", "surrogatepass")) % PARTITIONS
+
+    @property
+    def tag(self) -> str:
+        return partition_tag(self.partition)
+
+    @property
+    def encoded(self) -> str:
+        """Unique over all workspaces; contains none of ``:``, ``{`` and ``}``."""
+        return f"{self.workspace_id}/{self.connector}/{encode_id(self.external_id)}"
+
+    @classmethod
+    def decode(cls, encoded: str) -> ConversationKey:
+        """The inverse of `encoded`."""
+        workspace_id, connector, external = encoded.split("/", 2)
+        raw = re.sub(rb"%([0-9A-F]{2})", lambda match: bytes.fromhex(match[1].decode()), external.encode())
+        return cls(workspace_id, connector, raw.decode("utf-8", "surrogatepass"))
+
+
+def partition_tag(partition: int) -> str:
+    """The hash tag of a partition's keys."""
+    return "{p" + str(partition) + "}"
+
+
+def redis_key(owner: str, tag: str, *parts: str) -> str:
+    """The key of *owner*'s value *parts* under the hash tag *tag*: ``ar:<owner>:<tag>:<part>…``."""
+    return ":".join(("ar", owner, tag, *parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who wrote a message. ``id`` is the platform's own, without the connector's name."""
+
+    id: str
+    name: str = ""
+    is_bot: bool = False
+
+    def user(self, connector: str) -> str:
+        """``connector:user_id``, as settings and access speak of people."""
+        return f"{connector}:{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """The message that an inbound one replies to."""
+
+    author: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A file that came with a message; ``handle`` is for the platform's own package to fetch it."""
+
+    kind: Literal["document", "image", "voice", "other"]
+    name: str
+    media_type: str = ""
+    size_bytes: int = 0
+    handle: str = ""
+
+
+class InboundKind(StrEnum):
+    """What happened on the platform."""
+
+    MESSAGE = "message"
+    EDIT = "edit"
+    DELETE = "delete"
+    REACTION = "reaction"
+    JOINED = "joined"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True)
+class InboundMessage:
+    """One thing that happened in a conversation, as a platform package understood it.
+
+    ``message_id`` is the platform's identity of the message within its place: the same delivery twice
+    carries the same one. ``routes`` are the keys under which an operator may route this place to a
+    workspace, most specific first; ``default_workspace`` is the one that is used where no route, no
+    ``DEFAULT_WORKSPACE`` and no ``workspace_id`` (set by connectors that are told) says otherwise.
+    """
+
+    connector: str
+    external_id: str
+    message_id: str
+    author: Author
+    text: str
+    kind: InboundKind = InboundKind.MESSAGE
+    sent_at: datetime | None = None
+    direct: bool = False
+    """Whether only this person and the bot are in the place."""
+    addressed: bool = True
+    """Whether the message is meant for the bot: direct, mentioned, or a reply to it."""
+    quote: Quote | None = None
+    attachments: tuple[Attachment, ...] = ()
+    reaction: str = ""
+    """For `InboundKind.REACTION`: the emoji; empty when one was taken away."""
+    looks_unfinished: bool = False
+    """At the platform's size limit, or part of a media group or a burst of forwards."""
+    workspace_id: str | None = None
+    routes: tuple[str, ...] = ()
+    default_workspace: str = ""
+    caller_role: Role | None = None
+    """Set by connectors whose callers were authenticated already: bounds what the author may do."""
+    reply_hint: str = ""
+    """One sentence about how replies should behave on this platform; may be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a passage came from: path under the workspace's ``docs/``, and its heading path."""
+
+    source: str
+    heading: str
+
+
+@dataclass(frozen=True, slots=True)
+class Degraded:
+    """A block (or ``model``) that could not be had for a turn, and why."""
+
+    block: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens and cost of the model calls of a turn, as the provider counted them."""
+
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+    cost_usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OutboundMessage:
+    """What the runtime says into a conversation: the answer of a turn, or a notice.
+
+    ``text`` is Markdown. ``answers`` are the inbound messages (their ``message_id``) that it answers.
+    """
+
+    key: ConversationKey
+    turn_id: str
+    text: str
+    kind: Literal["reply", "notice", "apology"] = "reply"
+    answers: tuple[str, ...] = ()
+    reply_to: str | None = None
+    """The message to which the platform's reply should hang, where it has replies."""
+    strategy: str = ""
+    reason: str = ""
+    sources: tuple[Source, ...] = ()
+    degraded: tuple[Degraded, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class OutboundPart:
+    """One platform message of a reply, rendered and within the platform's limit.
+
+    ``token`` identifies the part for good: the same part sent again carries the same one.
+    """
+
+    index: int
+    total: int
+    text: str
+    token: str
+    payload: str = "plain"
+    """How ``text`` is to be understood by the platform package that rendered it (e.g. ``html``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Proof that a part was taken by the platform: its id there."""
+
+    message_id: str
+    ambiguous: bool = False
+    """Whether the platform may have taken it twice or not at all (a lost answer, a time-out)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What the gateway did with an inbound message. The platform may be told once this is returned.
+
+    ``outcome``: ``stored`` (a turn will follow), ``duplicate``, ``ignored``, or ``refused`` (then
+    ``why`` is the reason, and the person was told where that is due). ``reply`` is the stored answer
+    of a duplicate that was answered before.
+    """
+
+    outcome: Literal["stored", "duplicate", "ignored", "refused"]
+    why: str = ""
+    reply: OutboundMessage | None = None
+    retry_after_seconds: int | None = None
+    key: ConversationKey | None = None
