@@ -1,0 +1,181 @@
+"""Every connector passes the same suite."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectors.connector import Connector, SendFailed, State
+from connectors.message import ConversationKey, InboundKind, OutboundMessage
+from tests.contract.connector_suite import (
+    PATIENCE_SECONDS,
+    FakeGateway,
+    Fault,
+    Harness,
+    HarnessFactory,
+    RefusingHarness,
+    RefusingHarnessFactory,
+    eventually,
+    measured,
+    reply_to,
+    running,
+    send_all,
+    visible,
+)
+from tests.contract.telegram_harness import telegram_connector, telegram_harness
+
+# A platform takes part by one line in each of these (the third only where it can refuse a message).
+HARNESSES: dict[str, HarnessFactory] = {"telegram": telegram_harness}
+UNCONNECTED: dict[str, Callable[[], Connector]] = {"telegram": telegram_connector}
+REFUSING: dict[str, RefusingHarnessFactory] = {"telegram": telegram_harness}
+
+FAULTS: tuple[Fault, ...] = ("rate_limited", "forbidden", "lost_answer", "server_error")
+
+
+@pytest.fixture(params=HARNESSES)
+async def harness(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
+    async with HARNESSES[request.param]() as built:
+        yield built
+
+
+@pytest.fixture(params=REFUSING)
+async def refusing(request: pytest.FixtureRequest) -> AsyncIterator[RefusingHarness]:
+    async with REFUSING[request.param]() as built:
+        yield built
+
+
+@pytest.fixture
+def gateway() -> FakeGateway:
+    return FakeGateway()
+
+
+async def test_what_a_person_says_arrives_with_its_place_author_and_text(
+    harness: Harness, gateway: FakeGateway
+) -> None:
+    """What a person says arrives once, with connector, place, identity, author and text."""
+    async with running(harness.connector, gateway):
+        for number, place in enumerate(harness.places, start=1):
+            await harness.say(place, f"hello {place} – grüß dich 👋")
+            await gateway.until(lambda g, number=number: len(g.accepted) >= number)  # type: ignore[misc]
+    assert [m.text for m in gateway.accepted] == [f"hello {place} – grüß dich 👋" for place in harness.places]
+    for place, message in zip(harness.places, gateway.accepted, strict=True):
+        assert message.connector == harness.connector.name
+        assert message.kind is InboundKind.MESSAGE
+        assert message.external_id
+        assert message.message_id
+        assert message.author.id
+        assert not message.author.is_bot
+        assert message.addressed
+        assert message.direct == (place == "direct")
+        assert message.workspace_id or message.default_workspace
+
+
+async def test_every_message_has_its_own_identity_and_they_come_in_order(
+    harness: Harness, gateway: FakeGateway
+) -> None:
+    """Messages of one place arrive in the order in which they were said, each with its own identity."""
+    said = [f"number {n}" for n in range(5)]
+    async with running(harness.connector, gateway):
+        for text in said:
+            await harness.say("direct", text)
+        await gateway.until(lambda g: len(g.accepted) >= len(said))
+    assert [m.text for m in gateway.accepted] == said
+    assert len({m.message_id for m in gateway.accepted}) == len(said)
+    assert len({m.external_id for m in gateway.accepted}) == 1
+
+
+async def test_nothing_is_acknowledged_while_the_store_is_away(harness: Harness, gateway: FakeGateway) -> None:
+    """What could not be stored is not acknowledged, and arrives once the store is back."""
+    gateway.store_available = False
+    async with running(harness.connector, gateway):
+        await harness.say("direct", "do not lose me")
+        await gateway.until(lambda g: g.refusals >= 2)
+        assert await harness.acknowledged() == 0
+        assert gateway.accepted == []
+        gateway.store_available = True
+        await gateway.until(lambda g: len(g.accepted) >= 1)
+        assert [m.text for m in gateway.accepted] == ["do not lose me"]
+        await eventually(lambda: harness.connector.health.state is State.CONNECTED)
+
+
+async def test_a_reply_reaches_its_place_and_every_part_has_a_receipt(harness: Harness, gateway: FakeGateway) -> None:
+    """A reply is shown in the place of its question, and each part's receipt carries an id."""
+    async with running(harness.connector, gateway):
+        for number, place in enumerate(harness.places, start=1):
+            await harness.say(place, "question")
+            await gateway.until(lambda g, number=number: len(g.accepted) >= number)  # type: ignore[misc]
+            receipts = await send_all(harness.connector, reply_to(gateway.accepted[-1], f"answer in {place}"))
+            assert receipts
+            assert all(receipts)
+            assert await harness.shown(place) == [f"answer in {place}"]
+
+
+async def test_a_long_reply_arrives_whole_and_in_order(harness: Harness, gateway: FakeGateway) -> None:
+    """A reply of many times the platform's limit is shown whole, in order."""
+    text = "\n\n".join(f"Paragraph {n}: " + "the quick brown fox 🦊 jumps. " * 20 for n in range(40))
+    async with running(harness.connector, gateway):
+        await harness.say("direct", "tell me everything")
+        await gateway.until(lambda g: len(g.accepted) >= 1)
+        await send_all(harness.connector, reply_to(gateway.accepted[0], text))
+        assert visible("".join(await harness.shown("direct"))) == visible(text)
+
+
+async def test_health_tells_the_truth_over_a_life(harness: Harness, gateway: FakeGateway) -> None:
+    """A connector is not connected before it runs, connected while it does, stopped after it was closed."""
+    assert harness.connector.health.state is not State.CONNECTED
+    async with running(harness.connector, gateway):
+        assert harness.connector.health.state is State.CONNECTED
+    assert harness.connector.health.state is State.STOPPED
+
+
+async def test_close_is_bounded_and_may_come_at_any_time(harness: Harness) -> None:
+    """Closing a connector that never ran, and closing it twice, ends and raises nothing."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await harness.connector.close()
+        await harness.connector.close()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_refused_send_says_what_may_be_done(
+    refusing: RefusingHarness, gateway: FakeGateway, fault: Fault
+) -> None:
+    """A send that fails raises `SendFailed` that says whether it may be repeated and whether it is known to be lost."""
+    async with running(refusing.connector, gateway):
+        await refusing.say("direct", "question")
+        await gateway.until(lambda g: len(g.accepted) >= 1)
+        answer = reply_to(gateway.accepted[0], "answer")
+        await refusing.fail_next_send(fault)
+        with pytest.raises(SendFailed) as caught:
+            await send_all(refusing.connector, answer)
+        failure = caught.value
+        assert failure.ambiguous == (fault in {"lost_answer", "server_error"})
+        if fault == "rate_limited":
+            assert failure.retryable
+            assert failure.retry_after_seconds is not None
+            assert failure.retry_after_seconds > 0
+        if fault == "forbidden":
+            assert not failure.retryable
+
+
+TEXT = st.text(st.characters(exclude_characters="`~"), max_size=600)
+
+
+@pytest.mark.parametrize("build", UNCONNECTED.values(), ids=UNCONNECTED.keys())
+@given(text=st.one_of(TEXT, st.builds(lambda t, n: t * n, TEXT, st.integers(1, 60))))
+@settings(max_examples=60, deadline=None)
+def test_render_keeps_every_character_and_every_limit(build: Callable[[], Connector], text: str) -> None:
+    """Parts are within the platform's limit, numbered, identified for good, and together are the whole text."""
+    connector = build()
+    message = OutboundMessage(key=ConversationKey("acme", connector.name, "7"), turn_id="t1", text=text)
+    parts = connector.render(message)
+    limit = connector.capabilities.max_part_units
+    assert all(0 < measured(part.text, connector.capabilities.units) <= limit for part in parts)
+    assert visible("".join(part.text for part in parts)) == visible(text)
+    assert [part.index for part in parts] == list(range(len(parts)))
+    assert {part.total for part in parts} <= {len(parts)}
+    assert len({part.token for part in parts}) == len(parts)
+    assert list(connector.render(message)) == list(parts)
