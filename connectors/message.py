@@ -15,6 +15,10 @@ from typing import Literal
 PARTITIONS = 64
 """Number of hash tags over which conversations spread on a Redis cluster."""
 
+CALLER_PREFIX = "token:"
+"""Begins the author id of a message that names no person: its author is the holder of an API token or
+of the terminal. No person's id may begin so."""
+
 _WORKSPACE_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _PLAIN_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
