@@ -1,0 +1,162 @@
+"""Builds the prompt from a RunContext: budgets, clipping, order. Pure: same input, same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from connectors.message import AgentRuntimeError
+from grounding.blocks import PLACES, SEPARATOR, Block, Layout, Prompt
+from grounding.layers import query, recall, retrieval, summary, tail
+from grounding.run_context import RunContext
+from grounding.sections import Section, neutral
+from grounding.tokens import Tokens, utf8_length
+
+YIELDS = ("retrieved", "records", "karma", "summary", "tail", "hint", "query")
+"""Who gives up room first when the whole is too large; the user's own words come last."""
+
+WINDOW_SAFETY = 1.3
+"""Tokens of a model's own vocabulary per token that we count, at most: measured 1.19 on English prose and
+1.27 on code for a 49,000-word vocabulary; the guard of the window uses it where the model does not count."""
+
+MIN_USER_TOKENS = 64
+"""Below this no useful question fits, and the turn is refused instead."""
+
+
+class ContextTooLarge(AgentRuntimeError):
+    """The fixed part of a prompt leaves no room for the message. Nothing was sent."""
+
+    def __init__(self, block: str, tokens: int, window: int) -> None:
+        super().__init__(
+            f"block {block!r} takes {tokens} tokens of a window of {window}: shorten it, or use a model with more room"
+        )
+        self.block, self.tokens, self.window = block, tokens, window
+        self.user_text = (
+            f"My instructions are too long for the model ({block}: {tokens} of {window} tokens). "
+            "An admin has to shorten them."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    section: Section
+    budget: int
+    why: str
+
+
+def prompt(context: RunContext, tokens: Tokens) -> Prompt:
+    """The prompt of *context*: one system and one user message.
+
+    Each block is cut to its own budget, then blocks give up room in the order of `YIELDS` until the
+    user message keeps the token ceiling and the byte ceiling. Raises `ContextTooLarge`.
+    """
+    identity = Block("identity", context.identity, tokens.count(context.identity), context.budgets.policy_tokens, "policy")
+    ceiling = _user_ceiling(context, identity)
+    drafts = _drafts(context, tokens)
+    texts = {
+        name: draft.section.fit(tokens, draft.budget, context.budgets.prompt_bytes) for name, draft in drafts.items()
+    }
+    order = _order(context.layout)
+    whole = _shrink(texts, drafts, order, tokens, ceiling, context.budgets.prompt_bytes)
+    blocks = [identity]
+    for name in order:
+        draft = drafts[name]
+        blocks.append(Block(name, texts[name], tokens.count(texts[name]), draft.budget, _why(draft, texts[name])))
+    return Prompt(tuple(blocks), context.layout, context.identity, whole, tokens.count(whole))
+
+
+def _drafts(context: RunContext, tokens: Tokens) -> dict[str, _Draft]:
+    """The user message's blocks before they are cut. Small talk sends the text alone."""
+    budgets = context.budgets
+    drafts = {"query": _Draft(query.section(context.query), budgets.query_tokens, "the message")}
+    if context.small_talk:
+        empty = _Draft(Section(), 1, "small talk")
+        return drafts | dict.fromkeys(("summary", "tail", "records", "retrieved", "hint"), empty)
+    document = context.summary
+    drafts["summary"] = _Draft(
+        summary.section(document.text) if document else Section(),
+        budgets.summary_tokens,
+        f"version {document.version}, to turn {document.turns}" if document else "no summary yet",
+    )
+    drafts["tail"] = _Draft(
+        tail.section(context.tail, budgets.tail_lines, budgets.tail_bytes),
+        budgets.tail_tokens,
+        f"{len(context.tail)} earlier messages" if context.tail else "no earlier messages",
+    )
+    drafts["records"] = _Draft(
+        recall.section(context.recalled),
+        budgets.records_tokens,
+        f"{len(context.recalled)} earlier turns" if context.recalled else "nothing recalled",
+    )
+    drafts["retrieved"] = _retrieved(context, tokens)
+    drafts["hint"] = _Draft(
+        Section(pieces=(neutral(context.hint),) if context.hint else ()),
+        budgets.hint_tokens,
+        context.connector if context.hint else "none for this connector",
+    )
+    return drafts
+
+
+def _retrieved(context: RunContext, tokens: Tokens) -> _Draft:
+    budget = context.budgets.retrieved_tokens
+    failed = next((part for part in context.degraded if part.block == "retrieved"), None)
+    if context.passages:
+        section = retrieval.section(context.passages[: context.budgets.top_k], tokens, context.budgets.excerpt_bytes)
+        return _Draft(section, budget, f"{len(section.pieces)} passages")
+    if not context.wants_documents:
+        return _Draft(Section(), budget, "not wanted")
+    if failed:
+        return _Draft(Section(pieces=(retrieval.NOT_SEARCHED,), cut=False), budget, f"degraded: {failed.why}")
+    return _Draft(Section(pieces=(retrieval.NOTHING_FOUND,), cut=False), budget, "nothing relevant")
+
+
+def _order(layout: Layout) -> list[str]:
+    present = [PLACES[name] for name in ("query", "summary", "tail", "records", "retrieved", "hint")]
+    rank: Callable[..., int] = (
+        (lambda place: place.user_first) if layout == "user_first" else (lambda place: place.prefix_stable)
+    )
+    return [place.name for place in sorted(present, key=rank)]
+
+
+def _user_ceiling(context: RunContext, identity: Block) -> int:
+    """Tokens that the user message may have. Raises `ContextTooLarge`."""
+    budgets = context.budgets
+    room = int((budgets.window_tokens - budgets.output_tokens) / WINDOW_SAFETY) - identity.tokens
+    if room < MIN_USER_TOKENS:
+        raise ContextTooLarge("identity", identity.tokens, budgets.window_tokens)
+    return min(budgets.prompt_tokens, budgets.context_tokens, room)
+
+
+def _join(texts: dict[str, str], order: list[str]) -> str:
+    return SEPARATOR.join(texts[name] for name in order if texts[name])
+
+
+def _shrink(
+    texts: dict[str, str], drafts: dict[str, _Draft], order: list[str], tokens: Tokens, max_tokens: int, max_bytes: int
+) -> str:
+    """Cuts *texts* in place until their joined text keeps both ceilings; returns that text."""
+    whole = _join(texts, order)
+    for name in YIELDS:
+        if name not in texts:
+            continue
+        allowed_tokens, allowed_bytes = tokens.count(texts[name]), utf8_length(texts[name])
+        while texts[name]:
+            over_tokens = tokens.count(whole) - max_tokens
+            over_bytes = utf8_length(whole) - max_bytes
+            if over_tokens <= 0 and over_bytes <= 0:
+                return whole
+            allowed_tokens -= max(over_tokens, 0)
+            allowed_bytes -= max(over_bytes, 0)
+            texts[name] = drafts[name].section.fit(tokens, max(allowed_tokens, 0), max(allowed_bytes, 0))
+            whole = _join(texts, order)
+    return whole
+
+
+def _why(draft: _Draft, text: str) -> str:
+    if draft.section.pieces and not text:
+        return f"{draft.why}; no room"
+    if draft.section.pieces and text != "\n".join(
+        part for part in (draft.section.head, draft.section.joint.join(draft.section.pieces), draft.section.foot) if part
+    ):
+        return f"{draft.why}; cut to fit"
+    return draft.why

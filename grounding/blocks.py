@@ -1,0 +1,122 @@
+"""The named blocks that a prompt is made of, and the prompt itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, TypedDict
+
+Layout = Literal["user_first", "prefix_stable"]
+
+
+class Volatility(StrEnum):
+    """How often the bytes of a block change."""
+
+    STATIC = "static"  # on publish
+    SESSION = "session"  # at a session's start, or a refresh
+    APPENDED = "appended"  # only at its end
+    TURN = "turn"  # with every message
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a block stands: its message, its rank in each layout, how often it changes."""
+
+    name: str
+    message: Literal["system", "user"]
+    prefix_stable: int
+    user_first: int
+    volatility: Volatility
+
+
+PLACES: dict[str, Place] = {
+    place.name: place
+    for place in (
+        Place("identity", "system", 1, 1, Volatility.STATIC),
+        Place("global_context", "system", 2, 2, Volatility.SESSION),
+        Place("codex", "system", 3, 3, Volatility.STATIC),
+        Place("censors", "system", 4, 4, Volatility.STATIC),
+        Place("environment", "system", 5, 5, Volatility.SESSION),
+        Place("karma_floor", "system", 6, 6, Volatility.SESSION),
+        Place("summary", "user", 7, 9, Volatility.SESSION),
+        Place("tail", "user", 8, 10, Volatility.APPENDED),
+        Place("frame", "user", 9, 11, Volatility.TURN),
+        Place("records", "user", 10, 12, Volatility.TURN),
+        Place("karma", "user", 11, 13, Volatility.TURN),
+        Place("retrieved", "user", 12, 14, Volatility.TURN),
+        Place("now", "user", 13, 15, Volatility.TURN),
+        Place("hint", "user", 14, 16, Volatility.TURN),
+        Place("query", "user", 15, 8, Volatility.TURN),
+    )
+}
+"""Every block that may ever stand in a prompt."""
+
+SEPARATOR = "\n\n"
+
+
+class ChatMessage(TypedDict):
+    """One message as the model's interface takes it."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One named piece of a prompt: its canonical text and what is known about it.
+
+    ``budget`` is in tokens. ``why`` says where the text came from, or why it is empty or cut.
+    """
+
+    name: str
+    text: str
+    tokens: int
+    budget: int
+    why: str
+
+    @property
+    def used(self) -> bool:
+        return bool(self.text)
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is sent to the model: always one system and one user message.
+
+    ``blocks`` stand in the order in which they are sent; unused ones (empty text) are among them.
+    ``tokens_total`` counts the user message.
+    """
+
+    blocks: tuple[Block, ...]
+    layout: Layout
+    system: str
+    user: str
+    tokens_total: int
+
+    @property
+    def messages(self) -> list[ChatMessage]:
+        return [{"role": "system", "content": self.system}, {"role": "user", "content": self.user}]
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the canonical bytes of the messages."""
+        return hashlib.sha256(json.dumps(self.messages, ensure_ascii=False).encode()).hexdigest()
+
+    @property
+    def prefix_digest(self) -> str:
+        """Digest of everything before the first block that changes with every turn."""
+        digest = hashlib.sha256()
+        for block in self.blocks:
+            if PLACES[block.name].volatility is Volatility.TURN:
+                break
+            digest.update(f"{block.name}\0{block.sha256}\n".encode())
+        return digest.hexdigest()
+
+    def block(self, name: str) -> Block | None:
+        return next((block for block in self.blocks if block.name == name), None)

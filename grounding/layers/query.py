@@ -1,0 +1,26 @@
+"""What the user said in this turn."""
+
+from __future__ import annotations
+
+from grounding.run_context import Query
+from grounding.sections import Section, neutral
+
+MAX_QUOTE_CHARACTERS = 600
+
+
+def section(query: Query) -> Section:
+    """The user's words; behind them what they reply to and the names of attached files.
+
+    The words come first and are kept longest: the first piece is theirs alone.
+    """
+    pieces = [neutral(query.text).strip()]
+    pieces += [_quote(quote.author, quote.text) for quote in query.quotes]
+    if query.attachments:
+        pieces.append("Attached files: " + ", ".join(neutral(name) for name in query.attachments))
+    return Section(pieces=tuple(piece for piece in pieces if piece), joint="\n\n")
+
+
+def _quote(author: str, text: str) -> str:
+    shortened = neutral(text).strip()[:MAX_QUOTE_CHARACTERS]
+    lines = "\n".join("> " + line for line in shortened.splitlines())
+    return f"In reply to {neutral(author) or 'a message'}:\n{lines}"

@@ -1,0 +1,155 @@
+"""The strict, frozen input of one turn's prompt: everything that the prompt is built from.
+
+A stored RunContext rebuilds its prompt byte for byte, so nothing here is read from a clock, a store or
+a setting while the prompt is built.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from config.settings import Settings
+from grounding.blocks import Layout
+
+VERSION = 1
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class Budgets(_Strict):
+    """Ceilings in tokens, bytes and lines; see the settings of the same names."""
+
+    top_k: int = Field(gt=0)
+    excerpt_bytes: int = Field(gt=0)
+    prompt_bytes: int = Field(gt=0)
+    prompt_tokens: int = Field(gt=0)
+    query_tokens: int = Field(gt=0)
+    summary_tokens: int = Field(gt=0)
+    tail_tokens: int = Field(gt=0)
+    retrieved_tokens: int = Field(gt=0)
+    tail_lines: int = Field(gt=0)
+    tail_bytes: int = Field(gt=0)
+    records_tokens: int = Field(default=400, gt=0)
+    hint_tokens: int = Field(default=40, gt=0)
+    policy_tokens: int = Field(gt=0)
+    context_tokens: int = Field(gt=0)
+    window_tokens: int = Field(gt=0)
+    output_tokens: int = Field(gt=0)
+
+    @classmethod
+    def from_settings(cls, settings: Settings, window_tokens: int) -> Budgets:
+        """The budgets of *settings* for a model with a window of *window_tokens*."""
+        return cls(
+            top_k=settings.llm_grounding_top_k,
+            excerpt_bytes=settings.llm_grounding_max_doc_excerpt_bytes,
+            prompt_bytes=settings.llm_grounding_max_prompt_bytes,
+            prompt_tokens=settings.llm_grounding_max_prompt_tokens,
+            query_tokens=settings.llm_grounding_user_max_tokens,
+            summary_tokens=settings.llm_grounding_memory_summary_max_tokens,
+            tail_tokens=settings.llm_grounding_chat_tail_max_tokens,
+            retrieved_tokens=settings.llm_grounding_qmd_max_tokens,
+            tail_lines=settings.llm_grounding_chat_tail_lines,
+            tail_bytes=settings.llm_grounding_chat_tail_bytes,
+            policy_tokens=settings.policy_max_tokens,
+            context_tokens=settings.context_max_tokens,
+            window_tokens=window_tokens,
+            output_tokens=settings.llm_max_output_tokens,
+        )
+
+
+class Participant(_Strict):
+    """An author of the turn's messages. ``user`` is ``connector:user_id``."""
+
+    user: str
+    name: str
+    role: Literal["admin", "member", "viewer"]
+
+
+class QuotedMessage(_Strict):
+    """What a message replies to."""
+
+    author: str
+    text: str
+
+
+class Query(_Strict):
+    """What was said in this turn: the messages of its batch, joined by blank lines."""
+
+    text: str
+    quotes: tuple[QuotedMessage, ...] = ()
+    attachments: tuple[str, ...] = ()
+    """Names of attached files."""
+
+
+class TailEntry(_Strict):
+    """One earlier message of the conversation."""
+
+    speaker: str
+    text: str
+    turn_id: str
+
+
+class SummaryInput(_Strict):
+    """The context document as it stood, and up to which turn it reaches."""
+
+    text: str
+    turns: int = Field(ge=0)
+    version: int = Field(ge=0)
+
+
+class RecalledTurn(_Strict):
+    """An earlier turn of this conversation that bears on the message. ``said_on`` is a day."""
+
+    turn_id: str
+    said_on: str
+    text: str
+    score: float
+
+
+class Passage(_Strict):
+    """A passage of a workspace document; ``source`` is its path under ``docs/``."""
+
+    source: str
+    heading: str
+    text: str
+    score: float
+
+
+class DegradedBlock(_Strict):
+    """A block that could not be had, and why, in a word or two."""
+
+    block: str
+    why: str
+
+
+class RunContext(_Strict):
+    """All that one prompt is built from."""
+
+    v: Literal[1] = VERSION
+    turn_id: str
+    workspace_id: str
+    context_id: str
+    connector: str
+    external_id: str
+    direct: bool
+    authors: tuple[Participant, ...]
+    identity: str
+    identity_versions: tuple[str, ...] = ()
+    query: Query
+    strategy: Literal["none", "tail", "qmd"]
+    reason: str
+    small_talk: bool
+    wants_history: bool
+    wants_documents: bool
+    summary: SummaryInput | None = None
+    tail: tuple[TailEntry, ...] = ()
+    recalled: tuple[RecalledTurn, ...] = ()
+    passages: tuple[Passage, ...] = ()
+    hint: str = ""
+    degraded: tuple[DegradedBlock, ...] = ()
+    layout: Layout = "user_first"
+    budgets: Budgets

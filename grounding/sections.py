@@ -1,0 +1,97 @@
+"""A block's text while it is being cut: pieces between a head and a foot, given up one by one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from grounding.tokens import ELLIPSIS, Tokens, clip, utf8_length
+
+_MIN_CUT_TOKENS = 12
+"""A piece is not cut to less than this: a few words of a passage help nobody."""
+
+_DELIMITERS = (
+    "conversation_summary",
+    "recent_conversation",
+    "earlier_turns",
+    "workspace_passages",
+    "global-context",
+    "system",
+    "instructions",
+)
+_OUR_TAG = re.compile(r"<(?=\s*/?\s*(?:" + "|".join(map(re.escape, _DELIMITERS)) + r")\b)", re.IGNORECASE)
+_TEMPLATE_TOKEN = re.compile(r"<(?=\|)|(?<=\|)>|\[(?=/?INST\])|<(?=/?s>)|<(?=<\s*/?SYS)|<(?=/?(?:start|end)_of_turn>)")
+
+
+def neutral(text: str) -> str:
+    """*text* without control characters and without anything that a chat template could take for its own.
+
+    Tokens such as ``<|im_start|>`` lose their bracket, so that no text can open a message of its own.
+    """
+    cleaned = "".join(character for character in text if character >= " " or character in "\n\t")
+    return _TEMPLATE_TOKEN.sub("", cleaned).replace("\x7f", "")
+
+
+def as_data(text: str) -> str:
+    """*text* as evidence inside a delimited block: `neutral`, and unable to close or open a delimiter."""
+    return _OUR_TAG.sub("&lt;", neutral(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A block in the making.
+
+    ``pieces`` stand in the order in which they are shown; ``keep`` lists their indices, the one to be
+    kept longest first (default: the order shown). ``cut`` says whether the last piece that does not
+    fit whole may be cut. Without a piece left the section is empty: head and foot go too.
+    """
+
+    head: str = ""
+    pieces: tuple[str, ...] = ()
+    foot: str = ""
+    joint: str = "\n"
+    keep: tuple[int, ...] | None = None
+    cut: bool = True
+
+    def fit(self, tokens: Tokens, max_tokens: int, max_bytes: int) -> str:
+        """The text of as many pieces as stay within both limits; empty where none does."""
+        kept: dict[int, str] = {}
+        for index in self.keep if self.keep is not None else range(len(self.pieces)):
+            whole = self._text({**kept, index: self.pieces[index]})
+            if tokens.fits(whole, max_tokens) and utf8_length(whole) <= max_bytes:
+                kept[index] = self.pieces[index]
+                continue
+            if self.cut:
+                part = self._cut_piece(kept, index, tokens, max_tokens, max_bytes)
+                if part:
+                    kept[index] = part
+            break
+        return self._text(kept)
+
+    def _cut_piece(
+        self, kept: dict[int, str], index: int, tokens: Tokens, max_tokens: int, max_bytes: int
+    ) -> str:
+        around = self._text({**kept, index: ""})
+        room_tokens = max_tokens - tokens.count(around)
+        room_bytes = max_bytes - utf8_length(around)
+        while room_tokens >= min(_MIN_CUT_TOKENS, max_tokens) and room_tokens > 0 and room_bytes > 0:
+            part = clip(self.pieces[index], tokens, room_tokens, room_bytes)
+            if not part or part == ELLIPSIS.strip():
+                return ""
+            text = self._text({**kept, index: part})
+            if tokens.fits(text, max_tokens) and utf8_length(text) <= max_bytes:
+                return part
+            room_tokens -= 1  # tokens at the joints may merge or split
+        return ""
+
+    def _text(self, kept: dict[int, str]) -> str:
+        if not kept:
+            return ""
+        body = self.joint.join(kept[index] for index in sorted(kept))
+        return "\n".join(part for part in (self.head, body, self.foot) if part)
+
+
+def keep_newest(pieces: Sequence[str]) -> tuple[int, ...]:
+    """The order of keeping in which the last pieces stay longest."""
+    return tuple(range(len(pieces) - 1, -1, -1))

@@ -1,0 +1,126 @@
+"""Counting tokens and cutting text to a budget, with tiktoken's vocabulary taken from disk."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import regex
+import tiktoken
+
+ENCODING = "cl100k_base"
+"""Counts a little higher than newer vocabularies, so that a budget kept here is kept there."""
+
+ELLIPSIS = " …"
+
+_LONGEST_TOKEN_CHARACTERS = 128
+_EDGES = (
+    regex.compile(r"\n\s*\n"),
+    regex.compile(r"\n"),
+    regex.compile(r"(?<=[.!?…])\s+|(?<=[。！？])"),
+    regex.compile(r"\s+"),
+)
+_GRAPHEME = regex.compile(r"\X")
+
+
+class Tokens(Protocol):
+    """A way to count tokens."""
+
+    def count(self, text: str) -> int:
+        """Number of tokens in *text*."""
+
+    def fits(self, text: str, limit: int) -> bool:
+        """Whether *text* has at most *limit* tokens; cheap also where it is far longer."""
+
+
+class TiktokenTokens:
+    """Counts by tiktoken. Special-token syntax in a text is counted as the plain text that it is."""
+
+    def __init__(self, encoding: tiktoken.Encoding) -> None:
+        self._encoding = encoding
+
+    def count(self, text: str) -> int:
+        return len(self._encoding.encode_ordinary(text))
+
+    def fits(self, text: str, limit: int) -> bool:
+        if len(text) <= limit // 4:
+            return True  # a character has at most four UTF-8 bytes, a token at least one
+        if len(text) > limit * _LONGEST_TOKEN_CHARACTERS:
+            return False
+        return self.count(text) <= limit
+
+
+@cache
+def load_tokens() -> TiktokenTokens:
+    """The counter, read once per process (about 0.1 s: call it off the event loop).
+
+    litellm ships the vocabulary; its folder is found without importing it.
+    """
+    if "TIKTOKEN_CACHE_DIR" not in os.environ:
+        spec = importlib.util.find_spec("litellm")
+        if spec is not None and spec.submodule_search_locations:
+            folder = Path(spec.submodule_search_locations[0]) / "litellm_core_utils" / "tokenizers"
+            os.environ["TIKTOKEN_CACHE_DIR"] = str(folder)
+    return TiktokenTokens(tiktoken.get_encoding(ENCODING))
+
+
+def utf8_length(text: str) -> int:
+    """Length of *text* in UTF-8 bytes."""
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def clip(text: str, tokens: Tokens, max_tokens: int, max_bytes: int | None = None) -> str:
+    """The beginning of *text* within both limits, cut at a natural edge, with an ellipsis where cut.
+
+    The edge is a paragraph, line, sentence or word, in this order, if one lies in the second half of
+    what fits; else the cut is between two user-perceived characters. May be empty.
+    """
+    text = text.rstrip()
+    if _fits(text, tokens, max_tokens, max_bytes):
+        return text
+    low, high = 0, min(len(text), max_tokens * _LONGEST_TOKEN_CHARACTERS, max_bytes or len(text))
+    while low < high:  # the longest prefix that leaves room for the ellipsis
+        middle = (low + high + 1) // 2
+        if _fits(text[:middle] + ELLIPSIS, tokens, max_tokens, max_bytes):
+            low = middle
+        else:
+            high = middle - 1
+    while low > 0:
+        cut = text[: _natural_edge(text, low)].rstrip()
+        if not cut:
+            return ""
+        if _fits(cut + ELLIPSIS, tokens, max_tokens, max_bytes):
+            return cut + ELLIPSIS
+        low = len(cut) - 1  # token counts are not quite monotonic: step back
+    return ""
+
+
+def _fits(text: str, tokens: Tokens, max_tokens: int, max_bytes: int | None) -> bool:
+    if max_bytes is not None and utf8_length(text) > max_bytes:
+        return False
+    return tokens.fits(text, max_tokens)
+
+
+def _natural_edge(text: str, end: int) -> int:
+    for edge in _EDGES:
+        last = 0
+        for match in edge.finditer(text, end // 2, end + 1):
+            if match.start() <= end:
+                last = match.start()
+        if last > end // 2:
+            return last
+    return _character_edge(text, end)
+
+
+def _character_edge(text: str, end: int) -> int:
+    """The last boundary between user-perceived characters at or before *end*."""
+    start = max(0, end - 64)
+    boundary = start
+    for match in _GRAPHEME.finditer(text, start):
+        if match.end() > end:
+            break
+        boundary = match.end()
+    return boundary if boundary > start or start == 0 else end
