@@ -1,0 +1,89 @@
+"""How many messages one person may send into one conversation: a sliding window.
+
+Keys (owner ``limits``, tag of the conversation): ``sent``, the times of the messages that were let
+through within the window, and ``told``, whether the person was told in this window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from config.settings import Settings
+from connectors.message import ConversationKey, InboundMessage, Role, encode_id, redis_key
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+# Times in whole milliseconds. The server's clock is the one that all processes share.
+_ADMIT = """
+local now = tonumber(ARGV[3])
+if now == nil then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])
+local oldest = redis.call('LINDEX', KEYS[1], 0)
+while oldest and tonumber(oldest) <= now - window do
+  redis.call('LPOP', KEYS[1])
+  oldest = redis.call('LINDEX', KEYS[1], 0)
+end
+if redis.call('LLEN', KEYS[1]) < limit then
+  redis.call('RPUSH', KEYS[1], string.format('%.0f', now))
+  redis.call('PEXPIRE', KEYS[1], window)
+  return {1, 0, 0}
+end
+local wait = tonumber(oldest) + window - now
+local first = redis.call('SET', KEYS[2], '1', 'NX', 'PX', window)
+return {0, wait, first and 1 or 0}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whether a message is within the limit.
+
+    ``retry_after_seconds`` is whole and at least 1 where it is not; ``first_refusal`` is true at most
+    once in a window: then the person is told.
+    """
+
+    allowed: bool
+    retry_after_seconds: int = 0
+    first_refusal: bool = False
+
+
+class RateLimit:
+    """``RATE_LIMIT_MESSAGES`` per ``RATE_LIMIT_WINDOW_SECONDS``, for each person in each conversation.
+
+    *clock* (seconds) stands in for the server's own clock.
+    """
+
+    def __init__(self, redis: Redis, settings: Settings, *, clock: Callable[[], float] | None = None) -> None:
+        self._redis = redis
+        self._messages = settings.rate_limit_messages
+        self._window_milliseconds = settings.rate_limit_window_seconds * 1000
+        self._clock = clock
+
+    async def admit(self, key: ConversationKey, message: InboundMessage, role: Role) -> Admission:
+        """Count *message* if it is within the limit. Raises `StoreUnavailable`.
+
+        Not counted: people whose *role* is admin, and callers whose token is an admin's, whatever
+        author they name. Refused messages do not lengthen the wait.
+        """
+        if Role.ADMIN in (role, message.caller_role):
+            return Admission(True)
+        who = encode_id(message.author.id)
+        allowed, wait, first = await self._redis.eval(
+            _ADMIT,
+            2,
+            redis_key("limits", key.tag, "sent", key.encoded, who),
+            redis_key("limits", key.tag, "told", key.encoded, who),
+            str(self._messages),
+            str(self._window_milliseconds),
+            "" if self._clock is None else str(math.floor(self._clock() * 1000)),
+        )
+        if allowed:
+            return Admission(True)
+        return Admission(False, max(1, math.ceil(wait / 1000)), bool(first))
