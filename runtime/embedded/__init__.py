@@ -1,0 +1,1 @@
+"""Servers that the runtime brings along and starts itself, each as a child process."""
