@@ -161,7 +161,5 @@ GROUNDING_NUMBERS = tuple(
 )
 """The thirteen numbers that fall back to their default instead of stopping the process."""
 
-SECRETS = frozenset(
-    name for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation)
-)
+SECRETS = frozenset(name for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation))
 """Names of the settings whose values are never shown."""

@@ -5,6 +5,7 @@ Ids of platforms are opaque here: only a platform's own package looks inside the
 
 from __future__ import annotations
 
+import hashlib
 import re
 import zlib
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ CALLER_PREFIX = "token:"
 of the terminal. No person's id may begin so."""
 
 _WORKSPACE_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_LONGEST_STEM = 200
 _PLAIN_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
@@ -66,6 +68,15 @@ def encode_id(text: str) -> str:
         chr(byte) if byte in _PLAIN_BYTES else f"%{byte:02X}" for byte in text.encode("utf-8", "surrogatepass")
     )
     return "%2E" + encoded[1:] if encoded.startswith(".") else encoded
+
+
+def file_stem(text: str) -> str:
+    """*text* as a file name without its ending: `encode_id`, and still injective where that is too long
+    for a file system (then its beginning and a SHA-256, joined by a ``~`` that `encode_id` never makes)."""
+    encoded = encode_id(text)
+    if len(encoded) <= _LONGEST_STEM:
+        return encoded
+    return encoded[: _LONGEST_STEM - 65] + "~" + hashlib.sha256(encoded.encode()).hexdigest()
 
 
 def check_workspace_id(workspace_id: str) -> str:

@@ -50,7 +50,9 @@ def prompt(context: RunContext, tokens: Tokens) -> Prompt:
     Each block is cut to its own budget, then blocks give up room in the order of `YIELDS` until the
     user message keeps the token ceiling and the byte ceiling. Raises `ContextTooLarge`.
     """
-    identity = Block("identity", context.identity, tokens.count(context.identity), context.budgets.policy_tokens, "policy")
+    identity = Block(
+        "identity", context.identity, tokens.count(context.identity), context.budgets.policy_tokens, "policy"
+    )
     ceiling = _user_ceiling(context, identity)
     drafts = _drafts(context, tokens)
     texts = {
@@ -106,8 +108,8 @@ def _retrieved(context: RunContext, tokens: Tokens) -> _Draft:
     if not context.wants_documents:
         return _Draft(Section(), budget, "not wanted")
     if failed:
-        return _Draft(Section(pieces=(retrieval.NOT_SEARCHED,), cut=False), budget, f"degraded: {failed.why}")
-    return _Draft(Section(pieces=(retrieval.NOTHING_FOUND,), cut=False), budget, "nothing relevant")
+        return _Draft(Section(pieces=(retrieval.NOT_SEARCHED,), cut="never"), budget, f"degraded: {failed.why}")
+    return _Draft(Section(pieces=(retrieval.NOTHING_FOUND,), cut="never"), budget, "nothing relevant")
 
 
 def _order(layout: Layout) -> list[str]:
@@ -156,7 +158,9 @@ def _why(draft: _Draft, text: str) -> str:
     if draft.section.pieces and not text:
         return f"{draft.why}; no room"
     if draft.section.pieces and text != "\n".join(
-        part for part in (draft.section.head, draft.section.joint.join(draft.section.pieces), draft.section.foot) if part
+        part
+        for part in (draft.section.head, draft.section.joint.join(draft.section.pieces), draft.section.foot)
+        if part
     ):
         return f"{draft.why}; cut to fit"
     return draft.why

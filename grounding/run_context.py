@@ -13,8 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from config.settings import Settings
 from grounding.blocks import Layout
 
-VERSION = 1
-
 
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -129,7 +127,8 @@ class DegradedBlock(_Strict):
 class RunContext(_Strict):
     """All that one prompt is built from."""
 
-    v: Literal[1] = VERSION
+    v: Literal[1] = 1
+    """Version of this form; a stored one of another version is refused."""
     turn_id: str
     workspace_id: str
     context_id: str

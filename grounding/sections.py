@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from grounding.tokens import ELLIPSIS, Tokens, clip, utf8_length
 
@@ -43,8 +44,9 @@ class Section:
     """A block in the making.
 
     ``pieces`` stand in the order in which they are shown; ``keep`` lists their indices, the one to be
-    kept longest first (default: the order shown). ``cut`` says whether the last piece that does not
-    fit whole may be cut. Without a piece left the section is empty: head and foot go too.
+    kept longest first (default: the order shown). ``cut`` says whether the first piece that does not fit
+    whole may be cut: always, only where it is the only one, or never. Without a piece left the section
+    is empty: head and foot go too.
     """
 
     head: str = ""
@@ -52,7 +54,7 @@ class Section:
     foot: str = ""
     joint: str = "\n"
     keep: tuple[int, ...] | None = None
-    cut: bool = True
+    cut: Literal["always", "only", "never"] = "always"
 
     def fit(self, tokens: Tokens, max_tokens: int, max_bytes: int) -> str:
         """The text of as many pieces as stay within both limits; empty where none does."""
@@ -62,16 +64,14 @@ class Section:
             if tokens.fits(whole, max_tokens) and utf8_length(whole) <= max_bytes:
                 kept[index] = self.pieces[index]
                 continue
-            if self.cut:
+            if self.cut == "always" or (self.cut == "only" and not kept):
                 part = self._cut_piece(kept, index, tokens, max_tokens, max_bytes)
                 if part:
                     kept[index] = part
             break
         return self._text(kept)
 
-    def _cut_piece(
-        self, kept: dict[int, str], index: int, tokens: Tokens, max_tokens: int, max_bytes: int
-    ) -> str:
+    def _cut_piece(self, kept: dict[int, str], index: int, tokens: Tokens, max_tokens: int, max_bytes: int) -> str:
         around = self._text({**kept, index: ""})
         room_tokens = max_tokens - tokens.count(around)
         room_bytes = max_bytes - utf8_length(around)

@@ -31,7 +31,9 @@ def label(source: str, heading: str) -> str:
 def section(passages: Sequence[Passage], tokens: Tokens, excerpt_bytes: int) -> Section:
     """The passages, each within *excerpt_bytes* bytes, the best first and kept longest."""
     pieces = tuple(
-        f"{label(passage.source, passage.heading)}\n{clip(as_data(passage.text).strip(), tokens, 100_000, excerpt_bytes)}"
+        label(passage.source, passage.heading)
+        + "\n"
+        + clip(as_data(passage.text).strip(), tokens, max_tokens=excerpt_bytes, max_bytes=excerpt_bytes)
         for passage in passages
     )
     return Section(HEAD, pieces, FOOT, joint="\n\n")

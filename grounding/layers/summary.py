@@ -24,7 +24,9 @@ def section(text: str) -> Section:
     parts = [part for part in parse(text) if part.body.strip()]
     if not parts:
         return Section(HEAD, (as_data(text).strip(),) if text.strip() else (), FOOT)
-    pieces = tuple(as_data(f"## {part.title}\n{part.body.strip()}" if part.title else part.body.strip()) for part in parts)
+    pieces = tuple(
+        as_data(f"## {part.title}\n{part.body.strip()}" if part.title else part.body.strip()) for part in parts
+    )
     rank = {title: number for number, title in enumerate(PRIORITY)}
     keep = sorted(range(len(parts)), key=lambda index: (rank.get(parts[index].title, len(rank)), index))
-    return Section(HEAD, pieces, FOOT, keep=tuple(keep))
+    return Section(HEAD, pieces, FOOT, keep=tuple(keep), cut="only")

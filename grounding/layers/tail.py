@@ -35,7 +35,7 @@ def section(entries: Iterable[TailEntry], max_lines: int, max_bytes: int) -> Sec
             break
         kept.append(line)
     kept.reverse()
-    return Section(HEAD, tuple(kept), FOOT, keep=keep_newest(kept), cut=False)
+    return Section(HEAD, tuple(kept), FOOT, keep=keep_newest(kept), cut="never")
 
 
 def _shorten(line: str) -> str:

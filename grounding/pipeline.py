@@ -1,0 +1,148 @@
+"""Gathers what one turn may need to know. Reads top to bottom; the only owner of memory assembly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import structlog
+
+from connectors.message import AgentRuntimeError, ConversationKey, Scope
+from grounding.memory.contexts import ContextDocument, ContextDocuments
+from grounding.run_context import (
+    Budgets,
+    DegradedBlock,
+    Passage,
+    RecalledTurn,
+    SummaryInput,
+    TailEntry,
+)
+from grounding.strategy import Choice
+from grounding.transcript.entry import Entry, EntryRole
+from grounding.transcript.log import Transcript
+
+T = TypeVar("T")
+ASSISTANT = "assistant"
+MAX_TAIL_ENTRY_CHARACTERS = 2000
+RECALLED_TURNS = 4
+_log = structlog.get_logger()
+
+
+class FindsPassages(Protocol):
+    """Finds what the workspace's documents say."""
+
+    async def passages(self, scope: Scope, query: str, top_k: int, excerpt_bytes: int) -> Sequence[Passage]:
+        """At most *top_k* relevant passages, the best first; none where nothing is relevant."""
+
+
+class RecallsTurns(Protocol):
+    """Finds earlier turns of one conversation."""
+
+    async def recall(self, scope: Scope, query: str, top_k: int, exclude: frozenset[str]) -> Sequence[RecalledTurn]:
+        """At most *top_k* turns that bear on *query*, without those of *exclude*."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """What was gathered for a turn. ``degraded`` names the blocks that failed."""
+
+    summary: SummaryInput | None = None
+    tail: tuple[TailEntry, ...] = ()
+    recalled: tuple[RecalledTurn, ...] = ()
+    passages: tuple[Passage, ...] = ()
+    degraded: tuple[DegradedBlock, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Where the layers come from. ``timeout_seconds`` bounds each of them."""
+
+    transcript: Transcript
+    contexts: ContextDocuments
+    documents: FindsPassages
+    turns: RecallsTurns
+    timeout_seconds: float
+
+    async def ground(
+        self,
+        key: ConversationKey,
+        text: str,
+        choice: Choice,
+        budgets: Budgets,
+        turn_id: str = "",
+        history: Sequence[TailEntry] | None = None,
+    ) -> Grounds:
+        """Everything that *choice* asks for. A *history* given stands in for the stored one.
+
+        A layer that fails is left out and named in ``degraded``; the others come all the same.
+        """
+        if choice.small_talk:
+            return Grounds()
+        degraded: list[DegradedBlock] = []
+        async with asyncio.TaskGroup() as layers:
+            summary = layers.create_task(self._layer("summary", degraded, lambda: self._summary(key, history)))
+            tail = layers.create_task(self._layer("tail", degraded, lambda: self._tail(key, budgets, turn_id, history)))
+            passages = layers.create_task(
+                self._layer("retrieved", degraded, lambda: self._passages(key.scope, text, choice, budgets))
+            )
+        recalled: tuple[RecalledTurn, ...] | None = None
+        if choice.wants_history and history is None:
+            shown = frozenset(entry.turn_id for entry in tail.result() or ())
+            recalled = await self._layer("records", degraded, lambda: self._recalled(key, text, shown))
+        return Grounds(
+            summary.result(),
+            tail.result() or (),
+            recalled or (),
+            passages.result() or (),
+            tuple(sorted(degraded, key=lambda part: part.block)),
+        )
+
+    async def _layer(self, block: str, degraded: list[DegradedBlock], get: Callable[[], Awaitable[T]]) -> T | None:
+        try:
+            async with asyncio.timeout(self.timeout_seconds):
+                return await get()
+        except TimeoutError:
+            degraded.append(DegradedBlock(block=block, why="timeout"))
+        except AgentRuntimeError as error:
+            degraded.append(DegradedBlock(block=block, why=_word(error)))
+        except Exception as error:  # noqa: BLE001 - a lost layer degrades the turn, whatever broke it
+            _log.exception("layer.failed", block=block)
+            degraded.append(DegradedBlock(block=block, why=_word(error)))
+        return None
+
+    async def _summary(self, key: ConversationKey, history: Sequence[TailEntry] | None) -> SummaryInput | None:
+        if history is not None:
+            return None
+        document: ContextDocument | None = await self.contexts.latest(key)
+        if document is None:
+            return None
+        return SummaryInput(text=document.text, turns=document.turns, version=document.version)
+
+    async def _tail(
+        self, key: ConversationKey, budgets: Budgets, turn_id: str, history: Sequence[TailEntry] | None
+    ) -> tuple[TailEntry, ...]:
+        if history is not None:
+            return tuple(history)
+        entries = await self.transcript.tail(key, budgets.tail_lines, except_turn=turn_id)
+        return tuple(_tail_entry(entry) for entry in entries)
+
+    async def _passages(self, scope: Scope, text: str, choice: Choice, budgets: Budgets) -> tuple[Passage, ...]:
+        if not choice.wants_documents:
+            return ()
+        return tuple(await self.documents.passages(scope, text, budgets.top_k, budgets.excerpt_bytes))
+
+    async def _recalled(self, key: ConversationKey, text: str, shown: frozenset[str]) -> tuple[RecalledTurn, ...]:
+        return tuple(await self.turns.recall(key.scope, text, RECALLED_TURNS, shown))
+
+
+def _tail_entry(entry: Entry) -> TailEntry:
+    speaker = ASSISTANT if entry.role is EntryRole.OUTBOUND else (entry.author or entry.user or "user")
+    return TailEntry(speaker=speaker, text=entry.text[:MAX_TAIL_ENTRY_CHARACTERS], turn_id=entry.turn_id)
+
+
+def _word(error: BaseException) -> str:
+    """An error's class as a word of metrics: ``IndexUnavailable`` is ``index_unavailable``."""
+    name = type(error).__name__
+    return "".join("_" + letter.lower() if letter.isupper() else letter for letter in name).lstrip("_")

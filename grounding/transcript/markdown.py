@@ -1,0 +1,75 @@
+"""The Markdown form of a conversation's log: written to be read, and to be read back. Pure.
+
+A message's text stands in a block quote, so that no line of it can pose as an entry's header; an
+author's name is folded to one line and stands in a code span.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+from connectors.message import ConversationKey, file_stem
+from grounding.transcript.entry import Entry, EntryRole
+
+_HEADER = re.compile(r"^## (\S+) `(INBOUND|OUTBOUND|TOOL)` (\S+)$")
+_FIELD = re.compile(r"^- (actor|user|message): `(.*)`$")
+
+
+def path(key: ConversationKey) -> PurePosixPath:
+    """Where the log of *key* lies under DATA_DIR; different conversations never share a file."""
+    return PurePosixPath(
+        "workspaces", key.workspace_id, "logs", "chats", file_stem(key.connector), file_stem(key.external_id) + ".md"
+    )
+
+
+def title(key: ConversationKey) -> str:
+    """The head of a log file."""
+    return f"# Chat Log\n\n- connector: `{_span(key.connector)}`\n- external_id: `{_span(key.external_id)}`\n"
+
+
+def render(entry: Entry) -> str:
+    """One entry, to be appended to the file."""
+    quoted = "\n".join("> " + line for line in entry.text.split("\n"))
+    return (
+        f"\n## {entry.at} `{entry.role.value.upper()}` {entry.turn_id}\n"
+        f"- actor: `{_span(entry.author)}`\n- user: `{_span(entry.user)}`\n- message: `{_span(entry.message_id)}`\n"
+        f"\n{quoted}\n"
+    )
+
+
+def read(text: str) -> list[Entry]:
+    """The entries of a log file, in order."""
+    entries: list[Entry] = []
+    header: re.Match[str] | None = None
+    fields: dict[str, str] = {}
+    quoted: list[str] = []
+    for line in [*text.split("\n"), "## end"]:
+        if line.startswith("## "):
+            if header:
+                entries.append(
+                    Entry(
+                        role=EntryRole(header[2].lower()),
+                        text="\n".join(quoted),
+                        turn_id=header[3],
+                        at=header[1],
+                        author=fields.get("actor", ""),
+                        user=fields.get("user", ""),
+                        message_id=fields.get("message", ""),
+                    )
+                )
+            header, fields, quoted = _HEADER.match(line), {}, []
+        elif line.startswith("> "):
+            quoted.append(line[2:])
+        elif match := _FIELD.match(line):
+            fields[match[1]] = _unspan(match[2])
+    return entries
+
+
+def _span(text: str) -> str:
+    """*text* on one line and without back quotes, reversibly."""
+    return re.sub(r"[`%\x00-\x1f\x7f\x85\u2028\u2029]", lambda match: f"%{ord(match[0]):04X}", text)
+
+
+def _unspan(text: str) -> str:
+    return re.sub(r"%([0-9A-F]{4})", lambda match: chr(int(match[1], 16)), text)
