@@ -1,0 +1,194 @@
+"""One structured event for each thing that happened: standard output, and a stream that can be read.
+
+`configure` sets structlog up; after it ``structlog.get_logger().info("event.name", field=…)`` anywhere
+is one line of JSON, without message text, prompts and secrets, and an entry in Redis (see
+`runtime.event_stream`). Every event has ``event``, ``level`` and ``timestamp``, and where they are
+known `CONTEXT_FIELDS`, which `about` binds for all that happens inside it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import PurePath
+from types import TracebackType
+from typing import IO, Any, Literal
+
+import structlog
+
+from runtime.redaction import Redaction
+
+CONTEXT_FIELDS = ("workspace_id", "context_id", "connector", "turn_id")
+_LEADING = ("event", "level", "timestamp", *CONTEXT_FIELDS)
+
+Event = dict[str, Any]
+Format = Literal["json", "console"]
+
+# These see what people write, and put it into their log lines.
+_SEES_TEXT = frozenset(
+    {"LiteLLM", "aiogram", "aiohttp", "discord", "httpcore", "httpx", "litellm", "mcp", "openai", "slack_bolt"}
+    | {"slack_sdk", "uvicorn", "websockets"}
+)
+_MAX_WHY_CHARACTERS = 300
+_MAX_FRAMES = 30
+_MAX_CAUSES = 5
+_LEVELS = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO)
+
+log = structlog.get_logger()
+
+
+def configure(
+    redaction: Redaction,
+    *,
+    log_format: Format = "json",
+    level: int = logging.INFO,
+    output: IO[str] | None = None,
+    keep: Callable[[Event], None] | None = None,
+    silent: bool = False,
+) -> None:
+    """Send events to *output* (standard output by default) and to *keep* (`EventStream.put`).
+
+    *silent* prints none, for commands whose output is for people; *keep* gets them all the same. Logging
+    of libraries comes out as the event ``library.log``, from WARNING on. May be called again.
+    """
+    printer = None if silent else _Printer(sys.stdout if output is None else output, log_format)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            _Finish(redaction, keep, printer),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.ReturnLoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if isinstance(handler, _LibraryHandler)]:
+        root.removeHandler(handler)
+    root.addHandler(_LibraryHandler(logging.WARNING))
+    root.setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+
+
+@contextmanager
+def about(**fields: str) -> Iterator[None]:
+    """Every event inside carries *fields* (names of `CONTEXT_FIELDS`)."""
+    unknown = set(fields) - set(CONTEXT_FIELDS)
+    if unknown:
+        raise ValueError(f"not fields of every event: {', '.join(sorted(unknown))}")
+    with structlog.contextvars.bound_contextvars(**fields):
+        yield
+
+
+class _Finish:
+    """The last processor: cleans and orders the fields, then hands the event to stream and printer."""
+
+    def __init__(self, redaction: Redaction, keep: Callable[[Event], None] | None, printer: _Printer | None) -> None:
+        self._redaction = redaction
+        self._keep = keep
+        self._printer = printer
+
+    def __call__(self, _logger: object, _method: str, fields: MutableMapping[str, Any]) -> Event:
+        failure = _failure(fields.pop("exc_info", None))
+        fields.pop("stack_info", None)
+        event = ordered(self._redaction.clean({**fields, **failure}), datetime.now(UTC))
+        if self._keep is not None:
+            self._keep(event)
+        if self._printer is not None:
+            self._printer.print(event)
+        raise structlog.DropEvent
+
+
+class _Printer:
+    def __init__(self, output: IO[str], log_format: Format) -> None:
+        self._output = output
+        self._line = json_line if log_format == "json" else _ConsoleLine(output)
+
+    def print(self, event: Event) -> None:
+        try:
+            self._output.write(self._line(event) + "\n")
+            self._output.flush()
+        except (OSError, ValueError):
+            # Nobody reads (any more): the reader went away or the file is closed. What happens here must
+            # not fail for that, and there is no other place to say so.
+            return
+
+
+class _ConsoleLine:
+    """Events for people."""
+
+    def __init__(self, output: IO[str]) -> None:
+        self._renderer = structlog.dev.ConsoleRenderer(colors=output.isatty(), pad_event_to=24)
+
+    def __call__(self, event: Event) -> str:
+        return str(self._renderer(None, "", dict(event))).encode("utf-8", "replace").decode()
+
+
+class _LibraryHandler(logging.Handler):
+    """Routes the standard library's logging into events."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        root = record.name.partition(".")[0]
+        if root == "structlog":
+            return
+        log.log(
+            next((known for known in _LEVELS if record.levelno >= known), logging.DEBUG),
+            "library.log",
+            library=record.name,
+            where=f"{PurePath(record.pathname).name}:{record.lineno}",
+            why=_library_why(record, root),
+            exc_info=record.exc_info,
+        )
+
+
+def _library_why(record: logging.LogRecord, root: str) -> str:
+    if root in _SEES_TEXT:
+        # The template of the line at most, never what was filled in; without arguments it may be filled in.
+        return str(record.msg)[:_MAX_WHY_CHARACTERS] if record.args else ""
+    try:
+        message = record.getMessage()
+    except (TypeError, ValueError):  # the library's template and arguments do not fit
+        message = str(record.msg)
+    # What follows the first line is dumps: tasks, requests, values.
+    return message.partition("\n")[0][:_MAX_WHY_CHARACTERS]
+
+
+def ordered(fields: Event, now: datetime) -> Event:
+    """*fields* with the ones of every event first, and *now* (RFC 3339, UTC) as ``timestamp``."""
+    timestamp = now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    known = {**fields, "timestamp": timestamp}
+    return {name: known[name] for name in (*_LEADING, *(n for n in fields if n not in _LEADING)) if name in known}
+
+
+def json_line(event: Event) -> str:
+    """*event* as one line of plain ASCII, so that no value can break the line or the terminal."""
+    return json.dumps(event, separators=(", ", ": "), allow_nan=False)
+
+
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
+
+
+def _failure(exc_info: object) -> Event:
+    """``error`` (the classes) and ``frames`` of an exception: never its text, which may quote anything."""
+    if exc_info is True:
+        exc_info = sys.exc_info()
+    error = exc_info if isinstance(exc_info, BaseException) else None
+    if isinstance(exc_info, tuple) and len(exc_info) == 3:
+        error = exc_info[1]
+    if error is None:
+        return {}
+    frames = traceback.extract_tb(error.__traceback__)[-_MAX_FRAMES:]
+    chain: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None and len(chain) < _MAX_CAUSES:
+        chain.append(type(cause).__name__)
+        cause = cause.__cause__ or cause.__context__
+    return {
+        "error": " < ".join(chain),
+        "frames": [f"{PurePath(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames],
+    }
