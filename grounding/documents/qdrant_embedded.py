@@ -1,0 +1,300 @@
+"""The passage index inside this process: one Qdrant Edge shard per embedding model under DATA_DIR.
+
+The engine's calls run on one thread of their own, one after the other. So a replacement is atomic for
+our readers, and nothing blocks the event loop. ``optimize()`` is never called: it would hold the
+interpreter's lock for seconds, and a scan of 50,000 vectors takes 3 ms without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import qdrant_edge as edge
+import structlog
+
+from connectors.message import Scope
+from grounding.documents import index as port
+from grounding.documents.embedding import Vector
+from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Where
+from grounding.documents.sparse import SparseVector
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+UPSERT_BATCH = 256
+SCROLL_BATCH = 1000
+
+ERRORS: tuple[tuple[str, bool, str], ...] = (
+    ("WouldBlock", True, "is in use by another process: talk to the running `serve`, or set QDRANT_URL"),
+    ("No space left", True, "has no space left on its disk"),
+    ("Permission denied", False, "may not be read or written by this user"),
+    ("Vector dimension error", False, "was made for vectors of another size: run `agent-runtime reindex`"),
+    ("Not existing vector name", False, "was made by another version: run `agent-runtime reindex`"),
+    ("Wrong input", False, "refused a request"),
+    ("Bad request", False, "refused a request"),
+    ("not initialized", True, "is closed"),
+    ("Service runtime error", True, "failed"),
+    ("", True, "failed"),
+)
+"""Part of the engine's message → may it succeed later, and what to say. The first match counts.
+
+The engine raises plain ``Exception`` for everything, so that only its words tell errors apart.
+"""
+
+
+def unavailable(error: Exception, place: Path) -> IndexUnavailable:
+    """*error* of the engine as ours."""
+    said = str(error)
+    retryable, what = next((retryable, what) for part, retryable, what in ERRORS if part in said)
+    return IndexUnavailable(f"the search index in {place} {what} ({said})", retryable=retryable)
+
+
+class EmbeddedIndex:
+    """`PassageIndex` over a Qdrant Edge shard in *folder*, for one embedding model."""
+
+    def __init__(
+        self, folder: Path, model: str, dimensions: int, *, timeout_seconds: float, fusion: Fusion | None = None
+    ) -> None:
+        self._path = folder / port.collection_name(model, dimensions)
+        self._dimensions = dimensions
+        self._timeout_seconds = timeout_seconds
+        self._fusion = fusion or Fusion()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="qdrant-edge")
+        self._shard: Any = None
+        self._closed = False
+
+    async def _run(self, call: Callable[[Any], T]) -> T:
+        """*call* with the open shard, on the engine's thread."""
+        if self._closed:
+            raise IndexUnavailable("the search index is closed")
+        try:
+            job = asyncio.get_running_loop().run_in_executor(self._thread, self._call, call)
+            return await asyncio.wait_for(job, self._timeout_seconds)
+        except TimeoutError as error:
+            raise IndexUnavailable(f"the search index took longer than {self._timeout_seconds} s") from error
+
+    def _call(self, call: Callable[[Any], T]) -> T:
+        try:
+            if self._shard is None:
+                self._shard = self._open()
+            return call(self._shard)
+        except IndexUnavailable:
+            raise
+        except Exception as error:
+            # The engine has no classes of errors; all of them go through the table.
+            raise unavailable(error, self._path) from error
+
+    def _open(self) -> Any:
+        if (self._path / "edge_config.json").exists():
+            return edge.EdgeShard.load(str(self._path))
+        # A folder without configuration is what a crash during creation leaves: nothing is in it yet.
+        shutil.rmtree(self._path, ignore_errors=True)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        return edge.EdgeShard.create(
+            str(self._path),
+            edge.EdgeConfig(
+                vectors={"dense": edge.EdgeVectorParams(size=self._dimensions, distance=edge.Distance.Cosine)},
+                sparse_vectors={"sparse": edge.EdgeSparseVectorParams(modifier=edge.Modifier.Idf)},
+            ),
+        )
+
+    async def ensure(self) -> None:
+        await self._run(_ensure_fields)
+
+    async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
+        for batch in _batches(entries):
+            await self._run(partial(_upsert, scope=scope, entries=batch))
+
+    async def replace(self, scope: Scope, kind: Kind, source: str, entries: Sequence[Entry]) -> None:
+        condition = port.where(scope, kind, source=source)
+        keep = {port.point_id(scope, entry.passage) for entry in entries}
+        # All but the last batch come before, so that the last step, which readers cannot see halfway, is short.
+        batches = list(_batches(entries))
+        for batch in batches[:-1]:
+            await self._run(partial(_upsert, scope=scope, entries=batch))
+
+        def finish(shard: Any) -> None:
+            if batches:
+                _upsert(shard, scope, batches[-1])
+            stale = [point for point in _scroll_ids(shard, condition) if point not in keep]
+            if stale:
+                shard.update(edge.UpdateOperation.delete_points([*stale]))
+
+        await self._run(finish)
+
+    async def delete(self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] = ()) -> None:
+        if ids:
+            points = port.point_ids(scope, kind, ids)
+            await self._run(lambda shard: shard.update(edge.UpdateOperation.delete_points([*points])))
+        else:
+            await self._delete_where(port.where(scope, kind, source=source))
+
+    async def drop_workspace(self, scope: Scope) -> None:
+        await self._delete_where(port.whole_workspace(scope))
+
+    async def _delete_where(self, condition: Where) -> None:
+        await self._run(lambda shard: shard.update(edge.UpdateOperation.delete_points_by_filter(_filter(condition))))
+
+    async def search(
+        self,
+        scope: Scope,
+        kind: Kind,
+        dense: Vector | None,
+        sparse: SparseVector | None,
+        top_k: int,
+        *,
+        explain: bool = False,
+        exclude_sources: Sequence[str] = (),
+    ) -> list[Hit]:
+        condition = port.where(scope, kind, exclude_sources=exclude_sources)
+        corpus = port.where(scope, kind)
+        arms = [query for query in (_dense_query(dense), _sparse_query(sparse, corpus)) if query]
+        if not arms or top_k < 1:
+            return []
+        requests = [self._request(arms, condition, top_k)]
+        if explain:
+            requests += [self._request([arm], condition, self._fusion.candidates, bare=True) for arm in arms]
+        found = await self._run(lambda shard: shard.query_batch(edge.QueryBatchRequest(requests)))
+        names = [name for name, given in (("dense", dense), ("sparse", sparse)) if given is not None]
+        ranked = {
+            name: [(str(point.id), point.score) for point in points]
+            for name, points in zip(names, found[1:], strict=False)
+        }
+        fused = [(str(point.id), point.score, port.passage_of(point.payload)) for point in found[0]]
+        return port.merge_arms(fused, ranked.get("dense"), ranked.get("sparse"), top_k)
+
+    def _request(self, arms: Sequence[tuple[Any, Any]], condition: Where, limit: int, *, bare: bool = False) -> Any:
+        wanted = _filter(condition)
+        if len(arms) == 1:
+            query, params = arms[0]
+            return edge.QueryRequest(
+                limit=limit, query=query, filter=wanted, params=params, with_payload=not bare, with_vector=False
+            )
+        candidates = max(self._fusion.candidates, limit)
+        return edge.QueryRequest(
+            limit=limit,
+            query=cast("Any", edge.Fusion.Rrf)(k=self._fusion.k, weights=[self._fusion.dense, self._fusion.sparse]),
+            prefetches=[
+                edge.Prefetch(limit=candidates, query=query, filter=wanted, params=params) for query, params in arms
+            ],
+            with_payload=True,
+            with_vector=False,
+        )
+
+    async def read(self, scope: Scope, kind: Kind, source: str, ordinals: Iterable[int]) -> list[Passage]:
+        wanted = tuple(ordinals)
+        if not wanted:
+            return []
+        condition = port.where(scope, kind, source=source, ordinals=wanted)
+        records = await self._run(lambda shard: list(_scroll(shard, condition, with_payload=True)))
+        return sorted((port.passage_of(record.payload) for record in records), key=lambda passage: passage.ordinal)
+
+    async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str]) -> dict[str, Vector]:
+        if not ids:
+            return {}
+        names = dict(zip(port.point_ids(scope, kind, ids), ids, strict=True))
+        records = await self._run(lambda shard: shard.retrieve(list(names), with_payload=False, with_vector=["dense"]))
+        return {names[str(record.id)]: list(record.vector["dense"]) for record in records}
+
+    async def ids(self, scope: Scope, kind: Kind, source: str | None = None) -> list[str]:
+        condition = port.where(scope, kind, source=source)
+        records = await self._run(lambda shard: list(_scroll(shard, condition, with_payload=["id"])))
+        return sorted(record.payload["id"] for record in records)
+
+    async def count(self, scope: Scope, kind: Kind) -> int:
+        wanted = _filter(port.where(scope, kind))
+        return int(await self._run(lambda shard: shard.count(edge.CountRequest(exact=True, filter=wanted))))
+
+    async def check(self) -> None:
+        await self._run(lambda shard: shard.info())
+
+    async def close(self) -> None:
+        """Flush and close within the time-out; later calls raise `IndexUnavailable`."""
+        if self._closed:
+            return
+        try:
+            await self._run(lambda shard: (shard.flush(), shard.close()))
+        except IndexUnavailable as error:
+            # Everything is in the write-ahead log already: the next start replays it.
+            log.warning("store.degraded", store="qdrant", why=str(error))
+        finally:
+            self._closed, self._shard = True, None
+            self._thread.shutdown(wait=False)
+
+
+def _ensure_fields(shard: Any) -> None:
+    present = shard.info().payload_schema
+    fields: dict[str, Any] = {"workspace": edge.KeywordIndexParams(is_tenant=True)}
+    fields |= {name: edge.KeywordIndexParams() for name in port.KEYWORD_FIELDS}
+    fields |= {name: edge.IntegerIndexParams(lookup=True, range=False) for name in port.INTEGER_FIELDS}
+    for name, schema in fields.items():
+        if name not in present:
+            shard.update(edge.UpdateOperation.create_field_index(name, schema))
+
+
+def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    for start in range(0, len(entries), UPSERT_BATCH):
+        yield entries[start : start + UPSERT_BATCH]
+
+
+def _upsert(shard: Any, scope: Scope, entries: Sequence[Entry]) -> None:
+    points = [
+        edge.Point(
+            port.point_id(scope, entry.passage),
+            {"dense": entry.dense, "sparse": _sparse(entry.sparse)},
+            port.payload(scope, entry.passage),
+        )
+        for entry in entries
+    ]
+    shard.update(edge.UpdateOperation.upsert_points(points))
+
+
+def _sparse(vector: SparseVector) -> Any:
+    return edge.SparseVector(list(vector.indices), list(vector.values))
+
+
+def _dense_query(dense: Vector | None) -> tuple[Any, Any] | None:
+    return None if dense is None else (edge.Query.Nearest(dense, using="dense"), None)
+
+
+def _sparse_query(sparse: SparseVector | None, corpus: Where) -> tuple[Any, Any] | None:
+    if sparse is None:
+        return None
+    # How rare a word is, is measured within the asker's own scope: others' documents have no say in it.
+    params = edge.SearchParams(idf=edge.IdfParams(corpus=_filter(corpus)))
+    return edge.Query.Nearest(_sparse(sparse), using="sparse"), params
+
+
+def _match_any(values: Sequence[Any]) -> Any:
+    return edge.MatchAny(list(values))
+
+
+def _filter(condition: Where) -> Any:
+    def conditions(matches: Sequence[port.Match]) -> list[Any]:
+        return [edge.FieldCondition(key=match.key, match=_match_any(match.values)) for match in matches]
+
+    return edge.Filter(must=conditions(condition.must), must_not=conditions(condition.must_not) or None)
+
+
+def _scroll(shard: Any, condition: Where, *, with_payload: bool | list[str]) -> Iterator[Any]:
+    offset: Any = None
+    wanted = _filter(condition)
+    while True:
+        records, offset = shard.scroll(
+            edge.ScrollRequest(
+                offset=offset, limit=SCROLL_BATCH, filter=wanted, with_payload=with_payload, with_vector=False
+            )
+        )
+        yield from records
+        if offset is None:
+            return
+
+
+def _scroll_ids(shard: Any, condition: Where) -> list[str]:
+    return [str(record.id) for record in _scroll(shard, condition, with_payload=False)]

@@ -1,0 +1,303 @@
+"""The passage index on a Qdrant server or cluster.
+
+The only module that imports ``qdrant_client``: its import takes more than half a second, and is paid
+only where ``QDRANT_URL`` is set. It is tested against the client's own local mode, which has the same
+classes but no network, and against a refused connection; not against a real server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import httpx
+import structlog
+from pydantic import ValidationError
+from qdrant_client import AsyncQdrantClient, models
+from qdrant_client.common.client_exceptions import QdrantException, ResourceExhaustedResponse
+from qdrant_client.http.exceptions import ApiException, ResponseHandlingException, UnexpectedResponse
+
+from connectors.message import Scope
+from grounding.documents import index as port
+from grounding.documents.embedding import Vector
+from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Where
+from grounding.documents.sparse import SparseVector
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+UPSERT_BATCH = 128
+SCROLL_BATCH = 1000
+
+ERRORS: tuple[tuple[type[Exception], bool, str], ...] = (
+    (ResourceExhaustedResponse, True, "asks for fewer requests"),
+    (ResponseHandlingException, True, "cannot be reached, or its answer was not understood"),
+    (UnexpectedResponse, True, "refused a request"),
+    (ApiException, True, "failed"),
+    (QdrantException, True, "failed"),
+    (TimeoutError, True, "took too long"),
+    (httpx.HTTPError, True, "cannot be reached"),
+    (httpx.InvalidURL, False, "has an address that is no URL: check QDRANT_URL"),
+    (ValidationError, False, "was sent something that its client refuses"),
+    (OSError, True, "cannot be reached"),
+    (ValueError, False, "was sent something that its client refuses"),
+    (RuntimeError, True, "is closed"),
+)
+"""Class of the client's error → may it succeed later, and what to say. The first match counts."""
+
+STATUSES: dict[int, tuple[bool, str]] = {
+    400: (False, "refused a request"),
+    401: (False, "wants another key: check QDRANT_API_KEY"),
+    403: (False, "forbids this: check the rights of QDRANT_API_KEY"),
+    404: (True, "has no such collection: run `agent-runtime reindex`"),
+    409: (True, "is changing this collection"),
+    413: (False, "refused a request for its size"),
+    422: (False, "refused a request"),
+}
+"""HTTP status → the same, where the status says more; others below 500 are final, the rest may pass."""
+
+
+def unavailable(error: Exception, place: str) -> IndexUnavailable:
+    """*error* of the client as ours."""
+    retryable, what = next((again, what) for kind, again, what in ERRORS if isinstance(error, kind))
+    if isinstance(error, UnexpectedResponse) and error.status_code is not None:
+        default = (error.status_code >= 500 or error.status_code in (408, 425, 429), what)
+        retryable, what = STATUSES.get(error.status_code, default)
+        what = f"{what} (HTTP {error.status_code})"
+    return IndexUnavailable(f"the Qdrant server at {place} {what}: {type(error).__name__}", retryable=retryable)
+
+
+class ServerIndex:
+    """`PassageIndex` over a Qdrant server; ``client`` is handed in by tests."""
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        dimensions: int,
+        *,
+        timeout_seconds: float,
+        api_key: str | None = None,
+        fusion: Fusion | None = None,
+        client: AsyncQdrantClient | None = None,
+    ) -> None:
+        self._collection = port.collection_name(model, dimensions)
+        self._dimensions = dimensions
+        self._place = url
+        self._timeout_seconds = timeout_seconds
+        self._fusion = fusion or Fusion()
+        self._client = client or AsyncQdrantClient(
+            url=url, api_key=api_key, timeout=math.ceil(timeout_seconds), check_compatibility=False
+        )
+
+    async def _ask(self, answer: Awaitable[T]) -> T:
+        try:
+            return await asyncio.wait_for(answer, self._timeout_seconds)
+        except tuple(kind for kind, _, _ in ERRORS) as error:
+            raise unavailable(error, self._place) from error
+
+    async def ensure(self) -> None:
+        if not await self._ask(self._client.collection_exists(self._collection)):
+            try:
+                await self._ask(
+                    self._client.create_collection(
+                        self._collection,
+                        vectors_config={
+                            "dense": models.VectorParams(size=self._dimensions, distance=models.Distance.COSINE)
+                        },
+                        sparse_vectors_config={"sparse": models.SparseVectorParams(modifier=models.Modifier.IDF)},
+                    )
+                )
+            except IndexUnavailable:
+                # Another process may have made it in between; if not, this was a real failure.
+                if not await self._ask(self._client.collection_exists(self._collection)):
+                    raise
+        fields: dict[str, Any] = {
+            "workspace": models.KeywordIndexParams(type=models.KeywordIndexType.KEYWORD, is_tenant=True)
+        }
+        fields |= dict.fromkeys(port.KEYWORD_FIELDS, models.PayloadSchemaType.KEYWORD)
+        fields |= dict.fromkeys(port.INTEGER_FIELDS, models.PayloadSchemaType.INTEGER)
+        present = (await self._ask(self._client.get_collection(self._collection))).payload_schema
+        for name, schema in fields.items():
+            if name not in present:
+                await self._ask(self._client.create_payload_index(self._collection, name, schema))
+
+    async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
+        for batch in _batches(entries):
+            await self._ask(self._client.upsert(self._collection, _points(scope, batch), wait=True))
+
+    async def replace(self, scope: Scope, kind: Kind, source: str, entries: Sequence[Entry]) -> None:
+        """The new passages are stored before the old ones go, in one request where they fit in one batch:
+        the source is always found, and for an instant both versions may be."""
+        keep: list[models.ExtendedPointId] = [port.point_id(scope, entry.passage) for entry in entries]
+        stale = _filter(port.where(scope, kind, source=source))
+        if keep:
+            stale.must_not = [models.HasIdCondition(has_id=keep)]
+        batches = list(_batches(entries))
+        for batch in batches[:-1]:
+            await self._ask(self._client.upsert(self._collection, _points(scope, batch), wait=True))
+        operations: list[Any] = [
+            models.UpsertOperation(upsert=models.PointsList(points=_points(scope, batch))) for batch in batches[-1:]
+        ]
+        operations.append(models.DeleteOperation(delete=models.FilterSelector(filter=stale)))
+        await self._ask(self._client.batch_update_points(self._collection, operations, wait=True))
+
+    async def delete(self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] = ()) -> None:
+        if ids:
+            points: list[models.ExtendedPointId] = list(port.point_ids(scope, kind, ids))
+            selector: Any = models.PointIdsList(points=points)
+        else:
+            selector = models.FilterSelector(filter=_filter(port.where(scope, kind, source=source)))
+        await self._ask(self._client.delete(self._collection, selector, wait=True))
+
+    async def drop_workspace(self, scope: Scope) -> None:
+        selector = models.FilterSelector(filter=_filter(port.whole_workspace(scope)))
+        await self._ask(self._client.delete(self._collection, selector, wait=True))
+
+    async def search(
+        self,
+        scope: Scope,
+        kind: Kind,
+        dense: Vector | None,
+        sparse: SparseVector | None,
+        top_k: int,
+        *,
+        explain: bool = False,
+        exclude_sources: Sequence[str] = (),
+    ) -> list[Hit]:
+        condition = _filter(port.where(scope, kind, exclude_sources=exclude_sources))
+        corpus = _filter(port.where(scope, kind))
+        arms = {
+            name: arm
+            for name, arm in (("dense", _dense_arm(dense)), ("sparse", _sparse_arm(sparse, corpus)))
+            if arm is not None
+        }
+        if not arms or top_k < 1:
+            return []
+        requests = [self._request(list(arms.values()), condition, top_k)]
+        if explain:
+            requests += [
+                models.QueryRequest(**arm, filter=condition, limit=self._fusion.candidates, with_payload=False)
+                for arm in arms.values()
+            ]
+        answers = await self._ask(self._client.query_batch_points(self._collection, requests))
+        ranked = {
+            name: [(str(point.id), point.score) for point in answer.points]
+            for name, answer in zip(arms, answers[1:], strict=False)
+        }
+        fused = [(str(point.id), point.score, port.passage_of(point.payload)) for point in answers[0].points]
+        return port.merge_arms(fused, ranked.get("dense"), ranked.get("sparse"), top_k)
+
+    def _request(self, arms: Sequence[dict[str, Any]], condition: models.Filter, limit: int) -> models.QueryRequest:
+        if len(arms) == 1:
+            return models.QueryRequest(**arms[0], filter=condition, limit=limit, with_payload=True)
+        candidates = max(self._fusion.candidates, limit)
+        weights = [self._fusion.dense, self._fusion.sparse]
+        return models.QueryRequest(
+            prefetch=[models.Prefetch(**arm, filter=condition, limit=candidates) for arm in arms],
+            query=models.RrfQuery(rrf=models.Rrf(k=self._fusion.k, weights=weights)),
+            limit=limit,
+            with_payload=True,
+        )
+
+    async def read(self, scope: Scope, kind: Kind, source: str, ordinals: Iterable[int]) -> list[Passage]:
+        wanted = tuple(ordinals)
+        if not wanted:
+            return []
+        condition = _filter(port.where(scope, kind, source=source, ordinals=wanted))
+        passages = [port.passage_of(record.payload) async for record in self._scroll(condition, True)]
+        return sorted(passages, key=lambda passage: passage.ordinal)
+
+    async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str]) -> dict[str, Vector]:
+        if not ids:
+            return {}
+        names = dict(zip(port.point_ids(scope, kind, ids), ids, strict=True))
+        records = await self._ask(
+            self._client.retrieve(self._collection, list(names), with_payload=False, with_vectors=["dense"])
+        )
+        return {names[str(record.id)]: _dense_of(record) for record in records}
+
+    async def ids(self, scope: Scope, kind: Kind, source: str | None = None) -> list[str]:
+        condition = _filter(port.where(scope, kind, source=source))
+        return sorted([(record.payload or {})["id"] async for record in self._scroll(condition, ["id"])])
+
+    async def _scroll(self, condition: models.Filter, with_payload: bool | list[str]) -> AsyncIterator[models.Record]:
+        offset: Any = None
+        while True:
+            records, offset = await self._ask(
+                self._client.scroll(
+                    self._collection,
+                    scroll_filter=condition,
+                    limit=SCROLL_BATCH,
+                    offset=offset,
+                    with_payload=with_payload,
+                    with_vectors=False,
+                )
+            )
+            for record in records:
+                yield record
+            if offset is None:
+                return
+
+    async def count(self, scope: Scope, kind: Kind) -> int:
+        wanted = _filter(port.where(scope, kind))
+        return (await self._ask(self._client.count(self._collection, count_filter=wanted, exact=True))).count
+
+    async def check(self) -> None:
+        await self._ask(self._client.get_collection(self._collection))
+
+    async def close(self) -> None:
+        try:
+            await self._ask(self._client.close())
+        except IndexUnavailable as error:
+            log.warning("store.degraded", store="qdrant", why=str(error))
+
+
+def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    for start in range(0, len(entries), UPSERT_BATCH):
+        yield entries[start : start + UPSERT_BATCH]
+
+
+def _points(scope: Scope, entries: Sequence[Entry]) -> list[models.PointStruct]:
+    return [
+        models.PointStruct(
+            id=port.point_id(scope, entry.passage),
+            vector={"dense": entry.dense, "sparse": _sparse(entry.sparse)},
+            payload=port.payload(scope, entry.passage),
+        )
+        for entry in entries
+    ]
+
+
+def _sparse(vector: SparseVector) -> models.SparseVector:
+    return models.SparseVector(indices=list(vector.indices), values=list(vector.values))
+
+
+def _dense_of(record: models.Record) -> Vector:
+    assert isinstance(record.vector, dict)
+    dense = record.vector["dense"]
+    assert isinstance(dense, list)
+    return [float(number) for number in dense if isinstance(number, int | float)]
+
+
+def _dense_arm(dense: Vector | None) -> dict[str, Any] | None:
+    return None if dense is None else {"query": models.NearestQuery(nearest=dense), "using": "dense"}
+
+
+def _sparse_arm(sparse: SparseVector | None, corpus: models.Filter) -> dict[str, Any] | None:
+    if sparse is None:
+        return None
+    # How rare a word is, is measured within the asker's own scope: others' documents have no say in it.
+    params = models.SearchParams(idf=models.IdfCorpusParams(corpus=corpus))
+    return {"query": models.NearestQuery(nearest=_sparse(sparse)), "using": "sparse", "params": params}
+
+
+def _filter(condition: Where) -> models.Filter:
+    def conditions(matches: Sequence[port.Match]) -> list[models.Condition]:
+        return [
+            models.FieldCondition(key=match.key, match=models.MatchAny(any=list(match.values))) for match in matches
+        ]
+
+    return models.Filter(must=conditions(condition.must), must_not=conditions(condition.must_not) or None)

@@ -1,0 +1,122 @@
+"""BM25 as sparse vectors, computed here so that every index adapter ranks by the same numbers.
+
+A text becomes terms (Unicode words, lower case, stemmed, without stop words) and each term an index of
+32 bits. A document's value is BM25's saturated term frequency; a query's value is how often the term
+occurs in it. The inverse document frequency is applied by Qdrant at query time (``Modifier.IDF``),
+so that the product is BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import snowballstemmer  # type: ignore[import-untyped]
+
+K1 = 1.2
+B = 0.75
+DOCUMENT_AVERAGE_TERMS = 120.0
+"""Terms of an average chunk of 250 tokens, after stop words; measured on four corpora: 95 to 140."""
+TURN_AVERAGE_TERMS = 25.0
+"""Terms of an average chat turn, after stop words."""
+
+_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?(?:_+[^\W_]+)*", re.UNICODE)
+# Scripts written without spaces between words: overlapping pairs of characters stand in for words.
+_UNSPACED = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+"
+)
+_MAX_TERM_CHARACTERS = 64
+
+_FUNCTION_WORDS = """
+    a about above after again against all am an and any are as at be because been before being below between both
+    but by can could did do does doing down during each few for from further had has have having he her here hers
+    herself him himself his how i if in into is it its itself just me more most my myself no nor not now of off on
+    once only or other our ours ourselves out over own same she should so some such than that the their theirs them
+    themselves then there these they this those through to too under until up very was we were what when where which
+    while who whom why will with would you your yours yourself yourselves s t don ll re ve d m"""
+STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
+"""English function words. Words of other languages are weighed down by their document frequency alone."""
+
+_stemmer = snowballstemmer.stemmer("english")
+
+
+@dataclass(frozen=True, slots=True)
+class SparseVector:
+    """Ascending 32-bit indices and their values, equally many."""
+
+    indices: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+@lru_cache(maxsize=200_000)
+def _stem(word: str) -> str:
+    return str(_stemmer.stemWord(word)) if word.isascii() else word
+
+
+@lru_cache(maxsize=200_000)
+def term_index(term: str) -> int:
+    """The 32-bit index of *term*: the first four bytes of its BLAKE2b digest, the same on every machine."""
+    return int.from_bytes(hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=4).digest(), "big")
+
+
+def _words(text: str) -> Iterator[str]:
+    for match in _WORD.finditer(text):
+        word = match[0].partition("'")[0].partition("’")[0] if "'" in match[0] or "’" in match[0] else match[0]
+        if _UNSPACED.search(word):
+            yield from _unspaced_words(word)
+            continue
+        yield word[:_MAX_TERM_CHARACTERS]
+        if "_" in word:
+            # `redis_url` is found by its whole name and by its words.
+            yield from (part[:_MAX_TERM_CHARACTERS] for part in word.split("_") if part)
+
+
+def _unspaced_words(word: str) -> Iterator[str]:
+    for run in _UNSPACED.findall(word):
+        if len(run) == 1:
+            yield run
+        yield from (run[i : i + 2] for i in range(len(run) - 1))
+    yield from (part[:_MAX_TERM_CHARACTERS] for part in _UNSPACED.split(word) if part)
+
+
+def terms(text: str) -> list[str]:
+    """The terms of *text* in reading order, with repetitions."""
+    folded = unicodedata.normalize("NFKC", text).lower()
+    return [_stem(word) for word in _words(folded) if word not in STOP_WORDS]
+
+
+def _vector(weights: dict[str, float]) -> SparseVector:
+    summed: dict[int, float] = {}
+    for term, weight in weights.items():
+        index = term_index(term)
+        summed[index] = summed.get(index, 0.0) + weight
+    ordered = sorted(summed.items())
+    return SparseVector(tuple(index for index, _ in ordered), tuple(value for _, value in ordered))
+
+
+def encode_document(text: str, average_terms: float = DOCUMENT_AVERAGE_TERMS) -> SparseVector:
+    """BM25's term frequency part for *text*, with k1 = 1.2 and b = 0.75.
+
+    *average_terms* is the length to which texts are compared; it is a constant, because a true average
+    would change every stored vector whenever a document arrives.
+    """
+    counts = Counter(terms(text))
+    length = counts.total()
+    norm = K1 * (1 - B + B * length / average_terms)
+    return _vector({term: count * (K1 + 1) / (count + norm) for term, count in counts.items()})
+
+
+def encode_query(text: str) -> SparseVector:
+    """How often each term occurs in *text*."""
+    return _vector({term: float(count) for term, count in Counter(terms(text)).items()})
+
+
+def coverage(query: str, text: str) -> float:
+    """The share (0 to 1) of the different terms of *query* that occur in *text*; 0 for a query without terms."""
+    wanted = set(terms(query))
+    return len(wanted & set(terms(text))) / len(wanted) if wanted else 0.0
