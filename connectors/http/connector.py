@@ -1,0 +1,303 @@
+"""Messages over HTTP: ``POST /v1/workspaces/{w}/messages``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from config.settings import Settings
+from connectors.connector import Accept, Capabilities, Health, State
+from connectors.http import convert
+from connectors.http.convert import RequestError
+from connectors.http.waiting import Closed, Waiter, Waiting, question
+from connectors.message import (
+    Accepted,
+    AgentRuntimeError,
+    ConversationKey,
+    InboundMessage,
+    InvalidWorkspaceId,
+    OutboundMessage,
+    OutboundPart,
+    Receipt,
+    Role,
+)
+
+MARGIN_SECONDS = 15.0
+"""What a turn may take besides its model calls."""
+KEEP_ALIVE_SECONDS = 15.0
+"""A quiet stream carries a comment this often, so that proxies keep it open."""
+MAX_PART_CHARACTERS = 100_000_000
+"""A reply is one part here: HTTP has no limit of its own."""
+
+_CODES = {401: "unauthenticated", 403: "forbidden", 404: "not_found", 413: "too_large", 503: "store_unavailable"}
+
+log = structlog.get_logger()
+
+
+class HttpCaller(Protocol):
+    """Whoever sent a request, after authentication."""
+
+    @property
+    def role(self) -> Role: ...
+
+    @property
+    def workspace_id(self) -> str | None:
+        """The only workspace that the caller may enter; None for all."""
+
+    @property
+    def id(self) -> str:
+        """Stands for the caller where no author is named; begins with `connectors.message.CALLER_PREFIX`."""
+
+
+Authenticate = Callable[[Request], Awaitable[HttpCaller]]
+"""Raises `starlette.exceptions.HTTPException` (401, 403) for a request that may not pass, and
+`connectors.message.StoreUnavailable` when that cannot be found out."""
+
+
+def wait_seconds(settings: Settings) -> float:
+    """How long a request waits for its answer: all attempts of all models, and a margin."""
+    models = 1 + len(settings.llm_fallback_models)
+    return settings.llm_timeout_seconds * settings.llm_max_attempts * models + MARGIN_SECONDS
+
+
+class HttpConnector:
+    """The connector whose platform is a program: each request waits for the answer to its message.
+
+    The turn does not depend on the request: a client that goes away, or waits in vain, has the answer
+    by repeating the request with the same ``Idempotency-Key``.
+    """
+
+    name = convert.NAME
+    capabilities = Capabilities(max_part_units=MAX_PART_CHARACTERS, idempotency="metadata")
+
+    def __init__(
+        self,
+        authenticate: Authenticate,
+        *,
+        max_body_bytes: int,
+        body_timeout_seconds: float = 30.0,
+        wait_seconds: float,
+    ) -> None:
+        self._authenticate = authenticate
+        self._max_body_bytes = max_body_bytes
+        self._body_timeout_seconds = body_timeout_seconds
+        self._wait_seconds = wait_seconds
+        self._accept: Accept | None = None
+        self._waiting = Waiting()
+        self._state = State.CONNECTING
+
+    @classmethod
+    def of(cls, settings: Settings, authenticate: Authenticate) -> HttpConnector:
+        """The connector as *settings* want it."""
+        return cls(authenticate, max_body_bytes=settings.http_max_body_bytes, wait_seconds=wait_seconds(settings))
+
+    @property
+    def health(self) -> Health:
+        return Health(self._state, "" if self._state is State.CONNECTED else f"the HTTP face is {self._state}")
+
+    async def run(self, accept: Accept) -> None:
+        self._accept = accept
+        self._state = State.CONNECTED
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._accept = None
+            self._state = State.STOPPED
+
+    def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
+        if not message.text:
+            return ()
+        return (OutboundPart(0, 1, message.text, token=f"{message.turn_id}:{message.kind}:0"),)
+
+    async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
+        """Hand the answer to the requests that wait for it.
+
+        Where none does the answer is kept by the runtime for a repeat of the request, so that it counts
+        as sent all the same.
+        """
+        for waiter in self._waiting.of(message.key, message.answers):
+            waiter.finish(message)
+        return Receipt(part.token)
+
+    async def stream(self, key: ConversationKey, answers: tuple[str, ...], delta: str) -> None:
+        for waiter in self._waiting.of(key, answers):
+            waiter.add(delta)
+
+    async def close(self) -> None:
+        self._state = State.STOPPED
+        self._waiting.close()
+
+    def routes(self) -> Sequence[BaseRoute]:
+        return (Route("/v1/workspaces/{workspace_id}/messages", self._post, methods=["POST"], name="messages"),)
+
+    async def _post(self, request: Request) -> Response:
+        try:
+            return await self._answer_request(request)
+        except RequestError as error:
+            return _error_response(error)
+        except HTTPException as error:
+            code = _CODES.get(error.status_code, "refused")
+            refused = RequestError(error.status_code, code, error.detail)
+            return _error_response(refused, error.headers)
+        except InvalidWorkspaceId as error:
+            return _error_response(RequestError(404, "unknown_workspace", str(error)))
+        except AgentRuntimeError as error:
+            log.warning("http.failed", error=type(error).__name__, connector=self.name)
+            return _error_response(convert.failure(error))
+
+    async def _answer_request(self, request: Request) -> Response:
+        caller = await self._authenticate(request)
+        workspace_id = request.path_params["workspace_id"]
+        if caller.workspace_id not in (None, workspace_id):
+            raise RequestError(403, "forbidden", "the token is for another workspace")
+        message = await self._read_message(request, workspace_id, caller)
+        if "text/event-stream" in request.headers.get("accept", ""):
+            return await self._start_stream(message)
+        key = ConversationKey(workspace_id, self.name, message.external_id)
+        with self._waiting.wait(question(key, message.message_id)) as waiter:
+            known = await self._hand_on(message)
+            answer = known or await self._wait(waiter)
+        return _json_response(convert.outcome(answer))
+
+    async def _read_message(self, request: Request, workspace_id: str, caller: HttpCaller) -> InboundMessage:
+        asked = convert.parse_body(await self._read_body(request))
+        idempotency_key = request.headers.get("idempotency-key")
+        return convert.to_inbound(
+            asked,
+            workspace_id=workspace_id,
+            message_id=(
+                uuid.uuid4().hex if idempotency_key is None else convert.message_id_of(idempotency_key, caller.id)
+            ),
+            caller_id=caller.id,
+            caller_role=caller.role,
+            sent_at=datetime.now(UTC),
+        )
+
+    async def _read_body(self, request: Request) -> bytes:
+        """The body, if it is within the limit; of a larger one no more is read than shows that it is."""
+        length = request.headers.get("content-length", "")
+        body = bytearray()
+        if length.isdecimal() and int(length[:20]) > self._max_body_bytes:
+            raise self._too_large()
+        try:
+            async with asyncio.timeout(self._body_timeout_seconds):
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > self._max_body_bytes:
+                        raise self._too_large()
+        except TimeoutError:
+            raise RequestError(408, "timeout", "the body did not come in time", close=True) from None
+        except ClientDisconnect:
+            raise RequestError(400, "bad_request", "the body ended early", close=True) from None
+        return bytes(body)
+
+    def _too_large(self) -> RequestError:
+        message = f"the body is larger than {self._max_body_bytes} bytes (AGENT_RUNTIME_HTTP_MAX_BODY_BYTES)"
+        return RequestError(413, "too_large", message, close=True)
+
+    async def _hand_on(self, message: InboundMessage) -> OutboundMessage | None:
+        """Let the gateway have *message*; the answer, if it is known already."""
+        if self._accept is None:
+            raise RequestError(503, "not_ready", "the runtime is starting or stopping", retry_after_seconds=1)
+        accepted: Accepted = await self._accept(message)
+        if accepted.outcome == "duplicate":
+            return accepted.reply
+        if accepted.outcome != "stored":
+            raise convert.refusal(accepted)
+        return None
+
+    async def _wait(self, waiter: Waiter) -> OutboundMessage:
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                return await waiter.answer()
+        except TimeoutError:
+            raise _pending() from None
+        except Closed:
+            raise _stopping() from None
+
+    async def _start_stream(self, message: InboundMessage) -> Response:
+        """A stream of events; but an error that is known before the first one has its own status."""
+        assert message.workspace_id is not None
+        key = ConversationKey(message.workspace_id, self.name, message.external_id)
+        with ExitStack() as waiting:
+            waiter = waiting.enter_context(self._waiting.wait(question(key, message.message_id)))
+            known = await self._hand_on(message)
+            if known is not None:
+                convert.outcome(known)
+                waiter.finish(known)
+            return _EventResponse(self._events(waiter), waiting.pop_all())
+
+    async def _events(self, waiter: Waiter) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._wait_seconds
+        try:
+            while True:
+                left = deadline - loop.time()
+                try:
+                    async with asyncio.timeout(min(KEEP_ALIVE_SECONDS, left)):
+                        news = await waiter.next()
+                except TimeoutError:
+                    if loop.time() >= deadline:
+                        raise _pending() from None
+                    yield b": waiting\n\n"
+                    continue
+                except Closed:
+                    raise _stopping() from None
+                if isinstance(news, OutboundMessage):
+                    yield convert.sse_event("done", convert.outcome(news))
+                    return
+                yield convert.sse_event("delta", {"text": news})
+        except RequestError as error:
+            yield convert.sse_event("error", error.body)
+
+
+class _EventResponse(StreamingResponse):
+    """Server-sent events; lets go of the waiter at the end, even where the client left before the first event."""
+
+    def __init__(self, events: AsyncIterator[bytes], waiting: ExitStack) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._waiting = waiting
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._waiting:
+            await super().__call__(scope, receive, send)
+
+
+def _pending() -> RequestError:
+    return RequestError(
+        504,
+        "answer_pending",
+        "The answer is not there yet; the turn goes on. Repeat the request with the same Idempotency-Key to have it.",
+    )
+
+
+def _stopping() -> RequestError:
+    return RequestError(
+        503,
+        "stopping",
+        "The runtime stops; the message is kept. Repeat the request with the same Idempotency-Key to have the answer.",
+        retry_after_seconds=5,
+    )
+
+
+def _error_response(error: RequestError, headers: Mapping[str, str] | None = None) -> Response:
+    return _json_response(error.body, error.status, {**error.headers, **(headers or {})})
+
+
+def _json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    # Half a surrogate pair in a model's text becomes a JSON escape, where a plain encoder would fail.
+    body = json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    return Response(body, status, headers, media_type="application/json")

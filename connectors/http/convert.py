@@ -1,0 +1,245 @@
+"""Between HTTP bodies and the nouns. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from typing import Any
+
+from connectors.answer import answer_object
+from connectors.message import (
+    CALLER_PREFIX,
+    Accepted,
+    AgentRuntimeError,
+    Author,
+    InboundMessage,
+    OutboundMessage,
+    Role,
+    StoreUnavailable,
+    encode_id,
+)
+
+NAME = "http"
+DEFAULT_CONTEXT = "default"
+MAX_ID_BYTES = 200
+"""Of a context or author, percent-encoded: they become names of files and keys."""
+MAX_NAME_CHARACTERS = 200
+MAX_IDEMPOTENCY_KEY_CHARACTERS = 255
+
+REFUSALS = {
+    "rate_limited": (429, "Too many messages; please wait a moment."),
+    "unknown_workspace": (404, "There is no such workspace."),
+    "budget_exceeded": (402, "The budget of this workspace is used up."),
+    "superseded": (409, "A newer message took the place of this one."),
+    "context_too_large": (422, "The fixed part of the prompt is larger than the model's window."),
+    "too_large": (413, "The message is too large."),
+    "empty": (400, "The message is empty."),
+}
+"""Reasons why a message gets no answer, with status and text; any other reason is 403."""
+
+
+class RequestError(Exception):
+    """A request that is answered with an error: its status, a code for programs and a text for people."""
+
+    def __init__(
+        self, status: int, code: str, message: str, *, retry_after_seconds: int | None = None, close: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.retry_after_seconds = retry_after_seconds
+        self.close = close
+        """Whether the connection cannot be used again, because the body was not read."""
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return {"error": {"code": self.code, "message": self.message}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        headers = {}
+        if self.retry_after_seconds is not None:
+            headers["Retry-After"] = str(max(1, self.retry_after_seconds))
+        if self.close:
+            headers["Connection"] = "close"
+        return headers
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRequest:
+    """The body of ``POST /v1/workspaces/{w}/messages``; ``author`` is None where none is named."""
+
+    text: str
+    context: str = DEFAULT_CONTEXT
+    author: Author | None = None
+    direct: bool = False
+
+
+def parse_body(body: bytes) -> MessageRequest:
+    """*body* as a request. Raises `RequestError` (400), whose text names the field and what is expected."""
+    fields = _parse_json(body)
+    if not isinstance(fields, dict):
+        raise _bad('the body must be a JSON object, for example {"text": "Hello"}')
+    text = fields.get("text")
+    if text is None:
+        raise _bad('"text" is missing; send {"text": "…"}')
+    if not _check_string("text", text).strip():
+        raise RequestError(400, "empty", '"text" is empty; there is nothing to answer')
+    direct = fields.get("direct", False)
+    if not isinstance(direct, bool):
+        raise _bad('"direct" must be true or false')
+    context = fields.get("context")
+    return MessageRequest(
+        text=text,
+        context=DEFAULT_CONTEXT if context is None else _check_id("context", context),
+        author=_parse_author(fields.get("author")),
+        direct=direct,
+    )
+
+
+def to_inbound(
+    request: MessageRequest,
+    *,
+    workspace_id: str,
+    message_id: str,
+    caller_id: str,
+    caller_role: Role,
+    sent_at: datetime,
+) -> InboundMessage:
+    """*request* as the runtime sees it. Without a named author the caller's own id stands for one."""
+    return InboundMessage(
+        connector=NAME,
+        external_id=request.context,
+        message_id=message_id,
+        author=request.author or Author(caller_id),
+        text=request.text,
+        sent_at=sent_at,
+        direct=request.direct,
+        workspace_id=workspace_id,
+        default_workspace=workspace_id,
+        caller_role=caller_role,
+    )
+
+
+def message_id_of(idempotency_key: str, caller_id: str) -> str:
+    """The identity of a message that was sent with a key: the caller's own, so that no other caller meets it.
+
+    Raises `RequestError` for a key that is empty, too long or not plain ASCII.
+    """
+    if not (
+        0 < len(idempotency_key) <= MAX_IDEMPOTENCY_KEY_CHARACTERS
+        and idempotency_key.isascii()
+        and idempotency_key.isprintable()
+    ):
+        raise _bad(f"Idempotency-Key must be 1 to {MAX_IDEMPOTENCY_KEY_CHARACTERS} printable ASCII characters")
+    return "key-" + sha256(f"{caller_id}\n{idempotency_key}".encode()).hexdigest()
+
+
+def refusal(accepted: Accepted) -> RequestError:
+    """Why a message that was refused or ignored gets no answer."""
+    status, text = REFUSALS.get(accepted.why, (403, f"The message is not answered here: {accepted.why or 'refused'}."))
+    retry_after = accepted.retry_after_seconds
+    return RequestError(
+        status,
+        accepted.why or "refused",
+        text,
+        retry_after_seconds=(retry_after or 1) if status == 429 else retry_after,
+    )
+
+
+def failure(error: AgentRuntimeError) -> RequestError:
+    """An error that the gateway raised: 503 where nothing could be stored, by its ``code``, else 500."""
+    if isinstance(error, StoreUnavailable):
+        return RequestError(503, "store_unavailable", error.user_text, retry_after_seconds=1)
+    code = getattr(error, "code", "")
+    if code in REFUSALS:
+        return RequestError(REFUSALS[code][0], code, str(error))
+    return RequestError(503 if error.retryable else 500, code or "failed", error.user_text)
+
+
+def outcome(message: OutboundMessage) -> dict[str, Any]:
+    """The answer's object. Raises `RequestError` where a notice or apology says why there is no answer.
+
+    That is so when its ``reason`` is one of `REFUSALS`; any other text is an answer, degraded as it may be.
+    """
+    if message.kind != "reply" and message.reason in REFUSALS:
+        status, _ = REFUSALS[message.reason]
+        raise RequestError(status, message.reason, message.text)
+    return answer_object(message)
+
+
+def sse_event(name: str, data: dict[str, Any]) -> bytes:
+    """One server-sent event. JSON without line breaks, so one ``data`` line holds it whatever the text."""
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode("ascii")
+
+
+def _parse_json(body: bytes) -> Any:
+    if not body.strip():
+        raise RequestError(400, "empty", 'the body is empty; send {"text": "…"}')
+    try:
+        return json.loads(body.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise _bad(f"the body is not UTF-8: byte {error.start} is not valid") from None
+    except json.JSONDecodeError as error:
+        raise _bad(f"the body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, thousands of brackets
+        raise _bad("the body is not JSON that can be read: a number or its nesting is too large") from None
+
+
+def _parse_author(author: Any) -> Author | None:
+    if author is None:
+        return None
+    if isinstance(author, str):
+        return Author(_check_author_id(author))
+    if not isinstance(author, dict):
+        raise _bad('"author" must be an id or {"id": "…", "name": "…"}')
+    if "id" not in author:
+        raise _bad('"author" needs an "id"')
+    name = author.get("name")
+    if name is None:
+        return Author(_check_author_id(author["id"]))
+    if len(_check_string("author.name", name)) > MAX_NAME_CHARACTERS:
+        raise _bad(f'"author.name" is longer than {MAX_NAME_CHARACTERS} characters')
+    return Author(_check_author_id(author["id"]), name=" ".join(name.split()))
+
+
+def _check_author_id(value: Any) -> str:
+    author_id = _check_id("author.id" if isinstance(value, str) else "author", value)
+    if author_id.startswith(CALLER_PREFIX):
+        raise _bad(f'no "author" may begin with {CALLER_PREFIX!r}; leave it out to speak as the token\'s holder')
+    return author_id
+
+
+def _check_id(name: str, value: Any) -> str:
+    if not _check_string(name, value).strip():
+        raise _bad(f'"{name}" is empty')
+    if len(encode_id(value)) > MAX_ID_BYTES:
+        raise _bad(f'"{name}" is longer than {MAX_ID_BYTES} bytes (characters other than A-Z a-z 0-9 . _ - count more)')
+    return str(value)
+
+
+def _check_string(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise _bad(f'"{name}" must be a string, not {_json_type(value)}')
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise _bad(f'"{name}" holds half of a surrogate pair, which is no character') from None
+    return value
+
+
+def _json_type(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, int | float):
+        return "a number"
+    return "an array" if isinstance(value, list) else "an object"
+
+
+def _bad(message: str) -> RequestError:
+    return RequestError(400, "bad_request", message)
