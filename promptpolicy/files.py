@@ -1,0 +1,217 @@
+"""Keeps directives and their files under DATA_DIR in step, in both directions.
+
+One process at a time may do this: with several, the one that holds the lease on the files; the others
+use a plain `Publisher`, and what they publish is copied by the next import here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+import structlog
+
+from connectors.message import Scope
+from promptpolicy.directives import Directives, Draft, Version
+from promptpolicy.policy import CountTokens, PolicyTooLarge
+from promptpolicy.publishing import Publisher
+from promptpolicy.slot import Place, Slot, digest
+from promptpolicy.tree import RECORD, Copied, DirectiveTree, Found, Refusal, UnreadableRecord
+
+log = structlog.get_logger()
+
+
+class Step(Enum):
+    """What puts a slot and its file in step."""
+
+    NOTHING = auto()
+    NOTE = auto()  # they agree, and the record does not know
+    IMPORT = auto()  # a person wrote the file
+    CLEAR = auto()  # a person deleted it
+    COPY = auto()  # the slot was published (or cleared) since the file was written
+    REJECT = auto()  # the file cannot be a directive
+
+
+def decide(found: Found | None, last: Copied | None, newest: Version | None) -> Step:
+    """What to do about a slot: its file *found*, the copy *last* in step, its *newest* version.
+
+    A file that a person changed wins over the store, which keeps all versions anyway. A file that is
+    behind is written anew; one that is missing is a deletion only where it was in step before, so that
+    an empty disk clears nothing, and a store that was lost is filled again from the files. Pure.
+    """
+    version = newest.version if newest else 0
+    text = newest.text if newest else None
+    if found is None:
+        if text is None:
+            return Step.NOTHING if last is None else Step.NOTE
+        return Step.CLEAR if last is not None and last.version == version else Step.COPY
+    if found.text is None:
+        return Step.REJECT
+    if text is not None and digest(found.text) == digest(text):
+        return Step.NOTHING if last == Copied(found.sha256, version) else Step.NOTE
+    if last is not None and last.sha256 == found.sha256 and last.version < version:
+        return Step.COPY
+    return Step.IMPORT
+
+
+@dataclass
+class Imported:
+    """What an import did: slots whose file became a version, was cleared, or was written; and paths
+    that were refused, with the reason."""
+
+    published: list[Slot] = field(default_factory=list)
+    cleared: list[Slot] = field(default_factory=list)
+    copied: list[Slot] = field(default_factory=list)
+    rejected: dict[str, str] = field(default_factory=dict)
+
+
+class FilingPublisher(Publisher):
+    """A `Publisher` that also reads and writes the files. Import with `import_all` at start and
+    `import_workspace` or `import_all` when the watcher saw a change; both may be repeated at will.
+
+    Events beside ``directive.changed``: ``directive.rejected`` (``path``, ``why``), once for each state
+    of a bad file, whose last good version stays; ``directive.copy_failed`` (``path``, ``why``) where
+    the disk would not take a copy, which the next import tries again.
+    """
+
+    def __init__(self, directives: Directives, count: CountTokens, max_tokens: int, tree: DirectiveTree) -> None:
+        super().__init__(directives, count, max_tokens)
+        self._tree = tree
+        self._lock = asyncio.Lock()
+        self._told: dict[str, str] = {}
+
+    async def import_all(self) -> Imported:
+        """Put everything in step: everywhere, and all workspaces that have files or directives.
+
+        Raises `StoreUnavailable`; what was done until then stays done.
+        """
+        done = Imported()
+        homes = [*await asyncio.to_thread(self._tree.homes), *await self.directives.workspaces()]
+        for home in dict.fromkeys(homes):
+            await self._import(home, done)
+        return done
+
+    async def import_workspace(self, scope: Scope) -> Imported:
+        """Put the workspace of *scope* and its contexts in step. Raises `StoreUnavailable`."""
+        done = Imported()
+        await self._import(Place(Scope(scope.workspace_id)), done)
+        return done
+
+    async def _put(self, slot: Slot, draft: Draft, expected_version: int | None = None) -> Version:
+        """An edit of the file that was not seen yet becomes a version first, so that it is in the
+        history, and *expected_version* tells the author of *draft* about it."""
+        async with self._lock:
+            home = slot.place.home
+            try:
+                record = await asyncio.to_thread(self._tree.read_record, home)
+                found = await asyncio.to_thread(self._tree.find, slot)
+            except (OSError, UnreadableRecord) as error:
+                self._reject(Refusal(home, self._tree.relative_folder(home), str(error)), Imported())
+                return await super()._put(slot, draft, expected_version)
+            before = dict(record)
+            newest = await self.directives.latest(slot)
+            step = decide(found, record.get(slot.encoded), newest)
+            try:
+                if step is not Step.COPY:
+                    await self._settle_all([_Pending(slot, found, newest, step)], record, Imported())
+                version = await super()._put(slot, draft, expected_version)
+                await self._copy(version, record)
+            finally:
+                await self._keep(home, before, record)
+            return version
+
+    async def _import(self, home: Place, done: Imported) -> None:
+        async with self._lock:
+            try:
+                walk = await asyncio.to_thread(self._tree.walk, home)
+            except (OSError, UnreadableRecord) as error:
+                self._reject(Refusal(home, self._tree.relative_folder(home), str(error)), done)
+                return
+            for refusal in walk.refusals:
+                self._reject(refusal, done)
+            newest = (await self.directives.snapshot(home)).versions
+            record = dict(walk.record)
+            pending = []
+            for slot in sorted({*walk.files, *newest}, key=lambda slot: slot.encoded):
+                found, version = walk.files.get(slot), newest.get(slot)
+                pending.append(_Pending(slot, found, version, decide(found, record.get(slot.encoded), version)))
+            try:
+                await self._settle_all(pending, record, done)
+            finally:
+                await self._keep(home, walk.record, record)
+
+    async def _settle_all(self, pending: list[_Pending], record: dict[str, Copied], done: Imported) -> None:
+        """Settle each; one that is too large is tried again after the others, of which one may have shrunk."""
+        while pending:
+            refused: list[tuple[_Pending, PolicyTooLarge]] = []
+            for one in pending:
+                try:
+                    await self._settle(one, record, done)
+                except PolicyTooLarge as error:
+                    refused.append((one, error))
+            if len(refused) == len(pending):
+                for one, problem in refused:
+                    path = one.found.path if one.found else self._tree.relative_path(one.slot)
+                    self._reject(Refusal(one.slot.place, path, str(problem)), done)
+                return
+            pending = [one for one, _ in refused]
+
+    async def _settle(self, one: _Pending, record: dict[str, Copied], done: Imported) -> None:
+        slot, found, newest = one.slot, one.found, one.newest
+        if one.step is Step.REJECT and found is not None:
+            self._reject(Refusal(slot.place, found.path, found.problem), done)
+            return
+        if one.step is Step.IMPORT and found is not None:
+            version = await super()._put(slot, Draft(found.text, "file", "file"))
+            record[slot.encoded] = Copied(found.sha256, version.version)
+            done.published.append(slot)
+        elif one.step is Step.CLEAR:
+            await super()._put(slot, Draft(None, "file", "file"))
+            record.pop(slot.encoded, None)
+            done.cleared.append(slot)
+        elif one.step is Step.COPY and newest is not None:
+            await self._copy(newest, record)
+            done.copied.append(slot)
+        elif one.step is Step.NOTE and found is not None and newest is not None:
+            record[slot.encoded] = Copied(found.sha256, newest.version)
+        elif one.step is Step.NOTE:
+            record.pop(slot.encoded, None)
+        if found is not None:
+            self._told.pop(found.path, None)
+
+    async def _copy(self, version: Version, record: dict[str, Copied]) -> None:
+        slot = version.slot
+        try:
+            sha256 = await asyncio.to_thread(self._tree.write, slot, version.text, record.get(slot.encoded))
+        except OSError as error:
+            path = self._tree.relative_path(slot)
+            log.warning("directive.copy_failed", path=path, why=error.strerror, **slot.place.ids)
+            return
+        if version.text is None:
+            record.pop(slot.encoded, None)
+        else:
+            record[slot.encoded] = Copied(sha256, version.version)
+
+    async def _keep(self, home: Place, before: dict[str, Copied], record: dict[str, Copied]) -> None:
+        if record == before:
+            return
+        try:
+            await asyncio.to_thread(self._tree.write_record, home, record)
+        except OSError as error:
+            log.warning("directive.copy_failed", path=RECORD, why=error.strerror, **home.ids)
+
+    def _reject(self, refusal: Refusal, done: Imported) -> None:
+        done.rejected[refusal.path] = refusal.why
+        if self._told.get(refusal.path) == refusal.why:
+            return
+        self._told[refusal.path] = refusal.why
+        log.warning("directive.rejected", path=refusal.path, why=refusal.why, **refusal.place.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    slot: Slot
+    found: Found | None
+    newest: Version | None
+    step: Step

@@ -1,0 +1,228 @@
+"""What a directive is, where it holds, and which texts can be one. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from dataclasses import dataclass
+from enum import StrEnum
+
+from connectors.message import AgentRuntimeError, Scope, encode_id
+
+DIRECTIVE_MAX_BYTES = 262_144
+"""Texts above this are refused unread: far over any token cap, and slow to count."""
+
+GLOBAL_TAG = "{global}"
+"""The hash tag of the directives that hold in all workspaces."""
+
+_SKILL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+
+
+class InvalidDirective(AgentRuntimeError):
+    """A text, a name or an author that no directive can have. The message says what was expected."""
+
+    user_text = "That cannot be a directive."
+
+
+class Level(StrEnum):
+    """Where a directive holds, from the least to the most specific."""
+
+    GLOBAL = "global"
+    WORKSPACE = "workspace"
+    CONTEXT = "context"
+
+    @property
+    def rank(self) -> int:
+        """0 for the least specific."""
+        return list(Level).index(self)
+
+
+class Kind(StrEnum):
+    """What a directive is, in the order of composition."""
+
+    SYSTEM = "system"
+    SOUL = "soul"
+    SKILL = "skill"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Everywhere (``scope`` is None), a workspace, or one context of a workspace."""
+
+    scope: Scope | None = None
+
+    @classmethod
+    def of(cls, scope: Scope) -> Place:
+        """The context of *scope* if it has one, else its workspace. Directives are never one person's."""
+        return cls(Scope(scope.workspace_id, scope.context_id))
+
+    @property
+    def level(self) -> Level:
+        if self.scope is None:
+            return Level.GLOBAL
+        return Level.WORKSPACE if self.scope.context_id is None else Level.CONTEXT
+
+    @property
+    def tag(self) -> str:
+        """The hash tag of all keys of this place."""
+        return GLOBAL_TAG if self.scope is None else self.scope.tag
+
+    @property
+    def home(self) -> Place:
+        """The place that owns this one's hash tag and folder: its workspace, or everywhere."""
+        return self if self.scope is None else Place(Scope(self.scope.workspace_id))
+
+    @property
+    def encoded(self) -> str:
+        """Unique within the hash tag; contains no ``/``."""
+        if self.scope is None or self.scope.context_id is None:
+            return self.level.value
+        return f"context:{encode_id(self.scope.context_id)}"
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """``workspace_id`` and ``context_id`` as events carry them, where they apply."""
+        if self.scope is None:
+            return {}
+        ids = {"workspace_id": self.scope.workspace_id}
+        return ids if self.scope.context_id is None else ids | {"context_id": self.scope.context_id}
+
+
+EVERYWHERE = Place()
+
+
+def places_of(scope: Scope) -> tuple[Place, ...]:
+    """The places whose directives hold in *scope*, least specific first."""
+    workspace = Place(Scope(scope.workspace_id))
+    return (EVERYWHERE, workspace) if scope.context_id is None else (EVERYWHERE, workspace, Place.of(scope))
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What exactly one directive at a time can fill: a place, a kind and, for skills, a name.
+
+    Raises `InvalidDirective` for a skill without a valid name and for a name on anything else.
+    """
+
+    place: Place
+    kind: Kind
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind is Kind.SKILL:
+            check_skill_name(self.name)
+        elif self.name:
+            raise InvalidDirective(f"only a skill has a name, and this is a {self.kind.value} directive")
+
+    @classmethod
+    def named(cls, level: str, kind: str, name: str = "", scope: Scope | None = None) -> Slot:
+        """The slot that a command or a request names by words; *scope* is the caller's.
+
+        Raises `InvalidDirective` for unknown words and where *scope* lacks what the level needs.
+        """
+        if level not in list(Level):
+            raise InvalidDirective(f"the scope is global, workspace or context, not {level!r}")
+        if kind not in list(Kind):
+            raise InvalidDirective(f"the kind is system, soul or skill, not {kind!r}")
+        return cls(_place(Level(level), scope), Kind(kind), name)
+
+    @property
+    def field(self) -> str:
+        """Unique within the place: ``system``, ``soul`` or ``skill:<name>``."""
+        return f"{self.kind.value}:{self.name}" if self.name else self.kind.value
+
+    @property
+    def encoded(self) -> str:
+        """Unique within the hash tag: ``<place>/<field>``."""
+        return f"{self.place.encoded}/{self.field}"
+
+    @property
+    def label(self) -> str:
+        """How a person is told of it, e.g. ``skill "refunds" (workspace)``."""
+        name = f' "{self.name}"' if self.name else ""
+        return f"{self.kind.value}{name} ({self.place.level.value})"
+
+
+def slot_in(place: Place, field: str) -> Slot:
+    """The slot of *place* whose `Slot.field` is *field*. Raises `InvalidDirective`."""
+    kind, _, name = field.partition(":")
+    return Slot.named(place.level.value, kind, name, place.scope)
+
+
+def _place(level: Level, scope: Scope | None) -> Place:
+    if level is Level.GLOBAL:
+        return EVERYWHERE
+    if scope is None:
+        raise InvalidDirective(f"a {level.value} directive needs a workspace")
+    if level is Level.WORKSPACE:
+        return Place(Scope(scope.workspace_id))
+    if scope.context_id is None:
+        raise InvalidDirective("a context directive needs a context, written <connector>:<external id>")
+    return Place.of(scope)
+
+
+def place_in(home: Place, encoded: str) -> Place:
+    """The place under *home* whose `Place.encoded` is *encoded*. Raises `InvalidDirective`."""
+    if encoded == home.encoded:
+        return home
+    level, _, context = encoded.partition(":")
+    if level != Level.CONTEXT or home.scope is None:
+        raise InvalidDirective(f"{encoded!r} is no place of {home.encoded!r}")
+    return Place(Scope(home.scope.workspace_id, decode_id(context)))
+
+
+def decode_id(encoded: str) -> str:
+    """The inverse of `encode_id`. Raises `InvalidDirective` for what `encode_id` never gives."""
+    raw = re.sub(rb"%([0-9A-F]{2})", lambda match: bytes.fromhex(match[1].decode()), encoded.encode("utf-8", "replace"))
+    text = raw.decode("utf-8", "replace")
+    if not text or encode_id(text) != encoded:
+        raise InvalidDirective(f"{encoded!r} is no encoded id")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """The text that fills a slot, and its version there (from 1)."""
+
+    slot: Slot
+    version: int
+    text: str
+
+    @property
+    def sha256(self) -> str:
+        return digest(self.text)
+
+
+def digest(text: str) -> str:
+    """SHA-256 of *text* in UTF-8, as 64 hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_skill_name(name: str) -> str:
+    """*name* itself. Raises `InvalidDirective`."""
+    if not _SKILL_NAME.fullmatch(name):
+        raise InvalidDirective(
+            f"{name!r} is no skill name: use 1 to 64 of a-z, 0-9, '_', '-', beginning with a letter or digit"
+        )
+    return name
+
+
+def canonical(text: str) -> str:
+    """*text* as it is kept: line ends are ``\\n``, no byte order mark, no blank space around it.
+
+    So a text, its file and the text read back from the file are the same bytes. Raises
+    `InvalidDirective` for an empty text, one over `DIRECTIVE_MAX_BYTES`, and one with characters that
+    nobody can see in an editor.
+    """
+    clean = text.removeprefix("\ufeff").replace("\r\n", "\n").strip()
+    if not clean:
+        raise InvalidDirective("the text is empty; to take a directive away, clear it or roll it back")
+    for index, character in enumerate(clean):
+        unseen = unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t"
+        if unseen or character == "\ufeff":
+            raise InvalidDirective(f"the text has the control character U+{ord(character):04X} at {index}")
+    size = len(clean.encode())
+    if size > DIRECTIVE_MAX_BYTES:
+        raise InvalidDirective(f"the text has {size} bytes, {size - DIRECTIVE_MAX_BYTES} too many")
+    return clean

@@ -1,0 +1,283 @@
+"""The directives' files under DATA_DIR. Blocking: call it in a thread.
+
+``global/`` for everywhere, ``workspaces/<w>/context/`` for a workspace, and under that
+``contexts/<encoded context id>/`` for a context; in each of them ``SYSTEM_PROMPT.md``, ``SOUL.md`` and
+``skills/<name>.md``. Beside a home's files lies ``.directives.json``: which bytes of which version were
+last seen in each file, so that a person's edit can be told from a copy that is merely behind. It lies
+there and not in Redis because it describes this disk. Links are never followed.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from connectors.message import AgentRuntimeError, InvalidWorkspaceId, Scope, encode_id
+from promptpolicy.slot import (
+    DIRECTIVE_MAX_BYTES,
+    EVERYWHERE,
+    InvalidDirective,
+    Kind,
+    Place,
+    Slot,
+    canonical,
+    decode_id,
+)
+
+FORMAT = 1
+RECORD = ".directives.json"
+_FILES = {"SYSTEM_PROMPT.md": Kind.SYSTEM, "SOUL.md": Kind.SOUL}
+
+
+class UnreadableRecord(AgentRuntimeError):
+    """``.directives.json`` is of a newer release or damaged; the text says what to do."""
+
+
+class _Refused(Exception):
+    """A file or folder that is left alone; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A slot's file: its path under DATA_DIR, the digest of its bytes, and its text as it would be kept.
+
+    Where it cannot be a directive ``text`` is None and ``problem`` says why.
+    """
+
+    slot: Slot
+    path: str
+    sha256: str
+    text: str | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A file or folder that fills no slot, and why."""
+
+    place: Place
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a slot's file was when last in step: the digest of its bytes, and the slot's version."""
+
+    sha256: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Everything under a home, and its record by `Slot.encoded`."""
+
+    files: dict[Slot, Found]
+    refusals: list[Refusal]
+    record: dict[str, Copied]
+
+
+class DirectiveTree:
+    """The folders under *data_dir*. Methods raise OSError where the disk fails."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._root = data_dir
+
+    def homes(self) -> list[Place]:
+        """Everywhere, and each workspace with a ``context`` folder, by id."""
+        homes = [EVERYWHERE]
+        for folder in self._entries(self._root / "workspaces"):
+            if (folder / "context").is_dir():
+                try:
+                    homes.append(Place(Scope(folder.name)))
+                except InvalidWorkspaceId:
+                    continue  # whatever keeps a folder there, it is no workspace
+        return homes
+
+    def walk(self, home: Place) -> Walk:
+        """All files of *home* and, for a workspace, of its contexts. Raises `UnreadableRecord`."""
+        walk = Walk({}, [], self.read_record(home))
+        self._walk_place(home, walk)
+        if home.scope is None:
+            return walk
+        contexts = self._folder(home) / "contexts"
+        if not self._may_enter(contexts, home, walk):
+            return walk
+        for folder in self._entries(contexts):
+            try:
+                place = Place(Scope(home.scope.workspace_id, decode_id(folder.name)))
+            except InvalidDirective as error:
+                walk.refusals.append(Refusal(home, self._relative(folder), str(error)))
+                continue
+            self._walk_place(place, walk)
+        return walk
+
+    def find(self, slot: Slot) -> Found | None:
+        """The file of *slot*; None where there is none."""
+        path = self._path(slot)
+        relative = self._relative(path)
+        try:
+            self._check_folders(path.parent)
+            raw = _read(path)
+        except FileNotFoundError:
+            return None
+        except _Refused as error:
+            return Found(slot, relative, "", None, str(error))
+        sha256 = hashlib.sha256(raw).hexdigest()
+        try:
+            return Found(slot, relative, sha256, canonical(raw.decode("utf-8")))
+        except UnicodeDecodeError:
+            return Found(slot, relative, sha256, None, "the file is not UTF-8 text")
+        except InvalidDirective as error:
+            return Found(slot, relative, sha256, None, str(error))
+
+    def write(self, slot: Slot, text: str | None, last: Copied | None) -> str:
+        """Put *text* (None: no file) in place of what is there, atomically; return the bytes' digest.
+
+        What is there and not the copy *last* is kept beside it as ``….rejected``: it is somebody's work.
+        Raises OSError, also where a link stands in the way.
+        """
+        path = self._path(slot)
+        raw = b"" if text is None else f"{text}\n".encode()
+        sha256 = hashlib.sha256(raw).hexdigest()
+        try:
+            self._check_folders(path.parent)
+        except _Refused as error:
+            raise OSError(errno.ELOOP, str(error), str(path)) from error
+        there = self.find(slot)
+        if there is not None and there.sha256 not in {sha256, *([last.sha256] if last else [])}:
+            path.replace(path.with_name(f"{path.name}.rejected"))
+        if text is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(path, raw)
+        return sha256
+
+    def read_record(self, home: Place) -> dict[str, Copied]:
+        """What was last in step under *home*, by `Slot.encoded`. Raises `UnreadableRecord`."""
+        path = self._folder(home) / RECORD
+        try:
+            self._check_folders(path)
+            fields: dict[str, Any] = json.loads(_read(path, limit=None))
+            if fields["v"] > FORMAT:
+                raise UnreadableRecord(f"{path} has format {fields['v']}, and this release reads up to {FORMAT}")
+            return {name: Copied(one["sha256"], one["version"]) for name, one in fields["copies"].items()}
+        except FileNotFoundError:
+            return {}
+        except _Refused as error:
+            raise UnreadableRecord(str(error)) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UnreadableRecord(f"{path} is damaged: delete it, and the files count as new ({error})") from error
+
+    def write_record(self, home: Place, record: dict[str, Copied]) -> None:
+        """Keep *record* for `read_record`."""
+        copies = {name: {"sha256": one.sha256, "version": one.version} for name, one in record.items()}
+        folder = self._folder(home)
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / RECORD, json.dumps({"v": FORMAT, "copies": copies}, indent=1, sort_keys=True).encode())
+
+    def relative_folder(self, place: Place) -> str:
+        """The folder of *place*, under DATA_DIR."""
+        return self._relative(self._folder(place))
+
+    def relative_path(self, slot: Slot) -> str:
+        """The file of *slot*, under DATA_DIR."""
+        return self._relative(self._path(slot))
+
+    def _walk_place(self, place: Place, walk: Walk) -> None:
+        folder = self._folder(place)
+        if not self._may_enter(folder, place, walk):
+            return
+        slots = [Slot(place, kind) for kind in _FILES.values()]
+        skills = folder / "skills"
+        if self._may_enter(skills, place, walk):
+            for path in self._entries(skills):
+                if path.suffix != ".md":
+                    continue
+                try:
+                    slots.append(Slot(place, Kind.SKILL, path.stem))
+                except InvalidDirective as error:
+                    walk.refusals.append(Refusal(place, self._relative(path), str(error)))
+        for slot in slots:
+            found = self.find(slot)
+            if found is not None:
+                walk.files[slot] = found
+
+    def _may_enter(self, folder: Path, place: Place, walk: Walk) -> bool:
+        try:
+            self._check_folders(folder)
+        except _Refused as error:
+            walk.refusals.append(Refusal(place, self._relative(folder), str(error)))
+            return False
+        return folder.is_dir()
+
+    def _check_folders(self, folder: Path) -> None:
+        """Raise `_Refused` if *folder* or one above it, up to DATA_DIR, is a link."""
+        for part in (folder, *folder.parents):
+            if part == self._root:
+                return
+            if part.is_symlink():
+                raise _Refused(f"{self._relative(part)} is a link, and links are not followed")
+
+    def _entries(self, folder: Path) -> list[Path]:
+        """What lies in *folder*, by name, without hidden files (such as editors keep)."""
+        if not folder.is_dir():
+            return []
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+
+    def _folder(self, place: Place) -> Path:
+        if place.scope is None:
+            return self._root / "global"
+        home = self._root / "workspaces" / place.scope.workspace_id / "context"
+        return home if place.scope.context_id is None else home / "contexts" / encode_id(place.scope.context_id)
+
+    def _path(self, slot: Slot) -> Path:
+        folder = self._folder(slot.place)
+        if slot.kind is Kind.SKILL:
+            return folder / "skills" / f"{slot.name}.md"
+        return folder / next(name for name, kind in _FILES.items() if kind is slot.kind)
+
+    def _relative(self, path: Path) -> str:
+        return path.relative_to(self._root).as_posix().encode("utf-8", "replace").decode()
+
+
+def _read(path: Path, limit: int | None = DIRECTIVE_MAX_BYTES) -> bytes:
+    """The bytes of a plain file. Raises `_Refused` for anything else and FileNotFoundError."""
+    try:
+        # Without O_NONBLOCK the opening of a named pipe would wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _Refused("the file is a link, and links are not followed") from error
+        raise _Refused(f"the file cannot be read: {os.strerror(error.errno or 0)}") from error
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise _Refused("it is no plain file")
+        raw = file.read() if limit is None else file.read(limit + 1)
+    if limit is not None and len(raw) > limit:
+        raise _Refused(f"the file has more than {limit} bytes")
+    return raw
+
+
+def _replace(path: Path, raw: bytes) -> None:
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(descriptor)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
