@@ -9,6 +9,7 @@ It is entered in ``HARNESSES`` (and, where the platform can refuse or lose a mes
 from __future__ import annotations
 
 import asyncio
+import unicodedata
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Literal, Protocol
@@ -137,5 +138,5 @@ def measured(text: str, units: str) -> int:
 
 
 def visible(text: str) -> str:
-    """*text* without what no reader sees or misses between two messages: white space."""
-    return "".join(text.split())
+    """*text* without what no reader sees: white space, controls, format characters."""
+    return "".join(character for character in text if unicodedata.category(character)[0] not in "CZ")

@@ -1,0 +1,412 @@
+"""A Bot API server on loopback that refuses what Telegram refuses.
+
+It speaks to the real SDK; what it answers follows the Bot API documentation (core.telegram.org/bots/api)
+and the error texts of the official server. Tests (or a person) speak through `say`, look through
+`shown`, and make it misbehave through `fail_next`, `down` and `deliver_again`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal
+
+from aiohttp import web
+
+MAX_TEXT_UNITS = 4096
+REACTIONS = frozenset(
+    # Bot API, "ReactionTypeEmoji"
+    (
+        "❤ 👍 👎 🔥 🥰 👏 😁 🤔 🤯 😱 🤬 😢 🎉 🤩 🤮 💩 🙏 👌 🕊 🤡 🥱 🥴 😍 🐳 ❤\u200d🔥 🌚 🌭 💯 🤣 ⚡ 🍌 🏆 💔 🤨 😐 🍓 🍾 "
+        "💋 🖕 😈 😴 😭 🤓 👻 👨\u200d💻 👀 🎃 🙈 😇 😨 🤝 ✍ 🤗 🫡 🎅 🎄 ☃ 💅 🤪 🗿 🆒 💘 🙉 🦄 😘 💊 🙊 😎 👾 "
+        "🤷\u200d♂ 🤷 🤷\u200d♀ 😡"
+    ).split()  # noqa: SIM905 - a list would take a line for each
+)
+NOT_BY_DEFAULT = frozenset({"chat_member", "message_reaction", "message_reaction_count"})
+
+_TOKEN = re.compile(r"\d+:[A-Za-z0-9_-]{30,}")
+_ENTITIES = re.compile(r"(?<![\w@/])(?P<mention>@\w{5,32})\b|(?<![\w@/])(?P<bot_command>/\w{1,32}(@\w{5,32})?)")
+
+Json = dict[str, Any]
+Params = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Person:
+    """Someone with an account."""
+
+    id: int = 501
+    name: str = "Lena"
+    username: str = ""
+    is_bot: bool = False
+
+    def as_json(self) -> Json:
+        found: Json = {"id": self.id, "is_bot": self.is_bot, "first_name": self.name}
+        return found | ({"username": self.username} if self.username else {})
+
+
+@dataclass(frozen=True)
+class Room:
+    """A group; `Person` stands for the private chat with them."""
+
+    id: int = -100200
+    title: str = "The team"
+    topics: tuple[int, ...] = ()
+
+    def as_json(self) -> Json:
+        return {"id": self.id, "type": "supergroup", "title": self.title, "is_forum": bool(self.topics)}
+
+
+@dataclass
+class Shown:
+    """A message of the bot as people see it."""
+
+    chat_id: int
+    message_id: int
+    text: str
+    topic: int | None = None
+    reply_to: int | None = None
+    has_preview: bool = True
+    edits: int = 0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong with one call. ``lost`` drops the connection, ``before`` or ``after`` doing the work."""
+
+    status: int = 200
+    description: str = ""
+    parameters: Json = field(default_factory=dict)
+    lost: Literal["before", "after"] | None = None
+    body: str | None = None
+
+
+def rate_limited(seconds: int) -> Fault:
+    return Fault(429, f"Too Many Requests: retry after {seconds}", {"retry_after": seconds})
+
+
+BLOCKED = Fault(403, "Forbidden: bot was blocked by the user")
+LOST_ANSWER = Fault(lost="after")
+LOST_REQUEST = Fault(lost="before")
+SERVER_ERROR = Fault(500, "Internal Server Error")
+GATEWAY_PAGE = Fault(502, body="<html>Bad Gateway</html>")
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, description: str, parameters: Json | None = None) -> None:
+        super().__init__(description)
+        self.status = status
+        self.parameters = parameters
+
+
+def _units(text: str) -> int:
+    return len(text.encode("utf-16-le")) // 2
+
+
+def entities_of(text: str) -> list[Json]:
+    """The mentions and commands that Telegram marks by itself."""
+    return [
+        {"type": match.lastgroup, "offset": _units(text[: match.start()]), "length": _units(match[0])}
+        for match in re.finditer(_ENTITIES, text)
+    ]
+
+
+class TelegramEmulator:
+    """One bot's Telegram. Use as an asynchronous context manager; ``base_url`` is its API base."""
+
+    def __init__(self, token: str = "123456:" + "A" * 35, username: str = "helper_bot") -> None:
+        self.token = token
+        self.me = Person(id=int(token.split(":")[0]), name="Helper", username=username, is_bot=True)
+        self.base_url = ""
+        self.down = False
+        """Whether every connection is dropped, as in an outage."""
+        self.revoked = False
+        self.webhook = ""
+        self.commands: list[Json] = []
+        self.typing: list[tuple[int, int | None]] = []
+        self.reactions: dict[tuple[int, int], list[str]] = {}
+        self.calls: list[str] = []
+        self.confirmed = 0
+        """All updates below this id are confirmed: they will not be delivered again."""
+        self.delivered: list[int] = []
+        """Update ids in the order of their delivery, repeats included."""
+        self._faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
+        self._updates: list[Json] = []
+        self._next_update = 1000
+        self._next_message: defaultdict[int, int] = defaultdict(lambda: 1)
+        self._chats: dict[int, Json] = {}
+        self._topics: dict[int, tuple[int, ...]] = {}
+        self._messages: dict[tuple[int, int], Json] = {}
+        self._shown: list[Shown] = []
+        self._allowed: list[str] = []
+        self._changed = asyncio.Condition()
+        self._poller = 0
+        self._runner: web.AppRunner | None = None
+        self._methods: dict[str, Callable[[Params], Any]] = {
+            "getme": lambda _: self.me.as_json() | {"can_join_groups": True},
+            "deletewebhook": self._delete_webhook,
+            "setmycommands": self._set_commands,
+            "sendmessage": self._send_message,
+            "editmessagetext": self._edit_message,
+            "sendchataction": self._send_action,
+            "setmessagereaction": self._set_reaction,
+        }
+
+    async def __aenter__(self) -> TelegramEmulator:
+        app = web.Application()
+        app.router.add_route("*", "/bot{token}/{method}", self._handle)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.base_url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    # What people do and see
+
+    async def say(
+        self,
+        text: str,
+        *,
+        to: Room | None = None,
+        by: Person = Person(),
+        topic: int | None = None,
+        reply_to: int | None = None,
+        **more: Any,
+    ) -> int:
+        """*by* says *text* (in private, or *to* a room); its message id. ``more`` goes into the message as it is."""
+        chat = to.as_json() if to else {"id": by.id, "type": "private", "first_name": by.name}
+        self.join(to or by)
+        message = self._new_message(chat, by, topic) | {"text": text, "entities": entities_of(text)}
+        if reply_to is not None:
+            quoted = self._messages[chat["id"], reply_to]
+            message["reply_to_message"] = {k: v for k, v in quoted.items() if k != "reply_to_message"}
+        message |= more
+        self._messages[chat["id"], message["message_id"]] = message
+        await self.push("message", message)
+        return int(message["message_id"])
+
+    async def change(self, chat_id: int, message_id: int, text: str) -> None:
+        """Somebody edits a message of theirs."""
+        edited = self._messages[chat_id, message_id] | {
+            "text": text,
+            "entities": entities_of(text),
+            "edit_date": 1_700_000_100,
+        }
+        self._messages[chat_id, message_id] = edited
+        await self.push("edited_message", edited)
+
+    async def push(self, kind: str, content: Json) -> int:
+        """Any update, as it is; its id."""
+        async with self._changed:
+            update_id, self._next_update = self._next_update, self._next_update + 1
+            self._updates.append({"update_id": update_id, kind: content})
+            self._changed.notify_all()
+            return update_id
+
+    def join(self, place: Room | Person) -> None:
+        """The bot may write there from now on."""
+        if isinstance(place, Room):
+            self._chats[place.id] = place.as_json()
+            self._topics[place.id] = place.topics
+        else:
+            self._chats[place.id] = {"id": place.id, "type": "private", "first_name": place.name}
+
+    def shown(self, place: Room | Person, topic: int | None = None) -> list[Shown]:
+        """What the bot said there and nobody edited away, oldest first."""
+        return [m for m in self._shown if m.chat_id == place.id and m.topic == topic]
+
+    def fail_next(self, method: str, *faults: Fault) -> None:
+        """The next calls of *method* fail so, one each."""
+        self._faults[method.lower()].extend(faults)
+
+    async def deliver_again(self) -> None:
+        """Forgets what was confirmed, as Telegram does when it loses its own record of it."""
+        async with self._changed:
+            self.confirmed = 0
+            self._changed.notify_all()
+
+    async def until(self, condition: Callable[[TelegramEmulator], bool], seconds: float = 20.0) -> None:
+        """Waits until *condition* holds. Raises `TimeoutError`."""
+        async with asyncio.timeout(seconds):
+            while not condition(self):
+                await asyncio.sleep(0.005)
+
+    # What the bot calls
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        method = request.match_info["method"].lower()
+        self.calls.append(method)
+        params = {key: str(value) for key, value in (await request.post()).items()} | dict(request.query)
+        fault = self._faults[method].popleft() if self._faults[method] else None
+        if self.down or (fault and fault.lost == "before"):
+            return self._dropped(request)
+        if fault and fault.body is not None:
+            return web.Response(status=fault.status, text=fault.body, content_type="text/html")
+        try:
+            result = await self._result(request.match_info["token"], method, params, fault)
+        except _Refused as refused:
+            answer = {"ok": False, "error_code": refused.status, "description": str(refused)}
+            if refused.parameters:
+                answer["parameters"] = refused.parameters
+            return web.json_response(answer, status=refused.status)
+        if self.down or (fault and fault.lost == "after"):
+            return self._dropped(request)
+        return web.json_response({"ok": True, "result": result})
+
+    async def _result(self, token: str, method: str, params: Params, fault: Fault | None) -> Any:
+        self._authorise(token)
+        if fault and fault.status != 200:
+            raise _Refused(fault.status, fault.description, fault.parameters)
+        if method == "getupdates":
+            return await self._get_updates(params)
+        if method not in self._methods:
+            raise _Refused(404, "Not Found: method not found")
+        return self._methods[method](params)
+
+    def _dropped(self, request: web.Request) -> web.Response:
+        if request.transport is not None:
+            request.transport.abort()
+        return web.Response()
+
+    def _authorise(self, token: str) -> None:
+        if not _TOKEN.fullmatch(token):
+            raise _Refused(404, "Not Found")
+        if token != self.token or self.revoked:
+            raise _Refused(401, "Unauthorized")
+
+    async def _get_updates(self, params: Params) -> list[Json]:
+        if self.webhook:
+            raise _Refused(409, "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook")
+        if "allowed_updates" in params:
+            self._allowed = json.loads(params["allowed_updates"])
+        offset = int(params.get("offset") or 0)
+        async with self._changed:
+            self.confirmed = max(self.confirmed, offset)
+            self._poller += 1
+            mine = self._poller
+            self._changed.notify_all()  # a poll that still waits gives way
+            try:
+                async with asyncio.timeout(float(params.get("timeout") or 0)):
+                    await self._changed.wait_for(lambda: self._poller != mine or self.down or self._waiting())
+            except TimeoutError:
+                return []
+            if self._poller != mine:
+                raise _Refused(
+                    409,
+                    "Conflict: terminated by other getUpdates request; make sure that only one bot instance is running",
+                )
+            batch = self._waiting()[: int(params.get("limit") or 100)]
+            self.delivered += [update["update_id"] for update in batch]
+            return batch
+
+    def _waiting(self) -> list[Json]:
+        return [u for u in self._updates if u["update_id"] >= self.confirmed and self._wanted(u)]
+
+    def _wanted(self, update: Json) -> bool:
+        kind = next(key for key in update if key != "update_id")
+        return kind in self._allowed if self._allowed else kind not in NOT_BY_DEFAULT
+
+    def _delete_webhook(self, params: Params) -> bool:
+        self.webhook = ""
+        if params.get("drop_pending_updates") == "true":
+            self.confirmed = self._next_update
+        return True
+
+    def _set_commands(self, params: Params) -> bool:
+        self.commands = json.loads(params["commands"])
+        return True
+
+    def _send_message(self, params: Params) -> Json:
+        chat = self._chat(params)
+        text = self._text(params)
+        topic = int(params["message_thread_id"]) if params.get("message_thread_id") else None
+        if topic is not None and topic not in self._topics.get(chat["id"], ()):
+            raise _Refused(400, "Bad Request: message thread not found")
+        reply = json.loads(params.get("reply_parameters") or "{}")
+        if reply and (chat["id"], reply["message_id"]) not in self._messages:
+            if not reply.get("allow_sending_without_reply"):
+                raise _Refused(400, "Bad Request: message to be replied not found")
+            reply = {}
+        message = self._new_message(chat, self.me, topic) | {"text": text}
+        self._messages[chat["id"], message["message_id"]] = message
+        self._shown.append(
+            Shown(
+                chat_id=chat["id"],
+                message_id=message["message_id"],
+                text=text,
+                topic=topic,
+                reply_to=reply.get("message_id"),
+                has_preview=_has_preview(params),
+            )
+        )
+        return message
+
+    def _edit_message(self, params: Params) -> Json:
+        chat = self._chat(params)
+        text = self._text(params)
+        known = [m for m in self._shown if (m.chat_id, m.message_id) == (chat["id"], int(params["message_id"]))]
+        if not known:
+            raise _Refused(400, "Bad Request: message to edit not found")
+        if known[0].text == text:
+            raise _Refused(
+                400,
+                "Bad Request: message is not modified: specified new message content and reply markup are exactly "
+                "the same as a current content and reply markup of the message",
+            )
+        known[0].text = text
+        known[0].edits += 1
+        known[0].has_preview = _has_preview(params)
+        return self._messages[chat["id"], known[0].message_id] | {"text": text, "edit_date": 1_700_000_200}
+
+    def _send_action(self, params: Params) -> bool:
+        topic = params.get("message_thread_id")
+        self.typing.append((self._chat(params)["id"], int(topic) if topic else None))
+        return True
+
+    def _set_reaction(self, params: Params) -> bool:
+        chat, message_id = self._chat(params)["id"], int(params["message_id"])
+        emoji = [reaction["emoji"] for reaction in json.loads(params.get("reaction") or "[]")]
+        if (chat, message_id) not in self._messages:
+            raise _Refused(400, "Bad Request: message to react not found")
+        if not set(emoji) <= REACTIONS:
+            raise _Refused(400, "Bad Request: REACTION_INVALID")
+        self.reactions[chat, message_id] = emoji
+        return True
+
+    def _chat(self, params: Params) -> Json:
+        try:
+            return self._chats[int(params["chat_id"])]
+        except (KeyError, ValueError):
+            raise _Refused(400, "Bad Request: chat not found") from None
+
+    def _text(self, params: Params) -> str:
+        if params.get("parse_mode"):
+            raise _Refused(400, "Bad Request: can't parse entities: this emulator parses no formatting")
+        text = params.get("text", "").strip()
+        if not text:
+            raise _Refused(400, "Bad Request: message text is empty")
+        if _units(text) > MAX_TEXT_UNITS:
+            raise _Refused(400, "Bad Request: message is too long")
+        return text
+
+    def _new_message(self, chat: Json, author: Person, topic: int | None) -> Json:
+        message_id = self._next_message[chat["id"]]
+        self._next_message[chat["id"]] += 1
+        message = {"message_id": message_id, "date": 1_700_000_000, "chat": chat, "from": author.as_json()}
+        return message | ({"message_thread_id": topic, "is_topic_message": True} if topic is not None else {})
+
+
+def _has_preview(params: Params) -> bool:
+    return not json.loads(params.get("link_preview_options") or "{}").get("is_disabled", False)
