@@ -1,0 +1,454 @@
+"""Calls the language model. The only module that imports LiteLLM, and it does so late, in a thread.
+
+A call is tried again, with exponential backoff and full jitter, when the error may pass; then the
+fallback models are asked in their order. Once a part of an answer was shown (``on_delta`` was called)
+another attempt would begin a second answer below the first: it is made only where the caller gave
+``on_restart``, which is awaited before the new text begins and takes the shown text back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import structlog
+
+from config.settings import Settings
+from connectors.message import Usage
+from runtime.embedded.child import ChildFailed
+from runtime.embedded.model_server import CONTEXT_TOKENS, MODEL_NAME, LocalModelServer
+from runtime.model_errors import (
+    LONGEST_RETRY_AFTER_SECONDS,
+    ModelFailed,
+    ModelRefused,
+    ModelUnavailable,
+    as_failure,
+    retry_after_seconds,
+)
+
+__all__ = ["Completion", "Model", "ModelFailed", "ModelRefused", "ModelUnavailable", "ToolCall"]
+
+log = structlog.get_logger()
+
+Message = Mapping[str, Any]
+OnDelta = Callable[[str], Awaitable[None]]
+OnRestart = Callable[[], Awaitable[None]]
+
+DEFAULT_WINDOW_TOKENS = 8192
+FIRST_BACKOFF_SECONDS = 0.5
+LONGEST_BACKOFF_SECONDS = 8.0
+EMPTY_ATTEMPTS = 2
+"""How often one model may answer nothing before that is an error."""
+STALL_FRACTION = 0.5
+"""A stream that says nothing for this part of the call's time-out is given up."""
+CLOSE_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A tool that the model wants called; ``arguments`` is its JSON text as the model wrote it, unchecked."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer. ``model`` is the one that gave it; times in milliseconds from the first attempt's start."""
+
+    text: str
+    model: str
+    finish_reason: str = "stop"
+    usage: Usage = field(default_factory=Usage)
+    first_token_ms: int | None = None
+    """When the first text arrived; None where the answer was not streamed."""
+    latency_ms: int = 0
+    attempts: int = 1
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where one model is called: LiteLLM's id of it, and what is passed beside."""
+
+    shown_as: str
+    litellm_id: str
+    options: Mapping[str, Any]
+    local: bool = False
+
+
+_loading = threading.Lock()
+
+
+def load_litellm() -> Any:
+    """LiteLLM, imported and silenced. Takes seconds the first time: call it in a thread."""
+    with _loading:
+        # Without it the import asks the network for a price list.
+        os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+        import litellm
+
+        litellm.telemetry = False
+        litellm.suppress_debug_info = True
+        litellm.turn_off_message_logging = True
+        litellm.drop_params = True  # what a provider does not know is left out, instead of failing the call
+        litellm.callbacks = []
+        litellm.success_callback = []
+        litellm.failure_callback = []
+        for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "httpx", "openai"):
+            # Its messages quote prompts and keys.
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        return litellm
+
+
+class Model:
+    """The configured model with its fallbacks. *local* is asked where no model is configured."""
+
+    def __init__(self, settings: Settings, local: LocalModelServer | None = None) -> None:
+        self._settings = settings
+        self._local = local
+        self._window: int | None = settings.llm_context_window_tokens
+
+    @property
+    def name(self) -> str:
+        """The first model that is asked."""
+        return self._settings.llm_model or f"local/{MODEL_NAME}"
+
+    async def warm(self) -> None:
+        """Import LiteLLM and start the local model, so that the first turn need not wait. Raises nothing."""
+        if self._settings.llm_model is None and self._local is not None:
+            self._local.begin()
+        await asyncio.to_thread(load_litellm)
+
+    async def window_tokens(self) -> int:
+        """The model's context window: as set, else as LiteLLM knows it, else `DEFAULT_WINDOW_TOKENS`."""
+        if self._window is None:
+            if self._settings.llm_model is None:
+                self._window = CONTEXT_TOKENS
+            else:
+                self._window = await asyncio.to_thread(_known_window, self._settings.llm_model)
+        return self._window
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        on_delta: OnDelta | None = None,
+        on_restart: OnRestart | None = None,
+        max_output_tokens: int | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        response_format: Mapping[str, Any] | None = None,
+        temperature: float | None = None,
+        purpose: str = "reply",
+    ) -> Completion:
+        """The model's answer to *messages* (OpenAI's form). Streams where *on_delta* is given.
+
+        *tools* are OpenAI function descriptions. *purpose* goes into events only. Raises `ModelRefused`
+        or `ModelUnavailable`: the failure of the first model, when every model failed.
+        """
+        call = _Call(
+            messages, on_delta, on_restart, self._options(max_output_tokens, tools, response_format, temperature)
+        )
+        first: ModelFailed | None = None
+        for name in (self._settings.llm_model, *self._settings.llm_fallback_models):
+            try:
+                target = await self._target(name)
+                return await self._attempts(call, target, purpose)
+            except ModelFailed as failure:
+                log.warning("model.failed", model=failure.model, why=failure.why, purpose=purpose)
+                first = first or failure
+                if call.shown and on_restart is None:
+                    break
+        assert first is not None
+        raise first
+
+    async def close(self) -> None:
+        """Let LiteLLM's connections go. Bounded; never raises."""
+        import sys
+
+        if (litellm := sys.modules.get("litellm")) is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await litellm.close_litellm_async_clients()
+        except Exception as error:  # noqa: BLE001 - the process is ending; nothing is lost
+            log.info("model.close_failed", error=type(error).__name__)
+
+    def _options(
+        self,
+        max_output_tokens: int | None,
+        tools: Sequence[Mapping[str, Any]],
+        response_format: Mapping[str, Any] | None,
+        temperature: float | None,
+    ) -> dict[str, Any]:
+        options: dict[str, Any] = {
+            "max_tokens": max_output_tokens or self._settings.llm_max_output_tokens,
+            "timeout": self._settings.llm_timeout_seconds,
+            "max_retries": 0,  # retrying is done here, once
+            "num_retries": 0,
+        }
+        if tools:
+            options["tools"] = [dict(tool) for tool in tools]
+        if response_format is not None:
+            options["response_format"] = dict(response_format)
+        if temperature is not None:
+            options["temperature"] = temperature
+        return options
+
+    async def _target(self, name: str | None) -> _Target:
+        """How *name* is called; None is the local model. Raises `ModelUnavailable`, `ModelRefused`."""
+        if name is not None:
+            return _Target(name, name, self._credentials(name))
+        shown_as = f"local/{MODEL_NAME}"
+        if self._local is None:
+            raise ModelRefused("no model is configured: set AGENT_RUNTIME_LLM_MODEL", why="not_found", model=shown_as)
+        try:
+            endpoint = await self._local.endpoint()
+        except ChildFailed as error:
+            raise ModelUnavailable(str(error), why="unreachable", model=shown_as, retryable=error.retryable) from error
+        options = {"api_base": endpoint.base_url, "api_key": endpoint.api_key}
+        return _Target(shown_as, f"openai/{endpoint.model}", options, local=True)
+
+    def _credentials(self, name: str) -> dict[str, Any]:
+        """The configured address and key, for models of the configured model's own provider only."""
+        settings = self._settings
+        if _provider(name) != _provider(settings.llm_model or ""):
+            return {}  # one provider's key is not another's to see
+        options: dict[str, Any] = {}
+        if settings.llm_api_base is not None:
+            options["api_base"] = settings.llm_api_base
+        if settings.llm_api_key is not None:
+            options["api_key"] = settings.llm_api_key.get_secret_value()
+        elif settings.llm_api_base is not None and _provider(name) == "openai":
+            options["api_key"] = "none"  # servers of one's own need none, but the client insists
+        return options
+
+    async def _attempts(self, call: _Call, target: _Target, purpose: str) -> Completion:
+        """One model, asked until it answers or there is no use. Raises `ModelFailed`."""
+        empty = 0
+        for attempt in range(1, self._settings.llm_max_attempts + 1):
+            call.attempts += 1
+            try:
+                completion = await self._once(call, target)
+                if completion.text.strip() or completion.tool_calls:
+                    return completion
+                empty += 1
+                failure: ModelFailed = ModelUnavailable(
+                    f"{target.shown_as}: answered nothing", why="empty", model=target.shown_as, retryable=True
+                )
+                last = attempt == self._settings.llm_max_attempts or empty >= EMPTY_ATTEMPTS
+                asked_wait = None
+            except _CallFailed as failed:
+                failure, asked_wait = failed.failure, failed.retry_after_seconds
+                last = attempt == self._settings.llm_max_attempts or not failure.retryable
+            if last or (call.shown and call.on_restart is None) or (asked_wait or 0) > LONGEST_RETRY_AFTER_SECONDS:
+                raise failure
+            pause = max(asked_wait or 0.0, _backoff_seconds(attempt))
+            log.info(
+                "model.retried", model=target.shown_as, why=failure.why, purpose=purpose, pause_ms=round(pause * 1000)
+            )
+            await asyncio.sleep(pause)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _once(self, call: _Call, target: _Target) -> Completion:
+        """One attempt, in the time that a call may take. Raises `_CallFailed`."""
+        await call.restart()
+        seconds = self._settings.llm_timeout_seconds
+        try:
+            litellm = await asyncio.to_thread(load_litellm)
+            async with asyncio.timeout(seconds):
+                completion = await _Exchange(litellm, call, target, seconds * STALL_FRACTION).run()
+        except Exception as error:  # noqa: BLE001 - LiteLLM's adapters let all kinds through; each gets its verdict
+            if isinstance(error, _CallerFailed):
+                raise error.error from None
+            raise _CallFailed(
+                as_failure(error, target.shown_as, shown=call.shown), retry_after_seconds(error)
+            ) from error
+        return replace(completion, latency_ms=call.elapsed_ms(), attempts=call.attempts)
+
+
+class _CallFailed(Exception):
+    """An attempt failed: how, and how long the provider asked to be left alone."""
+
+    def __init__(self, failure: ModelFailed, wait: float | None) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+        self.retry_after_seconds = wait
+
+
+class _CallerFailed(Exception):
+    """``on_delta`` raised; that is the caller's error and no model's."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass
+class _Call:
+    """What is asked, and what has been shown of the answer so far."""
+
+    messages: Sequence[Message]
+    on_delta: OnDelta | None
+    on_restart: OnRestart | None
+    options: dict[str, Any]
+    started: float = field(default_factory=time.monotonic)
+    attempts: int = 0
+    shown: bool = False
+
+    def elapsed_ms(self) -> int:
+        return round((time.monotonic() - self.started) * 1000)
+
+    async def restart(self) -> None:
+        """Take back what an earlier attempt has shown."""
+        if self.shown and self.on_restart is not None:
+            await self.on_restart()
+            self.shown = False
+
+    async def show(self, text: str) -> None:
+        if self.on_delta is None:
+            return
+        self.shown = True
+        try:
+            await self.on_delta(text)
+        except Exception as error:
+            raise _CallerFailed(error) from error
+
+
+class _Exchange:
+    """One request and its answer, whole or as a stream."""
+
+    def __init__(self, litellm: Any, call: _Call, target: _Target, stall_seconds: float) -> None:
+        self._litellm = litellm
+        self._call = call
+        self._target = target
+        self._stall_seconds = stall_seconds
+        self._text: list[str] = []
+        self._tools: dict[int, dict[str, str]] = {}
+        self._finish = ""
+        self._usage: Any = None
+        self._first_ms: int | None = None
+
+    async def run(self) -> Completion:
+        """Raises whatever LiteLLM raises, and `TimeoutError` for a stream that stalls."""
+        request = {
+            "model": self._target.litellm_id,
+            "messages": [dict(message) for message in self._call.messages],
+            **self._call.options,
+            **self._target.options,
+        }
+        if self._call.on_delta is None:
+            response = await self._litellm.acompletion(**request)
+            self._take_whole(response)
+        else:
+            stream = await self._litellm.acompletion(**request, stream=True, stream_options={"include_usage": True})
+            async with _closing(stream):
+                await self._take_stream(stream)
+        return Completion(
+            text="".join(self._text),
+            model=self._target.shown_as,
+            finish_reason=self._finish or "stop",
+            usage=self._counted(),
+            first_token_ms=self._first_ms,
+            tool_calls=tuple(ToolCall(t["id"], t["name"], t["arguments"]) for _, t in sorted(self._tools.items())),
+        )
+
+    def _take_whole(self, response: Any) -> None:
+        choice = response.choices[0]
+        self._text.append(choice.message.content or "")
+        self._finish = choice.finish_reason or ""
+        self._usage = getattr(response, "usage", None)
+        for index, tool in enumerate(choice.message.tool_calls or ()):
+            self._add_tool(index, tool)
+
+    async def _take_stream(self, stream: Any) -> None:
+        chunks = aiter(stream)
+        while True:
+            try:
+                async with asyncio.timeout(self._stall_seconds if self._first_ms is not None else None):
+                    chunk = await anext(chunks)
+            except StopAsyncIteration:
+                return
+            self._usage = getattr(chunk, "usage", None) or self._usage
+            for choice in chunk.choices[:1]:
+                self._finish = choice.finish_reason or self._finish
+                for tool in choice.delta.tool_calls or ():
+                    self._add_tool(tool.index or 0, tool)
+                if text := choice.delta.content:
+                    if self._first_ms is None:
+                        self._first_ms = self._call.elapsed_ms()
+                    self._text.append(text)
+                    await self._call.show(text)
+
+    def _add_tool(self, index: int, tool: Any) -> None:
+        """Pieces of one call come with the same index: id and name once, the arguments bit by bit."""
+        known = self._tools.setdefault(index, {"id": "", "name": "", "arguments": ""})
+        known["id"] = known["id"] or tool.id or ""
+        known["name"] = known["name"] or tool.function.name or ""
+        known["arguments"] += tool.function.arguments or ""
+
+    def _counted(self) -> Usage:
+        usage = self._usage
+        if usage is None:
+            return Usage()
+        return Usage(
+            prompt=usage.prompt_tokens or 0,
+            cached=_cached_tokens(usage),
+            completion=usage.completion_tokens or 0,
+            cost_usd=0.0 if self._target.local else _cost_usd(self._litellm, self._target.litellm_id, usage),
+        )
+
+
+@contextlib.asynccontextmanager
+async def _closing(stream: Any) -> AsyncIterator[None]:
+    """Give the connection back however the block ends; a stream that was left half read would keep it."""
+    try:
+        yield
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            with contextlib.suppress(Exception):  # the answer is there or its error is on its way
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await close()
+
+
+def _cached_tokens(usage: Any) -> int:
+    """Prompt tokens that the provider had already read: OpenAI's field, else Anthropic's."""
+    details = getattr(usage, "prompt_tokens_details", None)
+    return getattr(details, "cached_tokens", None) or getattr(usage, "cache_read_input_tokens", None) or 0
+
+
+def _cost_usd(litellm: Any, model: str, usage: Any) -> float:
+    """By LiteLLM's price list; 0.0 for models it has no price for."""
+    try:
+        return float(sum(litellm.cost_per_token(model=model, usage_object=usage)))
+    except Exception:  # noqa: BLE001 - it raises a bare Exception for every model it does not know
+        return 0.0
+
+
+def _known_window(model: str) -> int:
+    litellm = load_litellm()
+    try:
+        found = litellm.get_model_info(model).get("max_input_tokens")
+    except Exception:  # noqa: BLE001 - it raises a bare Exception for every model it does not know
+        found = None
+    return int(found or DEFAULT_WINDOW_TOKENS)
+
+
+def _provider(model: str) -> str:
+    """What stands before the first slash; OpenAI's models may go without."""
+    provider, slash, _ = model.partition("/")
+    return provider if slash else "openai"
+
+
+def _backoff_seconds(attempt: int) -> float:
+    """Full jitter: anything up to a bound that doubles with each attempt."""
+    return random.uniform(0, min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2 ** (attempt - 1)))  # noqa: S311

@@ -1,0 +1,144 @@
+"""What can go wrong with a model call, and the one table from LiteLLM's errors to it. Imports no LiteLLM."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from connectors.message import AgentRuntimeError
+
+LONGEST_RETRY_AFTER_SECONDS = 20.0
+"""A provider that asks for a longer pause is given up for this turn, and the next model tried."""
+
+
+class ModelFailed(AgentRuntimeError):
+    """A model call gave no answer. ``why`` is one word for metrics; ``model`` is the one that was asked.
+
+    ``shown`` says whether a part of the answer was streamed to the caller before.
+    """
+
+    user_text = "I could not get an answer from the language model just now. Please try again in a moment."
+
+    def __init__(
+        self, message: str, *, why: str, model: str = "", retryable: bool = False, shown: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.why = why
+        self.model = model
+        self.retryable = retryable
+        self.shown = shown
+
+
+class ModelUnavailable(ModelFailed):
+    """The model cannot be reached or did not answer; ``retryable`` says whether it may later."""
+
+
+class ModelRefused(ModelFailed):
+    """The provider answered that it will not do this: key, model name, size or content. Asking again is no use."""
+
+    user_text = "The language model refused this request."
+
+
+_REFUSED_TEXTS = {
+    "auth": "My access to the language model does not work. Please tell whoever runs me.",
+    "context_window": "That is more text than the language model can read at once. Please make it shorter.",
+    "content_policy": "The language model's provider declined to answer that.",
+    "budget": "The budget for the language model is used up.",
+    "not_found": "The language model I was set up with does not exist. Please tell whoever runs me.",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an error means: ``why``, whether the same model may be asked again, and whether it is a refusal."""
+
+    why: str
+    retry: bool = False
+    refused: bool = False
+
+
+_TABLE: dict[str, Verdict] = {
+    "AuthenticationError": Verdict("auth", refused=True),
+    "PermissionDeniedError": Verdict("auth", refused=True),
+    "NotFoundError": Verdict("not_found", refused=True),
+    "BadRequestError": Verdict("bad_request", refused=True),
+    "InvalidRequestError": Verdict("bad_request", refused=True),
+    "UnprocessableEntityError": Verdict("bad_request", refused=True),
+    "UnsupportedParamsError": Verdict("bad_request", refused=True),
+    "LiteLLMUnknownProvider": Verdict("not_found", refused=True),
+    "ModelNotMappedError": Verdict("not_found", refused=True),
+    "ImageFetchError": Verdict("bad_request", refused=True),
+    "VectorStoreSearchError": Verdict("bad_request", refused=True),
+    "ContextWindowExceededError": Verdict("context_window", refused=True),
+    "ContentPolicyViolationError": Verdict("content_policy", refused=True),
+    "RejectedRequestError": Verdict("content_policy", refused=True),
+    "GuardrailRaisedException": Verdict("content_policy", refused=True),
+    "BlockedPiiEntityError": Verdict("content_policy", refused=True),
+    "ModifyResponseException": Verdict("content_policy", refused=True),
+    "SensitiveDataRouteException": Verdict("content_policy", refused=True),
+    "PaymentRequiredError": Verdict("budget", refused=True),
+    "BudgetExceededError": Verdict("budget", refused=True),
+    "Timeout": Verdict("timeout", retry=True),
+    "TimeoutError": Verdict("timeout", retry=True),
+    "RateLimitError": Verdict("rate_limited", retry=True),
+    "APIConnectionError": Verdict("unreachable", retry=True),
+    "ConnectionError": Verdict("unreachable", retry=True),
+    "OSError": Verdict("unreachable", retry=True),
+    "ServiceUnavailableError": Verdict("unavailable", retry=True),
+    "BadGatewayError": Verdict("unavailable", retry=True),
+    "InternalServerError": Verdict("unavailable", retry=True),
+    "MidStreamFallbackError": Verdict("broken_stream", retry=True),
+    "APIError": Verdict("bad_response", retry=True),
+    "APIResponseValidationError": Verdict("bad_response", retry=True),
+    "JSONSchemaValidationError": Verdict("bad_response", retry=True),
+    "OpenAIError": Verdict("bad_response"),
+    "MockException": Verdict("bad_response"),
+    "TransportError": Verdict("unreachable", retry=True),  # httpx's own, from a stream
+}
+"""By class name, so that nothing needs to be imported; the most specific class of an error counts."""
+
+
+def named_in_table(kind: type[BaseException]) -> bool:
+    """Whether the table has a line for exactly this class."""
+    return kind.__name__ in _TABLE
+
+
+def judge(error: BaseException) -> Verdict:
+    """What *error* means. Errors that nobody listed are ``bad_response``, and are not tried again."""
+    original = getattr(error, "original_exception", None)
+    if type(error).__name__ == "MidStreamFallbackError" and isinstance(original, Exception):
+        # A refusal that arrived through the stream is a refusal; anything else is a stream that broke.
+        verdict = judge(original)
+        return (
+            verdict
+            if verdict.refused or verdict.why in ("timeout", "rate_limited")
+            else Verdict("broken_stream", retry=True)
+        )
+    for kind in type(error).__mro__:
+        if kind.__name__ in _TABLE:
+            return _TABLE[kind.__name__]
+    return Verdict("bad_response")
+
+
+def as_failure(error: Exception, model: str, *, shown: bool) -> ModelFailed:
+    """*error* as ours. Its text names the class, never what the provider quoted back: that may be a prompt or a key."""
+    verdict = judge(error)
+    kind = ModelRefused if verdict.refused else ModelUnavailable
+    status = getattr(error, "status_code", None)
+    detail = f"{type(error).__name__}, HTTP {status}" if status else type(error).__name__
+    failure = kind(
+        f"{model}: {verdict.why} ({detail})", why=verdict.why, model=model, retryable=verdict.retry, shown=shown
+    )
+    if verdict.why in _REFUSED_TEXTS:
+        failure.user_text = _REFUSED_TEXTS[verdict.why]
+    return failure
+
+
+def retry_after_seconds(error: BaseException) -> float | None:
+    """How long the provider asked us to wait; None where it did not say, or said it as a date."""
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    try:
+        seconds = float(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None
