@@ -162,6 +162,9 @@ class PassageIndex(Protocol):
     async def ids(self, scope: Scope, kind: Kind, source: str | None = None) -> list[str]:
         """Ids of all passages (of *source*), sorted."""
 
+    async def sources(self, scope: Scope, kind: Kind) -> dict[str, int]:
+        """Every source and how many passages it has."""
+
     async def count(self, scope: Scope, kind: Kind) -> int: ...
 
     async def drop_workspace(self, scope: Scope) -> None:

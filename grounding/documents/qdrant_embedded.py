@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -206,6 +207,11 @@ class EmbeddedIndex:
         condition = port.where(scope, kind, source=source)
         records = await self._run(lambda shard: list(_scroll(shard, condition, with_payload=["id"])))
         return sorted(record.payload["id"] for record in records)
+
+    async def sources(self, scope: Scope, kind: Kind) -> dict[str, int]:
+        condition = port.where(scope, kind)
+        records = await self._run(lambda shard: list(_scroll(shard, condition, with_payload=["source"])))
+        return dict(Counter(record.payload["source"] for record in records))
 
     async def count(self, scope: Scope, kind: Kind) -> int:
         wanted = _filter(port.where(scope, kind))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -222,6 +223,10 @@ class ServerIndex:
     async def ids(self, scope: Scope, kind: Kind, source: str | None = None) -> list[str]:
         condition = _filter(port.where(scope, kind, source=source))
         return sorted([(record.payload or {})["id"] async for record in self._scroll(condition, ["id"])])
+
+    async def sources(self, scope: Scope, kind: Kind) -> dict[str, int]:
+        condition = _filter(port.where(scope, kind))
+        return dict(Counter([(record.payload or {})["source"] async for record in self._scroll(condition, ["source"])]))
 
     async def _scroll(self, condition: models.Filter, with_payload: bool | list[str]) -> AsyncIterator[models.Record]:
         offset: Any = None

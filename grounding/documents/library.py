@@ -1,0 +1,269 @@
+"""The documents of a workspace as files: ``DATA_DIR/workspaces/<workspace>/docs``.
+
+A document's name is its path under ``docs/`` with forward slashes. Names come from strangers: nothing
+outside the folder is ever read, written or followed to, whatever they say, and percent signs mean
+themselves. Files that are no document are left out and named.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import structlog
+
+from connectors.message import AgentRuntimeError, Scope
+
+log = structlog.get_logger()
+
+Why = Literal["binary", "encoding", "size", "link"]
+
+SUFFIXES = (".md", ".txt")
+NAME_MAX_BYTES = 240
+PATH_MAX_BYTES = 1024
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_NOT_DOCUMENTS = frozenset({"logs", "memory"})
+_HEARTBEAT = re.compile(r"heartbeat\.(md|txt)", re.IGNORECASE)
+
+
+class DocumentRefused(AgentRuntimeError):
+    """A document's path or content that cannot be kept; the text says why and what would do."""
+
+    user_text = "That document cannot be kept."
+
+    def __init__(self, message: str, *, why: Literal["path", "binary", "encoding", "size", "link"]) -> None:
+        super().__init__(message)
+        self.why = why
+
+
+class DocumentMissing(AgentRuntimeError):
+    """There is no such document."""
+
+    user_text = "There is no such document."
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file that may be a document: its path under ``docs/``, size and time of the last change."""
+
+    path: str
+    size_bytes: int
+    modified_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that is no document, and why."""
+
+    path: str
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document's text as it lies on disk, without a byte order mark."""
+
+    path: str
+    text: str
+    size_bytes: int
+    modified_ns: int
+
+
+def is_document_path(path: str) -> bool:
+    """Whether a file at *path* (relative, forward slashes) belongs to the documents, by its name alone."""
+    parts = path.split("/")
+    return (
+        path.lower().endswith(SUFFIXES)
+        and not any(part.startswith(".") for part in parts)
+        and parts[0].lower() not in _NOT_DOCUMENTS
+        and not _HEARTBEAT.fullmatch(parts[-1])
+    )
+
+
+def check_path(path: str) -> str:
+    """*path* itself, if a document may have it. Raises `DocumentRefused` (``why`` = ``path``)."""
+    parts = path.split("/")
+    problem = ""
+    if not path or _CONTROL.search(path):
+        problem = "is empty or holds control characters"
+    elif "\\" in path or path.startswith("/") or re.match(r"[A-Za-z]:", path):
+        problem = "must be relative, with forward slashes"
+    elif any(part in ("", ".", "..") for part in parts):
+        problem = "must not hold empty parts, '.' or '..'"
+    elif len(path.encode()) > PATH_MAX_BYTES or any(len(part.encode()) > NAME_MAX_BYTES for part in parts):
+        problem = f"is too long ({NAME_MAX_BYTES} bytes a name, {PATH_MAX_BYTES} in all)"
+    elif not is_document_path(path):
+        problem = "is no document: use .md or .txt, no hidden name, no heartbeat file, and not below logs/ or memory/"
+    if problem:
+        raise DocumentRefused(f"the path {path!r} {problem}", why="path")
+    return path
+
+
+class Library:
+    """Reads and writes the documents of all workspaces under *data_dir*. Blocking: call it from a thread."""
+
+    def __init__(self, data_dir: Path, *, max_bytes: int) -> None:
+        self._workspaces = data_dir / "workspaces"
+        self._max_bytes = max_bytes
+
+    def root(self, scope: Scope) -> Path:
+        """The folder of the scope's documents; it may not exist yet."""
+        return self._workspaces / scope.workspace_id / "docs"
+
+    def workspaces(self) -> list[str]:
+        """Ids of the workspaces that have a folder for documents, sorted."""
+        if not self._workspaces.is_dir():
+            return []
+        return sorted(entry.name for entry in self._workspaces.iterdir() if (entry / "docs").is_dir())
+
+    def list(self, scope: Scope) -> list[Found]:
+        """All files that may be documents, by path; what is left out is named in ``index.skipped``."""
+        found = list(self._walk(scope))
+        for item in found:
+            if isinstance(item, Skipped):
+                _report(scope, item)
+        return sorted((item for item in found if isinstance(item, Found)), key=lambda item: item.path)
+
+    def scan(self, scope: Scope) -> dict[str, Found]:
+        """As `list`, by path, and without events: for asking often."""
+        return {item.path: item for item in self._walk(scope) if isinstance(item, Found)}
+
+    def _walk(self, scope: Scope) -> Iterator[Found | Skipped]:
+        root = self.root(scope)
+        if _is_link_below(self._workspaces, root):
+            yield Skipped(".", "link")
+            return
+        for folder, folders, files in os.walk(root, followlinks=False):
+            above = Path(folder).relative_to(root).as_posix()
+            prefix = "" if above == "." else f"{above}/"
+            folders.sort()
+            yield from (Skipped(f"{prefix}{name}", "link") for name in folders if (Path(folder) / name).is_symlink())
+            for name in sorted(files):
+                path = f"{prefix}{name}"
+                if is_document_path(path) and not _CONTROL.search(path):
+                    item = self._look(Path(folder) / name, path)
+                    if item is not None:
+                        yield item
+
+    def _look(self, file: Path, path: str) -> Found | Skipped | None:
+        try:
+            facts = file.lstat()
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISREG(facts.st_mode):
+            return Skipped(path, "link") if stat.S_ISLNK(facts.st_mode) else None
+        if facts.st_size > self._max_bytes:
+            return Skipped(path, "size")
+        return Found(path, facts.st_size, facts.st_mtime_ns)
+
+    def get(self, scope: Scope, path: str) -> Document:
+        """The document at *path*. Raises `DocumentMissing`, and `DocumentRefused` for what is no document."""
+        file = self._file(scope, path)
+        try:
+            descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise DocumentMissing(f"there is no document {path!r} in workspace {scope.workspace_id}") from error
+        except OSError as error:
+            # O_NOFOLLOW answers a link with ELOOP.
+            raise DocumentRefused(f"{path!r} cannot be read: {error.strerror}", why="link") from error
+        with os.fdopen(descriptor, "rb") as opened:
+            facts = os.fstat(opened.fileno())
+            if not stat.S_ISREG(facts.st_mode):
+                raise DocumentRefused(f"{path!r} is no regular file", why="link")
+            raw = opened.read(self._max_bytes + 1)
+        return Document(path, self._decode(path, raw), len(raw), facts.st_mtime_ns)
+
+    def _decode(self, path: str, raw: bytes) -> str:
+        if len(raw) > self._max_bytes:
+            raise DocumentRefused(f"{path!r} is larger than {self._max_bytes} bytes", why="size")
+        if b"\0" in raw:
+            raise DocumentRefused(f"{path!r} is binary", why="binary")
+        try:
+            return raw.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise DocumentRefused(
+                f"{path!r} is not UTF-8: {error.reason} at byte {error.start}", why="encoding"
+            ) from error
+
+    def read_for_index(self, scope: Scope, path: str) -> Document | None:
+        """The document at *path*, or nothing where it is gone or no document (then named in ``index.skipped``)."""
+        try:
+            return self.get(scope, path)
+        except DocumentMissing:
+            return None
+        except DocumentRefused as error:
+            if error.why != "path":
+                _report(scope, Skipped(path, error.why))
+            return None
+
+    def put(self, scope: Scope, path: str, text: str | bytes) -> Found:
+        """Write the document at *path*, whole or not at all. Raises `DocumentRefused`; `OSError` when the disk
+        is full."""
+        raw = text.encode("utf-8") if isinstance(text, str) else text
+        self._decode(path, raw)
+        file = self._file(scope, path)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise DocumentRefused(f"{path!r}: a part of the path is a document already", why="path") from error
+        if file.is_symlink():
+            raise DocumentRefused(f"{path!r} is a link", why="link")
+        if file.is_dir():
+            raise DocumentRefused(f"{path!r} is a folder", why="path")
+        descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".put-")
+        try:
+            with os.fdopen(descriptor, "wb") as opened:
+                opened.write(raw)
+                opened.flush()
+                os.fsync(opened.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, file)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+        facts = file.lstat()
+        return Found(path, facts.st_size, facts.st_mtime_ns)
+
+    def delete(self, scope: Scope, path: str) -> None:
+        """Remove the document at *path*, and folders that are empty then. Raises `DocumentMissing`."""
+        file = self._file(scope, path)
+        try:
+            file.unlink()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+            raise DocumentMissing(f"there is no document {path!r} in workspace {scope.workspace_id}") from error
+        root = self.root(scope)
+        for folder in file.parents:
+            if folder == root:
+                break
+            try:
+                folder.rmdir()
+            except OSError:
+                break  # It holds other documents.
+
+    def _file(self, scope: Scope, path: str) -> Path:
+        """Where *path* lies; no folder on the way is a link. Raises `DocumentRefused`."""
+        file = self.root(scope) / check_path(path)
+        if _is_link_below(self._workspaces, file.parent):
+            raise DocumentRefused(f"{path!r} leads through a link", why="link")
+        return file
+
+
+def _is_link_below(base: Path, folder: Path) -> bool:
+    """Whether *folder* or one of its parents below *base* is a link."""
+    while folder != base:
+        if folder.is_symlink():
+            return True
+        folder = folder.parent
+    return False
+
+
+def _report(scope: Scope, item: Skipped) -> None:
+    log.warning("index.skipped", workspace_id=scope.workspace_id, path=item.path, why=item.why)

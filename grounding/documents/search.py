@@ -1,0 +1,82 @@
+"""Searching a workspace's documents: for people, and for prompts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+from connectors.message import Scope
+from grounding.documents.embedding import Embedder
+from grounding.documents.index import Hit, Kind, PassageIndex
+from grounding.documents.packing import (
+    Retrieved,
+    drop_near_duplicates,
+    finish,
+    group_runs,
+    grow,
+    neighbours_wanted,
+)
+from grounding.documents.relevance import Floor, floor_for
+from grounding.documents.sparse import encode_query
+from grounding.run_context import Passage as PromptPassage
+
+CANDIDATES_PER_PASSAGE = 3
+"""Hits looked at for each passage wanted: some are duplicates, some join into one."""
+QUERY_MAX_CHARACTERS = 4000
+"""What of a question is searched with; the beginning and the end of longer ones."""
+
+
+class Search:
+    """Hybrid search over the passages of one embedding model."""
+
+    def __init__(self, index: PassageIndex, embedder: Embedder, *, floor: Floor | None = None) -> None:
+        self._index = index
+        self._embedder = embedder
+        self._floor = floor or floor_for(embedder.name)
+
+    async def search(self, scope: Scope, query: str, top_k: int, *, explain: bool = False) -> list[Hit]:
+        """The best *top_k* chunks, best first, without any floor; with *explain* each arm's rank and raw score.
+
+        Raises `IndexUnavailable` and `EmbedderUnavailable`.
+        """
+        query = shorten(query)
+        if not query.strip():
+            return []
+        sparse = await asyncio.to_thread(encode_query, query)
+        dense = await self._embedder.embed_query(query)
+        return await self._index.search(scope, Kind.DOCUMENT, dense, sparse, top_k, explain=explain)
+
+    async def retrieve(self, scope: Scope, query: str, top_k: int, max_bytes: int) -> list[Retrieved]:
+        """At most *top_k* passages of at most *max_bytes* bytes each, best first; an empty list where nothing is
+        relevant.
+
+        Raises `IndexUnavailable` and `EmbedderUnavailable`: an outage never poses as "no such document".
+        """
+        query = shorten(query)
+        hits = await self.search(scope, query, top_k * CANDIDATES_PER_PASSAGE, explain=True)
+        relevant = drop_near_duplicates(self._floor.keep(query, hits))[:top_k]
+        runs = group_runs(relevant)
+        taken: dict[str, set[int]] = defaultdict(set)
+        for run in runs:
+            taken[run.source] |= set(run.ordinals)
+        for run in runs:
+            wanted = neighbours_wanted(run)
+            found = await self._index.read(scope, Kind.DOCUMENT, run.source, wanted)
+            grow(run, {passage.ordinal: passage for passage in found}, max_bytes, taken[run.source])
+            taken[run.source] |= set(run.ordinals)
+        return [finish(run, query, max_bytes) for run in runs]
+
+    async def passages(self, scope: Scope, query: str, top_k: int, excerpt_bytes: int) -> list[PromptPassage]:
+        """`retrieve`, in the form of a turn's input."""
+        found = await self.retrieve(scope, query, top_k, excerpt_bytes)
+        return [
+            PromptPassage(source=item.source, heading=item.heading, text=item.text, score=item.score) for item in found
+        ]
+
+
+def shorten(query: str) -> str:
+    """*query*, or its beginning and end where it is longer than `QUERY_MAX_CHARACTERS`."""
+    if len(query) <= QUERY_MAX_CHARACTERS:
+        return query
+    half = QUERY_MAX_CHARACTERS // 2
+    return f"{query[:half]}\n{query[-half:]}"

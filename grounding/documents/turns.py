@@ -1,0 +1,95 @@
+"""The earlier turns of one conversation, as passages that can be found again.
+
+The scope's context is a condition inside every query, so that no turn is ever found from another place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from connectors.message import Scope
+from grounding.documents.embedding import Embedder
+from grounding.documents.index import Entry, Kind, Passage, PassageIndex
+from grounding.documents.relevance import Floor
+from grounding.documents.sparse import TURN_AVERAGE_TERMS, encode_document, encode_query
+from grounding.run_context import RecalledTurn
+
+PART_MAX_CHARACTERS = 1500
+"""Longer turns are stored in parts; each is found by itself, and recalled with its turn's id."""
+TURN_MAX_PARTS = 40
+"""Beyond 60,000 characters a turn's end is not searchable: nobody said that, somebody pasted it."""
+
+
+class Turns:
+    """Remembers and recalls what was said in a conversation. Scopes must name a context."""
+
+    def __init__(self, index: PassageIndex, embedder: Embedder, *, floor: Floor | None = None) -> None:
+        self._index = index
+        self._embedder = embedder
+        self._floor = floor
+
+    async def remember(self, scope: Scope, turn_id: str, text: str, said_at: datetime) -> None:
+        """Make *text*, said at *said_at* (with a time zone), findable; the same turn again replaces the former.
+
+        Raises `IndexUnavailable`, `EmbedderUnavailable`, and `ValueError` for a scope without context.
+        """
+        stamp = said_at.astimezone(UTC).isoformat()
+        passages = [
+            Passage(f"{turn_id}:{number}", Kind.TURN, turn_id, part, ordinal=number, said_at=stamp)
+            for number, part in enumerate(split_turn(text))
+        ]
+        vectors = await self._embedder.embed_documents([passage.text for passage in passages])
+
+        def entries() -> list[Entry]:
+            return [
+                Entry(passage, vector, encode_document(passage.text, TURN_AVERAGE_TERMS))
+                for passage, vector in zip(passages, vectors, strict=True)
+            ]
+
+        await self._index.replace(scope, Kind.TURN, turn_id, await asyncio.to_thread(entries))
+
+    async def recall(self, scope: Scope, query: str, top_k: int, exclude: Iterable[str] = ()) -> list[RecalledTurn]:
+        """At most *top_k* parts of earlier turns, but for those of *exclude*, that *query* speaks of, best first; none
+        below the floor. Their day is UTC's.
+
+        Raises `IndexUnavailable`, `EmbedderUnavailable`, and `ValueError` for a scope without context.
+        """
+        sparse = await asyncio.to_thread(encode_query, query)
+        if not sparse.indices:
+            return []
+        dense = await self._embedder.embed_query(query)
+        hits = await self._index.search(
+            scope, Kind.TURN, dense, sparse, top_k, explain=True, exclude_sources=sorted(set(exclude))
+        )
+        if self._floor is not None:
+            hits = self._floor.keep(query, hits)
+        return [
+            RecalledTurn(
+                turn_id=hit.passage.source, said_on=hit.passage.said_at[:10], text=hit.passage.text, score=hit.score
+            )
+            for hit in hits
+        ]
+
+    async def forget(self, scope: Scope, turn_ids: Sequence[str] | None = None) -> None:
+        """Forget *turn_ids*, or all turns of the scope's context. Raises `IndexUnavailable`."""
+        if turn_ids is None:
+            await self._index.delete(scope, Kind.TURN)
+            return
+        for turn_id in turn_ids:
+            await self._index.delete(scope, Kind.TURN, source=turn_id)
+
+
+def split_turn(text: str) -> list[str]:
+    """*text* in parts of at most `PART_MAX_CHARACTERS`, cut at spaces where there are any; blank text has none."""
+    parts: list[str] = []
+    rest = text.strip()
+    while rest and len(parts) < TURN_MAX_PARTS:
+        end = len(rest)
+        if end > PART_MAX_CHARACTERS:
+            space = max(rest.rfind(mark, PART_MAX_CHARACTERS // 2, PART_MAX_CHARACTERS) for mark in ("\n", " "))
+            end = space if space > 0 else PART_MAX_CHARACTERS
+        parts.append(rest[:end].rstrip())
+        rest = rest[end:].lstrip()
+    return parts
