@@ -161,13 +161,13 @@ def failure(error: AgentRuntimeError) -> RequestError:
 
 
 def outcome(message: OutboundMessage) -> dict[str, Any]:
-    """The answer's object. Raises `RequestError` where a notice or apology says why there is no answer.
+    """The answer's object. Raises `RequestError` where an ``error_code`` of `REFUSALS` says that there is none.
 
-    That is so when its ``reason`` is one of `REFUSALS`; any other text is an answer, degraded as it may be.
+    Any other text is an answer, degraded as it may be.
     """
-    if message.kind != "reply" and message.reason in REFUSALS:
-        status, _ = REFUSALS[message.reason]
-        raise RequestError(status, message.reason, message.text)
+    if message.error_code in REFUSALS:
+        status, _ = REFUSALS[message.error_code]
+        raise RequestError(status, message.error_code, message.text)
     return answer_object(message)
 
 
