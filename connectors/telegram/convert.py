@@ -249,7 +249,9 @@ def _joined(fragments: list[str]) -> str:
     for fragment in fragments[1:]:
         if not text.strip():
             text = _PUNCTUATION_AFTER_NAME.sub("", fragment)
-        elif text[-1].isspace() and fragment and (fragment[0].isspace() or fragment[0] in ",.;:!?"):
+        elif not fragment.strip() or fragment.startswith((".", "!", "?")):
+            text = text.rstrip(" ,") + fragment  # "thanks, @bot!"
+        elif text[-1].isspace() and (fragment[0].isspace() or fragment[0] in ",;:"):
             text = text.rstrip(" ") + fragment
         else:
             text += fragment

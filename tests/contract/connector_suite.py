@@ -33,9 +33,12 @@ PATIENCE_SECONDS = 20.0
 class Harness(Protocol):
     """A connector, and the hands and eyes of the people on its platform."""
 
-    connector: Connector
-    places: tuple[Place, ...]
-    """Where people of this platform can speak to the bot. Speaking in a group addresses the bot."""
+    @property
+    def connector(self) -> Connector: ...
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where people of this platform can speak to the bot. Speaking in a group addresses the bot."""
 
     async def say(self, place: Place, text: str) -> None:
         """A person says *text*. Returns when the platform has it, whether or not the connector was told."""
@@ -49,8 +52,6 @@ class Harness(Protocol):
 
 class RefusingHarness(Harness, Protocol):
     """A harness whose platform can be told to refuse or lose the connector's next send."""
-
-    faults: tuple[Fault, ...]
 
     async def fail_next_send(self, fault: Fault) -> None: ...
 

@@ -30,12 +30,10 @@ def telegram_connector(emulator: TelegramEmulator | None = None) -> TelegramConn
 
 class TelegramHarness:
     places: tuple[Place, ...] = ("direct", "group")
-    faults: tuple[Fault, ...] = ("rate_limited", "forbidden", "lost_answer", "server_error")
 
     def __init__(self, emulator: TelegramEmulator) -> None:
         self.emulator = emulator
         self.connector = telegram_connector(emulator)
-        self._said: list[int] = []
 
     async def say(self, place: Place, text: str) -> None:
         if place == "direct":
@@ -44,8 +42,7 @@ class TelegramHarness:
             await self.emulator.say(f"@{self.emulator.me.username} {text}", to=TEAM, by=LENA)
 
     async def acknowledged(self) -> int:
-        first = 1000
-        return max(0, self.emulator.confirmed - first)
+        return max(0, self.emulator.confirmed - emulated.FIRST_UPDATE)
 
     async def shown(self, place: Place) -> list[str]:
         return [message.text for message in self.emulator.shown(LENA if place == "direct" else TEAM)]

@@ -126,9 +126,11 @@ async def test_a_long_reply_arrives_whole_and_in_order(harness: Harness, gateway
 
 async def test_health_tells_the_truth_over_a_life(harness: Harness, gateway: FakeGateway) -> None:
     """A connector is not connected before it runs, connected while it does, stopped after it was closed."""
-    assert harness.connector.health.state is not State.CONNECTED
+    before = harness.connector.health.state
     async with running(harness.connector, gateway):
-        assert harness.connector.health.state is State.CONNECTED
+        during = harness.connector.health.state
+    assert before is not State.CONNECTED
+    assert during is State.CONNECTED
     assert harness.connector.health.state is State.STOPPED
 
 

@@ -19,13 +19,15 @@ from typing import Any, Literal
 from aiohttp import web
 
 MAX_TEXT_UNITS = 4096
+FIRST_UPDATE = 1000
 REACTIONS = frozenset(
     # Bot API, "ReactionTypeEmoji"
-    (
-        "❤ 👍 👎 🔥 🥰 👏 😁 🤔 🤯 😱 🤬 😢 🎉 🤩 🤮 💩 🙏 👌 🕊 🤡 🥱 🥴 😍 🐳 ❤\u200d🔥 🌚 🌭 💯 🤣 ⚡ 🍌 🏆 💔 🤨 😐 🍓 🍾 "
-        "💋 🖕 😈 😴 😭 🤓 👻 👨\u200d💻 👀 🎃 🙈 😇 😨 🤝 ✍ 🤗 🫡 🎅 🎄 ☃ 💅 🤪 🗿 🆒 💘 🙉 🦄 😘 💊 🙊 😎 👾 "
-        "🤷\u200d♂ 🤷 🤷\u200d♀ 😡"
-    ).split()  # noqa: SIM905 - a list would take a line for each
+    re.findall(
+        r"\S+",
+        "❤ 👍 👎 🔥 🥰 👏 😁 🤔 🤯 😱 🤬 😢 🎉 🤩 🤮 💩 🙏 👌 🕊 🤡 🥱 🥴 😍 🐳 ❤\u200d🔥 🌚 🌭 💯 🤣 ⚡ 🍌 🏆 💔 🤨 😐 "
+        "🍓 🍾 💋 🖕 😈 😴 😭 🤓 👻 👨\u200d💻 👀 🎃 🙈 😇 😨 🤝 ✍ 🤗 🫡 🎅 🎄 ☃ 💅 🤪 🗿 🆒 💘 🙉 🦄 😘 💊 🙊 😎 👾 "
+        "🤷\u200d♂ 🤷 🤷\u200d♀ 😡",
+    )
 )
 NOT_BY_DEFAULT = frozenset({"chat_member", "message_reaction", "message_reaction_count"})
 
@@ -137,7 +139,7 @@ class TelegramEmulator:
         """Update ids in the order of their delivery, repeats included."""
         self._faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
         self._updates: list[Json] = []
-        self._next_update = 1000
+        self._next_update = FIRST_UPDATE
         self._next_message: defaultdict[int, int] = defaultdict(lambda: 1)
         self._chats: dict[int, Json] = {}
         self._topics: dict[int, tuple[int, ...]] = {}
@@ -186,7 +188,7 @@ class TelegramEmulator:
         **more: Any,
     ) -> int:
         """*by* says *text* (in private, or *to* a room); its message id. ``more`` goes into the message as it is."""
-        chat = to.as_json() if to else {"id": by.id, "type": "private", "first_name": by.name}
+        chat: Json = to.as_json() if to else {"id": by.id, "type": "private", "first_name": by.name}
         self.join(to or by)
         message = self._new_message(chat, by, topic) | {"text": text, "entities": entities_of(text)}
         if reply_to is not None:
@@ -250,7 +252,7 @@ class TelegramEmulator:
         self.calls.append(method)
         params = {key: str(value) for key, value in (await request.post()).items()} | dict(request.query)
         fault = self._faults[method].popleft() if self._faults[method] else None
-        if self.down or (fault and fault.lost == "before"):
+        if self._drops(fault, "before"):
             return self._dropped(request)
         if fault and fault.body is not None:
             return web.Response(status=fault.status, text=fault.body, content_type="text/html")
@@ -261,7 +263,7 @@ class TelegramEmulator:
             if refused.parameters:
                 answer["parameters"] = refused.parameters
             return web.json_response(answer, status=refused.status)
-        if self.down or (fault and fault.lost == "after"):
+        if self._drops(fault, "after"):
             return self._dropped(request)
         return web.json_response({"ok": True, "result": result})
 
@@ -274,6 +276,9 @@ class TelegramEmulator:
         if method not in self._methods:
             raise _Refused(404, "Not Found: method not found")
         return self._methods[method](params)
+
+    def _drops(self, fault: Fault | None, moment: str) -> bool:
+        return self.down or (fault is not None and fault.lost == moment)
 
     def _dropped(self, request: web.Request) -> web.Response:
         if request.transport is not None:

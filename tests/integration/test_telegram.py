@@ -1,0 +1,472 @@
+"""Telegram's connector with the real SDK, against a Bot API on loopback that enforces Telegram's limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+from pydantic import SecretStr
+from structlog.testing import capture_logs
+
+from connectors.connector import (
+    Connector,
+    ConnectorFailed,
+    EditsMessages,
+    Reacts,
+    SendFailed,
+    ShowsTyping,
+    State,
+)
+from connectors.message import Accepted, Author, InboundKind, InboundMessage, OutboundMessage
+from connectors.telegram.connector import TelegramConnector
+from tests.contract.connector_suite import FakeGateway, conversation, eventually, reply_to, running, send_all
+from tests.contract.telegram_harness import telegram_connector
+from tests.emulators import telegram as emulated
+from tests.emulators.telegram import Person, Room, TelegramEmulator
+
+LENA = Person(id=501, name="Lena")
+OMAR = Person(id=502, name="Omar")
+TEAM = Room(id=-100200, topics=(7, 8))
+_AUTHOR = Author(id="501")
+
+
+@pytest.fixture
+async def telegram() -> AsyncIterator[TelegramEmulator]:
+    async with TelegramEmulator() as emulator:
+        emulator.join(TEAM)
+        yield emulator
+
+
+@pytest.fixture
+async def bot(telegram: TelegramEmulator) -> AsyncIterator[TelegramConnector]:
+    connector = telegram_connector(telegram)
+    yield connector
+    await connector.close()
+
+
+@pytest.fixture
+def gateway() -> FakeGateway:
+    return FakeGateway()
+
+
+def test_the_connector_has_the_port_and_the_abilities_of_telegram() -> None:
+    """What the runtime asks with isinstance."""
+    connector = telegram_connector()
+    assert isinstance(connector, Connector)
+    assert isinstance(connector, EditsMessages)
+    assert isinstance(connector, ShowsTyping)
+    assert isinstance(connector, Reacts)
+
+
+# Receiving
+
+
+async def test_an_update_is_confirmed_only_after_it_was_accepted(
+    telegram: TelegramEmulator, bot: TelegramConnector
+) -> None:
+    """While a message is being stored, Telegram still keeps it and everything after it."""
+    release = asyncio.Event()
+    seen: list[tuple[str, int]] = []
+
+    class SlowGateway(FakeGateway):
+        async def accept(self, message: InboundMessage) -> Accepted:
+            if message.text == "second":
+                await release.wait()
+            seen.append((message.text, telegram.confirmed))
+            return await super().accept(message)
+
+    gateway = SlowGateway()
+    async with running(bot, gateway):
+        for text in ("first", "second", "third"):
+            await telegram.say(text)
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        await asyncio.sleep(0.05)
+        confirmed_meanwhile = telegram.confirmed
+        release.set()
+        await gateway.until(lambda g: len(g.accepted) == 3)
+        await telegram.until(lambda t: t.confirmed == emulated.FIRST_UPDATE + 3)
+    assert [text for text, _ in seen] == ["first", "second", "third"]
+    assert confirmed_meanwhile <= emulated.FIRST_UPDATE + 1
+
+
+async def test_an_outage_of_the_store_loses_nothing_and_keeps_the_order(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """What was said before, during and after the outage arrives once each, in order; health tells of it."""
+    async with running(bot, gateway):
+        await telegram.say("before")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        gateway.store_available = False
+        for number in range(5):
+            await telegram.say(f"during {number}", by=LENA if number % 2 else OMAR)
+        await gateway.until(lambda g: g.refusals >= 3)
+        during = bot.health
+        confirmed = telegram.confirmed
+        gateway.store_available = True
+        await telegram.say("after")
+        await gateway.until(lambda g: len(g.accepted) >= 7)
+        await eventually(lambda: bot.health.state is State.CONNECTED)
+    assert during.state is State.DEGRADED
+    assert "store" in during.why
+    assert confirmed <= emulated.FIRST_UPDATE + 1
+    assert [m.text for m in gateway.accepted] == ["before", *(f"during {n}" for n in range(5)), "after"]
+
+
+async def test_the_same_update_delivered_again_has_the_same_identity(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """A repeated delivery is passed on with the same identity, for the gateway to recognise."""
+    async with running(bot, gateway):
+        await telegram.say("once")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+    again = telegram_connector(telegram)
+    await telegram.deliver_again()
+    async with running(again, gateway):
+        await gateway.until(lambda g: len(g.accepted) == 2)
+    assert gateway.accepted[0] == gateway.accepted[1]
+
+
+async def test_an_outage_of_telegram_is_survived_and_told(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """Connections that break make the connector degraded; it comes back by itself."""
+    async with running(bot, gateway):
+        telegram.down = True
+        await telegram.say("said during the outage")
+        await eventually(lambda: bot.health.state is State.DEGRADED)
+        telegram.down = False
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        await eventually(lambda: bot.health.state is State.CONNECTED)
+    assert gateway.accepted[0].text == "said during the outage"
+
+
+async def test_it_is_connecting_until_telegram_can_be_reached(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """A start without network is no failure: it goes on trying, and says so."""
+    telegram.down = True
+    task = asyncio.create_task(bot.run(gateway.accept))
+    await telegram.until(lambda t: t.calls.count("getme") >= 3)
+    await eventually(lambda: bot.health.why != "")
+    waiting = bot.health
+    telegram.down = False
+    await eventually(lambda: bot.health.state is State.CONNECTED)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert waiting.state is State.CONNECTING
+    assert telegram.token not in waiting.why
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        emulated.SERVER_ERROR,
+        emulated.GATEWAY_PAGE,
+        emulated.LOST_REQUEST,
+        emulated.LOST_ANSWER,
+        emulated.rate_limited(1),
+    ],
+    ids=["500", "502 page", "lost request", "lost answer", "429"],
+)
+async def test_no_failure_of_a_poll_stops_the_polling(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway, fault: emulated.Fault
+) -> None:
+    """After a failed poll the next one gets what was said meanwhile."""
+    telegram.fail_next("getUpdates", fault)
+    async with running(bot, gateway):
+        await telegram.say("hello")
+        await gateway.until(lambda g: len(g.accepted) >= 1)
+    assert {m.text for m in gateway.accepted} == {"hello"}
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["no token at all", "123456:short", "123456:" + "B" * 35],
+    ids=["malformed", "unknown", "wrong"],
+)
+async def test_a_bad_token_fails_with_the_name_of_its_variable(
+    telegram: TelegramEmulator, gateway: FakeGateway, token: str
+) -> None:
+    """The error names the variable and never the token."""
+    bot = TelegramConnector(SecretStr(token), telegram.base_url)
+    with pytest.raises(ConnectorFailed, match="AGENT_RUNTIME_TELEGRAM_BOT_TOKEN") as caught:
+        await bot.run(gateway.accept)
+    await bot.close()
+    assert token not in str(caught.value)
+    assert bot.health.state is State.FAILED
+    assert "AGENT_RUNTIME_TELEGRAM_BOT_TOKEN" in bot.health.why
+
+
+async def test_a_token_that_is_revoked_while_it_runs_is_noticed(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """A 401 in the middle of polling ends the connector instead of being retried for ever."""
+    task = asyncio.create_task(bot.run(gateway.accept))
+    await eventually(lambda: bot.health.state is State.CONNECTED)
+    telegram.revoked = True
+    await telegram.say("wake the poll")
+    with pytest.raises(ConnectorFailed):
+        await asyncio.wait_for(task, 20)
+    assert bot.health.state is State.FAILED
+
+
+async def test_two_processes_with_one_token_are_told_of_each_other(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """A conflict makes the connector degraded with a reason that a person understands, and it goes on trying."""
+    other = telegram_connector(telegram)
+    second = FakeGateway()
+    async with running(bot, gateway):
+        async with running(other, second):
+            await eventually(lambda: State.DEGRADED in (bot.health.state, other.health.state))
+            why = bot.health.why or other.health.why
+        await telegram.say("who gets this?")
+        await gateway.until(lambda g: len(g.accepted) + len(second.accepted) >= 1)
+        await eventually(lambda: bot.health.state is State.CONNECTED)
+    assert "another process" in why
+
+
+async def test_a_webhook_left_over_is_taken_down(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """Telegram allows no polling beside a webhook; what waits there is not dropped."""
+    telegram.webhook = "https://old.example/hook"
+    await telegram.say("sent while the webhook was set")
+    async with running(bot, gateway):
+        await gateway.until(lambda g: len(g.accepted) == 1)
+    assert telegram.webhook == ""
+
+
+async def test_an_update_that_cannot_be_read_does_not_hold_up_the_others(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """An update of a shape that the SDK does not know is logged, confirmed and passed over."""
+    await telegram.push("message", {"shape": "from the future"})
+    await telegram.say("still here?")
+    with capture_logs() as logs:
+        async with running(bot, gateway):
+            await gateway.until(lambda g: len(g.accepted) == 1)
+    assert gateway.accepted[0].text == "still here?"
+    assert [e["why"] for e in logs if e["event"] == "message.ignored"] == ["unreadable"]
+
+
+async def test_a_message_that_can_never_be_accepted_is_given_up_after_a_few_attempts(
+    telegram: TelegramEmulator, bot: TelegramConnector
+) -> None:
+    """A fault of ours with one message is logged each time and does not stop all others."""
+
+    class FaultyGateway(FakeGateway):
+        async def accept(self, message: InboundMessage) -> Accepted:
+            if message.text == "poison":
+                raise RuntimeError("a fault of ours")
+            return await super().accept(message)
+
+    gateway = FaultyGateway()
+    await telegram.say("poison")
+    await telegram.say("water")
+    with capture_logs() as logs:
+        async with running(bot, gateway):
+            await gateway.until(lambda g: len(g.accepted) == 1)
+    failures = [e for e in logs if e["event"] == "message.failed"]
+    assert [e["why"] for e in failures] == ["RuntimeError"] * 3
+    assert "poison" not in str([{k: v for k, v in e.items() if k != "exc_info"} for e in failures])
+
+
+async def test_changes_of_state_are_logged_once_each_without_the_token(
+    telegram: TelegramEmulator, gateway: FakeGateway
+) -> None:
+    """One event for each change, and none of them has the token."""
+    bot = telegram_connector(telegram)
+    with capture_logs() as logs:
+        async with running(bot, gateway):
+            pass
+    states = [(e["connector"], e["state"]) for e in logs if e["event"] == "connector.state"]
+    assert states == [("telegram", "connected"), ("telegram", "stopped")]
+    assert telegram.token not in str(logs)
+
+
+# Groups
+
+
+async def test_in_a_group_the_bot_hears_its_name_and_answers_in_the_topic(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """A mention in one topic is answered in that topic, and nowhere else."""
+    async with running(bot, gateway):
+        await telegram.say("just chatting", to=TEAM, topic=7)
+        await telegram.say("@helper_bot what is the plan?", to=TEAM, topic=8)
+        await gateway.until(lambda g: len(g.accepted) == 2)
+        assert [(m.addressed, m.text) for m in gateway.accepted] == [
+            (False, "just chatting"),
+            (True, "what is the plan?"),
+        ]
+        await send_all(bot, reply_to(gateway.accepted[1], "The plan is simple."))
+    assert [m.text for m in telegram.shown(TEAM, topic=8)] == ["The plan is simple."]
+    assert telegram.shown(TEAM, topic=7) == []
+
+
+async def test_answering_the_bots_message_addresses_it(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """A reply to the bot needs no mention, and quotes what it replies to."""
+    async with running(bot, gateway):
+        await telegram.say("@helper_bot when do you open?", to=TEAM)
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        (receipt,) = await send_all(bot, reply_to(gateway.accepted[0], "At nine."))
+        await telegram.say("and on Sundays?", to=TEAM, reply_to=int(receipt))
+        await gateway.until(lambda g: len(g.accepted) == 2)
+    follow_up = gateway.accepted[1]
+    assert follow_up.addressed
+    assert follow_up.quote is not None
+    assert follow_up.quote.text == "At nine."
+
+
+async def test_edits_of_people_arrive_as_edits(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """The same message id, another kind."""
+    async with running(bot, gateway):
+        said = await telegram.say("when do you opne?")
+        await telegram.change(LENA.id, said, "when do you open?")
+        await gateway.until(lambda g: len(g.accepted) == 2)
+    assert [(m.kind, m.message_id, m.text) for m in gateway.accepted] == [
+        (InboundKind.MESSAGE, str(said), "when do you opne?"),
+        (InboundKind.EDIT, str(said), "when do you open?"),
+    ]
+
+
+# Sending
+
+
+async def test_ten_thousand_characters_arrive_whole_and_in_order(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """A long reply is cut at lines into messages that Telegram takes, even where a character counts twice."""
+    text = "".join(f"line {n:03d}: 😀 {'word ' * 12}\n" for n in range(150))[:10_000].rstrip()
+    async with running(bot, gateway):
+        await telegram.say("everything, please")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        receipts = await send_all(bot, reply_to(gateway.accepted[0], text))
+    shown = telegram.shown(LENA)
+    assert [str(m.message_id) for m in shown] == receipts
+    assert len(shown) == 3
+    assert "".join(m.text.rstrip() + "\n" for m in shown).split() == text.split()
+    assert all(m.text.startswith("line ") for m in shown)
+
+
+async def test_replies_have_no_link_preview_and_hang_at_the_question_once(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """Previews are off; only the first part replies; a question deleted meanwhile is no obstacle."""
+    async with running(bot, gateway):
+        said = await telegram.say("a link?")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        key = conversation(gateway.accepted[0])
+        await send_all(bot, OutboundMessage(key, "t1", "https://x.example " * 300, reply_to=str(said)))
+        await send_all(bot, OutboundMessage(key, "t2", "gone", reply_to="999"))
+    shown = telegram.shown(LENA)
+    assert [m.has_preview for m in shown] == [False, False, False]
+    assert [m.reply_to for m in shown] == [said, None, None]
+
+
+async def test_a_429_says_how_long_to_wait(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """The wait that Telegram asked for reaches the caller; the repeated send then succeeds."""
+    async with running(bot, gateway):
+        await telegram.say("hi")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        answer = reply_to(gateway.accepted[0], "hello")
+        telegram.fail_next("sendMessage", emulated.rate_limited(17))
+        with pytest.raises(SendFailed) as caught:
+            await send_all(bot, answer)
+        await send_all(bot, answer)
+    assert caught.value.retry_after_seconds == 17.0
+    assert not caught.value.ambiguous
+    assert [m.text for m in telegram.shown(LENA)] == ["hello"]
+
+
+async def test_a_lost_answer_is_ambiguous_and_not_sent_again_by_itself(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """Telegram took the message but its answer was lost: the caller must decide."""
+    async with running(bot, gateway):
+        await telegram.say("hi")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        telegram.fail_next("sendMessage", emulated.LOST_ANSWER)
+        with pytest.raises(SendFailed) as caught:
+            await send_all(bot, reply_to(gateway.accepted[0], "hello"))
+    assert caught.value.ambiguous
+    assert telegram.calls.count("sendmessage") == 1
+    assert [m.text for m in telegram.shown(LENA)] == ["hello"]
+
+
+async def test_an_unreachable_telegram_is_not_ambiguous() -> None:
+    """Where no connection came about, nothing was sent."""
+    bot = TelegramConnector(SecretStr("123456:" + "A" * 35), "http://127.0.0.1:1")
+    message = InboundMessage("telegram", "501", "1", author=_AUTHOR, text="hi")
+    with pytest.raises(SendFailed) as caught:
+        await send_all(bot, reply_to(message, "hello"))
+    await bot.close()
+    assert (caught.value.retryable, caught.value.ambiguous) == (True, False)
+
+
+async def test_a_call_that_hangs_ends_and_is_ambiguous(telegram: TelegramEmulator) -> None:
+    """A server that takes the request and never answers is left after the time-out."""
+    never = asyncio.Event()
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await never.wait()
+        writer.close()
+
+    server = await asyncio.start_server(mute, "127.0.0.1", 0)
+    base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    bot = TelegramConnector(SecretStr(telegram.token), base, timeout_seconds=0.2)
+    message = InboundMessage("telegram", "501", "1", author=_AUTHOR, text="hi")
+    with pytest.raises(SendFailed) as caught:
+        await send_all(bot, reply_to(message, "hello"))
+    never.set()
+    await bot.close()
+    server.close()
+    assert caught.value.ambiguous
+
+
+async def test_a_sent_part_can_be_replaced_any_number_of_times(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """An edit replaces the text; the same edit again is harmless; a message that is gone is an error."""
+    async with running(bot, gateway):
+        await telegram.say("hi")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        first = reply_to(gateway.accepted[0], "hel")
+        receipt = await bot.send(first, bot.render(first)[0])
+        better = reply_to(gateway.accepted[0], "hello, Lena https://x.example")
+        for _ in range(2):
+            await bot.edit(better, bot.render(better)[0], receipt)
+        gone = type(receipt)(message_id="999")
+        with pytest.raises(SendFailed) as caught:
+            await bot.edit(better, bot.render(better)[0], gone)
+    assert not caught.value.retryable
+    (shown,) = telegram.shown(LENA)
+    assert (shown.text, shown.edits, shown.has_preview) == ("hello, Lena https://x.example", 1, False)
+
+
+async def test_typing_and_reactions_are_shown_and_may_be_lost(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """Signs appear in their place; one that Telegram does not take disturbs nobody."""
+    async with running(bot, gateway):
+        said = await telegram.say("@helper_bot hi", to=TEAM, topic=7)
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        key = conversation(gateway.accepted[0])
+        await bot.typing(key)
+        await bot.react(key, str(said), "⏳")
+        await bot.react(key, str(said), "🧿")
+        telegram.down = True
+        await bot.typing(key)
+        telegram.down = False
+    assert telegram.typing == [(TEAM.id, 7)]
+    assert telegram.reactions == {(TEAM.id, said): ["👀"]}

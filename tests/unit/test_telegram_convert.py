@@ -1,0 +1,382 @@
+"""What Telegram's updates mean, and how our parts become Telegram's calls, as plain tables."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from aiogram.types import Update
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.message import (
+    Attachment,
+    Author,
+    ConversationKey,
+    InboundKind,
+    InboundMessage,
+    OutboundMessage,
+    Quote,
+    Receipt,
+    check_workspace_id,
+)
+from connectors.telegram import convert
+from connectors.telegram.convert import Identity, to_inbound
+from tests.emulators.telegram import entities_of
+
+ME = Identity(id=42, username="Helper_Bot")
+BOT = {"id": 42, "is_bot": True, "first_name": "Helper", "username": "Helper_Bot"}
+LENA = {"id": 501, "is_bot": False, "first_name": "Lena", "last_name": "Meyer", "username": "lena"}
+PRIVATE = {"id": 501, "type": "private", "first_name": "Lena"}
+GROUP = {"id": -10001, "type": "supergroup", "title": "Team"}
+FILE = {"file_id": "F", "file_unique_id": "U", "file_size": 12}
+
+
+def message(text: str | None = "hi", **more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"message_id": 9, "date": 1_700_000_000, "chat": GROUP, "from": LENA}
+    if text is not None:
+        found |= {"text": text, "entities": entities_of(text)}
+    return found | more
+
+
+def inbound(content: dict[str, Any], kind: str = "message") -> InboundMessage | None:
+    return to_inbound(Update.model_validate({"update_id": 77, kind: content}), ME)
+
+
+def must(content: dict[str, Any], kind: str = "message") -> InboundMessage:
+    found = inbound(content, kind)
+    assert found is not None
+    return found
+
+
+def test_a_private_message_is_direct_addressed_and_complete() -> None:
+    """Every field of a plain private message."""
+    assert must(message("hello", chat=PRIVATE)) == InboundMessage(
+        connector="telegram",
+        external_id="501",
+        message_id="9",
+        author=Author(id="501", name="Lena Meyer"),
+        text="hello",
+        sent_at=datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC),
+        direct=True,
+        addressed=True,
+        routes=("telegram:501",),
+        default_workspace="telegram-501",
+        reply_hint=convert.REPLY_HINT,
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "external_id", "routes"),
+    [
+        ({}, "-10001", ("telegram:-10001",)),
+        (
+            {"message_thread_id": 7, "is_topic_message": True},
+            "-10001/7",
+            ("telegram:-10001/7", "telegram:-10001"),
+        ),
+        # A chain of replies in a group without topics has a thread id too, and is no place of its own.
+        ({"message_thread_id": 7}, "-10001", ("telegram:-10001",)),
+    ],
+)
+def test_a_topic_is_a_place_of_its_own(more: dict[str, Any], external_id: str, routes: tuple[str, ...]) -> None:
+    """The external id is the chat, with its topic where it has topics; routes name the topic first."""
+    found = must(message(**more))
+    assert (found.external_id, found.routes, found.direct) == (external_id, routes, False)
+
+
+@given(first=st.integers(-(2**52), 2**52), second=st.integers(-(2**52), 2**52))
+def test_different_chats_never_share_a_workspace(first: int, second: int) -> None:
+    """The default workspace is a valid id and tells any two chats apart, also -10001 and 10001."""
+    names = [
+        must(message(chat={"id": chat, "type": "supergroup", "title": "x"})).default_workspace
+        for chat in (first, second)
+    ]
+    assert [check_workspace_id(name) for name in names] == names
+    assert (names[0] == names[1]) == (first == second)
+
+
+@pytest.mark.parametrize(
+    ("said", "addressed", "text"),
+    [
+        ("what is up?", False, "what is up?"),
+        ("@Helper_Bot what is up?", True, "what is up?"),
+        ("@helper_bot, what is up?", True, "what is up?"),
+        ("@HELPER_BOT: what is up?", True, "what is up?"),
+        ("what is up, @helper_bot?", True, "what is up?"),
+        ("hey @helper_bot what is up?", True, "hey what is up?"),
+        ("hey @helper_bot, what is up?", True, "hey, what is up?"),
+        ("thanks @helper_bot", True, "thanks"),
+        ("thanks, @helper_bot", True, "thanks"),
+        ("thanks, @helper_bot!", True, "thanks!"),
+        ("👋🏽👨‍👩‍👧 @helper_bot grüß 😀", True, "👋🏽👨‍👩‍👧 grüß 😀"),
+        ("@helper_bot @helper_bot hi", True, "hi"),
+        ("@helper_bot", True, ""),
+        ("@helper_bot ask @alice_m", True, "ask @alice_m"),
+        ("@alice_m what is up?", False, "@alice_m what is up?"),
+        ("@helper_bot2 what is up?", False, "@helper_bot2 what is up?"),
+        ("mail me@helper_bot please", False, "mail me@helper_bot please"),
+        ("/help@helper_bot me", True, "/help me"),
+        ("/help@other_bot me", False, "/help@other_bot me"),
+        ("/help me", False, "/help me"),
+        ("  @helper_bot\nfirst line\n  second", True, "first line\n  second"),
+    ],
+)
+def test_in_a_group_a_message_is_addressed_by_the_bots_name(said: str, addressed: bool, text: str) -> None:
+    """The bot's own name addresses it, in any case, and is taken out; other names stay."""
+    found = must(message(said))
+    assert (found.addressed, found.text) == (addressed, text)
+
+
+def test_a_mention_without_a_username_addresses_the_bot_too() -> None:
+    """A text mention of the bot's account counts, one of somebody else's does not."""
+    own = [{"type": "text_mention", "offset": 0, "length": 6, "user": BOT}]
+    other = [{"type": "text_mention", "offset": 0, "length": 4, "user": LENA}]
+    assert (must(message("Helper hi", entities=own)).addressed, must(message("Helper hi", entities=own)).text) == (
+        True,
+        "hi",
+    )
+    assert (must(message("Lena hi", entities=other)).addressed, must(message("Lena hi", entities=other)).text) == (
+        False,
+        "Lena hi",
+    )
+
+
+def test_a_reply_to_the_bot_addresses_it_and_brings_the_quote() -> None:
+    """What the bot said before comes along as the quote."""
+    found = must(message("and on weekends?", reply_to_message=message("We open at nine.", **{"from": BOT})))
+    assert found.addressed
+    assert found.quote == Quote(author="Helper", text="We open at nine.")
+
+
+@pytest.mark.parametrize(
+    ("more", "addressed", "quote"),
+    [
+        ({"reply_to_message": message("old words")}, False, Quote("Lena Meyer", "old words")),
+        ({"reply_to_message": message(None, caption="a map")}, False, Quote("Lena Meyer", "a map")),
+        (
+            {"reply_to_message": message("old words"), "quote": {"text": "words", "position": 4}},
+            False,
+            Quote("Lena Meyer", "words"),
+        ),
+        ({"reply_to_message": message(None, photo=[FILE | {"width": 1, "height": 1}])}, False, None),
+        # The first message of a topic hangs at the note of its creation: nobody replied to the bot.
+        (
+            {
+                "reply_to_message": message(
+                    None, forum_topic_created={"name": "News", "icon_color": 1}, **{"from": BOT}
+                ),
+                "is_topic_message": True,
+                "message_thread_id": 3,
+            },
+            False,
+            None,
+        ),
+    ],
+)
+def test_replies_to_others_bring_their_quote_only(more: dict[str, Any], addressed: bool, quote: Quote | None) -> None:
+    """A reply to a person is not addressed to the bot, and quotes what was replied to."""
+    found = must(message("yes", **more))
+    assert (found.addressed, found.quote) == (addressed, quote)
+
+
+@pytest.mark.parametrize(
+    ("media", "attachment"),
+    [
+        (
+            {"document": FILE | {"file_name": "plan.pdf", "mime_type": "application/pdf"}},
+            Attachment("document", "plan.pdf", "application/pdf", 12, "F"),
+        ),
+        (
+            {"photo": [FILE | {"file_id": "s", "width": 9, "height": 9}, FILE | {"width": 90, "height": 90}]},
+            Attachment("image", "photo.jpg", "image/jpeg", 12, "F"),
+        ),
+        ({"voice": FILE | {"duration": 3}}, Attachment("voice", "voice.ogg", "audio/ogg", 12, "F")),
+        (
+            {"video": FILE | {"width": 1, "height": 1, "duration": 1, "file_name": "v.mp4", "mime_type": "video/mp4"}},
+            Attachment("other", "v.mp4", "video/mp4", 12, "F"),
+        ),
+        (
+            {"audio": FILE | {"duration": 1, "file_name": "a.mp3", "mime_type": "audio/mpeg"}},
+            Attachment("other", "a.mp3", "audio/mpeg", 12, "F"),
+        ),
+        ({"video_note": FILE | {"length": 1, "duration": 1}}, Attachment("other", "video note", "video/mp4", 12, "F")),
+        (
+            {
+                "sticker": FILE
+                | {
+                    "type": "regular",
+                    "width": 1,
+                    "height": 1,
+                    "is_animated": False,
+                    "is_video": False,
+                    "emoji": "😀",
+                }
+            },
+            Attachment("other", "sticker 😀", "", 12, "F"),
+        ),
+        (
+            {"animation": FILE | {"width": 1, "height": 1, "duration": 1}, "document": FILE},
+            Attachment("other", "other", "", 12, "F"),
+        ),
+    ],
+)
+def test_a_file_is_listed_and_its_caption_is_the_text(media: dict[str, Any], attachment: Attachment) -> None:
+    """Media come as one attachment each, not fetched, with the caption as what was said."""
+    caption = {"caption": "@helper_bot read this", "caption_entities": entities_of("@helper_bot read this")}
+    found = must(message(None, **media, **caption))
+    assert (found.text, found.addressed, found.attachments) == ("read this", True, (attachment,))
+    assert must(message(None, chat=PRIVATE, **media)).text == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "more", "unfinished"),
+    [
+        ("x" * 100, {}, False),
+        ("x" * 3999, {}, False),
+        ("x" * 4096, {}, True),
+        ("😀" * 2048, {}, True),
+        ("x", {"media_group_id": "g"}, True),
+        ("x", {"forward_origin": {"type": "user", "date": 1, "sender_user": LENA}}, True),
+    ],
+)
+def test_a_message_that_may_go_on_is_marked(said: str, more: dict[str, Any], unfinished: bool) -> None:
+    """At the size limit (in UTF-16 units), in a media group or forwarded: more may follow."""
+    assert must(message(said, **more)).looks_unfinished == unfinished
+
+
+def test_an_edit_is_the_same_message_of_another_kind() -> None:
+    """An edit keeps the identity of what was edited."""
+    found = must(message("better words", edit_date=1_700_000_100), "edited_message")
+    assert (found.kind, found.message_id, found.text) == (InboundKind.EDIT, "9", "better words")
+
+
+@pytest.mark.parametrize(("new", "reaction"), [([{"type": "emoji", "emoji": "👀"}], "👀"), ([], "")])
+def test_a_reaction_says_who_put_what_on_which_message(new: list[dict[str, str]], reaction: str) -> None:
+    """A reaction carries the message's id; an emoji that was taken away is empty."""
+    content = {"chat": GROUP, "message_id": 9, "date": 1, "user": LENA, "old_reaction": [], "new_reaction": new}
+    found = must(content, "message_reaction")
+    assert (found.kind, found.message_id, found.reaction, found.author.id, found.addressed) == (
+        InboundKind.REACTION,
+        "9",
+        reaction,
+        "501",
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "kind"),
+    [
+        ("left", "member", InboundKind.JOINED),
+        ("member", "left", InboundKind.LEFT),
+        ("administrator", "kicked", InboundKind.LEFT),
+        ("member", "administrator", None),
+    ],
+)
+def test_coming_and_going_of_the_bot_are_told(was: str, becomes: str, kind: InboundKind | None) -> None:
+    """The bot was added or removed; a change of its rights is neither."""
+    rights = dict.fromkeys(
+        [
+            "can_be_edited", "is_anonymous", "can_manage_chat", "can_delete_messages", "can_manage_video_chats",
+            "can_restrict_members", "can_promote_members", "can_change_info", "can_invite_users", "can_post_stories",
+            "can_edit_stories", "can_delete_stories", "can_send_welcome_messages",
+        ],
+        False,
+    )  # fmt: skip
+    content = {
+        "chat": GROUP,
+        "from": LENA,
+        "date": 1,
+        "old_chat_member": {"status": was, "user": BOT, "until_date": 0} | rights,
+        "new_chat_member": {"status": becomes, "user": BOT, "until_date": 0} | rights,
+    }
+    found = inbound(content, "my_chat_member")
+    assert (found.kind if found else None) == kind
+    assert found is None or found.message_id == "membership-77"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        message("from myself", **{"from": BOT}),
+        message(None, new_chat_members=[LENA]),
+        message(None, pinned_message=message("x")),
+        message(""),
+    ],
+)
+def test_own_messages_and_service_notes_are_dropped(content: dict[str, Any]) -> None:
+    """What the bot said itself, and what nobody said, is no message."""
+    assert inbound(content) is None
+
+
+def test_other_bots_are_marked_and_stand_in_accounts_are_not_bots() -> None:
+    """Another bot's message says so; an anonymous admin speaks as the group and is no bot."""
+    other = must(message("beep", **{"from": BOT | {"id": 43}}))
+    assert other.author.is_bot
+    anonymous = must(
+        message("hi", sender_chat=GROUP, **{"from": {"id": 1087968824, "is_bot": True, "first_name": "G"}})
+    )
+    assert anonymous.author == Author(id="-10001", name="Team")
+
+
+def outbound(text: str, external_id: str = "-10001/7", reply_to: str | None = None) -> OutboundMessage:
+    return OutboundMessage(ConversationKey("acme", "telegram", external_id), "t1", text, reply_to=reply_to)
+
+
+def test_a_reply_goes_to_its_topic_plain_and_without_previews() -> None:
+    """No parse mode, no link preview, and the first part alone hangs at the question."""
+    said = outbound("word " * 1000, reply_to="9")
+    calls = [convert.to_send(said, part) for part in convert.to_parts(said)]
+    assert [(c.chat_id, c.message_thread_id, c.parse_mode) for c in calls] == [(-10001, 7, None)] * 2
+    previews = [c.model_dump()["link_preview_options"] for c in calls]
+    assert [preview["is_disabled"] for preview in previews] == [True, True]
+    assert [c.reply_parameters and c.reply_parameters.message_id for c in calls] == [9, None]
+
+
+def test_parts_keep_their_token_however_often_they_are_rendered() -> None:
+    """Tokens tell parts, turns and kinds apart."""
+    tokens = [part.token for part in convert.to_parts(outbound("x" * 9000))]
+    assert tokens == ["t1.reply.0", "t1.reply.1", "t1.reply.2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "texts"),
+    [
+        ("", []),
+        (" \n\t ", []),
+        ("\u200b\u2060", []),
+        ("x" + " " * 5000 + "y", ["x" + " " * 4095, " " * 905 + "y"]),
+        ("\ud83d\ude00 \ud800", ["😀 \ufffd"]),
+    ],
+)
+def test_what_telegram_would_refuse_is_not_sent(text: str, texts: list[str]) -> None:
+    """Texts without anything visible have no parts; lone surrogates become U+FFFD."""
+    assert [part.text for part in convert.to_parts(outbound(text))] == texts
+
+
+def test_edits_typing_and_reactions_name_their_place() -> None:
+    """The other calls."""
+    said = outbound("better")
+    (part,) = convert.to_parts(said)
+    edit = convert.to_edit(said, part, Receipt("12"))
+    assert (edit.chat_id, edit.message_id, edit.text) == (-10001, 12, "better")
+    typing = convert.to_typing("-10001/7")
+    assert (typing.chat_id, typing.message_thread_id, typing.action) == (-10001, 7, "typing")
+    shown = [convert.to_reaction("501", "9", emoji).reaction for emoji in ("👀", "⏳", "✅", "")]
+    assert [[r.model_dump()["emoji"] for r in reaction or []] for reaction in shown] == [["👀"], ["👀"], ["👌"], []]
+
+
+@given(st.integers(-(2**52), 2**52), st.none() | st.integers(1, 2**31))
+def test_places_survive_the_way_out_and_back(chat: int, topic: int | None) -> None:
+    """The external id of a message leads back to its chat and topic."""
+    more: dict[str, Any] = {} if topic is None else {"message_thread_id": topic, "is_topic_message": True}
+    found = must(message(chat={"id": chat, "type": "supergroup", "title": "x"}, **more))
+    assert convert.to_place(found.external_id) == (chat, topic)
+
+
+def test_the_reply_hint_is_one_short_sentence_that_asks_for_an_acknowledgement() -> None:
+    """The hint for replies on Telegram."""
+    assert "acknowledgement" in convert.REPLY_HINT
+    assert convert.REPLY_HINT.count(".") == 1
