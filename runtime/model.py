@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import os
 import random
@@ -87,11 +88,27 @@ class _Target:
 
 
 _loading = threading.Lock()
+_warm = False
+_IMPORTED_BY_CALLS = (
+    "anyio._backends._asyncio",
+    "litellm.litellm_core_utils.default_encoding",
+    "litellm.llms.openai.openai",
+    "litellm.responses.mcp.litellm_proxy_mcp_handler",
+    "openai.resources.chat.completions",
+    "openai.resources.beta",
+    "openai.resources.embeddings",
+    "openai.resources.responses",
+)
 
 
 def load_litellm() -> Any:
     """LiteLLM, imported and silenced. Takes seconds the first time: call it in a thread."""
     with _loading:
+        # A proxy that the environment names is not for our own children on loopback.
+        for name in ("NO_PROXY", "no_proxy"):
+            hosts = [host for host in os.environ.get(name, "").split(",") if host]
+            if "127.0.0.1" not in hosts and "*" not in hosts:
+                os.environ[name] = ",".join([*hosts, "127.0.0.1"])
         # Without it the import asks the network for a price list.
         os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
         import litellm
@@ -106,7 +123,20 @@ def load_litellm() -> Any:
         for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "httpx", "openai"):
             # Its messages quote prompts and keys.
             logging.getLogger(name).setLevel(logging.CRITICAL)
+        _import_what_calls_import(litellm)
         return litellm
+
+
+def _import_what_calls_import(litellm: Any) -> None:
+    """Have LiteLLM import now, in this thread, what its first call would import in the event loop (0.6 s)."""
+    global _warm
+    if _warm:
+        return
+    for module in _IMPORTED_BY_CALLS:
+        with contextlib.suppress(ImportError):  # then the call itself will say what it misses
+            importlib.import_module(module)
+    litellm.completion(model="openai/none", messages=[{"role": "user", "content": "."}], mock_response=".", api_key="-")
+    _warm = True
 
 
 class Model:
@@ -206,7 +236,7 @@ class Model:
     async def _target(self, name: str | None) -> _Target:
         """How *name* is called; None is the local model. Raises `ModelUnavailable`, `ModelRefused`."""
         if name is not None:
-            return _Target(name, name, self._credentials(name))
+            return _Target(name, name, credentials(self._settings, name))
         shown_as = f"local/{MODEL_NAME}"
         if self._local is None:
             raise ModelRefused("no model is configured: set AGENT_RUNTIME_LLM_MODEL", why="not_found", model=shown_as)
@@ -216,20 +246,6 @@ class Model:
             raise ModelUnavailable(str(error), why="unreachable", model=shown_as, retryable=error.retryable) from error
         options = {"api_base": endpoint.base_url, "api_key": endpoint.api_key}
         return _Target(shown_as, f"openai/{endpoint.model}", options, local=True)
-
-    def _credentials(self, name: str) -> dict[str, Any]:
-        """The configured address and key, for models of the configured model's own provider only."""
-        settings = self._settings
-        if _provider(name) != _provider(settings.llm_model or ""):
-            return {}  # one provider's key is not another's to see
-        options: dict[str, Any] = {}
-        if settings.llm_api_base is not None:
-            options["api_base"] = settings.llm_api_base
-        if settings.llm_api_key is not None:
-            options["api_key"] = settings.llm_api_key.get_secret_value()
-        elif settings.llm_api_base is not None and _provider(name) == "openai":
-            options["api_key"] = "none"  # servers of one's own need none, but the client insists
-        return options
 
     async def _attempts(self, call: _Call, target: _Target, purpose: str) -> Completion:
         """One model, asked until it answers or there is no use. Raises `ModelFailed`."""
@@ -269,9 +285,10 @@ class Model:
         except Exception as error:  # noqa: BLE001 - LiteLLM's adapters let all kinds through; each gets its verdict
             if isinstance(error, _CallerFailed):
                 raise error.error from None
+            # "from None": the provider's words may quote the prompt, and tracebacks are logged.
             raise _CallFailed(
                 as_failure(error, target.shown_as, shown=call.shown), retry_after_seconds(error)
-            ) from error
+            ) from None
         return replace(completion, latency_ms=call.elapsed_ms(), attempts=call.attempts)
 
 
@@ -441,6 +458,20 @@ def _known_window(model: str) -> int:
     except Exception:  # noqa: BLE001 - it raises a bare Exception for every model it does not know
         found = None
     return int(found or DEFAULT_WINDOW_TOKENS)
+
+
+def credentials(settings: Settings, model: str) -> dict[str, Any]:
+    """The configured address and key as LiteLLM's arguments, for models of ``LLM_MODEL``'s own provider only."""
+    if _provider(model) != _provider(settings.llm_model or ""):
+        return {}  # one provider's key is not another's to see
+    options: dict[str, Any] = {}
+    if settings.llm_api_base is not None:
+        options["api_base"] = settings.llm_api_base
+    if settings.llm_api_key is not None:
+        options["api_key"] = settings.llm_api_key.get_secret_value()
+    elif settings.llm_api_base is not None and _provider(model) == "openai":
+        options["api_key"] = "none"  # servers of one's own need none, but the client insists
+    return options
 
 
 def _provider(model: str) -> str:

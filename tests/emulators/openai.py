@@ -14,7 +14,7 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from aiohttp import web
 
@@ -62,7 +62,8 @@ class FakeOpenAI:
         """Queue answers; the names of trouble are trouble, every other string is text."""
         for reply in replies:
             if isinstance(reply, str):
-                reply = Reply(trouble=reply) if reply in get_args(Trouble) else Reply(text=reply)
+                is_trouble = reply in get_args(Trouble)
+                reply = Reply(trouble=cast("Trouble", reply)) if is_trouble else Reply(text=reply)
             self.replies.append(reply)
 
     @property
