@@ -290,6 +290,8 @@ class OutboundMessage:
     sources: tuple[Source, ...] = ()
     degraded: tuple[Degraded, ...] = ()
     usage: Usage = field(default_factory=Usage)
+    error_code: str = ""
+    """For `apology`: the word by which programs know what went wrong, e.g. ``context_too_large``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,12 @@ class Pipeline:
         document: ContextDocument | None = await self.contexts.latest(key)
         if document is None:
             return None
-        return SummaryInput(text=document.text, turns=document.turns, version=document.version)
+        return SummaryInput(
+            text=document.text,
+            turns=document.turns,
+            version=document.version,
+            newest_turn_id=max(document.turn_ids, default=""),
+        )
 
     async def _tail(
         self, key: ConversationKey, budgets: Budgets, turn_id: str, history: Sequence[TailEntry] | None

@@ -97,6 +97,8 @@ class SummaryInput(_Strict):
     text: str
     turns: int = Field(ge=0)
     version: int = Field(ge=0)
+    newest_turn_id: str = ""
+    """The last turn that it was made of."""
 
 
 class RecalledTurn(_Strict):

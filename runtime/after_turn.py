@@ -1,0 +1,114 @@
+"""What is done with a turn once its reply is out: the context document, and recall."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import structlog
+
+from config.settings import Settings
+from grounding.documents.turns import Turns as TurnIndex
+from grounding.memory import extract, refresh
+from grounding.memory.contexts import ContextDocument, ContextDocuments
+from grounding.transcript.entry import Entry, EntryRole, Reach
+from grounding.transcript.log import Transcript
+from runtime.jobs import Job
+from runtime.model import Model
+from runtime.model_errors import ModelFailed
+
+_SEARCHED_ENTRIES = 64
+"""Newest log entries among which a turn's own are looked for."""
+_log = structlog.get_logger()
+
+
+class SummaryRefresh:
+    """Makes a conversation's context document anew when it is due.
+
+    With a configured model the model writes it; its answer is validated. Where no valid document exists
+    and the model cannot make one, or where the only model is the small local one (which cannot write
+    such a document), it is extracted. A failed refresh leaves a document that a model made as it is.
+    """
+
+    def __init__(self, settings: Settings, transcript: Transcript, contexts: ContextDocuments, model: Model) -> None:
+        self._settings = settings
+        self._transcript = transcript
+        self._contexts = contexts
+        self._model = model
+
+    async def __call__(self, job: Job) -> None:
+        settings = self._settings
+        reach = await self._transcript.reach(job.key)
+        current = await self._contexts.latest(job.key)
+        covered = Reach(current.turns, current.entries) if current else None
+        if not refresh.is_due(reach, covered, settings.llm_grounding_memory_summary_refresh_turns):
+            return
+        entries = await self._transcript.newest(
+            job.key, min(settings.llm_grounding_memory_summary_source_max_lines, _unread(reach, covered))
+        )
+        previous = current.text if current else ""
+        text, made_by = await self._text(previous, current, entries)
+        if text is None:
+            _log.warning("summary.kept", why=made_by, turns=current.turns if current else 0)
+            return
+        document = ContextDocument(
+            text=text,
+            version=(current.version if current else 0) + 1,
+            turns=reach.turns,
+            entries=reach.entries,
+            made_by="model" if made_by == "model" else "extraction",
+            at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            turn_ids=tuple(sorted({entry.turn_id for entry in entries})),
+        )
+        if await self._contexts.store(job.key, document):
+            _log.info("summary.refreshed", turns=reach.turns, version=document.version, made_by=document.made_by)
+
+    async def _text(
+        self, previous: str, current: ContextDocument | None, entries: list[Entry]
+    ) -> tuple[str | None, str]:
+        """The new document and who made it, or None and why the old one stays."""
+        settings = self._settings
+        items = settings.llm_grounding_memory_summary_max_items
+        extracted = extract.document(previous, entries, items)
+        if settings.llm_model is None:
+            return extracted, "extraction"
+        why = ""
+        try:
+            asked = refresh.plan(previous, entries, items, settings.llm_grounding_memory_summary_max_tokens)
+            completion = await self._model.complete(asked, purpose="summary")
+            verdict = refresh.accept(completion.text, previous, settings.context_document_max_bytes)
+            if isinstance(verdict, str):
+                return verdict, "model"
+            if isinstance(verdict, refresh.Unchanged):
+                return previous, "model"
+            why = verdict.why
+        except ModelFailed as error:
+            why = error.why
+        if current is None or current.made_by == "extraction":
+            return extracted, "extraction"
+        return None, why
+
+
+class RememberTurn:
+    """Makes a turn findable for later turns of its conversation."""
+
+    def __init__(self, transcript: Transcript, turns: TurnIndex) -> None:
+        self._transcript = transcript
+        self._turns = turns
+
+    async def __call__(self, job: Job) -> None:
+        newest = await self._transcript.newest(job.key, _SEARCHED_ENTRIES)
+        entries = [entry for entry in newest if entry.turn_id == job.turn_id and entry.role is not EntryRole.TOOL]
+        if not entries:
+            return
+        text = "\n".join(_line(entry) for entry in entries)
+        await self._turns.remember(job.key.scope, job.turn_id, text, datetime.fromisoformat(entries[0].at))
+
+
+def _unread(reach: Reach, covered: Reach | None) -> int:
+    """Log entries since the document was made; one more than none."""
+    return max(1, reach.entries - (covered.entries if covered else 0))
+
+
+def _line(entry: Entry) -> str:
+    speaker = "assistant" if entry.role is EntryRole.OUTBOUND else (entry.author or "user")
+    return f"{speaker}: {entry.text}"

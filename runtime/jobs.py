@@ -1,0 +1,146 @@
+"""Durable background work, off the reply's path: kept in Redis until done, once per (kind, scope, turn).
+
+Keys (owner ``jobs``, in the conversation's partition): ``queue`` a list of jobs, ``known`` one key per job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from connectors.message import (
+    PARTITIONS,
+    AgentRuntimeError,
+    ConversationKey,
+    StoreUnavailable,
+    partition_tag,
+    redis_key,
+)
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+_OWNER = "jobs"
+_KNOWN_SECONDS = 7 * 24 * 3600
+_SWEEP_SECONDS = 5.0
+MAX_ATTEMPTS = 3
+
+_ENQUEUE = """
+if not redis.call('SET', KEYS[1], '1', 'NX', 'EX', ARGV[1]) then return 0 end
+redis.call('RPUSH', KEYS[2], ARGV[2])
+return 1
+"""
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One piece of work: what, for which conversation, after which turn."""
+
+    kind: str
+    key: ConversationKey
+    turn_id: str
+
+    def packed(self) -> str:
+        fields = {"v": 1, "kind": self.kind, "key": self.key.encoded, "turn": self.turn_id}
+        return json.dumps(fields, sort_keys=True)
+
+    @classmethod
+    def unpacked(cls, text: str) -> Job:
+        fields = json.loads(text)
+        return cls(fields["kind"], ConversationKey.decode(fields["key"]), fields["turn"])
+
+
+Handler = Callable[[Job], Awaitable[None]]
+
+
+class Jobs:
+    """The queue and its runner; *handlers* by kind. One process runs it at a time."""
+
+    def __init__(self, redis: Redis, handlers: Mapping[str, Handler], concurrency: int = 2) -> None:
+        self._redis = redis
+        self._handlers = handlers
+        self._enqueue = redis.register_script(_ENQUEUE)
+        self._wake = asyncio.Event()
+        self._waiting: set[int] = set(range(PARTITIONS))
+        self._slots = asyncio.Semaphore(concurrency)
+
+    async def enqueue(self, job: Job) -> bool:
+        """Keep *job* until it is done; False if it was enqueued before."""
+        added = await self._enqueue(
+            keys=[
+                redis_key(_OWNER, job.key.tag, "known", job.kind, job.key.encoded, job.turn_id),
+                redis_key(_OWNER, job.key.tag, "queue"),
+            ],
+            args=[_KNOWN_SECONDS, job.packed()],
+        )
+        if added:
+            self._waiting.add(job.key.partition)
+            self._wake.set()
+        return bool(added)
+
+    async def run(self) -> None:
+        """Do what is enqueued until cancelled: in order within a partition, partitions side by side."""
+        async with asyncio.TaskGroup() as running:
+            busy: set[int] = set()
+            while True:
+                for partition in self._waiting - busy:
+                    self._waiting.discard(partition)
+                    busy.add(partition)
+                    running.create_task(self._drain(partition, busy))
+                self._wake.clear()
+                await self._wake.wait()
+
+    async def idle(self) -> None:
+        """Wait until everything that is enqueued was done or given up; for tests and orderly stops."""
+        while self._waiting or await self._anything_queued():  # noqa: ASYNC110 - other processes may do the work
+            await asyncio.sleep(0.02)
+
+    async def _anything_queued(self) -> bool:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for partition in range(PARTITIONS):
+                pipe.llen(redis_key(_OWNER, partition_tag(partition), "queue"))
+            return any(await pipe.execute())
+
+    async def _drain(self, partition: int, busy: set[int]) -> None:
+        queue = redis_key(_OWNER, partition_tag(partition), "queue")
+        try:
+            while True:
+                first: Any = await self._redis.lindex(queue, 0)
+                if first is None:
+                    return
+                async with self._slots:
+                    await self._do(Job.unpacked(first))
+                await self._redis.lpop(queue)
+        except StoreUnavailable:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            self._waiting.add(partition)
+        finally:
+            busy.discard(partition)
+            self._wake.set()
+
+    async def _do(self, job: Job) -> None:
+        """Run *job*; a failure is tried again, then given up and said aloud."""
+        with structlog.contextvars.bound_contextvars(
+            workspace_id=job.key.workspace_id, context_id=job.key.context_id, turn_id=job.turn_id
+        ):
+            for attempt in range(1, MAX_ATTEMPTS + 1):
+                try:
+                    await self._handlers[job.kind](job)
+                except StoreUnavailable:
+                    raise
+                except AgentRuntimeError as error:
+                    _log.warning("job.failed", kind=job.kind, attempt=attempt, why=str(error))
+                    if not error.retryable:
+                        return
+                except Exception:  # noqa: BLE001 - one broken job must not stop the others; it is logged whole
+                    _log.exception("job.failed", kind=job.kind, attempt=attempt)
+                    return
+                else:
+                    return
+                await asyncio.sleep(0.2 * 2**attempt)

@@ -1,0 +1,132 @@
+"""What went into each turn, kept so that it can be explained, and its prompt rebuilt byte for byte.
+
+Keys (owner ``manifests``, under the workspace's tag): ``turn`` one string per turn, ``index`` a sorted
+set of turn ids. Kept are the newest `KEPT_TURNS` of a workspace, for `KEPT_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from connectors.message import AgentRuntimeError, Scope, redis_key
+from grounding.blocks import Prompt
+from grounding.run_context import RunContext
+from runtime.stored import pack, unpack
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+_OWNER = "manifests"
+_VERSION = 1
+KEPT_TURNS = 10_000
+KEPT_SECONDS = 30 * 24 * 3600
+
+
+class UnknownTurn(AgentRuntimeError):
+    """There is no manifest of that turn in that workspace (any more)."""
+
+    user_text = "I do not know that turn any more."
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A turn's record. ``prompt_sha256`` is the digest of the messages as they were sent; ``blocks``
+    what `grounding.blocks.Block` knows of each, without its text; ``outcome`` what came of the turn."""
+
+    turn_id: str
+    at: str
+    context: RunContext
+    prompt_sha256: str
+    prefix_digest: str
+    tokens_total: int
+    blocks: tuple[dict[str, Any], ...]
+    outcome: dict[str, Any]
+
+
+def block_rows(prompt: Prompt) -> list[dict[str, Any]]:
+    """The blocks of *prompt* as the HTTP interface shows them."""
+    return [
+        {
+            "name": block.name,
+            "tokens": block.tokens,
+            "budget": block.budget,
+            "used": block.used,
+            "sha256": block.sha256,
+            "why": block.why,
+        }
+        for block in prompt.blocks
+    ]
+
+
+class Manifests:
+    """The manifests of all workspaces. Raises `connectors.message.StoreUnavailable` throughout."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    async def keep(self, context: RunContext, prompt: Prompt, at: str, outcome: dict[str, Any]) -> None:
+        """Store what went into a turn and what came of it; the oldest beyond the limit are dropped."""
+        scope = Scope(context.workspace_id)
+        packed = pack(
+            _VERSION,
+            at=at,
+            context=context.model_dump(mode="json"),
+            prompt_sha256=prompt.sha256,
+            prefix_digest=prompt.prefix_digest,
+            tokens_total=prompt.tokens_total,
+            blocks=block_rows(prompt),
+            outcome=outcome,
+        )
+        compressed = base64.b85encode(zlib.compress(packed.encode(), 1)).decode()
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.set(self._key(scope, "turn", context.turn_id), compressed, ex=KEPT_SECONDS)
+            # Turn ids sort by time, so that equal scores list them in order.
+            pipe.zadd(self._key(scope, "index"), {context.turn_id: 0})
+            pipe.zremrangebyrank(self._key(scope, "index"), 0, -KEPT_TURNS - 1)
+            await pipe.execute()
+
+    async def get(self, scope: Scope, turn_id: str) -> Manifest:
+        """The manifest of a turn. Raises `UnknownTurn` and `runtime.stored.NewerFormat`."""
+        stored: Any = await self._redis.get(self._key(scope, "turn", turn_id))
+        if stored is None:
+            raise UnknownTurn(f"no turn {turn_id!r} is known in workspace {scope.workspace_id!r}")
+        fields = unpack(zlib.decompress(base64.b85decode(stored)).decode(), _VERSION, "a turn's manifest")
+        context = RunContext.model_validate_json(json.dumps(fields["context"]))
+        return Manifest(
+            turn_id=turn_id,
+            at=fields["at"],
+            context=context,
+            prompt_sha256=fields["prompt_sha256"],
+            prefix_digest=fields["prefix_digest"],
+            tokens_total=fields["tokens_total"],
+            blocks=tuple(fields["blocks"]),
+            outcome=fields["outcome"],
+        )
+
+    async def newest(self, scope: Scope, limit: int, before: str = "") -> list[Manifest]:
+        """At most *limit* manifests, the newest first, of turns before *before* where that is given."""
+        end = f"({before}" if before else "+"
+        ids: Any = await self._redis.zrange(
+            self._key(scope, "index"),
+            end,
+            "-",
+            desc=True,
+            bylex=True,
+            offset=0,
+            num=limit,
+        )
+        found = []
+        for turn_id in ids:
+            try:
+                found.append(await self.get(scope, turn_id))
+            except UnknownTurn:  # outlived its time; the index is trimmed by count
+                continue
+        return found
+
+    @staticmethod
+    def _key(scope: Scope, *parts: str) -> str:
+        return redis_key(_OWNER, scope.tag, *parts)

@@ -1,0 +1,163 @@
+"""Delivers what the runtime says, part by part, and keeps what became of each part.
+
+Keys (owner ``outbox``, in the conversation's partition): ``turn`` one hash per turn: the message and,
+for each part, ``sending`` from before the call to the platform until its receipt is known, then
+``sent:<platform's message id>``. A turn that is delivered again starts where it stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Literal
+
+import structlog
+from pydantic import TypeAdapter
+
+from connectors.connector import Connector, SendFailed, ShowsTyping, StreamsText
+from connectors.message import (
+    AgentRuntimeError,
+    ConversationKey,
+    OutboundMessage,
+    OutboundPart,
+    Receipt,
+    redis_key,
+)
+from runtime.identifiers import new_turn_id
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+_OWNER = "outbox"
+_KEPT_SECONDS = 7 * 24 * 3600
+_SEND_ATTEMPTS = 5
+_BACKOFF_SECONDS = 0.5
+_MAX_WAIT_SECONDS = 30.0
+_SENT = "sent:"
+_SENDING = "sending"
+_AMBIGUOUS = "ambiguous"
+_MESSAGE = TypeAdapter(OutboundMessage)
+_log = structlog.get_logger()
+
+
+class NoConnector(AgentRuntimeError):
+    """There is no connector of that name in this process."""
+
+    user_text = "I have no way to answer here."
+
+
+class Outbox:
+    """Everything that leaves. Needs the process's *connectors* by name."""
+
+    def __init__(self, redis: Redis, connectors: Mapping[str, Connector], ambiguous: Literal["skip", "resend"]) -> None:
+        self._redis = redis
+        self._connectors = connectors
+        self._ambiguous = ambiguous
+
+    async def load(self, key: ConversationKey, turn_id: str) -> OutboundMessage | None:
+        """The stored reply of a turn, if it has come that far."""
+        stored: Any = await self._redis.hget(self._key(key, turn_id), "message")
+        return _MESSAGE.validate_json(stored) if stored else None
+
+    async def deliver(self, message: OutboundMessage) -> int:
+        """Send *message*, or what of it was not sent yet; how many parts it has.
+
+        Each part's state is stored before it is sent. Raises `SendFailed` when a part is refused for
+        good, `NoConnector`, and `connectors.message.StoreUnavailable`.
+        """
+        connector = self._connectors.get(message.key.connector)
+        if connector is None:
+            raise NoConnector(f"no connector {message.key.connector!r} runs in this process")
+        parts = connector.render(message)
+        states = await self._keep(message)
+        for part in parts:
+            state = states.get(f"part:{part.index}", "")
+            if state.startswith(_SENT) or state == _AMBIGUOUS:
+                continue
+            if state == _SENDING and self._ambiguous == "skip":
+                # The process died between the call and its receipt: nobody can know.
+                await self._mark(message, part, _AMBIGUOUS)
+                continue
+            await self._mark(message, part, _SENDING)
+            receipt = await self._send(connector, message, part)
+            await self._mark(message, part, _AMBIGUOUS if receipt is None else _SENT + receipt.message_id)
+        _log.info("reply.delivered", parts=len(parts), kind=message.kind)
+        return len(parts)
+
+    async def notice(self, key: ConversationKey, text: str, answers: tuple[str, ...] = ()) -> None:
+        """Tell people something that is no turn; lost if the platform refuses it."""
+        message = OutboundMessage(key, new_turn_id(), text, kind="notice", answers=answers)
+        try:
+            await self.deliver(message)
+        except (SendFailed, NoConnector) as error:
+            _log.warning("notice.lost", why=str(error))
+
+    def is_watched(self, key: ConversationKey, answers: tuple[str, ...]) -> bool:
+        """Whether anybody sees the reply to *answers* while it is written."""
+        connector = self._connectors.get(key.connector)
+        return isinstance(connector, StreamsText) and connector.is_watched(answers)
+
+    async def stream(self, key: ConversationKey, answers: tuple[str, ...], delta: str) -> None:
+        """Show a piece of a reply that is being written, where the platform can."""
+        connector = self._connectors.get(key.connector)
+        if isinstance(connector, StreamsText):
+            await connector.stream(key, answers, delta)
+
+    @asynccontextmanager
+    async def typing(self, key: ConversationKey) -> AsyncIterator[None]:
+        """Keep the sign of an answer on its way alive while the body runs."""
+        connector = self._connectors.get(key.connector)
+        if not isinstance(connector, ShowsTyping):
+            yield
+            return
+        # Not in a TaskGroup: that would wrap what the body raises. This block owns the task and ends it.
+        sign = asyncio.create_task(_keep_typing(connector, key))
+        try:
+            yield
+        finally:
+            sign.cancel()
+            with suppress(asyncio.CancelledError):
+                await sign
+
+    async def _keep(self, message: OutboundMessage) -> dict[str, str]:
+        name = self._key(message.key, message.turn_id)
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.hset(name, mapping={"v": "1", "message": _MESSAGE.dump_json(message).decode()})
+            pipe.expire(name, _KEPT_SECONDS)
+            pipe.hgetall(name)
+            _, _, states = await pipe.execute()
+        return dict(states)
+
+    async def _mark(self, message: OutboundMessage, part: OutboundPart, state: str) -> None:
+        field = f"part:{part.index}"
+        await self._redis.hset(self._key(message.key, message.turn_id), mapping={field: state})
+
+    async def _send(self, connector: Connector, message: OutboundMessage, part: OutboundPart) -> Receipt | None:
+        """The receipt; None where the outcome is unknown and the part is not to be sent again."""
+        for attempt in range(1, _SEND_ATTEMPTS + 1):
+            try:
+                return await connector.send(message, part)
+            except SendFailed as error:
+                if error.ambiguous and self._ambiguous == "skip":
+                    _log.warning("reply.ambiguous", part=part.index, why=str(error))
+                    return None
+                if attempt == _SEND_ATTEMPTS or not (error.retryable or error.ambiguous):
+                    raise
+                wait = error.retry_after_seconds or random.uniform(0, _BACKOFF_SECONDS * 2**attempt)  # noqa: S311
+                _log.info(
+                    "reply.retried", part=part.index, attempt=attempt, why=str(error), wait_seconds=round(wait, 2)
+                )
+                await asyncio.sleep(min(wait, _MAX_WAIT_SECONDS))
+        raise AssertionError("the loop returns or raises")
+
+    @staticmethod
+    def _key(key: ConversationKey, turn_id: str) -> str:
+        return redis_key(_OWNER, key.tag, "turn", key.encoded, turn_id)
+
+
+async def _keep_typing(connector: ShowsTyping, key: ConversationKey) -> None:
+    while True:
+        await connector.typing(key)
+        await asyncio.sleep(connector.typing_lasts_seconds)
