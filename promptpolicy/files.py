@@ -123,14 +123,14 @@ class FilingPublisher(Publisher):
 
     async def _import(self, home: Place, done: Imported) -> None:
         async with self._lock:
+            newest = (await self.directives.snapshot(home)).versions
             try:
-                walk = await asyncio.to_thread(self._tree.walk, home)
+                walk = await asyncio.to_thread(self._tree.walk, home, newest)
             except (OSError, UnreadableRecord) as error:
                 self._reject(Refusal(home, self._tree.relative_folder(home), str(error)), done)
                 return
             for refusal in walk.refusals:
                 self._reject(refusal, done)
-            newest = (await self.directives.snapshot(home)).versions
             record = dict(walk.record)
             pending = []
             for slot in sorted({*walk.files, *newest}, key=lambda slot: slot.encoded):

@@ -42,7 +42,8 @@ class Publisher:
 
     *count* counts tokens as `policy.compose` does; *max_tokens* is ``POLICY_MAX_TOKENS``. All methods
     that change something raise `InvalidDirective`, `PolicyTooLarge`, `VersionMoved` (a 409 over HTTP),
-    `PublishContended` and `StoreUnavailable`; in each case nothing was changed.
+    `PublishContended`, after which nothing was changed, and `StoreUnavailable`, after which only the
+    history can tell.
 
     The cap is checked and the version written in one step against everything under the slot's hash
     tag. Only a directive of everywhere and one of a workspace that are published in the same instant

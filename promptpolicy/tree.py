@@ -15,6 +15,7 @@ import json
 import os
 import stat
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,22 +102,17 @@ class DirectiveTree:
                     continue  # whatever keeps a folder there, it is no workspace
         return homes
 
-    def walk(self, home: Place) -> Walk:
-        """All files of *home* and, for a workspace, of its contexts. Raises `UnreadableRecord`."""
+    def walk(self, home: Place, known: Iterable[Slot]) -> Walk:
+        """All files of *home* and, for a workspace, of its contexts. Raises `UnreadableRecord`.
+
+        Each of the *known* slots is looked at by itself too: where its folder may not be entered its
+        file is unreadable, and not gone.
+        """
         walk = Walk({}, [], self.read_record(home))
         self._walk_place(home, walk)
-        if home.scope is None:
-            return walk
-        contexts = self._folder(home) / "contexts"
-        if not self._may_enter(contexts, home, walk):
-            return walk
-        for folder in self._entries(contexts):
-            try:
-                place = Place(Scope(home.scope.workspace_id, decode_id(folder.name)))
-            except InvalidDirective as error:
-                walk.refusals.append(Refusal(home, self._relative(folder), str(error)))
-                continue
-            self._walk_place(place, walk)
+        if home.scope is not None:
+            self._walk_contexts(home, home.scope.workspace_id, walk)
+        self._look_at([slot for slot in known if slot not in walk.files], walk)
         return walk
 
     def find(self, slot: Slot) -> Found | None:
@@ -192,6 +188,18 @@ class DirectiveTree:
         """The file of *slot*, under DATA_DIR."""
         return self._relative(self._path(slot))
 
+    def _walk_contexts(self, home: Place, workspace_id: str, walk: Walk) -> None:
+        contexts = self._folder(home) / "contexts"
+        if not self._may_enter(contexts, home, walk):
+            return
+        for folder in self._entries(contexts):
+            try:
+                place = Place(Scope(workspace_id, decode_id(folder.name)))
+            except InvalidDirective as error:
+                walk.refusals.append(Refusal(home, self._relative(folder), str(error)))
+                continue
+            self._walk_place(place, walk)
+
     def _walk_place(self, place: Place, walk: Walk) -> None:
         folder = self._folder(place)
         if not self._may_enter(folder, place, walk):
@@ -206,6 +214,9 @@ class DirectiveTree:
                     slots.append(Slot(place, Kind.SKILL, path.stem))
                 except InvalidDirective as error:
                     walk.refusals.append(Refusal(place, self._relative(path), str(error)))
+        self._look_at(slots, walk)
+
+    def _look_at(self, slots: Iterable[Slot], walk: Walk) -> None:
         for slot in slots:
             found = self.find(slot)
             if found is not None:
@@ -260,10 +271,15 @@ def _read(path: Path, limit: int | None = DIRECTIVE_MAX_BYTES) -> bytes:
         if error.errno == errno.ELOOP:
             raise _Refused("the file is a link, and links are not followed") from error
         raise _Refused(f"the file cannot be read: {os.strerror(error.errno or 0)}") from error
-    with open(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise _Refused("it is no plain file")
-        raw = file.read() if limit is None else file.read(limit + 1)
+        with open(descriptor, "rb", closefd=False) as file:
+            raw = file.read() if limit is None else file.read(limit + 1)
+    except OSError as error:
+        raise _Refused(f"the file cannot be read: {os.strerror(error.errno or 0)}") from error
+    finally:
+        os.close(descriptor)
     if limit is not None and len(raw) > limit:
         raise _Refused(f"the file has more than {limit} bytes")
     return raw

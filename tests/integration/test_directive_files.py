@@ -1,0 +1,404 @@
+"""Directives and their files under DATA_DIR, with a real Redis and a real disk."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+
+from connectors.message import Scope, encode_id
+from promptpolicy.directives import Directives
+from promptpolicy.files import FilingPublisher, Step, decide
+from promptpolicy.policy import PolicyTooLarge
+from promptpolicy.publishing import Publisher, VersionMoved
+from promptpolicy.slot import EVERYWHERE, Kind, Place, Slot
+from promptpolicy.tree import DirectiveTree
+
+ACME = Scope("acme")
+ROOM = Scope("acme", "telegram:-10001/7")
+SYSTEM = Slot(Place(ACME), Kind.SYSTEM)
+REFUNDS = Slot(Place(ROOM), Kind.SKILL, "refunds")
+LENA = "telegram:77"
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspaces" / "acme" / "context"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def publisher(redis: Redis, tmp_path: Path) -> FilingPublisher:
+    return FilingPublisher(Directives(redis, timeout_seconds=5), words, 400, DirectiveTree(tmp_path))
+
+
+async def texts(publisher: Publisher, scope: Scope) -> list[str]:
+    return [directive.text for directive in await publisher.directives.load(scope)]
+
+
+def put(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def rejected(events: list[Any]) -> list[tuple[str, str]]:
+    return [(one["path"], one["why"]) for one in events if one["event"] == "directive.rejected"]
+
+
+async def test_files_of_every_place_become_directives(
+    publisher: FilingPublisher, tmp_path: Path, context: Path
+) -> None:
+    put(tmp_path / "global" / "SYSTEM_PROMPT.md", "everywhere\n")
+    put(tmp_path / "global" / "skills" / "refunds.md", "global refunds\n")
+    put(context / "SYSTEM_PROMPT.md", "\ufeffworkspace\r\nrule\r\n")
+    put(context / "SOUL.md", "calm")
+    room = context / "contexts" / encode_id(ROOM.context_id or "")
+    put(room / "SOUL.md", "cheerful")
+    put(room / "skills" / "refunds.md", "room refunds")
+    done = await publisher.import_all()
+    assert len(done.published) == 6
+    assert done.rejected == {}
+    assert set(await texts(publisher, ACME)) == {"everywhere", "global refunds", "calm", "workspace\nrule"}
+    assert {"cheerful", "room refunds"} <= set(await texts(publisher, ROOM))
+    version = await publisher.directives.version(SYSTEM, 1)
+    assert (version.author, version.origin) == ("file", "file")
+
+
+async def test_a_second_import_changes_nothing(publisher: FilingPublisher, context: Path) -> None:
+    put(context / "SOUL.md", "calm\n")
+    await publisher.import_all()
+    before = {path: path.stat().st_mtime_ns for path in context.rglob("*")}
+    with capture_logs() as events:
+        done = await publisher.import_all()
+    assert (done.published, done.copied, done.cleared, events) == ([], [], [], [])
+    assert {path: path.stat().st_mtime_ns for path in context.rglob("*")} == before
+
+
+async def test_an_edited_file_becomes_the_next_version(publisher: FilingPublisher, context: Path) -> None:
+    path = put(context / "SOUL.md", "calm\n")
+    await publisher.import_workspace(ACME)
+    path.write_text("lively\n")
+    await publisher.import_workspace(ACME)
+    history = await publisher.directives.history(Slot(Place(ACME), Kind.SOUL))
+    assert [one.text for one in history] == ["lively", "calm"]
+
+
+async def test_what_is_published_is_written_to_its_file_and_not_imported_again(
+    publisher: FilingPublisher, context: Path
+) -> None:
+    await publisher.publish(SYSTEM, "by command", author=LENA, origin="command")
+    await publisher.publish(REFUNDS, "the way", author=LENA, origin="api")
+    assert (context / "SYSTEM_PROMPT.md").read_text() == "by command\n"
+    assert (context / "contexts" / "telegram%3A-10001%2F7" / "skills" / "refunds.md").read_text() == "the way\n"
+    done = await publisher.import_all()
+    assert (done.published, done.copied) == ([], [])
+    await publisher.rollback(SYSTEM, 1, author=LENA, origin="command")
+    assert [one.version for one in await publisher.directives.history(SYSTEM)] == [1]
+
+
+async def test_a_rollback_and_a_clearing_keep_the_file_in_step(publisher: FilingPublisher, context: Path) -> None:
+    for text in ("one", "two"):
+        await publisher.publish(SYSTEM, text, author=LENA, origin="command")
+    await publisher.rollback(SYSTEM, 1, author=LENA, origin="command")
+    assert (context / "SYSTEM_PROMPT.md").read_text() == "one\n"
+    await publisher.clear(SYSTEM, author=LENA, origin="command")
+    assert not (context / "SYSTEM_PROMPT.md").exists()
+    await publisher.import_all()
+    assert [one.text for one in await publisher.directives.history(SYSTEM)] == [None, "one", "two", "one"]
+
+
+async def test_a_deleted_file_is_a_clearing_in_the_history(publisher: FilingPublisher, context: Path) -> None:
+    path = put(context / "SYSTEM_PROMPT.md", "rule")
+    await publisher.import_all()
+    path.unlink()
+    with capture_logs() as events:
+        done = await publisher.import_all()
+    assert done.cleared == [SYSTEM]
+    assert [(one["event"], one["cleared"], one["author"]) for one in events] == [("directive.changed", True, "file")]
+    assert await texts(publisher, ACME) == []
+    assert (await publisher.rollback(SYSTEM, 1, author=LENA, origin="command")).text == "rule"
+    assert path.read_text() == "rule\n"
+
+
+async def test_an_empty_disk_clears_nothing_and_is_filled(
+    redis: Redis, publisher: FilingPublisher, tmp_path: Path
+) -> None:
+    await publisher.publish(SYSTEM, "rule", author=LENA, origin="command")
+    elsewhere = tmp_path / "new disk"
+    elsewhere.mkdir()
+    moved = FilingPublisher(publisher.directives, words, 400, DirectiveTree(elsewhere))
+    done = await moved.import_all()
+    assert (done.cleared, done.copied) == ([], [SYSTEM])
+    assert (elsewhere / "workspaces" / "acme" / "context" / "SYSTEM_PROMPT.md").read_text() == "rule\n"
+
+
+async def test_a_lost_store_is_filled_from_the_files(redis: Redis, publisher: FilingPublisher, context: Path) -> None:
+    for text in ("one", "two"):
+        await publisher.publish(SYSTEM, text, author=LENA, origin="command")
+    await redis.flushall()
+    done = await publisher.import_all()
+    assert done.published == [SYSTEM]
+    assert await texts(publisher, ACME) == ["two"]
+    assert (await publisher.import_all()).published == []
+
+
+async def test_what_another_process_published_is_copied_by_the_next_import(
+    redis: Redis, publisher: FilingPublisher, context: Path
+) -> None:
+    await publisher.publish(SYSTEM, "mine", author=LENA, origin="command")
+    other = Publisher(Directives(redis, timeout_seconds=5), words, 400)
+    await other.publish(SYSTEM, "theirs", author=LENA, origin="api")
+    done = await publisher.import_all()
+    assert (done.published, done.copied) == ([], [SYSTEM])
+    assert (context / "SYSTEM_PROMPT.md").read_text() == "theirs\n"
+    await other.clear(SYSTEM, author=LENA, origin="api")
+    await publisher.import_all()
+    assert not (context / "SYSTEM_PROMPT.md").exists()
+
+
+async def test_an_edit_that_was_not_imported_yet_is_a_version_before_the_command(
+    publisher: FilingPublisher, context: Path
+) -> None:
+    await publisher.publish(SYSTEM, "one", author=LENA, origin="command")
+    (context / "SYSTEM_PROMPT.md").write_text("edited by hand\n")
+    with pytest.raises(VersionMoved):
+        await publisher.publish(SYSTEM, "two", author=LENA, origin="api", expected_version=1)
+    (context / "SYSTEM_PROMPT.md").write_text("edited again\n")
+    await publisher.publish(SYSTEM, "three", author=LENA, origin="command")
+    history = await publisher.directives.history(SYSTEM)
+    assert [one.text for one in history] == ["three", "edited again", "edited by hand", "one"]
+    assert (context / "SYSTEM_PROMPT.md").read_text() == "three\n"
+
+
+def link(path: Path) -> None:
+    target = put(path.with_name("target.txt"), "from afar")
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
+def pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def folder(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+BAD_FILES: list[tuple[Any, str]] = [
+    (lambda path: path.write_bytes(b"\xff\xfe\x00"), "not UTF-8"),
+    (lambda path: path.write_bytes(b"PK\x03\x04\x00"), "control character U+0003"),
+    (lambda path: path.write_bytes(b""), "empty"),
+    (lambda path: path.write_bytes(b"x" * 300_000), "more than 262144 bytes"),
+    (lambda path: path.write_text("word " * 400), "more than POLICY_MAX_TOKENS 400"),
+    (link, "links are not followed"),
+    (pipe, "no plain file"),
+    (folder, "no plain file"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "why"), BAD_FILES)
+async def test_a_bad_file_is_named_once_and_the_last_good_version_stays(
+    publisher: FilingPublisher, context: Path, spoil: Any, why: str
+) -> None:
+    path = put(context / "SYSTEM_PROMPT.md", "good")
+    put(context / "SOUL.md", "calm")
+    await publisher.import_all()
+    spoil(path)
+    with capture_logs() as events:
+        done = await publisher.import_all()
+        await publisher.import_all()
+    [(where, said)] = rejected(events)
+    assert where == "workspaces/acme/context/SYSTEM_PROMPT.md"
+    assert why in said
+    assert list(done.rejected) == [where]
+    assert await texts(publisher, ACME) == ["calm", "good"]
+
+
+@pytest.mark.parametrize(("spoil", "why"), BAD_FILES)
+async def test_a_command_sets_a_bad_file_aside(publisher: FilingPublisher, context: Path, spoil: Any, why: str) -> None:
+    path = put(context / "SYSTEM_PROMPT.md", "good")
+    await publisher.import_all()
+    spoil(path)
+    with capture_logs() as events:
+        await publisher.publish(SYSTEM, "better", author=LENA, origin="command")
+    [(_, said)] = rejected(events)
+    assert why in said
+    assert path.read_text() == "better\n"
+    assert not path.is_symlink()
+    assert os.path.lexists(context / "SYSTEM_PROMPT.md.rejected")
+    done = await publisher.import_all()
+    assert (done.published, done.rejected) == ([], {})
+
+
+async def test_a_mended_file_that_spoils_again_is_named_again(publisher: FilingPublisher, context: Path) -> None:
+    path = put(context / "SOUL.md", "")
+    with capture_logs() as events:
+        await publisher.import_all()
+        path.write_text("calm")
+        await publisher.import_all()
+        path.write_text("")
+        await publisher.import_all()
+    assert len(rejected(events)) == 2
+
+
+async def test_names_that_fill_no_slot_are_named_and_others_ignored(publisher: FilingPublisher, context: Path) -> None:
+    for name in ("Refunds.md", "a b.md", "notes.txt", ".refunds.md.swp", "..md"):
+        put(context / "skills" / name, "text")
+    put(context / "README.md", "about this folder")
+    put(context / "contexts" / "telegram:1" / "SOUL.md", "colon in a folder's name")
+    done = await publisher.import_all()
+    assert sorted(done.rejected) == [
+        "workspaces/acme/context/contexts/telegram:1",
+        "workspaces/acme/context/skills/Refunds.md",
+        "workspaces/acme/context/skills/a b.md",
+    ]
+    assert done.published == []
+
+
+@pytest.mark.parametrize("part", ["skills", "contexts", "contexts/telegram%3A1", "."])
+async def test_folders_that_are_links_are_not_entered(
+    publisher: FilingPublisher, context: Path, tmp_path: Path, part: str
+) -> None:
+    outside = tmp_path / "outside"
+    for path in ("SOUL.md", "skills/s.md", "s.md", "telegram%3A1/SOUL.md"):
+        put(outside / path, "not ours")
+    if part == ".":
+        context.rmdir()
+    (context / part).parent.mkdir(parents=True, exist_ok=True)
+    (context / part).symlink_to(outside)
+    done = await publisher.import_all()
+    assert done.published == []
+    assert [why for why in done.rejected.values() if "link" in why]
+
+
+@pytest.mark.parametrize("swap", ["link", "file", "gone"])
+async def test_a_folder_that_can_no_longer_be_read_clears_nothing_and_one_that_is_gone_does(
+    publisher: FilingPublisher, context: Path, tmp_path: Path, swap: str
+) -> None:
+    await publisher.publish(REFUNDS, "the way", author=LENA, origin="command")
+    skills = context / "contexts" / "telegram%3A-10001%2F7" / "skills"
+    skills.rename(tmp_path / "aside")
+    if swap == "link":
+        skills.symlink_to(tmp_path / "aside")
+    if swap == "file":
+        skills.write_text("no folder")
+    done = await publisher.import_all()
+    assert await texts(publisher, ROOM) == ([] if swap == "gone" else ["the way"])
+    assert done.cleared == ([REFUNDS] if swap == "gone" else [])
+    assert bool(done.rejected) == (swap != "gone")
+
+
+async def test_nothing_is_written_through_a_link(publisher: FilingPublisher, context: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (context / "skills").symlink_to(outside)
+    with capture_logs() as events:
+        version = await publisher.publish(
+            Slot(Place(ACME), Kind.SKILL, "refunds"), "the way", author=LENA, origin="command"
+        )
+    assert version.version == 1
+    assert list(outside.iterdir()) == []
+    assert "directive.copy_failed" in [one["event"] for one in events]
+
+
+async def test_a_copy_that_could_not_be_written_is_made_up_for(
+    publisher: FilingPublisher, context: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    await publisher.publish(SYSTEM, "one", author=LENA, origin="command")
+    with monkeypatch.context() as patch, capture_logs() as events:
+        patch.setattr(DirectiveTree, "write", full)
+        await publisher.publish(SYSTEM, "two", author=LENA, origin="command")
+    assert [one["event"] for one in events] == ["directive.changed", "directive.copy_failed"]
+    assert (context / "SYSTEM_PROMPT.md").read_text() == "one\n"
+    done = await publisher.import_all()
+    assert (done.published, done.copied) == ([], [SYSTEM])
+    assert (context / "SYSTEM_PROMPT.md").read_text() == "two\n"
+
+
+async def test_text_may_move_from_one_file_to_another_in_one_import(publisher: FilingPublisher, context: Path) -> None:
+    system = put(context / "SYSTEM_PROMPT.md", "word " * 150)
+    soul = put(context / "SOUL.md", "word " * 50)
+    await publisher.import_all()
+    system.write_text("word " * 50)
+    soul.write_text("word " * 150)
+    done = await publisher.import_all()
+    assert len(done.published) == 2
+    assert done.rejected == {}
+
+
+async def test_a_deletion_that_would_burst_the_cap_is_refused_and_named(
+    publisher: FilingPublisher, tmp_path: Path, context: Path
+) -> None:
+    path = put(context / "skills" / "refunds.md", "short")
+    await publisher.import_all()
+    put(tmp_path / "global" / "skills" / "refunds.md", "word " * 150)
+    put(context / "SYSTEM_PROMPT.md", "word " * 100)
+    publisher._max_tokens = 300
+    await publisher.import_workspace(ACME)
+    other = FilingPublisher(publisher.directives, words, 10_000, DirectiveTree(tmp_path))
+    await other.import_all()
+    path.unlink()
+    publisher._max_tokens = 270
+    done = await publisher.import_workspace(ACME)
+    assert list(done.rejected) == ["workspaces/acme/context/skills/refunds.md"]
+    assert "short" in await texts(publisher, ACME)
+
+
+@pytest.mark.parametrize("record", ["{", "[]", '{"v": 1}', '{"v": 2, "copies": {}}', '{"v": 1, "copies": {"a": 1}}'])
+async def test_a_damaged_or_newer_record_stops_only_the_copying(
+    publisher: FilingPublisher, context: Path, record: str
+) -> None:
+    put(context / "SYSTEM_PROMPT.md", "rule")
+    put(context / ".directives.json", record)
+    done = await publisher.import_all()
+    assert list(done.rejected) == ["workspaces/acme/context"]
+    await publisher.publish(SYSTEM, "by command", author=LENA, origin="command")
+    assert await texts(publisher, ACME) == ["by command"]
+    assert (context / ".directives.json").read_text() == record
+
+
+async def test_the_record_holds_digests_and_versions_only(publisher: FilingPublisher, context: Path) -> None:
+    await publisher.publish(SYSTEM, "secret sauce", author=LENA, origin="command")
+    record = json.loads((context / ".directives.json").read_text())
+    assert record["v"] == 1
+    assert record["copies"]["workspace/system"]["version"] == 1
+    assert "sauce" not in json.dumps(record)
+
+
+async def test_a_refused_command_leaves_the_file_alone(publisher: FilingPublisher, context: Path) -> None:
+    path = put(context / "SYSTEM_PROMPT.md", "rule\n")
+    with pytest.raises(PolicyTooLarge):
+        await publisher.publish(SYSTEM, "word " * 400, author=LENA, origin="command")
+    assert path.read_text() == "rule\n"
+    assert await texts(publisher, ACME) == ["rule"]
+
+
+async def test_folders_that_are_no_workspace_are_left_alone(publisher: FilingPublisher, tmp_path: Path) -> None:
+    put(tmp_path / "workspaces" / "Not A Workspace" / "context" / "SOUL.md", "text")
+    assert (await publisher.import_all()).published == []
+
+
+def test_nothing_on_either_side_needs_nothing() -> None:
+    assert decide(None, None, None) is Step.NOTHING
+
+
+async def test_global_files_hold_in_all_workspaces(publisher: FilingPublisher, tmp_path: Path) -> None:
+    await publisher.publish(Slot(EVERYWHERE, Kind.SOUL), "calm", author=LENA, origin="command")
+    assert (tmp_path / "global" / "SOUL.md").read_text() == "calm\n"
+    assert await texts(publisher, Scope("any")) == ["calm"]

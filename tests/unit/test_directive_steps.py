@@ -1,0 +1,92 @@
+"""What is done about a directive and its file: one step, after which both agree."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.message import Scope
+from promptpolicy.directives import Version
+from promptpolicy.files import Step, decide
+from promptpolicy.slot import Kind, Place, Slot, digest
+from promptpolicy.tree import Copied, Found
+
+SLOT = Slot(Place(Scope("acme")), Kind.SYSTEM)
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def file(text: str, ending: str = "\n") -> Found:
+    return Found(SLOT, "SYSTEM_PROMPT.md", hashlib.sha256(f"{text}{ending}".encode()).hexdigest(), text)
+
+
+def stored(number: int, text: str | None) -> Version:
+    sha256 = "-" if text is None else digest(text)
+    return Version(SLOT, number, text, "telegram:7", NOW, "command", sha256, len(text or ""))
+
+
+def copied(text: str, version: int) -> Copied:
+    return Copied(file(text).sha256, version)
+
+
+@pytest.mark.parametrize(
+    ("found", "last", "newest", "step"),
+    [
+        (None, None, None, Step.NOTHING),
+        (file("a"), None, None, Step.IMPORT),
+        (file("a"), copied("a", 1), stored(1, "a"), Step.NOTHING),
+        (file("b"), copied("a", 1), stored(1, "a"), Step.IMPORT),
+        (file("a", ending=""), copied("a", 1), stored(1, "a"), Step.NOTE),
+        (None, copied("a", 1), stored(1, "a"), Step.CLEAR),
+        (None, copied("a", 1), stored(2, "b"), Step.COPY),
+        (None, None, stored(1, "a"), Step.COPY),
+        (file("a"), copied("a", 1), stored(2, "b"), Step.COPY),
+        (file("a"), copied("a", 1), stored(2, None), Step.COPY),
+        (None, copied("a", 1), stored(2, None), Step.NOTE),
+        (file("c"), copied("a", 1), stored(2, "b"), Step.IMPORT),
+        (file("a"), copied("a", 5), None, Step.IMPORT),
+        (file("a"), copied("a", 5), stored(1, "b"), Step.IMPORT),
+        (file("a"), None, stored(2, None), Step.IMPORT),
+        (Found(SLOT, "SYSTEM_PROMPT.md", "", None, "not UTF-8"), copied("a", 1), stored(1, "a"), Step.REJECT),
+    ],
+)
+def test_each_difference_has_its_step(
+    found: Found | None, last: Copied | None, newest: Version | None, step: Step
+) -> None:
+    assert decide(found, last, newest) is step
+
+
+texts = st.sampled_from(["a", "b", "c"])
+files = st.none() | st.builds(file, texts, st.sampled_from(["\n", ""]))
+records = st.none() | st.builds(copied, texts, st.integers(1, 4))
+versions = st.none() | st.builds(stored, st.integers(1, 4), st.none() | texts)
+
+
+@given(files, records, versions)
+def test_one_step_is_enough_and_no_published_text_is_lost(
+    found: Found | None, last: Copied | None, newest: Version | None
+) -> None:
+    step = decide(found, last, newest)
+    number = newest.version if newest else 0
+    if step is Step.IMPORT:
+        assert found is not None
+        newest = stored(number + 1, found.text)
+        last = Copied(found.sha256, number + 1)
+    elif step is Step.CLEAR:
+        newest, last = stored(number + 1, None), None
+    elif step is Step.COPY:
+        assert newest is not None
+        found = None if newest.text is None else file(newest.text)
+        last = None if newest.text is None else copied(newest.text, newest.version)
+    elif step is Step.NOTE:
+        last = None if found is None else Copied(found.sha256, number)
+    assert decide(found, last, newest) is Step.NOTHING
+    assert (found.text if found else None) == (newest.text if newest else None)
+
+
+@given(versions)
+def test_a_file_that_is_missing_without_a_record_clears_nothing(newest: Version | None) -> None:
+    assert decide(None, None, newest) is not Step.CLEAR
