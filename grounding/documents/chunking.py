@@ -36,7 +36,7 @@ class Sizes:
     """Sizes of chunks in tokens: what to aim at (a chunk may be a quarter larger, to leave no crumbs),
     and how much of the text before is repeated."""
 
-    target: int = 250
+    target: int = 300
     overlap: int = 30
 
 

@@ -179,7 +179,10 @@ async def evaluate(
 
 
 def _scopes(questions: QuestionSet) -> dict[str, Scope]:
-    names = sorted({item.workspace for item in (*questions.documents, *questions.questions)})
+    names = sorted(
+        {document.workspace for document in questions.documents}
+        | {question.workspace for question in questions.questions}
+    )
     return {name: Scope(f"set-{number}") for number, name in enumerate(names)}
 
 
