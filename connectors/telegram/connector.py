@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import structlog
@@ -28,6 +29,7 @@ from connectors.connector import Accept, Capabilities, ConnectorFailed, Health, 
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt, StoreUnavailable
 from connectors.telegram import convert
 from connectors.telegram.errors import AIOGRAM_ERRORS, meaning, retry_after_seconds, send_failed
+from connectors.telegram.mentions import Identity
 
 log = structlog.get_logger()
 
@@ -93,6 +95,7 @@ class TelegramConnector:
         self._opening = asyncio.Lock()
         self._health = Health(State.CONNECTING)
         self._failures = 0
+        self._in_conflict = False
         self._attempts: Counter[int] = Counter()
 
     @property
@@ -111,22 +114,21 @@ class TelegramConnector:
         return convert.to_parts(message)
 
     async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
-        sent = await self._ask(convert.to_send(message, part))
+        sent = await self._ask(lambda: convert.to_send(message, part))
         return Receipt(message_id=str(sent.message_id))
 
     async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
         try:
-            bot = await self._opened()
-            await bot(convert.to_edit(message, part, receipt))
-        except AIOGRAM_ERRORS as error:
-            if "message is not modified" not in str(error):
-                raise send_failed(error, self._describe(error)) from error
+            await self._ask(lambda: convert.to_edit(message, part, receipt))
+        except SendFailed as failed:
+            if "message is not modified" not in str(failed):
+                raise
 
     async def typing(self, key: ConversationKey) -> None:
-        await self._ask_in_passing(convert.to_typing(key.external_id))
+        await self._ask_in_passing(lambda: convert.to_typing(key.external_id))
 
     async def react(self, key: ConversationKey, message_id: str, emoji: str) -> None:
-        await self._ask_in_passing(convert.to_reaction(key.external_id, message_id, emoji))
+        await self._ask_in_passing(lambda: convert.to_reaction(key.external_id, message_id, emoji))
 
     async def close(self) -> None:
         self._closed = True
@@ -142,7 +144,7 @@ class TelegramConnector:
 
     # Receiving
 
-    async def _receive(self, me: convert.Identity, accept: Accept) -> None:
+    async def _receive(self, me: Identity, accept: Accept) -> None:
         offset: int | None = None
         while True:
             for raw in await self._poll(offset):
@@ -150,7 +152,7 @@ class TelegramConnector:
                     break  # this one and those after it are not confirmed: Telegram gives them again
                 offset = raw["update_id"] + 1
 
-    async def _sign_in(self) -> convert.Identity:
+    async def _sign_in(self) -> Identity:
         while True:
             try:
                 bot = await self._opened()
@@ -161,45 +163,65 @@ class TelegramConnector:
                 await self._recover(error)
             else:
                 self._recovered()
-                return convert.Identity(id=me.id, username=me.username or "")
+                return Identity(id=me.id, username=me.username or "")
 
     async def _poll(self, offset: int | None) -> list[dict[str, Any]]:
         """The next updates; none after a failure and the wait that it calls for."""
-        ask = _GetRawUpdates(offset=offset, timeout=self._poll_seconds, allowed_updates=convert.ALLOWED_UPDATES)
+        # After a failure the first poll is a short one, so that health need not wait for somebody to speak.
+        # Not after a conflict: each short poll would throw the other process out and look like success.
+        wait_seconds = 0 if self._failures and not self._in_conflict else self._poll_seconds
+        ask = _GetRawUpdates(offset=offset, timeout=wait_seconds, allowed_updates=convert.ALLOWED_UPDATES)
         try:
             bot = await self._opened()
             updates = await bot(ask, request_timeout=math.ceil(self._poll_seconds + self._timeout_seconds))
         except AIOGRAM_ERRORS as error:
             await self._recover(error)
             return []
-        if not self._attempts:  # else the last batch was not taken: what is wrong lies with us
+        if not updates:  # also when Telegram has dropped what waited too long
+            self._attempts.clear()
+        if not self._attempts:  # else what is wrong lies with us, and is not over
             self._recovered()
         return updates
 
-    async def _take(self, raw: dict[str, Any], me: convert.Identity, accept: Accept) -> bool:
+    async def _take(self, raw: dict[str, Any], me: Identity, accept: Accept) -> bool:
         """Whether the update may be confirmed. Waits before saying no."""
         update_id = raw["update_id"]
         try:
-            message = convert.to_inbound(Update.model_validate(raw), me)
+            update = Update.model_validate(raw)
         except ValidationError:
             log.warning("message.ignored", connector=self.name, why="unreadable", update_id=update_id)
             return True
         try:
+            message = convert.to_inbound(update, me)
             if message is not None:
                 await accept(message)
         except StoreUnavailable:
             self._attempts[update_id] = 0  # waits for as long as it takes
             await self._back_off("the store is unavailable; messages wait at Telegram")
             return False
-        except Exception as error:  # the boundary: one message must not stop all others
-            self._attempts[update_id] += 1
-            log.exception("message.failed", connector=self.name, why=type(error).__name__, update_id=update_id)
-            if self._attempts[update_id] < _ATTEMPTS_PER_UPDATE:
-                await self._back_off(f"a message could not be accepted ({type(error).__name__})")
-                return False
+        except Exception as error:  # noqa: BLE001 - the boundary: one message must not stop all others
+            return await self._give_up(update_id, error)
         if self._attempts:
             self._attempts.clear()
             self._recovered()
+        return True
+
+    async def _give_up(self, update_id: int, error: Exception) -> bool:
+        """Whether an update that fails for a fault of ours was tried often enough. Waits before saying no."""
+        self._attempts[update_id] += 1
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        log.error(
+            "message.failed",
+            connector=self.name,
+            why=type(error).__name__,  # without the error's own words, which may quote the message
+            where=f"{frame.name}:{frame.lineno}",
+            update_id=update_id,
+        )
+        if self._attempts[update_id] < _ATTEMPTS_PER_UPDATE:
+            await self._back_off(f"a message could not be accepted ({type(error).__name__})")
+            return False
+        self._attempts.clear()
+        self._recovered()
         return True
 
     async def _recover(self, error: Exception) -> None:
@@ -212,7 +234,8 @@ class TelegramConnector:
             )
             self._is(State.FAILED, failed)
             raise ConnectorFailed(failed) from error
-        if isinstance(error, TelegramConflictError):
+        self._in_conflict = isinstance(error, TelegramConflictError)
+        if self._in_conflict:
             why = f"another process is receiving for this bot; stop it or use another token ({why})"
         await self._back_off(why, retry_after_seconds(error))
 
@@ -226,6 +249,7 @@ class TelegramConnector:
 
     def _recovered(self) -> None:
         self._failures = 0
+        self._in_conflict = False
         self._is(State.CONNECTED)
 
     def _is(self, state: State, why: str = "") -> None:
@@ -250,20 +274,23 @@ class TelegramConnector:
         Update.model_rebuild()
         return bot
 
-    async def _ask(self, method: TelegramMethod[_Result]) -> _Result:
+    async def _ask(self, build: Callable[[], TelegramMethod[_Result]]) -> _Result:
+        try:
+            method = build()
+        except ValueError as error:
+            raise SendFailed(f"Not an id of Telegram's: {error}", retryable=False) from error
         try:
             bot = await self._opened()
             return await bot(method)
         except AIOGRAM_ERRORS as error:
             raise send_failed(error, self._describe(error)) from error
 
-    async def _ask_in_passing(self, method: TelegramMethod[bool]) -> None:
+    async def _ask_in_passing(self, build: Callable[[], TelegramMethod[bool]]) -> None:
         """Asks for what may be lost."""
         try:
-            bot = await self._opened()
-            await bot(method)
-        except (*AIOGRAM_ERRORS, SendFailed) as error:
-            log.debug("connector.sign_lost", connector=self.name, why=type(error).__name__)
+            await self._ask(build)
+        except SendFailed as failed:
+            log.debug("connector.sign_lost", connector=self.name, why=str(failed))
 
     def _describe(self, error: Exception) -> str:
         if isinstance(error, TokenValidationError):

@@ -5,9 +5,7 @@ Telegram counts text and the offsets of entities in UTF-16 code units (Bot API, 
 
 from __future__ import annotations
 
-import re
 import unicodedata
-from dataclasses import dataclass
 from typing import Literal
 
 from aiogram.methods import EditMessageText, SendChatAction, SendMessage, SetMessageReaction
@@ -16,7 +14,6 @@ from aiogram.types import (
     ChatMemberUpdated,
     LinkPreviewOptions,
     Message,
-    MessageEntity,
     MessageReactionUpdated,
     ReactionTypeEmoji,
     ReplyParameters,
@@ -34,6 +31,7 @@ from connectors.message import (
     Quote,
     Receipt,
 )
+from connectors.telegram.mentions import Identity, without_own_mentions
 from connectors.text.split import split, utf16_units
 
 CONNECTOR = "telegram"
@@ -55,16 +53,7 @@ _REACTION_STAND_INS = {"✅": "👌", "⏳": "👀", "❌": "👎"}
 
 _NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
 _PRESENT = frozenset({"creator", "administrator", "member", "restricted"})
-_PUNCTUATION_AFTER_NAME = re.compile(r"^[\s,:;–—-]+")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zs", "Zl", "Zp"})
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The bot's own account. ``username`` is without the ``@``."""
-
-    id: int
-    username: str
 
 
 def to_inbound(update: Update, me: Identity) -> InboundMessage | None:
@@ -89,7 +78,7 @@ def _from_message(message: Message, kind: InboundKind, me: Identity) -> InboundM
     attachments = _attachments(message)
     if not said and not attachments:
         return None
-    text, mentioned = _without_own_mentions(said or "", entities, me)
+    text, mentioned = without_own_mentions(said or "", entities, me)
     direct = message.chat.type == "private"
     replied = _replied_to(message)
     return InboundMessage(
@@ -212,54 +201,6 @@ def _looks_unfinished(message: Message, said: str) -> bool:
         or message.forward_origin is not None
         or utf16_units(said) >= UNFINISHED_UNITS
     )
-
-
-def _without_own_mentions(text: str, entities: list[MessageEntity], me: Identity) -> tuple[str, bool]:
-    """*text* without the bot's own name where it is called by it, and whether it is."""
-    units = text.encode("utf-16-le", "surrogatepass")
-    own_name = f"@{me.username}".casefold() if me.username else None
-    kept: list[str] = []
-    end = 0
-    for entity in sorted(entities, key=lambda e: e.offset):
-        start, stop = 2 * entity.offset, 2 * (entity.offset + entity.length)
-        if start < end:
-            continue  # overlaps one that was taken out
-        named = _decode(units[start:stop])
-        if entity.type == "bot_command":
-            command, at, addressee = named.partition("@")
-            if not at or f"@{addressee}".casefold() != own_name:
-                continue
-            replacement = command
-        elif (entity.type == "mention" and named.casefold() == own_name) or (
-            entity.type == "text_mention" and entity.user is not None and entity.user.id == me.id
-        ):
-            replacement = ""
-        else:
-            continue
-        kept += [_decode(units[end:start]), replacement]
-        end = stop
-    if end == 0:
-        return text, False
-    return _joined([*kept, _decode(units[end:])]), True
-
-
-def _joined(fragments: list[str]) -> str:
-    """The fragments around taken-out mentions, without the gaps that those would leave."""
-    text = fragments[0]
-    for fragment in fragments[1:]:
-        if not text.strip():
-            text = _PUNCTUATION_AFTER_NAME.sub("", fragment)
-        elif not fragment.strip() or fragment.startswith((".", "!", "?")):
-            text = text.rstrip(" ,") + fragment  # "thanks, @bot!"
-        elif text[-1].isspace() and (fragment[0].isspace() or fragment[0] in ",;:"):
-            text = text.rstrip(" ") + fragment
-        else:
-            text += fragment
-    return text.strip()
-
-
-def _decode(units: bytes) -> str:
-    return units.decode("utf-16-le", "surrogatepass")
 
 
 def _attachments(message: Message) -> tuple[Attachment, ...]:

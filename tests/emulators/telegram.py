@@ -233,6 +233,10 @@ class TelegramEmulator:
         """The next calls of *method* fail so, one each."""
         self._faults[method.lower()].extend(faults)
 
+    def expire(self) -> None:
+        """Drops all waiting updates, as Telegram does after 24 hours."""
+        self._updates.clear()
+
     async def deliver_again(self) -> None:
         """Forgets what was confirmed, as Telegram does when it loses its own record of it."""
         async with self._changed:

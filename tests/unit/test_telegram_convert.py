@@ -22,7 +22,8 @@ from connectors.message import (
     check_workspace_id,
 )
 from connectors.telegram import convert
-from connectors.telegram.convert import Identity, to_inbound
+from connectors.telegram.convert import to_inbound
+from connectors.telegram.mentions import Identity
 from tests.emulators.telegram import entities_of
 
 ME = Identity(id=42, username="Helper_Bot")
@@ -127,6 +128,15 @@ def test_in_a_group_a_message_is_addressed_by_the_bots_name(said: str, addressed
     """The bot's own name addresses it, in any case, and is taken out; other names stay."""
     found = must(message(said))
     assert (found.addressed, found.text) == (addressed, text)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="@/"), max_size=20), min_size=1))
+def test_taking_the_name_out_takes_nothing_else(fragments: list[str]) -> None:
+    """Whatever stands around the bot's name, in any script, every letter, digit and symbol of it stays."""
+    said = " @helper_bot ".join(fragments)
+    found = must(message(said, chat=PRIVATE)) if said else None
+    kept = [c for c in (found.text if found else "") if c.isalnum() or c in "+=<>😀"]
+    assert kept == [c for fragment in fragments for c in fragment if c.isalnum() or c in "+=<>😀"]
 
 
 def test_a_mention_without_a_username_addresses_the_bot_too() -> None:

@@ -1,0 +1,70 @@
+"""How people call the bot in a message, and what they said to it. Pure.
+
+The offsets of Telegram's entities count UTF-16 code units (Bot API, "MessageEntity").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aiogram.types import MessageEntity
+
+_PUNCTUATION_AFTER_NAME = re.compile(r"^[\s,:;–—-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The bot's own account. ``username`` is without the ``@``."""
+
+    id: int
+    username: str
+
+
+def without_own_mentions(text: str, entities: Sequence[MessageEntity], me: Identity) -> tuple[str, bool]:
+    """*text* without the bot's own name where it is called by it, and whether it is."""
+    units = text.encode("utf-16-le", "surrogatepass")
+    own_name = f"@{me.username}".casefold() if me.username else None
+    kept: list[str] = []
+    end = 0
+    for entity in sorted(entities, key=lambda e: e.offset):
+        start, stop = 2 * entity.offset, 2 * (entity.offset + entity.length)
+        if start < end:
+            continue  # overlaps one that was taken out
+        named = _decode(units[start:stop])
+        if entity.type == "bot_command":
+            command, at, addressee = named.partition("@")
+            if not at or f"@{addressee}".casefold() != own_name:
+                continue
+            replacement = command
+        elif (entity.type == "mention" and named.casefold() == own_name) or (
+            entity.type == "text_mention" and entity.user is not None and entity.user.id == me.id
+        ):
+            replacement = ""
+        else:
+            continue
+        kept += [_decode(units[end:start]), replacement]
+        end = stop
+    if end == 0:
+        return text, False
+    return _joined([*kept, _decode(units[end:])]), True
+
+
+def _joined(fragments: list[str]) -> str:
+    """The fragments around taken-out mentions, without the gaps that those would leave."""
+    text = fragments[0]
+    for fragment in fragments[1:]:
+        if not text.strip():
+            text = _PUNCTUATION_AFTER_NAME.sub("", fragment)
+        elif not fragment.strip() or fragment.startswith((".", "!", "?")):
+            text = text.rstrip(" ,") + fragment  # "thanks, @bot!"
+        elif text[-1].isspace() and (fragment[0].isspace() or fragment[0] in ",;:"):
+            text = text.rstrip(" ") + fragment
+        else:
+            text += fragment
+    return text.strip()
+
+
+def _decode(units: bytes) -> str:
+    return units.decode("utf-16-le", "surrogatepass")
