@@ -177,15 +177,18 @@ async def _patiently(connect: Callable[[], Awaitable[None]], attempts: int, seco
 
 def blocking_seconds(args: Sequence[Any]) -> float:
     """How long the server may hold the answer to the command *args* back, in seconds; 0 for most."""
-    name = str(args[0]).upper()
+    name = _word(args[0])
     if name in _BLOCKING_FIRST:
         return float(args[-1])
     if name in ("XREAD", "XREADGROUP"):
-        words = [word.upper() if isinstance(word, str) else word for word in args[1:7]]
-        wanted = b"BLOCK" if b"BLOCK" in words else "BLOCK"
-        if wanted in words:
-            return float(args[words.index(wanted) + 2]) / 1000
+        options = [_word(arg) for arg in args[4 if name == "XREADGROUP" else 1 :][:5]]
+        if "BLOCK" in options:
+            return float(options[options.index("BLOCK") + 1]) / 1000
     return 0.0
+
+
+def _word(arg: object) -> str:
+    return (arg.decode("utf-8", "replace") if isinstance(arg, bytes) else str(arg)).upper()
 
 
 class _TcpConnection(_Bounded, Connection):
@@ -362,6 +365,7 @@ def connect(url: str, timeout_seconds: float) -> Redis:
         "socket_timeout": timeout_seconds,
         "socket_connect_timeout": timeout_seconds,
         "health_check_interval": 30,
+        "driver_info": None,  # finding out its own version, redis-py reads files in the event loop
     }
     if parts.scheme == "redis+cluster":
         nodes = [ClusterNode(host, port) for host, port in _hosts(parts, 6379)]

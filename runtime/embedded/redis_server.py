@@ -30,6 +30,7 @@ from runtime.embedded.sockets import UnsafeSocketFolder, socket_path
 READY_SECONDS = 120.0
 """Longer than any sane replay of the log: a server that is still loading is not dead."""
 STOP_SECONDS = 10.0
+HANDOVER_SECONDS = 1.0
 LOG_TAIL_BYTES = 800
 MAX_LOG_BYTES = 1_000_000
 OWNER_BYTES = 128
@@ -178,7 +179,8 @@ def _acquire(folder: Path, socket: Path) -> IO[str]:
     """The folder's lock, held until the file is closed by us and by the server. Raises `StoreInUse`, `OSError`."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.fdopen(os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+", encoding="utf-8")
-    if not _try_lock(lock):
+    # A server whose owner was just killed needs a moment to write its last words.
+    if not _lock_within(lock, HANDOVER_SECONDS):
         owner, server = _read_owner(lock)
         if owner is None or server is None or _lives(owner) or not _stop_orphan(server, socket, lock):
             lock.close()
@@ -198,18 +200,21 @@ def _try_lock(lock: IO[str]) -> bool:
     return True
 
 
+def _lock_within(lock: IO[str], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not _try_lock(lock):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
 def _stop_orphan(server: int, socket: Path, lock: IO[str]) -> bool:
     """End the server that a dead owner left behind, and take over its lock. False if it is not ours to end."""
-    if _lives(server):
-        if _pid_behind(socket) != server:  # the number was given to another process since
-            return False
-        os.kill(server, signal.SIGTERM)
-    deadline = time.monotonic() + STOP_SECONDS
-    while time.monotonic() < deadline:
-        if _try_lock(lock):
-            return True
-        time.sleep(0.05)
-    return False
+    if _pid_behind(socket) == server:  # else the number may have been given to another process since
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server, signal.SIGTERM)
+    return _lock_within(lock, STOP_SECONDS)
 
 
 def _pid_behind(path: Path) -> int | None:
@@ -244,10 +249,19 @@ def _read_owner(lock: IO[str]) -> tuple[int | None, int | None]:
 
 
 def _lives(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
+    with contextlib.suppress(OSError):
+        # After the name, which is in parentheses and may hold anything, comes the state.
+        return (
+            not Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .startswith(" Z")
+        )
     return True

@@ -1,0 +1,217 @@
+"""The embedded Redis: durable, owned by one process, restarted when it dies, gone with its owner."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from redis.asyncio import Redis
+
+from connectors.connector import State
+from connectors.message import StoreUnavailable
+from runtime.embedded import redis_server
+from runtime.embedded.redis_server import NoRedisServer, StoreInUse
+from runtime.stores import RedisStore, WatchError, open_redis
+from tests.conftest import MakeSettings
+
+T = TypeVar("T")
+ROOT = Path(__file__).parents[2]
+
+
+async def until(ask: Callable[[], Awaitable[T]]) -> T:
+    """The first answer that is no outage; the test's own time-out bounds it."""
+    while True:
+        try:
+            return await ask()
+        except StoreUnavailable:
+            await asyncio.sleep(0.02)
+
+
+def server_pid(store: RedisStore) -> int:
+    assert store.embedded is not None
+    assert store.embedded.pid is not None
+    return store.embedded.pid
+
+
+async def test_what_was_stored_is_there_after_a_restart(settings: MakeSettings) -> None:
+    async with open_redis(settings()) as store:
+        await store.client.set("k", "väl")
+    async with open_redis(settings()) as store:
+        assert await store.client.get("k") == "väl"
+
+
+async def test_a_killed_server_comes_back_with_every_acknowledged_write(settings: MakeSettings) -> None:
+    async with open_redis(settings()) as store:
+        for n in range(200):
+            await store.client.rpush("l", n)  # type: ignore[misc]
+        killed = server_pid(store)
+        os.kill(killed, signal.SIGKILL)
+        assert await until(lambda: store.client.llen("l")) == 200  # type: ignore[arg-type]
+        assert server_pid(store) != killed
+        assert (await store.health()).state is State.CONNECTED
+
+
+async def test_while_the_server_is_away_calls_and_health_say_so(
+    settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.embedded.child.FIRST_PAUSE_SECONDS", 600.0)
+    async with open_redis(settings(redis_timeout_seconds=0.3)) as store:
+        os.kill(server_pid(store), signal.SIGKILL)
+        with pytest.raises(StoreUnavailable):
+            while True:
+                await store.client.set("k", "v")
+        with pytest.raises(StoreUnavailable):
+            async with store.client.pipeline() as pipe:
+                pipe.incr("n")
+                await pipe.execute()
+        with pytest.raises(StoreUnavailable):
+            await store.client.register_script("return 1")()
+        with pytest.raises(StoreUnavailable):
+            async with store.client.pubsub() as pubsub:
+                await pubsub.subscribe("c")
+        with pytest.raises(StoreUnavailable):
+            await store.client.lock("l", timeout=1).acquire()
+        health = await store.health()
+        assert health.state is State.DEGRADED
+        assert "signal 9" in health.why
+
+
+async def test_a_second_owner_of_the_folder_is_refused_and_told_what_to_do(settings: MakeSettings) -> None:
+    async with open_redis(settings()) as store:
+        with pytest.raises(StoreInUse) as refused:
+            async with open_redis(settings()):
+                pass
+        assert await store.client.ping()
+    said = str(refused.value)
+    assert str(settings().data_dir) in said
+    assert str(os.getpid()) in said
+    assert "AGENT_RUNTIME_DATA_DIR" in said
+
+
+def test_a_server_ends_with_its_owner_and_the_next_owner_starts_at_once(settings: MakeSettings) -> None:
+    program = """
+        import asyncio, os, signal, sys
+        from pathlib import Path
+        from config.settings import Settings
+        from runtime.stores import open_redis
+
+        async def main(last):
+            async with open_redis(Settings(data_dir=Path(sys.argv[1]))) as store:
+                print(store.embedded.pid, await store.client.incr("starts"), flush=True)
+                if not last:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        asyncio.run(main(sys.argv[2] == "last"))
+    """
+    printed = []
+    for turn in ("first", "last"):
+        command = [sys.executable, "-c", textwrap.dedent(program), str(settings().data_dir), turn]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        printed.append([int(word) for word in done.stdout.split()[-2:]])
+        assert done.returncode == (0 if turn == "last" else -signal.SIGKILL), done.stderr
+    assert [starts for _, starts in printed] == [1, 2]
+    for pid, _ in printed:
+        assert not redis_server._lives(pid)
+
+
+async def test_an_orphan_of_a_dead_owner_is_found_and_stopped(
+    settings: MakeSettings,
+) -> None:
+    """Where the kernel does not end a child with its parent, the next start does."""
+    data_dir = settings().data_dir
+    owner = subprocess.Popen(["true"])
+    owner.wait()
+    socket = data_dir / "redis" / "redis.sock"
+    lock = await asyncio.to_thread(redis_server._acquire, socket.parent, socket)
+    binary = await asyncio.to_thread(redis_server.find_binary)
+    command = [str(binary), "--port", "0", "--unixsocket", str(socket), "--dir", str(socket.parent)]
+    orphan = subprocess.Popen([*command, "--appendonly", "yes"], pass_fds=(lock.fileno(),), stdout=subprocess.DEVNULL)
+    try:
+        while not await redis_server._answers(socket):
+            await asyncio.sleep(0.01)
+        os.pwrite(lock.fileno(), json.dumps({"v": 1, "owner": owner.pid, "server": orphan.pid}).ljust(128).encode(), 0)
+        lock.close()
+        async with open_redis(settings()) as store:
+            assert server_pid(store) != orphan.pid
+        assert orphan.wait(10) == 0
+    finally:
+        orphan.kill()
+
+
+async def test_a_data_folder_with_a_long_path_works(settings: MakeSettings) -> None:
+    long = settings().data_dir.joinpath(*["a-folder-with-a-long-name"] * 6)
+    async with open_redis(settings(data_dir=long)) as store:
+        await store.client.set("k", "v")
+    assert list(long.rglob("*.aof"))
+
+
+async def test_without_any_server_program_the_error_names_the_variable(
+    settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(redis_server.importlib, "import_module", absent)
+    monkeypatch.setattr(redis_server.shutil, "which", lambda name: None)
+    with pytest.raises(NoRedisServer, match="AGENT_RUNTIME_REDIS_URL"):
+        async with open_redis(settings()):
+            pass
+
+
+async def test_a_server_that_does_not_start_is_an_error_with_its_own_words(settings: MakeSettings) -> None:
+    folder = settings().data_dir / "redis" / "appendonlydir"
+    folder.mkdir(parents=True)
+    (folder / "appendonly.aof.manifest").write_text("no manifest at all\n")
+    with pytest.raises(redis_server.ChildFailed, match=r"(?s)exit code 1.*manifest"):
+        async with open_redis(settings()):
+            pass
+
+
+async def test_a_remote_server_that_is_not_there_is_an_outage_and_no_crash(settings: MakeSettings) -> None:
+    async with open_redis(settings(redis_url="redis://127.0.0.1:1/0", redis_timeout_seconds=0.5)) as store:
+        with pytest.raises(StoreUnavailable, match="unreachable"):
+            await store.client.ping()
+        assert (await store.health()).state is State.DEGRADED
+
+
+async def test_what_the_caller_does_wrong_passes_unchanged(redis: Redis) -> None:
+    from redis.exceptions import ResponseError
+
+    await redis.set("k", "text")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await redis.lpush("k", "x")  # type: ignore[misc]
+    async with redis.pipeline() as pipe:
+        await pipe.watch("k")
+        await redis.set("k", "other")
+        pipe.multi()
+        pipe.get("k")
+        with pytest.raises(WatchError):
+            await pipe.execute()
+
+
+async def test_an_error_in_a_pipeline_does_not_quote_what_people_wrote(redis: Redis) -> None:
+    from redis.exceptions import ResponseError
+
+    await redis.set("k", "text")
+    with pytest.raises(ResponseError) as raised:
+        async with redis.pipeline() as pipe:
+            pipe.lpush("k", "a private message")
+            await pipe.execute()
+    assert "private" not in str(raised.value)
+    assert "LPUSH" in str(raised.value)
+
+
+async def test_a_blocking_read_may_wait_longer_than_the_time_out(settings: MakeSettings) -> None:
+    async with open_redis(settings(redis_timeout_seconds=0.3)) as store:
+        assert not await store.client.xread({"s": "$"}, block=900)
+        await store.client.xadd("s", {"k": "v"})
+        assert await store.client.xread({"s": "0"}, block=900)

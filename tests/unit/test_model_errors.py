@@ -1,0 +1,70 @@
+"""What LiteLLM's errors mean for a turn."""
+
+from __future__ import annotations
+
+import inspect
+
+import httpx
+import pytest
+
+from runtime.model import load_litellm
+from runtime.model_errors import ModelRefused, ModelUnavailable, as_failure, judge, named_in_table, retry_after_seconds
+
+
+def test_every_error_class_of_litellm_has_its_line_in_the_table() -> None:
+    load_litellm()
+    import litellm.exceptions as errors
+
+    missing = [
+        name
+        for name, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, Exception) and kind.__module__ == errors.__name__ and not named_in_table(kind)
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("error", "why", "retry"),
+    [
+        (TimeoutError(), "timeout", True),
+        (ConnectionResetError(), "unreachable", True),
+        (httpx.ReadError("x"), "unreachable", True),
+        (httpx.ReadTimeout("x"), "unreachable", True),
+        (KeyError("choices"), "bad_response", False),
+    ],
+)
+def test_errors_beside_litellms_own_have_a_verdict(error: Exception, why: str, retry: bool) -> None:
+    assert (judge(error).why, judge(error).retry) == (why, retry)
+
+
+def test_a_refusal_that_arrives_in_a_stream_is_a_refusal() -> None:
+    load_litellm()
+    import litellm.exceptions as errors
+
+    refused = errors.AuthenticationError("no", "openai", "m")
+    broken = errors.APIConnectionError("gone", "openai", "m")
+    wrapped = [
+        errors.MidStreamFallbackError("x", "m", "openai", original_exception=original) for original in (refused, broken)
+    ]
+    assert [judge(error).why for error in wrapped] == ["auth", "broken_stream"]
+
+
+def test_a_failure_never_repeats_what_the_provider_said() -> None:
+    load_litellm()
+    import litellm.exceptions as errors
+
+    failure = as_failure(errors.BadRequestError("bad prompt: my secret", "m", "openai"), "openai/m", shown=False)
+    assert isinstance(failure, ModelRefused)
+    assert "secret" not in str(failure) + failure.user_text
+    assert isinstance(as_failure(TimeoutError(), "m", shown=False), ModelUnavailable)
+
+
+@pytest.mark.parametrize(("header", "seconds"), [("2", 2.0), ("0.5", 0.5), ("-1", None), ("inf", None), ("soon", None)])
+def test_the_wait_that_a_provider_asks_for_is_read_where_it_is_a_number(header: str, seconds: float | None) -> None:
+    request = httpx.Request("POST", "http://127.0.0.1")
+    response = httpx.Response(429, headers={"retry-after": header}, request=request)
+    assert retry_after_seconds(httpx.HTTPStatusError("x", request=request, response=response)) == seconds
+
+
+def test_no_wait_is_read_from_an_error_without_an_answer() -> None:
+    assert retry_after_seconds(TimeoutError()) is None
