@@ -1,0 +1,328 @@
+"""Who may talk, on a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+
+from config.settings import Settings
+from connectors.message import CALLER_PREFIX, Author, InboundMessage, Role
+from runtime.access import MAX_NOTICES, Access, Decision, Person
+from runtime.pairing import (
+    CODE_ALPHABET,
+    CODE_LENGTH,
+    CODE_SECONDS,
+    MAX_PENDING,
+    MAX_WRONG_CODES,
+    Pairing,
+    TooManyAttempts,
+    UnknownCode,
+)
+from runtime.tokens import Tokens, Unauthenticated
+
+DIRECT = InboundMessage(
+    connector="telegram", external_id="42", message_id="1", author=Author("42", "Ann"), text="hi", direct=True
+)
+GROUP = replace(DIRECT, external_id="-100", direct=False)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def access(redis: Redis, clock: Clock | None = None, **settings: Any) -> Access:
+    return Access(redis, Settings.model_validate(settings), clock=clock or Clock())
+
+
+def code_in(notice: str) -> str:
+    match = re.search(rf"\b[{CODE_ALPHABET}]{{{CODE_LENGTH}}}\b", notice)
+    assert match is not None
+    return match[0]
+
+
+async def everything(redis: Redis) -> str:
+    """All keys, fields and values that are stored."""
+    found: list[str] = []
+    for key in await redis.keys("*"):
+        kind = await redis.type(key)
+        found.append(f"{key!s} {await redis.get(key) if kind == 'string' else await redis.hgetall(key)}")
+    return "\n".join(found)
+
+
+async def test_open_lets_everybody_in_as_a_member(redis: Redis) -> None:
+    """Under the open policy a stranger is a member, in groups and directly."""
+    people = access(redis, access_policy="open")
+    for message in (DIRECT, GROUP):
+        assert await people.authorise(message, "acme") == Decision(True, Role.MEMBER)
+
+
+async def test_allowlist_lets_only_the_listed_in(redis: Redis) -> None:
+    """Under the allowlist the listed are members; others are refused, and told so only directly."""
+    people = access(redis, access_policy="allowlist", access_allowlist="telegram:42,slack:U1")
+    assert await people.authorise(DIRECT, "acme") == Decision(True, Role.MEMBER)
+    stranger = replace(DIRECT, author=Author("43"))
+    refused = await people.authorise(stranger, "acme")
+    assert (refused.allowed, refused.why) == (False, "not_on_allowlist")
+    assert "telegram:43" in refused.notice
+    assert (await people.authorise(replace(GROUP, author=Author("43")), "acme")).notice == ""
+
+
+async def test_the_same_id_on_another_platform_is_another_person(redis: Redis) -> None:
+    """A listed person of one platform gives nothing to whoever has that id on another."""
+    people = access(redis, access_policy="allowlist", access_allowlist="telegram:42", access_admins="slack:42")
+    assert not (await people.authorise(replace(DIRECT, connector="discord"), "acme")).allowed
+
+
+async def test_admins_of_the_settings_are_admins_everywhere(redis: Redis) -> None:
+    """ACCESS_ADMINS are admins in each workspace, under each policy, whatever role is stored."""
+    for policy in ("open", "allowlist", "pairing"):
+        people = access(redis, access_policy=policy, access_admins="telegram:42")
+        await people.set_role("telegram:42", Role.VIEWER, "acme")
+        assert await people.authorise(GROUP, "acme") == Decision(True, Role.ADMIN)
+
+
+async def test_a_bot_is_ignored_under_every_policy(redis: Redis) -> None:
+    """What a bot says is ignored, without notice and without a refusal's event."""
+    people = access(redis, access_policy="open", access_admins="telegram:42")
+    with capture_logs() as events:
+        decision = await people.authorise(replace(DIRECT, author=Author("42", is_bot=True)), "acme")
+    assert (decision.allowed, decision.ignored, decision.notice) == (False, True, "")
+    assert events == []
+
+
+async def test_pairing_from_stranger_to_member(redis: Redis) -> None:
+    """A stranger gets a code directly, an admin approves it, and the stranger is a member of that workspace only."""
+    people = access(redis)
+    refused = await people.authorise(DIRECT, "acme")
+    assert (refused.allowed, refused.why) == (False, "unpaired")
+    code = code_in(refused.notice)
+    assert f"agent-runtime access approve {code}" in refused.notice
+    assert [(who.user, who.name, who.workspace_id) for who in await people.pending()] == [
+        ("telegram:42", "Ann", "acme")
+    ]
+    assert await people.approve(f" {code.lower()} ") == Person("telegram:42", "Ann", Role.MEMBER, "acme")
+    assert await people.authorise(GROUP, "acme") == Decision(True, Role.MEMBER)
+    assert not (await people.authorise(GROUP, "other")).allowed
+    assert await people.pending() == []
+    with pytest.raises(UnknownCode):
+        await people.approve(code)
+
+
+async def test_in_a_group_nothing_is_said_to_a_stranger(redis: Redis) -> None:
+    """A stranger in a group is refused silently, and no code is made."""
+    people = access(redis)
+    assert (await people.authorise(GROUP, "acme")).notice == ""
+    assert await people.pending() == []
+
+
+async def test_a_new_code_makes_the_one_before_worthless(redis: Redis) -> None:
+    """Only the last code that a person was given can be approved."""
+    people = access(redis)
+    first = code_in((await people.authorise(DIRECT, "acme")).notice)
+    second = code_in((await people.authorise(DIRECT, "acme")).notice)
+    assert first != second
+    with pytest.raises(UnknownCode):
+        await people.approve(first)
+    assert (await people.approve(second)).user == "telegram:42"
+
+
+async def test_a_code_is_good_for_ten_minutes(redis: Redis) -> None:
+    """A code that is older than its time cannot be approved and is not listed."""
+    clock = Clock()
+    people = access(redis, clock)
+    code = code_in((await people.authorise(DIRECT, "acme")).notice)
+    clock.now += CODE_SECONDS - 1
+    assert [who.expires_in_seconds for who in await people.pending()] == [1]
+    clock.now += 1
+    assert await people.pending() == []
+    with pytest.raises(UnknownCode):
+        await people.approve(code)
+
+
+async def test_a_denied_code_lets_nobody_in(redis: Redis) -> None:
+    """A denied code cannot be approved any more."""
+    people = access(redis)
+    code = code_in((await people.authorise(DIRECT, "acme")).notice)
+    assert (await people.deny(code)).user == "telegram:42"
+    with pytest.raises(UnknownCode):
+        await people.approve(code)
+    assert not (await people.authorise(GROUP, "acme")).allowed
+
+
+async def test_of_two_who_use_a_code_at_once_one_wins(redis: Redis) -> None:
+    """Approving and denying the same code at once succeeds exactly once."""
+    people = access(redis)
+    code = code_in((await people.authorise(DIRECT, "acme")).notice)
+    results = await asyncio.gather(*(people.deny(code) for _ in range(5)), return_exceptions=True)
+    assert sum(not isinstance(result, UnknownCode) for result in results) == 1
+
+
+async def test_guessing_codes_is_bounded(redis: Redis) -> None:
+    """After a number of wrong codes not even the right one is looked at."""
+    people = access(redis)
+    code = code_in((await people.authorise(DIRECT, "acme")).notice)
+    for _ in range(MAX_WRONG_CODES):
+        with pytest.raises(UnknownCode):
+            await people.approve("WRONG234")
+    with pytest.raises(TooManyAttempts):
+        await people.approve(code)
+    assert 0 < await redis.ttl("ar:access:{access}:attempts") <= CODE_SECONDS
+
+
+async def test_a_stranger_who_keeps_on_is_not_told_for_ever(redis: Redis) -> None:
+    """A stranger is told a bounded number of times, and refused all the same after it."""
+    people = access(redis)
+    notices = [(await people.authorise(DIRECT, "acme")).notice for _ in range(MAX_NOTICES + 3)]
+    assert [bool(notice) for notice in notices] == [True] * MAX_NOTICES + [False] * 3
+    assert (await people.approve(code_in(notices[MAX_NOTICES - 1]))).user == "telegram:42"
+
+
+async def test_waiting_requests_are_bounded_until_some_expire(redis: Redis) -> None:
+    """When too many wait nobody gets a code, until those that wait expire."""
+    clock = Clock()
+    pairing = Pairing(redis, clock=clock)
+    stored = [await pairing.issue(f"telegram:{n}", "", "acme") for n in range(MAX_PENDING)]
+    assert all(stored)
+    assert await pairing.issue("telegram:more", "", "acme") == ""
+    clock.now += CODE_SECONDS
+    assert await pairing.issue("telegram:more", "", "acme")
+    assert len(await pairing.pending()) == 1
+
+
+async def test_codes_and_tokens_are_never_stored_as_such(redis: Redis) -> None:
+    """Neither a pairing code nor a token can be read in the store."""
+    code = code_in((await access(redis).authorise(DIRECT, "acme")).notice)
+    token = await Tokens(redis, "admin-token").create("acme", Role.MEMBER)
+    stored = await everything(redis)
+    assert "pending" in stored
+    assert "tokens" in stored
+    assert code not in stored
+    assert token not in stored
+
+
+async def test_each_refusal_is_one_event_without_text(redis: Redis) -> None:
+    """A refusal is the event access.refused, once, with its reason and place and nothing that was said."""
+    people = access(redis)
+    with capture_logs() as events:
+        decision = await people.authorise(DIRECT, "acme")
+    assert events == [
+        {
+            "event": "access.refused",
+            "log_level": "info",
+            "why": "unpaired",
+            "workspace_id": "acme",
+            "context_id": "telegram:42",
+            "connector": "telegram",
+            "user": "telegram:42",
+        }
+    ]
+    assert code_in(decision.notice) not in str(events)
+
+
+@pytest.mark.parametrize("bound", list(Role))
+@pytest.mark.parametrize("own", [*Role, None])
+async def test_an_author_named_over_http_never_gains_a_role(redis: Redis, bound: Role, own: Role | None) -> None:
+    """A named author has their own role (a member's by default), but never more than the caller's token."""
+    people = access(redis)
+    if own is not None:
+        await people.set_role("http:ann", own, "acme")
+    message = replace(DIRECT, connector="http", author=Author("ann"), caller_role=bound)
+    decision = await people.authorise(message, "acme")
+    expected = own or Role.MEMBER
+    assert decision == Decision(True, expected if bound.covers(expected) else bound)
+
+
+@pytest.mark.parametrize("bound", list(Role))
+async def test_a_caller_who_names_no_author_has_the_role_of_the_token(redis: Redis, bound: Role) -> None:
+    """Without a named author the role is the token's, under the strictest policy too."""
+    people = access(redis, access_policy="allowlist")
+    message = replace(DIRECT, connector="http", author=Author(CALLER_PREFIX + "abc"), caller_role=bound)
+    assert await people.authorise(message, "acme") == Decision(True, bound)
+
+
+async def test_roles_are_set_listed_and_taken_away_per_workspace(redis: Redis) -> None:
+    """A role counts in its workspace, is listed with those of the settings, and can be taken away."""
+    people = access(redis, access_admins="slack:U1", access_allowlist="slack:U2")
+    await people.set_role("telegram:42", Role.ADMIN, "acme")
+    assert [(who.user, who.role, who.workspace_id) for who in await people.people("acme")] == [
+        ("slack:U1", Role.ADMIN, None),
+        ("slack:U2", Role.MEMBER, None),
+        ("telegram:42", Role.ADMIN, "acme"),
+    ]
+    assert await people.role_of("telegram:42", "other") is None
+    await people.set_role("telegram:42", None, "acme")
+    assert await people.role_of("telegram:42", "acme") is None
+
+
+@pytest.mark.parametrize("user", ["", "ann", "telegram:", ":42", "http:token:abc"])
+async def test_a_role_needs_a_person(redis: Redis, user: str) -> None:
+    """What is no person cannot be given a role; the holder of a token is none."""
+    with pytest.raises(ValueError, match="connector:user_id"):
+        await access(redis).set_role(user, Role.MEMBER, "acme")
+
+
+async def test_odd_ids_of_people_do_not_meet(redis: Redis) -> None:
+    """Ids with separators, spaces or halves of surrogate pairs are people of their own."""
+    people = access(redis)
+    odd = ["a:b", "a%3Ab", "a b", "a/b", "\ud800", "é", "e\u0301"]
+    for user_id in odd[::2]:
+        await people.set_role(f"slack:{user_id}", Role.MEMBER, "acme")
+    roles = [await people.role_of(f"slack:{user_id}", "acme") for user_id in odd]
+    assert roles == [Role.MEMBER, None, Role.MEMBER, None, Role.MEMBER, None, Role.MEMBER]
+
+
+async def test_a_token_opens_its_workspace_as_its_role_until_revoked(redis: Redis) -> None:
+    """A token is good for its workspace and role, differs from every other, and is worthless once revoked."""
+    tokens = Tokens(redis, "the-admin-token")
+    token, other = await tokens.create("acme", Role.VIEWER), await tokens.create("acme", Role.VIEWER)
+    assert token != other
+    caller = await tokens.authenticate(token)
+    assert (caller.role, caller.workspace_id) == (Role.VIEWER, "acme")
+    assert caller.id.startswith(CALLER_PREFIX)
+    assert caller.may_enter("acme")
+    assert not caller.may_enter("other")
+    listed = await tokens.of_workspace("acme")
+    assert len(listed) == 2
+    assert await tokens.of_workspace("other") == []
+    assert await tokens.revoke(caller.id.removeprefix(CALLER_PREFIX))
+    with pytest.raises(Unauthenticated):
+        await tokens.authenticate(token)
+    assert (await tokens.authenticate(other)).workspace_id == "acme"
+
+
+async def test_the_admins_token_opens_everything(redis: Redis) -> None:
+    """The admin's token is an admin's in every workspace; anything else is nobody's."""
+    tokens = Tokens(redis, "the-admin-token")
+    caller = await tokens.authenticate("the-admin-token")
+    assert caller.role is Role.ADMIN
+    assert caller.may_enter("acme")
+    for wrong in ("", "the-admin-token ", "the-admin-toke", "\ud800", "x" * 10_000):
+        with pytest.raises(Unauthenticated):
+            await tokens.authenticate(wrong)
+
+
+async def test_deleting_a_workspace_takes_its_people_and_tokens_along(redis: Redis) -> None:
+    """Roles, requests and tokens of a deleted workspace are gone; those of others stay."""
+    people, tokens = access(redis), Tokens(redis, "the-admin-token")
+    gone, stays = await tokens.create("acme", Role.MEMBER), await tokens.create("other", Role.MEMBER)
+    for workspace_id in ("acme", "other"):
+        await people.set_role("telegram:7", Role.MEMBER, workspace_id)
+        await people.authorise(DIRECT, workspace_id)
+    await people.forget_workspace("acme")
+    await tokens.forget_workspace("acme")
+    assert await people.role_of("telegram:7", "acme") is None
+    assert await people.role_of("telegram:7", "other") is Role.MEMBER
+    assert [who.workspace_id for who in await people.pending()] == ["other"]
+    with pytest.raises(Unauthenticated):
+        await tokens.authenticate(gone)
+    assert (await tokens.authenticate(stays)).workspace_id == "other"
