@@ -147,6 +147,14 @@ class Directives:
             self._remembered.popitem(last=False)
         return tuple(directive for place in places for directive in held[place])
 
+    def last_loaded(self, scope: Scope) -> tuple[Directive, ...] | None:
+        """What `load` last found for the places of *scope* in this process, without asking Redis; None
+        where that is not remembered. For a turn while Redis is away: old rules are better than none."""
+        known = [self._remembered.get(place) for place in places_of(scope)]
+        if None in known:
+            return None
+        return tuple(directive for one in known if one is not None for directive in one[1])
+
     async def load_used(self, scope: Scope, used: Iterable[Used]) -> tuple[Directive, ...]:
         """The very directives that a turn in *scope* used, from its manifest. Raises `NoSuchVersion`."""
         places = {place.level.value: place for place in places_of(scope)}
@@ -192,14 +200,19 @@ class Directives:
             entries = await cast("Any", self._redis.lrange(_log_key(slot), oldest - 1, newest - 1))
         return [_read(slot, oldest + index, entry) for index, entry in enumerate(entries)][::-1]
 
-    async def snapshot(self, home: Place) -> Snapshot:
-        """All that is current under the hash tag of *home*: everywhere, or a workspace and its contexts."""
+    async def snapshot(self, home: Place, only: Place | None = None) -> Snapshot:
+        """All that is current under the hash tag of *home*: everywhere, or a workspace and its contexts.
+
+        With *only*, a context of the workspace: what is current in that context and in the workspace.
+        """
         async with self._in_time():
             pipe = self._redis.pipeline(transaction=False)
             pipe.get(_key(home, "stamp"))
-            pipe.smembers(_key(home, "slots"))
-            stamp, slots = await pipe.execute()
-            places = {place_in(home, encoded.partition("/")[0]) for encoded in slots}
+            if only is None:
+                pipe.smembers(_key(home, "slots"))
+            stamp, *listed = await pipe.execute()
+            places = {home, only} if only is not None else set()
+            places |= {place_in(home, encoded.partition("/")[0]) for slots in listed for encoded in slots}
             found = await self._current(sorted(places, key=lambda place: place.encoded))
         versions = {slot: one for place in found.values() for slot, one in place.items()}
         return Snapshot(stamp or "", versions)

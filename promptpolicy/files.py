@@ -16,7 +16,7 @@ from connectors.message import Scope
 from promptpolicy.directives import Directives, Draft, Version
 from promptpolicy.policy import CountTokens, PolicyTooLarge
 from promptpolicy.publishing import Publisher
-from promptpolicy.slot import Place, Slot, digest
+from promptpolicy.slot import EVERYWHERE, Place, Slot, digest
 from promptpolicy.tree import RECORD, Copied, DirectiveTree, Found, Refusal, UnreadableRecord
 
 log = structlog.get_logger()
@@ -87,7 +87,11 @@ class FilingPublisher(Publisher):
         Raises `StoreUnavailable`; what was done until then stays done.
         """
         done = Imported()
-        homes = [*await asyncio.to_thread(self._tree.homes), *await self.directives.workspaces()]
+        homes = await self.directives.workspaces()
+        try:
+            homes = [*await asyncio.to_thread(self._tree.homes), *homes]
+        except OSError as error:
+            self._reject(Refusal(EVERYWHERE, "workspaces", str(error)), done)
         for home in dict.fromkeys(homes):
             await self._import(home, done)
         return done

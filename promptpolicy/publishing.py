@@ -11,7 +11,7 @@ from connectors.message import AgentRuntimeError
 from promptpolicy.directives import Directives, Draft, Origin, Snapshot, Version
 from promptpolicy.limits import check_fits
 from promptpolicy.policy import CountTokens
-from promptpolicy.slot import EVERYWHERE, Directive, InvalidDirective, Slot, canonical
+from promptpolicy.slot import EVERYWHERE, Directive, InvalidDirective, Level, Slot, canonical
 
 ATTEMPTS = 20
 """Times that a change is checked again because another process published in between."""
@@ -99,7 +99,8 @@ class Publisher:
 
     async def _put(self, slot: Slot, draft: Draft, expected_version: int | None = None) -> Version:
         for _ in range(ATTEMPTS):
-            snapshot = await self.directives.snapshot(slot.place.home)
+            only = slot.place if slot.place.level is Level.CONTEXT else None
+            snapshot = await self.directives.snapshot(slot.place.home, only)
             newest = snapshot.versions.get(slot)
             found = newest.version if newest else 0
             if expected_version is not None and found != expected_version:

@@ -231,11 +231,15 @@ class DirectiveTree:
         return folder.is_dir()
 
     def _check_folders(self, folder: Path) -> None:
-        """Raise `_Refused` if *folder* or one above it, up to DATA_DIR, is a link."""
+        """Raise `_Refused` if *folder* or one above it, up to DATA_DIR, is a link or unreadable."""
         for part in (folder, *folder.parents):
             if part == self._root:
                 return
-            if part.is_symlink():
+            try:
+                linked = part.is_symlink()
+            except OSError as error:
+                raise _Refused(f"{self._relative(part)} cannot be read: {os.strerror(error.errno or 0)}") from error
+            if linked:
                 raise _Refused(f"{self._relative(part)} is a link, and links are not followed")
 
     def _entries(self, folder: Path) -> list[Path]:

@@ -314,6 +314,29 @@ async def test_nothing_is_written_through_a_link(publisher: FilingPublisher, con
     assert "directive.copy_failed" in [one["event"] for one in events]
 
 
+async def test_a_context_whose_id_is_too_long_for_a_file_name_keeps_its_directives(
+    publisher: FilingPublisher, context: Path
+) -> None:
+    room = Scope("acme", "http:" + "x" * 300)
+    put(context / "SOUL.md", "calm")
+    with capture_logs() as events:
+        await publisher.publish(Slot(Place(room), Kind.SYSTEM), "rule", author=LENA, origin="api")
+        done = await publisher.import_all()
+    assert "directive.copy_failed" in [one["event"] for one in events]
+    assert done.published == [Slot(Place(ACME), Kind.SOUL)]
+    assert set(await texts(publisher, room)) == {"calm", "rule"}
+
+
+async def test_a_file_name_that_is_not_utf8_is_named_as_well_as_can_be(
+    publisher: FilingPublisher, context: Path
+) -> None:
+    put(context / "skills" / os.fsdecode(b"caf\xe9.md"), "text")
+    with capture_logs() as events:
+        done = await publisher.import_all()
+    assert list(done.rejected) == ["workspaces/acme/context/skills/caf?.md"]
+    json.dumps(events).encode()
+
+
 async def test_a_copy_that_could_not_be_written_is_made_up_for(
     publisher: FilingPublisher, context: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -299,6 +299,15 @@ async def test_a_store_that_does_not_answer_in_time_is_unavailable(redis: Redis)
     await redis.client_unpause()
 
 
+async def test_what_was_loaded_last_can_be_had_without_the_store(redis: Redis, publisher: Publisher) -> None:
+    await publisher.publish(SYSTEM, "rule", author=LENA, origin="api")
+    assert publisher.directives.last_loaded(ROOM) is None
+    loaded = await publisher.directives.load(ROOM)
+    await redis.flushall()
+    assert publisher.directives.last_loaded(ROOM) == loaded
+    assert publisher.directives.last_loaded(OTHER) is None
+
+
 async def test_more_places_than_are_remembered_are_still_loaded_right(
     publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
