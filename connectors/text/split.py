@@ -155,9 +155,8 @@ class _Cutter:
         for edge, least_full in _EDGES:
             least = self._start + int((furthest - self._start) * least_full)
             ends = [m.end() for m in edge.finditer(self._text, self._start, furthest)]
-            # A fence's own closing line is a good end even when the newline after it does not fit.
             for cut in reversed(ends):
-                if cut > max(least, self._start) and not self._awkward(cut) and self._fits(cut):
+                if cut > max(least, self._start) and self._good(cut):
                     return cut
         return self._anywhere(furthest)
 
@@ -200,9 +199,11 @@ class _Cutter:
             return ""
         return ("" if self._text[cut - 1] == "\n" else "\n") + fence.marker
 
-    def _awkward(self, cut: int) -> bool:
+    def _good(self, cut: int) -> bool:
+        """Whether a cut at an edge fits and breaks neither a fence line nor a cluster."""
         fence = self._fence_over(cut)
-        return fence is not None and fence.awkward(cut)
+        awkward = fence is not None and fence.awkward(cut)
+        return not awkward and self._fits(cut) and not _joined(self._text, self._start, cut)
 
     def _fence_over(self, cut: int) -> _Fence | None:
         index = bisect_right(self._starts, cut) - 1
