@@ -54,7 +54,10 @@ class Search:
         """
         query = shorten(query)
         hits = await self.search(scope, query, top_k * CANDIDATES_PER_PASSAGE, explain=True)
-        relevant = drop_near_duplicates(self._floor.keep(query, hits))[:top_k]
+        if not hits:
+            return []
+        size = await self._index.count(scope, Kind.DOCUMENT)
+        relevant = drop_near_duplicates(self._floor.keep(query, hits, size))[:top_k]
         runs = group_runs(relevant)
         taken: dict[str, set[int]] = defaultdict(set)
         for run in runs:

@@ -63,8 +63,8 @@ class Turns:
         hits = await self._index.search(
             scope, Kind.TURN, dense, sparse, top_k, explain=True, exclude_sources=sorted(set(exclude))
         )
-        if self._floor is not None:
-            hits = self._floor.keep(query, hits)
+        if self._floor is not None and hits:
+            hits = self._floor.keep(query, hits, await self._index.count(scope, Kind.TURN))
         return [
             RecalledTurn(
                 turn_id=hit.passage.source, said_on=hit.passage.said_at[:10], text=hit.passage.text, score=hit.score
