@@ -1,0 +1,44 @@
+"""Who may call the HTTP face: a bearer token on everything that is not public, a known host, our own origin."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+
+from config.settings import Settings
+from runtime.tokens import Caller, Tokens, Unauthenticated
+
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+
+
+class Security:
+    """Checks requests. Called as ``await security(request)`` it returns the caller behind the token."""
+
+    def __init__(self, settings: Settings, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._hosts = _LOOPBACK | {settings.http_host.lower(), *(host.lower() for host in settings.http_allowed_hosts)}
+        if settings.http_public_url:
+            self._hosts |= {(urlsplit(settings.http_public_url).hostname or "").lower()}
+
+    async def __call__(self, request: HTTPConnection) -> Caller:
+        """The caller. Raises HTTPException (401, 403) and `connectors.message.StoreUnavailable`."""
+        self.check_place(request)
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not bearer.strip():
+            raise HTTPException(401, "send the token as 'Authorization: Bearer …'", {"WWW-Authenticate": "Bearer"})
+        try:
+            return await self._tokens.authenticate(bearer.strip())
+        except Unauthenticated as error:
+            raise HTTPException(401, error.user_text, {"WWW-Authenticate": "Bearer"}) from None
+
+    def check_place(self, request: HTTPConnection) -> None:
+        """Refuse names that are not ours (DNS rebinding) and other sites' pages. Raises HTTPException 403."""
+        host = request.headers.get("host", "").lower()
+        name = host.rsplit(":", 1)[0] if host.rpartition(":")[2].isdigit() else host
+        if name not in self._hosts and host not in self._hosts:
+            raise HTTPException(403, f"host {host!r} is not served here; add it to AGENT_RUNTIME_HTTP_ALLOWED_HOSTS")
+        origin = request.headers.get("origin")
+        if origin is not None and origin.lower() != f"{request.url.scheme}://{host}":
+            raise HTTPException(403, "requests from other sites' pages are refused")

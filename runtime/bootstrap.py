@@ -1,0 +1,246 @@
+"""The only wiring: opens the stores, builds every part and hands each what it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import structlog
+
+from config.settings import Settings
+from connectors.connector import Accept, Connector, Health
+from connectors.http.connector import HttpConnector
+from connectors.message import ConversationKey, StoreUnavailable
+from grounding.memory.contexts import ContextDocuments
+from grounding.pipeline import Pipeline
+from grounding.tokens import Tokens, load_tokens
+from grounding.transcript.copy import MarkdownCopy
+from grounding.transcript.log import Transcript
+from promptpolicy.directives import Directives
+from promptpolicy.files import FilingPublisher
+from promptpolicy.tree import DirectiveTree
+from runtime.access import Access
+from runtime.admin_token import admin_token
+from runtime.after_turn import RememberTurn, SummaryRefresh
+from runtime.api.security import Security
+from runtime.embedded.child import beside
+from runtime.embedded.model_server import LocalModelServer, local_model
+from runtime.event_stream import EventStream
+from runtime.gateway import Gateway
+from runtime.jobs import Job, Jobs
+from runtime.knowledge import Knowledge
+from runtime.limits import RateLimit
+from runtime.mailbox import Mailbox
+from runtime.manifests import Manifests
+from runtime.model import Model
+from runtime.outbox import Outbox
+from runtime.stores import RedisStore, open_redis
+from runtime.supervisor import Supervisor
+from runtime.tokens import Tokens as ApiTokens
+from runtime.turn import Turns
+from runtime.worker import Worker
+from runtime.workspaces import SAMPLE, Workspaces, install_sample
+
+Part = Literal["worker", "jobs", "follow"]
+ALL_PARTS: frozenset[Part] = frozenset(("worker", "jobs", "follow"))
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Everything that one process is made of. Built by `open_runtime`."""
+
+    settings: Settings
+    admin_token: str
+    store: RedisStore
+    events: EventStream
+    tokens: Tokens
+    workspaces: Workspaces
+    access: Access
+    api_tokens: ApiTokens
+    security: Security
+    limit: RateLimit
+    mailbox: Mailbox
+    outbox: Outbox
+    transcript: Transcript
+    copy: MarkdownCopy
+    contexts: ContextDocuments
+    directives: Directives
+    publisher: FilingPublisher
+    knowledge: Knowledge
+    manifests: Manifests
+    model: Model
+    local_model: LocalModelServer
+    jobs: Jobs
+    turns: Turns
+    worker: Worker
+    gateway: Gateway
+    http: HttpConnector
+    connectors: Mapping[str, Connector]
+    supervisor: Supervisor
+
+    @property
+    def accept(self) -> Accept:
+        """The gateway's door, for connectors."""
+        return self.gateway.accept
+
+    async def store_health(self) -> dict[str, Health]:
+        """How each store is now, by name."""
+        redis, qdrant = await asyncio.gather(self.store.health(), self.knowledge.health())
+        return {"redis": redis, "qdrant": qdrant}
+
+    def connector_health(self) -> dict[str, Health]:
+        """How each connector of this process is now, by name."""
+        return {name: self.supervisor.health(connector) for name, connector in self.connectors.items()}
+
+
+@asynccontextmanager
+async def open_runtime(
+    settings: Settings,
+    events: EventStream,
+    *,
+    platforms: Sequence[Connector] = (),
+    parts: frozenset[Part] = ALL_PARTS,
+) -> AsyncIterator[Runtime]:
+    """The runtime of one process, running as long as the block.
+
+    *platforms* are the connectors beside HTTP; `Supervisor.run` starts them. *parts* says what runs in
+    the background: the worker that answers turns, the jobs that follow them, and following the disk;
+    a command that only looks needs none. Raises `runtime.embedded.child.ChildFailed` and `OSError` when
+    the embedded stores cannot be opened.
+
+    It stops in the order opposite to the data's: intake is the caller's and has ended by then; turns in
+    hand are finished, what they left is copied, then the stores close.
+    """
+    await asyncio.to_thread(settings.data_dir.mkdir, parents=True, exist_ok=True)
+    tokens = await asyncio.to_thread(load_tokens)
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(open_redis(settings))
+        model_server = await stack.enter_async_context(local_model(settings.data_dir))
+        runtime = await _build(settings, events, store, model_server, tokens, platforms)
+        stack.push_async_callback(runtime.knowledge.close)
+        stack.push_async_callback(runtime.model.close)
+        await stack.enter_async_context(beside(events.run(store.client), "events"))
+        await _first_start(runtime)
+        await stack.enter_async_context(beside(runtime.knowledge.run("follow" in parts), "knowledge"))
+        if "jobs" in parts:
+            stack.push_async_callback(_last_copy, runtime.copy)
+            await stack.enter_async_context(beside(runtime.copy.run(), "chat logs"))
+            await stack.enter_async_context(beside(runtime.jobs.run(), "jobs"))
+        if "worker" in parts:
+            await stack.enter_async_context(beside(runtime.model.warm(), "model"))
+            await stack.enter_async_context(beside(runtime.worker.run(), "worker"))
+        for connector in runtime.connectors.values():
+            stack.push_async_callback(connector.close)
+        yield runtime
+
+
+async def _build(
+    settings: Settings,
+    events: EventStream,
+    store: RedisStore,
+    model_server: LocalModelServer,
+    tokens: Tokens,
+    platforms: Sequence[Connector],
+) -> Runtime:
+    redis = store.client
+    token = await admin_token(settings)
+    access, api_tokens = Access(redis, settings), ApiTokens(redis, token)
+    security = Security(settings, api_tokens)
+    http = HttpConnector.of(settings, security)
+    connectors: dict[str, Connector] = {connector.name: connector for connector in (http, *platforms)}
+    workspaces = Workspaces(redis, settings)
+    mailbox, outbox = Mailbox(redis), Outbox(redis, connectors, settings.delivery_ambiguous)
+    transcript, contexts, manifests = Transcript(redis), ContextDocuments(redis), Manifests(redis)
+    copy = MarkdownCopy(transcript, settings.data_dir)
+    directives = Directives(redis, settings.redis_timeout_seconds)
+    publisher = FilingPublisher(directives, tokens.count, settings.policy_max_tokens, DirectiveTree(settings.data_dir))
+    knowledge = Knowledge(settings, redis, tokens, workspaces, publisher)
+    model = Model(settings, model_server)
+
+    async def remember(job: Job) -> None:
+        await RememberTurn(transcript, await knowledge.turns())(job)
+
+    jobs = Jobs(
+        redis,
+        {
+            "summary.refresh": SummaryRefresh(settings, transcript, contexts, model),
+            "turn.remember": remember,
+        },
+    )
+    pipeline = Pipeline(transcript, contexts, knowledge, knowledge, _layer_timeout(settings))
+    turns = Turns(
+        settings,
+        pipeline=pipeline,
+        directives=directives,
+        model=model,
+        outbox=outbox,
+        transcript=transcript,
+        copy=copy,
+        manifests=manifests,
+        jobs=jobs,
+        tokens=tokens,
+    )
+    worker = Worker(settings, mailbox, turns)
+    limit = RateLimit(redis, settings)
+
+    def wake(key: ConversationKey) -> None:
+        worker.wake(key)
+
+    return Runtime(
+        settings=settings,
+        admin_token=token,
+        store=store,
+        events=events,
+        tokens=tokens,
+        workspaces=workspaces,
+        access=access,
+        api_tokens=api_tokens,
+        security=security,
+        limit=limit,
+        mailbox=mailbox,
+        outbox=outbox,
+        transcript=transcript,
+        copy=copy,
+        contexts=contexts,
+        directives=directives,
+        publisher=publisher,
+        knowledge=knowledge,
+        manifests=manifests,
+        model=model,
+        local_model=model_server,
+        jobs=jobs,
+        turns=turns,
+        worker=worker,
+        gateway=Gateway(workspaces, access, limit, mailbox, outbox, wake),
+        http=http,
+        connectors=connectors,
+        supervisor=Supervisor(connectors.values()),
+    )
+
+
+def _layer_timeout(settings: Settings) -> float:
+    """A layer asks Redis, or the embedder and then Qdrant."""
+    remote = settings.embedding_timeout_seconds if settings.embedding_model else 0.0
+    return max(settings.redis_timeout_seconds, settings.qdrant_timeout_seconds + remote)
+
+
+async def _first_start(runtime: Runtime) -> None:
+    """Make the sample workspace, and read the directives of all workspaces from their files."""
+    try:
+        await runtime.workspaces.create(SAMPLE)
+        await install_sample(runtime.settings.data_dir)
+        await runtime.publisher.import_all()
+    except StoreUnavailable as error:
+        _log.warning("store.degraded", store="redis", why=str(error))
+
+
+async def _last_copy(copy: MarkdownCopy) -> None:
+    """What the last turns said goes to the chat logs before the store closes."""
+    with contextlib.suppress(StoreUnavailable, OSError, TimeoutError):  # it waits in Redis for the next start
+        async with asyncio.timeout(2.0):
+            await copy.flush()

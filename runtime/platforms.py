@@ -1,0 +1,29 @@
+"""The platforms that are on, by the settings. A new platform is one line in `_PLATFORMS`.
+
+Each platform package is imported only when its token is set: some cost seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from config.settings import Settings
+from connectors.connector import Connector
+
+
+def _telegram(settings: Settings) -> Connector | None:
+    if settings.telegram_bot_token is None:
+        return None
+    from connectors.telegram.connector import TelegramConnector
+
+    return TelegramConnector(settings.telegram_bot_token, settings.telegram_api_base)
+
+
+_PLATFORMS: tuple[Callable[[Settings], Connector | None], ...] = (_telegram,)
+
+
+async def open_platforms(settings: Settings) -> list[Connector]:
+    """A connector for each platform whose token is set. Imports in a thread: it takes up to seconds."""
+    made = [await asyncio.to_thread(make, settings) for make in _PLATFORMS]
+    return [connector for connector in made if connector is not None]

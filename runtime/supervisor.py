@@ -1,0 +1,65 @@
+"""Keeps connectors running: one that fails is named, and the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable
+
+import structlog
+
+from connectors.connector import Accept, Connector, ConnectorFailed, Health, State
+
+_WATCH_SECONDS = 0.5
+_RESTART_SECONDS = (1.0, 60.0)
+_log = structlog.get_logger()
+
+
+class Supervisor:
+    """Runs connectors side by side and says aloud when the state of one changes."""
+
+    def __init__(self, connectors: Iterable[Connector]) -> None:
+        self._connectors = tuple(connectors)
+        self._failed: dict[str, str] = {}
+        self._told: dict[str, Health] = {}
+
+    def health(self, connector: Connector) -> Health:
+        """The connector's own word, or that it failed for good."""
+        why = self._failed.get(connector.name)
+        return Health(State.FAILED, why) if why is not None else connector.health
+
+    async def run(self, accept: Accept) -> None:
+        """Run all connectors until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for connector in self._connectors:
+                group.create_task(self._keep_running(connector, accept), name=f"connector {connector.name}")
+            while True:
+                self._tell()
+                await asyncio.sleep(_WATCH_SECONDS)
+
+    async def _keep_running(self, connector: Connector, accept: Accept) -> None:
+        wait, longest = _RESTART_SECONDS
+        while True:
+            try:
+                await connector.run(accept)
+            except ConnectorFailed as error:
+                self._failed[connector.name] = str(error)
+                self._tell()
+                return
+            except Exception as error:  # noqa: BLE001 - logged whole; a broken connector is started again
+                self._failed[connector.name] = f"broke: {type(error).__name__}: {error}"
+                self._tell()
+                _log.exception("connector.broke", connector=connector.name)
+            else:
+                return  # it has nothing more to receive: a console whose person left
+            await asyncio.sleep(random.uniform(wait / 2, wait))  # noqa: S311 - jitter, no secret
+            self._failed.pop(connector.name, None)
+            wait = min(wait * 2, longest)
+
+    def _tell(self) -> None:
+        for connector in self._connectors:
+            health = self.health(connector)
+            if self._told.get(connector.name) != health:
+                self._told[connector.name] = health
+                level = _log.error if health.state is State.FAILED else _log.info
+                level("connector.state", connector=connector.name, state=health.state.value, why=health.why)
