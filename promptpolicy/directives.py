@@ -8,14 +8,12 @@ Keys (owner ``directives``; one hash tag for everywhere, one for each workspace 
 - ``…:stamp`` a value that is new after each change: what a reader compares with what it remembers
 - ``…:workspaces`` (tag of everywhere) set of workspaces that ever had a directive
 
-An entry is JSON: ``{"v": 1, "text", "author", "at", "origin", "sha256", "bytes", "restores"}``, its
-``text`` null where the slot was cleared.
+An entry is a version as `promptpolicy.versions` packs it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -24,17 +22,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from connectors.message import AgentRuntimeError, Scope, StoreUnavailable, redis_key
+from connectors.message import Scope, StoreUnavailable, redis_key
 from promptpolicy.policy import Used
-from promptpolicy.slot import EVERYWHERE, Directive, Place, Slot, digest, place_in, places_of, slot_in
+from promptpolicy.slot import EVERYWHERE, Directive, Place, Slot, place_in, places_of, slot_in
+from promptpolicy.versions import Draft, NoSuchVersion, Version, pack, read, unpack
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-FORMAT = 1
-CLEARED = "-"
 REMEMBERED_PLACES = 512
-Origin = Literal["file", "command", "api"]
 
 _APPEND = """
 local current = redis.call('HGET', KEYS[1], ARGV[1])
@@ -52,51 +48,6 @@ redis.call('SADD', KEYS[3], ARGV[2])
 redis.call('SET', KEYS[4], ARGV[7])
 return {'appended', version}
 """
-
-
-class NoSuchVersion(AgentRuntimeError):
-    """A slot has no version of that number."""
-
-    user_text = "There is no such version."
-
-
-class UnknownFormat(AgentRuntimeError):
-    """A stored value was written by a newer release."""
-
-    user_text = "My stored instructions were written by a newer release. Please tell an administrator."
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """One version of a slot. ``text`` is None where the slot was cleared.
-
-    ``version`` counts from 1; ``bytes`` is the text's size in UTF-8; ``restores`` is the version that
-    a rollback brought back.
-    """
-
-    slot: Slot
-    version: int
-    text: str | None
-    author: str
-    at: datetime
-    origin: str
-    sha256: str
-    bytes: int
-    restores: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """What is to become the next version of a slot; ``text`` None clears it."""
-
-    text: str | None
-    author: str
-    origin: Origin
-    restores: int | None = None
-
-    @property
-    def sha256(self) -> str:
-        return CLEARED if self.text is None else digest(self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +117,7 @@ class Directives:
             entries = await pipe.execute()
         loaded = []
         for (slot, version), entry in zip(slots, entries, strict=True):
-            text = None if entry is None else _read(slot, version, entry).text
+            text = None if entry is None else read(slot, version, entry).text
             if text is None:
                 raise NoSuchVersion(f"{slot.label} has no text of version {version}")
             loaded.append(Directive(slot, version, text))
@@ -176,7 +127,7 @@ class Directives:
         """The newest version of *slot*, which may be a clearing; None where there never was one."""
         async with self._in_time():
             packed = await cast("Any", self._redis.hget(_current_key(slot.place), slot.field))
-        return None if packed is None else _unpack(slot, packed)
+        return None if packed is None else unpack(slot, packed)
 
     async def version(self, slot: Slot, number: int) -> Version:
         """Version *number* of *slot*. Raises `NoSuchVersion`."""
@@ -186,7 +137,7 @@ class Directives:
                 entry = await cast("Any", self._redis.lindex(_log_key(slot), number - 1))
         if entry is None:
             raise NoSuchVersion(f"{slot.label} has no version {number}")
-        return _read(slot, number, entry)
+        return read(slot, number, entry)
 
     async def history(self, slot: Slot, limit: int = 50, before: int | None = None) -> list[Version]:
         """At most *limit* versions of *slot*, newest first, older than version *before* if given."""
@@ -198,7 +149,7 @@ class Directives:
                 return []
             oldest = max(1, newest - limit + 1)
             entries = await cast("Any", self._redis.lrange(_log_key(slot), oldest - 1, newest - 1))
-        return [_read(slot, oldest + index, entry) for index, entry in enumerate(entries)][::-1]
+        return [read(slot, oldest + index, entry) for index, entry in enumerate(entries)][::-1]
 
     async def snapshot(self, home: Place, only: Place | None = None) -> Snapshot:
         """All that is current under the hash tag of *home*: everywhere, or a workspace and its contexts.
@@ -235,7 +186,7 @@ class Directives:
         place = slot.place
         keys = (_current_key(place), _log_key(slot), _key(place, "slots"), _key(place, "stamp"))
         expected = "" if expected_version is None else str(expected_version)
-        entry = _entry(draft, self._now())
+        entry = pack(draft, self._now())
         arguments = (slot.field, slot.encoded, draft.sha256, entry, expected, stamp, uuid.uuid4().hex)
         async with self._in_time():
             if place.scope is not None:
@@ -263,7 +214,7 @@ class Directives:
         found: dict[Place, dict[Slot, Version]] = {}
         for place, fields in zip(places, await pipe.execute(), strict=True):
             slots = {slot_in(place, field): packed for field, packed in sorted(fields.items())}
-            found[place] = {slot: _unpack(slot, packed) for slot, packed in slots.items()}
+            found[place] = {slot: unpack(slot, packed) for slot, packed in slots.items()}
         return found
 
     @asynccontextmanager
@@ -289,34 +240,3 @@ def _current_key(place: Place) -> str:
 
 def _log_key(slot: Slot) -> str:
     return redis_key("directives", slot.place.tag, "log", slot.encoded)
-
-
-def _entry(draft: Draft, at: datetime) -> str:
-    fields = {
-        "v": FORMAT,
-        "text": draft.text,
-        "author": draft.author,
-        "at": at.isoformat(),
-        "origin": draft.origin,
-        "sha256": draft.sha256,
-        "bytes": len((draft.text or "").encode()),
-        "restores": draft.restores,
-    }
-    return json.dumps(fields, ensure_ascii=False, sort_keys=True)
-
-
-def _read(slot: Slot, number: int, entry: str) -> Version:
-    fields = json.loads(entry)
-    if fields["v"] > FORMAT:
-        raise UnknownFormat(
-            f"version {number} of {slot.label} has format {fields['v']}, and this release reads up to {FORMAT}: "
-            "start the newer release again"
-        )
-    at = datetime.fromisoformat(fields["at"])
-    parts = (fields["text"], fields["author"], at, fields["origin"], fields["sha256"], fields["bytes"])
-    return Version(slot, number, *parts, restores=fields["restores"])
-
-
-def _unpack(slot: Slot, packed: str) -> Version:
-    number, _, entry = packed.split(" ", 2)
-    return _read(slot, int(number), entry)

@@ -13,11 +13,12 @@ from enum import Enum, auto
 import structlog
 
 from connectors.message import Scope
-from promptpolicy.directives import Directives, Draft, Version
+from promptpolicy.directives import Directives
 from promptpolicy.policy import CountTokens, PolicyTooLarge
 from promptpolicy.publishing import Publisher
 from promptpolicy.slot import EVERYWHERE, Place, Slot, digest
 from promptpolicy.tree import RECORD, Copied, DirectiveTree, Found, Refusal, UnreadableRecord
+from promptpolicy.versions import Draft, Version
 
 log = structlog.get_logger()
 

@@ -8,10 +8,11 @@ import difflib
 import structlog
 
 from connectors.message import AgentRuntimeError
-from promptpolicy.directives import Directives, Draft, Origin, Snapshot, Version
+from promptpolicy.directives import Directives, Snapshot
 from promptpolicy.limits import check_fits
 from promptpolicy.policy import CountTokens
 from promptpolicy.slot import EVERYWHERE, Directive, InvalidDirective, Level, Slot, canonical
+from promptpolicy.versions import Draft, Origin, Version
 
 ATTEMPTS = 20
 """Times that a change is checked again because another process published in between."""

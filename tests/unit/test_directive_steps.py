@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import Scope
-from promptpolicy.directives import Version
 from promptpolicy.files import Step, decide
 from promptpolicy.slot import Kind, Place, Slot, digest
 from promptpolicy.tree import Copied, Found
+from promptpolicy.versions import Version
 
 SLOT = Slot(Place(Scope("acme")), Kind.SYSTEM)
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
