@@ -159,7 +159,16 @@ def _place(level: Level, scope: Scope | None) -> Place:
         return Place(Scope(scope.workspace_id))
     if scope.context_id is None:
         raise InvalidDirective("a context directive needs a context, written <connector>:<external id>")
+    check_context_id(scope.context_id)
     return Place.of(scope)
+
+
+def check_context_id(context_id: str) -> str:
+    """*context_id* itself. Raises `InvalidDirective` for one that no conversation can have."""
+    connector, _, external_id = context_id.partition(":")
+    if not connector or not external_id:
+        raise InvalidDirective(f"{context_id!r} is no context: write <connector>:<external id>")
+    return context_id
 
 
 def place_in(home: Place, encoded: str) -> Place:

@@ -29,6 +29,7 @@ from promptpolicy.slot import (
     Place,
     Slot,
     canonical,
+    check_context_id,
     decode_id,
 )
 
@@ -194,7 +195,7 @@ class DirectiveTree:
             return
         for folder in self._entries(contexts):
             try:
-                place = Place(Scope(workspace_id, decode_id(folder.name)))
+                place = Place(Scope(workspace_id, check_context_id(decode_id(folder.name))))
             except InvalidDirective as error:
                 walk.refusals.append(Refusal(home, self._relative(folder), str(error)))
                 continue

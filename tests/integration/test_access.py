@@ -55,7 +55,7 @@ async def everything(redis: Redis) -> str:
     found: list[str] = []
     for key in await redis.keys("*"):
         kind = await redis.type(key)
-        found.append(f"{key!s} {await redis.get(key) if kind == 'string' else await redis.hgetall(key)}")
+        found.append(str((key, await redis.get(key) if kind == "string" else await redis.hgetall(key))))
     return "\n".join(found)
 
 

@@ -259,8 +259,10 @@ async def test_names_that_fill_no_slot_are_named_and_others_ignored(publisher: F
         put(context / "skills" / name, "text")
     put(context / "README.md", "about this folder")
     put(context / "contexts" / "telegram:1" / "SOUL.md", "colon in a folder's name")
+    put(context / "contexts" / "general" / "SOUL.md", "no context id")
     done = await publisher.import_all()
     assert sorted(done.rejected) == [
+        "workspaces/acme/context/contexts/general",
         "workspaces/acme/context/contexts/telegram:1",
         "workspaces/acme/context/skills/Refunds.md",
         "workspaces/acme/context/skills/a b.md",

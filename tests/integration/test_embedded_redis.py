@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from redis.asyncio import Redis
 from connectors.connector import State
 from connectors.message import StoreUnavailable
 from runtime.embedded import redis_server
+from runtime.embedded.child import ChildFailed
 from runtime.embedded.redis_server import NoRedisServer, StoreInUse
 from runtime.stores import RedisStore, WatchError, open_redis
 from tests.conftest import MakeSettings
@@ -52,10 +55,10 @@ async def test_what_was_stored_is_there_after_a_restart(settings: MakeSettings) 
 async def test_a_killed_server_comes_back_with_every_acknowledged_write(settings: MakeSettings) -> None:
     async with open_redis(settings()) as store:
         for n in range(200):
-            await store.client.rpush("l", n)  # type: ignore[misc]
+            await store.client.rpush("l", n)
         killed = server_pid(store)
         os.kill(killed, signal.SIGKILL)
-        assert await until(lambda: store.client.llen("l")) == 200  # type: ignore[arg-type]
+        assert await until(lambda: store.client.llen("l")) == 200
         assert server_pid(store) != killed
         assert (await store.health()).state is State.CONNECTED
 
@@ -160,8 +163,8 @@ async def test_without_any_server_program_the_error_names_the_variable(
     def absent(name: str) -> Any:
         raise ImportError(name)
 
-    monkeypatch.setattr(redis_server.importlib, "import_module", absent)
-    monkeypatch.setattr(redis_server.shutil, "which", lambda name: None)
+    monkeypatch.setattr(importlib, "import_module", absent)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(NoRedisServer, match="AGENT_RUNTIME_REDIS_URL"):
         async with open_redis(settings()):
             pass
@@ -171,7 +174,7 @@ async def test_a_server_that_does_not_start_is_an_error_with_its_own_words(setti
     folder = settings().data_dir / "redis" / "appendonlydir"
     folder.mkdir(parents=True)
     (folder / "appendonly.aof.manifest").write_text("no manifest at all\n")
-    with pytest.raises(redis_server.ChildFailed, match=r"(?s)exit code 1.*manifest"):
+    with pytest.raises(ChildFailed, match=r"(?s)exit code 1.*manifest"):
         async with open_redis(settings()):
             pass
 
@@ -188,11 +191,11 @@ async def test_what_the_caller_does_wrong_passes_unchanged(redis: Redis) -> None
 
     await redis.set("k", "text")
     with pytest.raises(ResponseError, match="WRONGTYPE"):
-        await redis.lpush("k", "x")  # type: ignore[misc]
+        await redis.lpush("k", "x")
     async with redis.pipeline() as pipe:
         await pipe.watch("k")
         await redis.set("k", "other")
-        pipe.multi()
+        pipe.multi()  # type: ignore[no-untyped-call]
         pipe.get("k")
         with pytest.raises(WatchError):
             await pipe.execute()

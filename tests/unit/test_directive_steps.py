@@ -49,6 +49,7 @@ def copied(text: str, version: int) -> Copied:
         (file("c"), copied("a", 1), stored(2, "b"), Step.IMPORT),
         (file("a"), copied("a", 5), None, Step.IMPORT),
         (file("a"), copied("a", 5), stored(1, "b"), Step.IMPORT),
+        (file("a"), copied("a", 2), stored(2, "b"), Step.IMPORT),
         (file("a"), None, stored(2, None), Step.IMPORT),
         (Found(SLOT, "SYSTEM_PROMPT.md", "", None, "not UTF-8"), copied("a", 1), stored(1, "a"), Step.REJECT),
     ],

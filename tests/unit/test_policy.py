@@ -283,6 +283,8 @@ def test_names_that_no_skill_can_have_are_refused(name: str) -> None:
         ("global", "mood", "", None),
         ("workspace", "system", "", None),
         ("context", "system", "", Scope("acme")),
+        ("context", "system", "", Scope("acme", "general")),
+        ("context", "system", "", Scope("acme", "telegram:")),
         ("global", "soul", "named", None),
     ],
 )
