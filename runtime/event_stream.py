@@ -94,11 +94,11 @@ class EventStream:
         """Write all that waits. Raises `StoreUnavailable`; then what was not written waits on."""
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-            pipeline = redis.pipeline(transaction=False)
-            for event in batch:
-                entry: dict[Any, Any] = {"v": _FORMAT, "e": json.dumps(event)}
-                pipeline.xadd(_STREAM, entry, maxlen=STREAM_LENGTH, approximate=True)
             try:
+                pipeline = redis.pipeline(transaction=False)
+                for event in batch:
+                    entry: dict[Any, Any] = {"v": _FORMAT, "e": json.dumps(event)}
+                    pipeline.xadd(_STREAM, entry, maxlen=STREAM_LENGTH, approximate=True)
                 await pipeline.execute()
             except BaseException:
                 self._waiting.extendleft(reversed(batch))

@@ -39,8 +39,8 @@ _SAID = (
 _DOORS = ("token", "secret", "api_key", "password", "authorization", "credentials", "cookie", "code")
 FORBIDDEN_KEYS = frozenset((*_SAID, *_DOORS))
 """Names that carry what people say, what the model is told, or what opens a door."""
-_FORBIDDEN_ENDINGS = ("_text", "_prompt", "_content", "_secret", "_api_key", "_password", "_bearer")
-_TOKEN_ENDING = "_token"  # noqa: S105 - the ending of a name
+_FORBIDDEN_ENDINGS = ("_text", "_prompt", "_content", "_secret", "_api_key", "_password", "_bearer", "_token")
+_COUNTS = "tokens_"  # numbers, such as tokens_prompt
 
 
 class Redaction:
@@ -132,9 +132,9 @@ class Redaction:
 
 def _is_forbidden(name: str) -> bool:
     lowered = name.lower()
-    if lowered in FORBIDDEN_KEYS or lowered.endswith(_FORBIDDEN_ENDINGS):
-        return True
-    return lowered.endswith(_TOKEN_ENDING)
+    if lowered.startswith(_COUNTS):
+        return False
+    return lowered in FORBIDDEN_KEYS or lowered.endswith(_FORBIDDEN_ENDINGS)
 
 
 def _password(url: str) -> str:

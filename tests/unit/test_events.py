@@ -1,0 +1,151 @@
+"""Events as they are printed and handed on."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+import structlog
+
+from runtime import events
+from runtime.redaction import Redaction
+
+
+@pytest.fixture(autouse=True)
+def unconfigured() -> Iterator[None]:
+    """Leaves logging as it was found."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+
+
+class Sink:
+    def __init__(self, **options: Any) -> None:
+        self.output = io.StringIO()
+        self.kept: list[dict[str, Any]] = []
+        logging.getLogger().handlers.clear()  # pytest's own fail on what libraries get wrong
+        events.configure(Redaction(["hunter22"]), output=self.output, keep=self.kept.append, **options)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.output.getvalue().splitlines()]
+
+
+def test_an_event_is_one_line_with_its_fields_in_a_stable_order() -> None:
+    """Each event is one JSON line: name, level, time in UTC, the ids that apply, then its own fields."""
+    sink = Sink()
+    with events.about(workspace_id="acme", context_id="http:default", connector="http", turn_id="t1"):
+        structlog.get_logger().info("turn.answered", attempts=1, model="m")
+    structlog.get_logger().warning("store.degraded", why="away")
+    first, second = sink.lines()
+    assert list(first) == [
+        *("event", "level", "timestamp", "workspace_id", "context_id", "connector", "turn_id"),
+        *("attempts", "model"),
+    ]
+    assert (first["event"], first["level"], first["turn_id"]) == ("turn.answered", "info", "t1")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first["timestamp"])
+    assert datetime.fromisoformat(first["timestamp"]).utcoffset() is not None
+    assert list(second) == ["event", "level", "timestamp", "why"]
+    assert sink.kept == [first, second]
+
+
+def test_only_the_known_ids_are_bound_to_all_events() -> None:
+    """A field that not every event may have cannot be bound to all of them."""
+    with pytest.raises(ValueError, match="strategy"), events.about(strategy="qmd"):
+        pass
+
+
+def test_events_below_the_level_are_not_printed() -> None:
+    """Details for debugging are left out."""
+    sink = Sink()
+    structlog.get_logger().debug("detail")
+    assert sink.lines() == []
+
+
+def test_silent_prints_nothing_but_keeps_all() -> None:
+    """A command whose output is for people prints no events, but they are kept."""
+    sink = Sink(silent=True)
+    structlog.get_logger().info("turn.answered")
+    assert sink.output.getvalue() == ""
+    assert [event["event"] for event in sink.kept] == ["turn.answered"]
+
+
+def test_for_people_an_event_is_readable_and_as_clean() -> None:
+    """In the console format an event is no JSON, has its fields, and hides the same things."""
+    sink = Sink(log_format="console")
+    structlog.get_logger().info("turn.answered", model="m", text="what was said", why="hunter22")
+    line = sink.output.getvalue()
+    assert "turn.answered" in line
+    assert "model" in line
+    assert "what was said" not in line
+    assert "hunter22" not in line
+
+
+def fail() -> None:
+    try:
+        int("what was said")
+    except ValueError as error:
+        raise RuntimeError("and the prompt") from error
+
+
+def test_an_exception_is_told_by_class_and_place_and_not_by_its_text() -> None:
+    """A logged exception names its classes and frames; its text, which may quote anything, is not printed."""
+    sink = Sink()
+    try:
+        fail()
+    except RuntimeError:
+        structlog.get_logger().exception("turn.failed")
+    (event,) = sink.lines()
+    assert event["error"] == "RuntimeError < ValueError"
+    assert re.fullmatch(r"test_events\.py:\d+ fail", event["frames"][-1])
+    assert "what was said" not in sink.output.getvalue()
+    assert "and the prompt" not in sink.output.getvalue()
+
+
+def test_libraries_come_out_as_events_from_warning_on() -> None:
+    """What libraries log becomes an event with logger and place, from WARNING on, without secrets or dumps."""
+    sink = Sink()
+    logging.getLogger("some.library").info("chatter")
+    logging.getLogger("some.library").warning("cannot %s %s\nand a dump", "reach", "hunter22")
+    logging.getLogger("some.library").log(35, "odd level")
+    logging.getLogger("some.library").error("bad arguments %d", "x")
+    first, second, third = sink.lines()
+    assert (first["event"], first["level"], first["library"]) == ("library.log", "warning", "some.library")
+    assert first["why"] == "cannot reach **********"
+    assert second["level"] == "warning"
+    assert (third["level"], third["why"]) == ("error", "bad arguments %d")
+
+
+def test_libraries_that_see_what_people_say_do_not_repeat_it() -> None:
+    """Of platform and model libraries only the template of a line is told, never what was filled in."""
+    sink = Sink()
+    logging.getLogger("aiogram.dispatcher").error("update %s failed", "what was said")
+    logging.getLogger("LiteLLM").error("prompt: what was said")
+    assert [event["why"] for event in sink.lines()] == ["update %s failed", ""]
+    assert "what was said" not in sink.output.getvalue()
+
+
+def test_configuring_twice_does_not_double_anything() -> None:
+    """A second configuration takes the place of the first."""
+    Sink()
+    sink = Sink()
+    logging.getLogger("x").warning("once")
+    assert len(sink.lines()) == 1
+
+
+def test_a_reader_that_went_away_does_not_stop_the_process() -> None:
+    """Printing into a closed output is no error for whoever logs, and the event is kept all the same."""
+    sink = Sink()
+    sink.output.close()
+    structlog.get_logger().info("turn.answered")
+    assert [event["event"] for event in sink.kept] == ["turn.answered"]
