@@ -271,7 +271,7 @@ class Model:
             log.info(
                 "model.retried", model=target.shown_as, why=failure.why, purpose=purpose, pause_ms=round(pause * 1000)
             )
-            await asyncio.sleep(pause)
+            await _pause(pause)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _once(self, call: _Call, target: _Target) -> Completion:
@@ -478,6 +478,10 @@ def _provider(model: str) -> str:
     """What stands before the first slash; OpenAI's models may go without."""
     provider, slash, _ = model.partition("/")
     return provider if slash else "openai"
+
+
+async def _pause(seconds: float) -> None:
+    await asyncio.sleep(seconds)
 
 
 def _backoff_seconds(attempt: int) -> float:

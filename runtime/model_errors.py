@@ -97,6 +97,8 @@ _TABLE: dict[str, Verdict] = {
 }
 """By class name, so that nothing needs to be imported; the most specific class of an error counts."""
 
+_UNREACHABLE = _TABLE["APIConnectionError"]
+
 
 def named_in_table(kind: type[BaseException]) -> bool:
     """Whether the table has a line for exactly this class."""
@@ -116,8 +118,21 @@ def judge(error: BaseException) -> Verdict:
         )
     for kind in type(error).__mro__:
         if kind.__name__ in _TABLE:
-            return _TABLE[kind.__name__]
+            verdict = _TABLE[kind.__name__]
+            # LiteLLM tells of a refused connection as of a server's error, with the truth behind it.
+            return _UNREACHABLE if verdict.why == "unavailable" and _never_arrived(error) else verdict
     return Verdict("bad_response")
+
+
+def _never_arrived(error: BaseException) -> bool:
+    behind: BaseException | None = error
+    for _ in range(8):
+        if behind is None:
+            return False
+        if isinstance(behind, OSError) or type(behind).__name__ in ("APIConnectionError", "ConnectError"):
+            return True
+        behind = behind.__cause__ or behind.__context__
+    return False
 
 
 def as_failure(error: Exception, model: str, *, shown: bool) -> ModelFailed:
@@ -136,7 +151,9 @@ def as_failure(error: Exception, model: str, *, shown: bool) -> ModelFailed:
 
 def retry_after_seconds(error: BaseException) -> float | None:
     """How long the provider asked us to wait; None where it did not say, or said it as a date."""
-    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    # LiteLLM makes up a response of its own and keeps the provider's headers beside it.
+    headers = getattr(error, "litellm_response_headers", None)
+    headers = headers or getattr(getattr(error, "response", None), "headers", None) or {}
     try:
         seconds = float(headers.get("retry-after", ""))
     except ValueError:

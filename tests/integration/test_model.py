@@ -1,0 +1,286 @@
+"""Model calls through LiteLLM, against a provider on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+import runtime.model
+from connectors.message import Usage
+from runtime.model import Model, ModelRefused, ModelUnavailable, ToolCall
+from tests.conftest import MakeSettings
+from tests.emulators.openai import FakeOpenAI, Reply
+
+MESSAGES = [{"role": "system", "content": "You are brief. " * 20}, {"role": "user", "content": "Grüße, wie geht's? 👋"}]
+TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime.model, "FIRST_BACKOFF_SECONDS", 0.001)
+
+
+@pytest.fixture
+async def model(model_settings: MakeSettings) -> Any:
+    made = Model(model_settings())
+    await made.warm()
+    yield made
+    await made.close()
+
+
+class Screen:
+    """Where streamed text is shown."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.pieces = 0
+        self.restarts = 0
+
+    async def show(self, delta: str) -> None:
+        self.text += delta
+        self.pieces += 1
+
+    async def restart(self) -> None:
+        self.text = ""
+        self.restarts += 1
+
+
+async def test_an_answer_comes_with_its_usage_and_who_gave_it(model: Model, openai_server: FakeOpenAI) -> None:
+    completion = await model.complete(MESSAGES)
+    assert completion.text.endswith("Grüße, wie geht's? 👋")
+    assert (completion.model, completion.attempts, completion.finish_reason) == ("openai/fake", 1, "stop")
+    assert completion.usage.prompt > 0
+    assert completion.first_token_ms is None
+    assert openai_server.keys == ["key"]
+
+
+async def test_the_messages_reach_the_provider_as_they_were_given(model: Model, openai_server: FakeOpenAI) -> None:
+    await model.complete(MESSAGES, max_output_tokens=77)
+    [sent] = openai_server.requests
+    assert sent["messages"] == MESSAGES
+    assert sent["max_tokens"] == 77
+
+
+async def test_a_streamed_answer_is_shown_piece_by_piece_and_equals_the_whole(model: Model) -> None:
+    screen = Screen()
+    streamed = await model.complete(MESSAGES, on_delta=screen.show)
+    whole = await model.complete(MESSAGES)
+    assert screen.text == streamed.text == whole.text
+    assert screen.pieces > 2
+    assert streamed.first_token_ms is not None
+    assert streamed.usage.completion == whole.usage.completion
+
+
+async def test_tokens_that_the_provider_had_read_before_are_counted_as_cached(model: Model) -> None:
+    screen = Screen()
+    first = await model.complete(MESSAGES, on_delta=screen.show)
+    second = await model.complete([MESSAGES[0], {"role": "user", "content": "Other"}], on_delta=screen.show)
+    assert first.usage.cached == 0
+    assert 0 < second.usage.cached < second.usage.prompt
+
+
+async def test_tool_calls_arrive_whole_and_streamed(model: Model, openai_server: FakeOpenAI) -> None:
+    openai_server.will(*[Reply(tool_calls=(("find", {"q": "x"}), ("find", {})))] * 2)
+    wanted = (ToolCall("call_0", "find", '{"q": "x"}'), ToolCall("call_1", "find", "{}"))
+    assert (await model.complete(MESSAGES, tools=[TOOL])).tool_calls == wanted
+    assert (await model.complete(MESSAGES, tools=[TOOL], on_delta=Screen().show)).tool_calls == wanted
+    assert openai_server.requests[0]["tools"] == [TOOL]
+
+
+@pytest.mark.parametrize("trouble", ["rate_limited", "server_error", "empty", "garbage"])
+@pytest.mark.parametrize("streams", [False, True])
+async def test_what_may_pass_is_tried_again(
+    model: Model, openai_server: FakeOpenAI, trouble: Any, streams: bool
+) -> None:
+    openai_server.will(trouble, "Second try.")
+    completion = await model.complete(MESSAGES, on_delta=Screen().show if streams else None)
+    assert (completion.text, completion.attempts) == ("Second try.", 2)
+
+
+async def test_a_second_empty_answer_is_an_error(model: Model, openai_server: FakeOpenAI) -> None:
+    openai_server.will("empty", "empty", "never asked for")
+    with pytest.raises(ModelUnavailable) as failed:
+        await model.complete(MESSAGES)
+    assert failed.value.why == "empty"
+    assert len(openai_server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("trouble", "why"),
+    [
+        ("unauthorized", "auth"),
+        ("context_window", "context_window"),
+        ("content_policy", "content_policy"),
+        ("not_found", "not_found"),
+    ],
+)
+async def test_a_refusal_is_not_tried_again(model: Model, openai_server: FakeOpenAI, trouble: Any, why: str) -> None:
+    openai_server.will(trouble, "never asked for")
+    with pytest.raises(ModelRefused) as refused:
+        await model.complete(MESSAGES)
+    assert refused.value.why == why
+    assert refused.value.user_text != ModelRefused.user_text
+    assert len(openai_server.requests) == 1
+
+
+async def test_a_provider_is_left_alone_as_long_as_it_asked(
+    model: Model, openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("runtime.model._pause", sleep)
+    openai_server.will(Reply(trouble="rate_limited", retry_after_seconds=3), "There you are.")
+    assert (await model.complete(MESSAGES)).text == "There you are."
+    assert 3 in pauses
+
+
+async def test_a_provider_that_asks_for_too_long_a_wait_is_passed_over(
+    model_settings: MakeSettings, openai_server: FakeOpenAI
+) -> None:
+    openai_server.will(Reply(trouble="rate_limited", retry_after_seconds=600), "From the other.")
+    completion = await Model(model_settings(llm_fallback_models="openai/other")).complete(MESSAGES)
+    assert (completion.text, completion.model, completion.attempts) == ("From the other.", "openai/other", 2)
+
+
+async def test_fallback_models_are_asked_in_their_order(
+    model_settings: MakeSettings, openai_server: FakeOpenAI
+) -> None:
+    openai_server.will("not_found", "unauthorized", "Third.")
+    completion = await Model(model_settings(llm_fallback_models="openai/b,openai/c")).complete(MESSAGES)
+    assert completion.model == "openai/c"
+    assert [sent["model"] for sent in openai_server.requests] == ["fake", "b", "c"]
+
+
+async def test_when_all_models_fail_the_first_ones_failure_is_told(
+    model_settings: MakeSettings, openai_server: FakeOpenAI
+) -> None:
+    openai_server.will("unauthorized", "not_found")
+    with pytest.raises(ModelRefused) as refused:
+        await Model(model_settings(llm_fallback_models="openai/b")).complete(MESSAGES)
+    assert (refused.value.why, refused.value.model) == ("auth", "openai/fake")
+
+
+async def test_a_key_is_never_sent_to_another_providers_model(settings: MakeSettings) -> None:
+    made = settings(llm_model="anthropic/x", llm_api_key="secret", llm_api_base="http://127.0.0.1:1")
+    assert runtime.model.credentials(made, "anthropic/y")["api_key"] == "secret"
+    assert runtime.model.credentials(made, "openai/y") == {}
+    assert runtime.model.credentials(made, "gpt-4o") == {}
+
+
+@pytest.mark.parametrize("trouble", ["break_off", "stall"])
+async def test_a_stream_that_breaks_is_not_begun_again_below_what_was_shown(
+    model_settings: MakeSettings, openai_server: FakeOpenAI, trouble: Any
+) -> None:
+    openai_server.will(Reply(text="This is a long answer.", trouble=trouble), "never asked for")
+    screen = Screen()
+    with pytest.raises(ModelUnavailable) as failed:
+        await Model(model_settings(llm_timeout_seconds=1, llm_fallback_models="openai/b")).complete(
+            MESSAGES, on_delta=screen.show
+        )
+    assert failed.value.shown
+    assert failed.value.why == ("timeout" if trouble == "stall" else "broken_stream")
+    assert "This is a long answer.".startswith(screen.text)
+    assert len(openai_server.requests) == 1
+
+
+@pytest.mark.parametrize("trouble", ["break_off", "stall"])
+async def test_a_caller_who_can_take_back_what_was_shown_gets_the_answer_after_all(
+    model_settings: MakeSettings, openai_server: FakeOpenAI, trouble: Any
+) -> None:
+    openai_server.will(Reply(text="This is a long answer.", trouble=trouble), "This is another.")
+    screen = Screen()
+    model = Model(model_settings(llm_timeout_seconds=1))
+    completion = await model.complete(MESSAGES, on_delta=screen.show, on_restart=screen.restart)
+    assert screen.text == completion.text == "This is another."
+    assert screen.restarts == 1
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_model_that_never_answers_times_out(
+    model_settings: MakeSettings, openai_server: FakeOpenAI, streams: bool
+) -> None:
+    openai_server.will("hang", "hang")
+    with pytest.raises(ModelUnavailable) as failed:
+        model = Model(model_settings(llm_timeout_seconds=0.3, llm_max_attempts=2))
+        await model.complete(MESSAGES, on_delta=Screen().show if streams else None)
+    assert (failed.value.why, failed.value.retryable) == ("timeout", True)
+    assert len(openai_server.requests) == 2
+
+
+async def test_a_provider_that_is_not_there_is_unreachable(model_settings: MakeSettings) -> None:
+    with pytest.raises(ModelUnavailable) as failed:
+        await Model(model_settings(llm_api_base="http://127.0.0.1:1/v1", llm_max_attempts=1)).complete(MESSAGES)
+    assert failed.value.why == "unreachable"
+
+
+async def test_an_error_of_the_caller_while_showing_is_the_callers(model: Model, openai_server: FakeOpenAI) -> None:
+    async def show(delta: str) -> None:
+        raise LookupError(delta)
+
+    with pytest.raises(LookupError):
+        await model.complete(MESSAGES, on_delta=show)
+    assert len(openai_server.requests) == 1
+
+
+async def test_a_cancelled_call_ends_at_once_and_asks_nobody_else(
+    model_settings: MakeSettings, openai_server: FakeOpenAI
+) -> None:
+    openai_server.will("hang")
+    call = asyncio.create_task(Model(model_settings(llm_fallback_models="openai/b")).complete(MESSAGES))
+    while not openai_server.requests:
+        await asyncio.sleep(0.01)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert len(openai_server.requests) == 1
+
+
+async def test_nothing_that_was_said_reaches_the_logs(
+    model_settings: MakeSettings, openai_server: FakeOpenAI, capfd: pytest.CaptureFixture[str]
+) -> None:
+    openai_server.will("context_window", "content_policy")
+    messages = [{"role": "user", "content": "a private matter"}]
+    settings = model_settings(llm_fallback_models="openai/b", llm_api_key="sk-very-secret")
+    with pytest.raises(ModelRefused) as refused:
+        await Model(settings).complete(messages)
+    printed = "".join(capfd.readouterr())
+    for hidden in ("private", "sk-very-secret"):
+        assert hidden not in printed + repr(refused.value) + refused.value.user_text
+    assert "model.failed" in printed
+
+
+async def test_the_window_is_as_set_else_as_known_else_a_default(settings: MakeSettings) -> None:
+    assert await Model(settings(llm_model="openai/x", llm_context_window_tokens=999)).window_tokens() == 999
+    assert await Model(settings(llm_model="openai/gpt-4o")).window_tokens() == 128_000
+    assert await Model(settings(llm_model="openai/unheard-of")).window_tokens() == 8192
+    assert await Model(settings()).window_tokens() == 8192
+
+
+async def test_cost_is_by_the_price_list_and_cached_tokens_cost_less(
+    model_settings: MakeSettings, openai_server: FakeOpenAI
+) -> None:
+    model = Model(model_settings(llm_model="openai/gpt-4o"))
+    first, second = [await model.complete(MESSAGES) for _ in range(2)]
+    assert first.usage.cost_usd > second.usage.cost_usd > 0
+    unpriced = await Model(model_settings()).complete(MESSAGES)
+    assert unpriced.usage.cost_usd == 0
+    assert isinstance(unpriced.usage, Usage)
+
+
+async def test_a_form_for_the_answer_is_passed_on(model: Model, openai_server: FakeOpenAI) -> None:
+    openai_server.will(json.dumps({"a": 1}))
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+    await model.complete(MESSAGES, response_format=form, temperature=0.0)
+    assert openai_server.requests[0]["response_format"]["type"] == "json_schema"
+    assert openai_server.requests[0]["temperature"] == 0.0
+
+
+async def test_without_any_model_the_error_names_the_variable(settings: MakeSettings) -> None:
+    with pytest.raises(ModelRefused, match="AGENT_RUNTIME_LLM_MODEL"):
+        await Model(settings()).complete(MESSAGES)
