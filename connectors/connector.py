@@ -139,7 +139,7 @@ class EditsMessages(Protocol):
 class StreamsText(Protocol):
     """A reply can be shown while it is written, as text that is added to."""
 
-    def is_watched(self, answers: tuple[str, ...]) -> bool:
+    def is_watched(self, key: ConversationKey, answers: tuple[str, ...]) -> bool:
         """Whether anybody watches the reply to *answers* grow; if not, it is not streamed at all."""
 
     async def stream(self, key: ConversationKey, answers: tuple[str, ...], delta: str) -> None:

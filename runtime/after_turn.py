@@ -15,6 +15,7 @@ from grounding.transcript.log import Transcript
 from runtime.jobs import Job
 from runtime.model import Model
 from runtime.model_errors import ModelFailed
+from runtime.usage import Usage
 
 _SEARCHED_ENTRIES = 64
 """Newest log entries among which a turn's own are looked for."""
@@ -29,11 +30,14 @@ class SummaryRefresh:
     such a document), it is extracted. A failed refresh leaves a document that a model made as it is.
     """
 
-    def __init__(self, settings: Settings, transcript: Transcript, contexts: ContextDocuments, model: Model) -> None:
+    def __init__(
+        self, settings: Settings, transcript: Transcript, contexts: ContextDocuments, model: Model, usage: Usage
+    ) -> None:
         self._settings = settings
         self._transcript = transcript
         self._contexts = contexts
         self._model = model
+        self._usage = usage
 
     async def __call__(self, job: Job) -> None:
         settings = self._settings
@@ -46,7 +50,7 @@ class SummaryRefresh:
             job.key, min(settings.llm_grounding_memory_summary_source_max_lines, _unread(reach, covered))
         )
         previous = current.text if current else ""
-        text, made_by = await self._text(previous, current, entries)
+        text, made_by = await self._text(job, previous, current, entries)
         if text is None:
             _log.warning("summary.kept", why=made_by, turns=current.turns if current else 0)
             return
@@ -63,7 +67,7 @@ class SummaryRefresh:
             _log.info("summary.refreshed", turns=reach.turns, version=document.version, made_by=document.made_by)
 
     async def _text(
-        self, previous: str, current: ContextDocument | None, entries: list[Entry]
+        self, job: Job, previous: str, current: ContextDocument | None, entries: list[Entry]
     ) -> tuple[str | None, str]:
         """The new document and who made it, or None and why the old one stays."""
         settings = self._settings
@@ -75,6 +79,7 @@ class SummaryRefresh:
         try:
             asked = refresh.plan(previous, entries, items, settings.llm_grounding_memory_summary_max_tokens)
             completion = await self._model.complete(asked, purpose="summary")
+            await self._usage.record(job.key.scope, job.turn_id, "summary", completion.model, completion.usage)
             verdict = refresh.accept(completion.text, previous, settings.context_document_max_bytes)
             if isinstance(verdict, str):
                 return verdict, "model"

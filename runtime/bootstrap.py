@@ -42,6 +42,7 @@ from runtime.stores import RedisStore, open_redis
 from runtime.supervisor import Supervisor
 from runtime.tokens import Tokens as ApiTokens
 from runtime.turn import Turns
+from runtime.usage import Usage
 from runtime.worker import Worker
 from runtime.workspaces import SAMPLE, Workspaces, install_sample
 
@@ -76,6 +77,7 @@ class Runtime:
     model: Model
     local_model: LocalModelServer
     jobs: Jobs
+    usage: Usage
     turns: Turns
     worker: Worker
     gateway: Gateway
@@ -161,6 +163,7 @@ async def _build(
     publisher = FilingPublisher(directives, tokens.count, settings.policy_max_tokens, DirectiveTree(settings.data_dir))
     knowledge = Knowledge(settings, redis, tokens, workspaces, publisher)
     model = Model(settings, model_server)
+    usage = Usage(redis)
 
     async def remember(job: Job) -> None:
         await RememberTurn(transcript, await knowledge.turns())(job)
@@ -168,7 +171,7 @@ async def _build(
     jobs = Jobs(
         redis,
         {
-            "summary.refresh": SummaryRefresh(settings, transcript, contexts, model),
+            "summary.refresh": SummaryRefresh(settings, transcript, contexts, model, usage),
             "turn.remember": remember,
         },
     )
@@ -183,6 +186,7 @@ async def _build(
         copy=copy,
         manifests=manifests,
         jobs=jobs,
+        usage=usage,
         tokens=tokens,
     )
     worker = Worker(settings, mailbox, turns)
@@ -214,6 +218,7 @@ async def _build(
         model=model,
         local_model=model_server,
         jobs=jobs,
+        usage=usage,
         turns=turns,
         worker=worker,
         gateway=Gateway(workspaces, access, limit, mailbox, outbox, wake),

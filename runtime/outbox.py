@@ -97,7 +97,7 @@ class Outbox:
     def is_watched(self, key: ConversationKey, answers: tuple[str, ...]) -> bool:
         """Whether anybody sees the reply to *answers* while it is written."""
         connector = self._connectors.get(key.connector)
-        return isinstance(connector, StreamsText) and connector.is_watched(answers)
+        return isinstance(connector, StreamsText) and connector.is_watched(key, answers)
 
     async def stream(self, key: ConversationKey, answers: tuple[str, ...], delta: str) -> None:
         """Show a piece of a reply that is being written, where the platform can."""

@@ -41,6 +41,7 @@ from runtime.manifests import Manifests
 from runtime.model import Completion, Model
 from runtime.model_errors import ModelFailed
 from runtime.outbox import NoConnector, Outbox
+from runtime.usage import Usage
 
 BOT = "agent-runtime"
 AFTER_TURN = ("summary.refresh", "turn.remember")
@@ -122,6 +123,7 @@ class Turns:
         copy: MarkdownCopy,
         manifests: Manifests,
         jobs: Jobs,
+        usage: Usage,
         tokens: Tokens,
     ) -> None:
         self._settings = settings
@@ -133,6 +135,7 @@ class Turns:
         self._copy = copy
         self._manifests = manifests
         self._jobs = jobs
+        self._usage = usage
         self._tokens = tokens
 
     async def answer(self, batch: Batch) -> None:
@@ -160,6 +163,8 @@ class Turns:
         await self._record(batch, reply)
         if built is not None:
             await self._manifests.keep(built.context, built.prompt, _now(), _outcome(reply, completion))
+        if completion is not None:
+            await self._usage.record(batch.key.scope, batch.turn_id, "reply", completion.model, completion.usage)
         for kind in AFTER_TURN:
             await self._jobs.enqueue(Job(kind, batch.key, batch.turn_id))
         if completion is not None and built is not None:
@@ -209,8 +214,9 @@ class Turns:
         except PolicyTooLarge as error:
             return error.policy, (DegradedBlock(block="identity", why="over_policy_max_tokens"),)
         except (AgentRuntimeError, TimeoutError) as error:
-            baseline = policy.measure(role, (), count)
-            return baseline, (DegradedBlock(block="identity", why=type(error).__name__),)
+            # What held a moment ago is better than no rules at all.
+            remembered = self._directives.last_loaded(scope) or ()
+            return policy.measure(role, remembered, count), (DegradedBlock(block="identity", why=type(error).__name__),)
 
     def _context(
         self,

@@ -227,6 +227,9 @@ class ConsoleConnector:
             await self._terminal.write(line + "\n", Style.DIM)
         await self._terminal.write("\n", Style.PLAIN)
 
+    def is_watched(self, key: ConversationKey, answers: tuple[str, ...]) -> bool:
+        return not self._as_json and self._question is not None and self._question.message_id in answers
+
     async def stream(self, key: ConversationKey, answers: tuple[str, ...], delta: str) -> None:
         question = self._question
         if question is None or question.message_id not in answers or self._as_json:

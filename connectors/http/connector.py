@@ -38,6 +38,8 @@ MARGIN_SECONDS = 15.0
 """What a turn may take besides its model calls."""
 KEEP_ALIVE_SECONDS = 15.0
 """A quiet stream carries a comment this often, so that proxies keep it open."""
+DISCARDED_BYTES = 8_000_000
+"""How much of a body that is too large is read beyond the limit, and thrown away."""
 MAX_PART_CHARACTERS = 100_000_000
 """A reply is one part here: HTTP has no limit of its own."""
 
@@ -131,6 +133,9 @@ class HttpConnector:
             waiter.finish(message)
         return Receipt(part.token)
 
+    def is_watched(self, key: ConversationKey, answers: tuple[str, ...]) -> bool:
+        return any(waiter.reads_deltas for waiter in self._waiting.of(key, answers))
+
     async def stream(self, key: ConversationKey, answers: tuple[str, ...], delta: str) -> None:
         for waiter in self._waiting.of(key, answers):
             waiter.add(delta)
@@ -186,26 +191,34 @@ class HttpConnector:
         )
 
     async def _read_body(self, request: Request) -> bytes:
-        """The body, if it is within the limit; of a larger one no more is read than shows that it is."""
+        """The body, if it is within the limit. Of a larger one nothing is kept.
+
+        A little more than the limit is read and thrown away all the same: a client that is still sending
+        when the connection closes does not get to see the answer.
+        """
+        body, size = bytearray(), 0
         length = request.headers.get("content-length", "")
-        body = bytearray()
-        if length.isdecimal() and int(length[:20]) > self._max_body_bytes:
-            raise self._too_large()
+        if length.isdecimal() and int(length[:20]) > self._max_body_bytes + DISCARDED_BYTES:
+            raise self._too_large(close=True)
         try:
             async with asyncio.timeout(self._body_timeout_seconds):
                 async for chunk in request.stream():
-                    body += chunk
-                    if len(body) > self._max_body_bytes:
-                        raise self._too_large()
+                    size += len(chunk)
+                    if size <= self._max_body_bytes:
+                        body += chunk
+                    elif size > self._max_body_bytes + DISCARDED_BYTES:
+                        raise self._too_large(close=True)
         except TimeoutError:
             raise RequestError(408, "timeout", "the body did not come in time", close=True) from None
         except ClientDisconnect:
             raise RequestError(400, "bad_request", "the body ended early", close=True) from None
+        if size > self._max_body_bytes:
+            raise self._too_large(close=False)
         return bytes(body)
 
-    def _too_large(self) -> RequestError:
+    def _too_large(self, *, close: bool) -> RequestError:
         message = f"the body is larger than {self._max_body_bytes} bytes (AGENT_RUNTIME_HTTP_MAX_BODY_BYTES)"
-        return RequestError(413, "too_large", message, close=True)
+        return RequestError(413, "too_large", message, close=close)
 
     async def _hand_on(self, message: InboundMessage) -> OutboundMessage | None:
         """Let the gateway have *message*; the answer, if it is known already."""
@@ -232,7 +245,7 @@ class HttpConnector:
         assert message.workspace_id is not None
         key = ConversationKey(message.workspace_id, self.name, message.external_id)
         with ExitStack() as waiting:
-            waiter = waiting.enter_context(self._waiting.wait(question(key, message.message_id)))
+            waiter = waiting.enter_context(self._waiting.wait(question(key, message.message_id), reads_deltas=True))
             known = await self._hand_on(message)
             if known is not None:
                 convert.outcome(known)

@@ -26,13 +26,16 @@ class Waiter:
     Deltas that nobody has taken yet run together, so that a slow reader costs no more than the reply.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, reads_deltas: bool = False) -> None:
+        self.reads_deltas = reads_deltas
         self._delta = ""
         self._answer: OutboundMessage | None = None
         self._closed = False
         self._changed = asyncio.Event()
 
     def add(self, delta: str) -> None:
+        if not self.reads_deltas:
+            return
         self._delta += delta
         self._changed.set()
 
@@ -76,9 +79,9 @@ class Waiting:
         self._closed = False
 
     @contextmanager
-    def wait(self, asked: Question) -> Iterator[Waiter]:
+    def wait(self, asked: Question, *, reads_deltas: bool = False) -> Iterator[Waiter]:
         """A waiter that is known while inside. Enter before the question is handed on: answers are quick."""
-        waiter = Waiter()
+        waiter = Waiter(reads_deltas=reads_deltas)
         if self._closed:
             waiter.close()
         self._waiters.setdefault(asked, set()).add(waiter)
