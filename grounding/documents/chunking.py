@@ -150,8 +150,11 @@ def _top_blocks(tokens: list[Token], line_count: int, skip: int) -> Iterator[tup
         (index, token) for index, token in enumerate(tokens) if token.level == 0 and token.map and token.nesting >= 0
     ]
     starts = [token.map[0] if token.map else 0 for _, token in tops]
-    if not tops or starts[0] > skip:
-        yield skip, starts[0] if tops else line_count, None, ""
+    if not tops:
+        yield skip, line_count, None, ""
+        return
+    if starts[0] > skip:
+        yield skip, starts[0], None, ""
     for (index, token), first, following in zip(tops, starts, [*starts[1:], line_count], strict=True):
         yield first, following, token, _plain(tokens[index + 1]) if token.type == "heading_open" else ""
 
@@ -242,7 +245,10 @@ def _pack(sections: Sequence[_Section], sizes: Sizes) -> Iterator[tuple[tuple[st
         pieces = carried + section.pieces
         carried = []
         following = sections[number + 1] if number + 1 < len(sections) else None
-        is_parent = following is not None and following.headings[: len(section.headings)] == section.headings
+        depth = len(section.headings)
+        is_parent = (
+            following is not None and len(following.headings) > depth and following.headings[:depth] == section.headings
+        )
         if is_parent and sum(piece.tokens for piece in pieces) <= sizes.target // 6:
             carried = pieces
             continue

@@ -283,6 +283,10 @@ def passage_of(stored: dict[str, Any] | None) -> Passage:
     )
 
 
+TIES = 8
+"""How many passages more than wanted are asked for, so that the last places do not fall to chance."""
+
+
 def merge_arms(
     fused: Sequence[tuple[str, float, Passage]],
     dense: Sequence[tuple[str, float]] | None,
@@ -300,5 +304,5 @@ def merge_arms(
         (Hit(passage, score, ranks[0].get(point), ranks[1].get(point)), (passage.source, passage.ordinal, passage.id))
         for point, score, passage in fused
     ]
-    hits.sort(key=lambda item: (-item[0].score, item[1]))
+    hits.sort(key=lambda item: (-round(item[0].score, 6), item[1]))
     return [hit for hit, _ in hits[:top_k]]

@@ -109,6 +109,8 @@ class EmbeddedIndex:
         await self._run(_ensure_fields)
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
+        for kind in {entry.passage.kind for entry in entries}:
+            port.where(scope, kind)  # A scope that may not hold these is refused before anything is stored.
         for batch in _batches(entries):
             await self._run(partial(_upsert, scope=scope, entries=batch))
 
@@ -158,7 +160,7 @@ class EmbeddedIndex:
         arms = [query for query in (_dense_query(dense), _sparse_query(sparse, corpus)) if query]
         if not arms or top_k < 1:
             return []
-        requests = [self._request(arms, condition, top_k)]
+        requests = [self._request(arms, condition, top_k + port.TIES)]
         if explain:
             requests += [self._request([arm], condition, self._fusion.candidates, bare=True) for arm in arms]
         found = await self._run(lambda shard: shard.query_batch(edge.QueryBatchRequest(requests)))

@@ -89,9 +89,26 @@ class ServerIndex:
         self._place = url
         self._timeout_seconds = timeout_seconds
         self._fusion = fusion or Fusion()
-        self._client = client or AsyncQdrantClient(
-            url=url, api_key=api_key, timeout=math.ceil(timeout_seconds), check_compatibility=False
-        )
+        self._api_key = api_key
+        self._made = client
+        self._closed = False
+
+    async def _client(self) -> AsyncQdrantClient:
+        """The client, made on first use in a thread: making it reads package metadata from disk."""
+        if self._closed:
+            raise IndexUnavailable("the search index is closed")
+        if self._made is None:
+            try:
+                self._made = await asyncio.to_thread(
+                    AsyncQdrantClient,
+                    url=self._place,
+                    api_key=self._api_key,
+                    timeout=math.ceil(self._timeout_seconds),
+                    check_compatibility=False,
+                )
+            except tuple(kind for kind, _, _ in ERRORS) as error:
+                raise unavailable(error, self._place) from error
+        return self._made
 
     async def _ask(self, answer: Awaitable[T]) -> T:
         try:
@@ -100,10 +117,10 @@ class ServerIndex:
             raise unavailable(error, self._place) from error
 
     async def ensure(self) -> None:
-        if not await self._ask(self._client.collection_exists(self._collection)):
+        if not await self._ask((await self._client()).collection_exists(self._collection)):
             try:
                 await self._ask(
-                    self._client.create_collection(
+                    (await self._client()).create_collection(
                         self._collection,
                         vectors_config={
                             "dense": models.VectorParams(size=self._dimensions, distance=models.Distance.COSINE)
@@ -113,21 +130,23 @@ class ServerIndex:
                 )
             except IndexUnavailable:
                 # Another process may have made it in between; if not, this was a real failure.
-                if not await self._ask(self._client.collection_exists(self._collection)):
+                if not await self._ask((await self._client()).collection_exists(self._collection)):
                     raise
         fields: dict[str, Any] = {
             "workspace": models.KeywordIndexParams(type=models.KeywordIndexType.KEYWORD, is_tenant=True)
         }
         fields |= dict.fromkeys(port.KEYWORD_FIELDS, models.PayloadSchemaType.KEYWORD)
         fields |= dict.fromkeys(port.INTEGER_FIELDS, models.PayloadSchemaType.INTEGER)
-        present = (await self._ask(self._client.get_collection(self._collection))).payload_schema
+        present = (await self._ask((await self._client()).get_collection(self._collection))).payload_schema
         for name, schema in fields.items():
             if name not in present:
-                await self._ask(self._client.create_payload_index(self._collection, name, schema))
+                await self._ask((await self._client()).create_payload_index(self._collection, name, schema))
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
+        for kind in {entry.passage.kind for entry in entries}:
+            port.where(scope, kind)  # A scope that may not hold these is refused before anything is stored.
         for batch in _batches(entries):
-            await self._ask(self._client.upsert(self._collection, _points(scope, batch), wait=True))
+            await self._ask((await self._client()).upsert(self._collection, _points(scope, batch), wait=True))
 
     async def replace(self, scope: Scope, kind: Kind, source: str, entries: Sequence[Entry]) -> None:
         """The new passages are stored before the old ones go, in one request where they fit in one batch:
@@ -138,12 +157,12 @@ class ServerIndex:
             stale.must_not = [models.HasIdCondition(has_id=keep)]
         batches = list(_batches(entries))
         for batch in batches[:-1]:
-            await self._ask(self._client.upsert(self._collection, _points(scope, batch), wait=True))
+            await self._ask((await self._client()).upsert(self._collection, _points(scope, batch), wait=True))
         operations: list[Any] = [
             models.UpsertOperation(upsert=models.PointsList(points=_points(scope, batch))) for batch in batches[-1:]
         ]
         operations.append(models.DeleteOperation(delete=models.FilterSelector(filter=stale)))
-        await self._ask(self._client.batch_update_points(self._collection, operations, wait=True))
+        await self._ask((await self._client()).batch_update_points(self._collection, operations, wait=True))
 
     async def delete(self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] = ()) -> None:
         if ids:
@@ -151,11 +170,11 @@ class ServerIndex:
             selector: Any = models.PointIdsList(points=points)
         else:
             selector = models.FilterSelector(filter=_filter(port.where(scope, kind, source=source)))
-        await self._ask(self._client.delete(self._collection, selector, wait=True))
+        await self._ask((await self._client()).delete(self._collection, selector, wait=True))
 
     async def drop_workspace(self, scope: Scope) -> None:
         selector = models.FilterSelector(filter=_filter(port.whole_workspace(scope)))
-        await self._ask(self._client.delete(self._collection, selector, wait=True))
+        await self._ask((await self._client()).delete(self._collection, selector, wait=True))
 
     async def search(
         self,
@@ -177,13 +196,13 @@ class ServerIndex:
         }
         if not arms or top_k < 1:
             return []
-        requests = [self._request(list(arms.values()), condition, top_k)]
+        requests = [self._request(list(arms.values()), condition, top_k + port.TIES)]
         if explain:
             requests += [
                 models.QueryRequest(**arm, filter=condition, limit=self._fusion.candidates, with_payload=False)
                 for arm in arms.values()
             ]
-        answers = await self._ask(self._client.query_batch_points(self._collection, requests))
+        answers = await self._ask((await self._client()).query_batch_points(self._collection, requests))
         ranked = {
             name: [(str(point.id), point.score) for point in answer.points]
             for name, answer in zip(arms, answers[1:], strict=False)
@@ -216,7 +235,7 @@ class ServerIndex:
             return {}
         names = dict(zip(port.point_ids(scope, kind, ids), ids, strict=True))
         records = await self._ask(
-            self._client.retrieve(self._collection, list(names), with_payload=False, with_vectors=["dense"])
+            (await self._client()).retrieve(self._collection, list(names), with_payload=False, with_vectors=["dense"])
         )
         return {names[str(record.id)]: _dense_of(record) for record in records}
 
@@ -232,7 +251,7 @@ class ServerIndex:
         offset: Any = None
         while True:
             records, offset = await self._ask(
-                self._client.scroll(
+                (await self._client()).scroll(
                     self._collection,
                     scroll_filter=condition,
                     limit=SCROLL_BATCH,
@@ -248,16 +267,21 @@ class ServerIndex:
 
     async def count(self, scope: Scope, kind: Kind) -> int:
         wanted = _filter(port.where(scope, kind))
-        return (await self._ask(self._client.count(self._collection, count_filter=wanted, exact=True))).count
+        return (await self._ask((await self._client()).count(self._collection, count_filter=wanted, exact=True))).count
 
     async def check(self) -> None:
-        await self._ask(self._client.get_collection(self._collection))
+        await self._ask((await self._client()).get_collection(self._collection))
 
     async def close(self) -> None:
+        if self._closed:
+            return
         try:
-            await self._ask(self._client.close())
+            if self._made is not None:
+                await self._ask((await self._client()).close())
         except IndexUnavailable as error:
             log.warning("store.degraded", store="qdrant", why=str(error))
+        finally:
+            self._closed, self._made = True, None
 
 
 def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:

@@ -1,0 +1,329 @@
+"""Both adapters of the passage index do the same. The server's runs on its client's local mode."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from qdrant_client import AsyncQdrantClient
+from qdrant_client.common import client_exceptions
+from qdrant_client.http import exceptions
+
+from connectors.message import Scope
+from grounding.documents import qdrant_embedded, qdrant_server
+from grounding.documents.index import Entry, Fusion, IndexUnavailable, Kind, Passage, PassageIndex, collection_name
+from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_server import ServerIndex
+from grounding.documents.sparse import SparseVector, encode_document, encode_query
+from tests.emulators.embedder import HashedWords
+
+# Local mode keeps no payload indexes, and says so each time that one is made.
+pytestmark = pytest.mark.filterwarnings("ignore:Payload indexes have no effect")
+
+ACME, OTHER = Scope("acme"), Scope("other")
+CHAT, CHAT_2 = Scope("acme", "http:one"), Scope("acme", "http:two")
+EMBEDDER = HashedWords()
+DOCUMENT, TURN = Kind.DOCUMENT, Kind.TURN
+
+
+def embedded(folder: Path) -> PassageIndex:
+    return EmbeddedIndex(folder, EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=10)
+
+
+def server(_: Path) -> PassageIndex:
+    client = AsyncQdrantClient(location=":memory:")
+    return ServerIndex("local", EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=10, client=client)
+
+
+@pytest_asyncio.fixture(params=[embedded, server])
+async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[PassageIndex]:
+    opened: PassageIndex = request.param(tmp_path)
+    await opened.ensure()
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+async def entry(text: str, number: int = 0, source: str = "a.md", kind: Kind = DOCUMENT) -> Entry:
+    passage = Passage(f"{source}#{number}#{text}", kind, source, text, "Title", "H › I", "", number, 1, 9, 2, 3, "at")
+    return Entry(passage, await EMBEDDER.embed_query(text), encode_document(text))
+
+
+async def found(index: PassageIndex, scope: Scope, query: str, kind: Kind = DOCUMENT, **options: Any) -> list[str]:
+    dense = await EMBEDDER.embed_query(query)
+    hits = await index.search(scope, kind, dense, encode_query(query), 10, **options)
+    return [hit.passage.text for hit in hits]
+
+
+async def test_a_passage_comes_back_as_it_was_stored(index: PassageIndex) -> None:
+    stored = await entry("refund windows")
+    await index.upsert(ACME, [stored])
+    (hit,) = await index.search(ACME, DOCUMENT, stored.dense, stored.sparse, 5, explain=True)
+    assert hit.passage == stored.passage
+    assert hit.dense is not None
+    assert (hit.dense.rank, round(hit.dense.score, 4)) == (1, 1.0)
+    assert hit.sparse is not None
+    assert hit.sparse.rank == 1
+    vectors = await index.vectors(ACME, DOCUMENT, [stored.passage.id, "unknown"])
+    assert vectors.keys() == {stored.passage.id}
+    assert vectors[stored.passage.id] == pytest.approx(stored.dense, abs=1e-6)
+
+
+async def test_nothing_crosses_workspaces_kinds_and_contexts(index: PassageIndex) -> None:
+    await index.upsert(ACME, [await entry("refund of acme")])
+    await index.upsert(OTHER, [await entry("refund of other")])
+    await index.upsert(CHAT, [await entry("refund of chat one", kind=TURN)])
+    await index.upsert(CHAT_2, [await entry("refund of chat two", kind=TURN)])
+    assert await found(index, ACME, "refund") == ["refund of acme"]
+    assert await found(index, CHAT, "refund") == ["refund of acme"]
+    assert await found(index, OTHER, "refund") == ["refund of other"]
+    assert await found(index, CHAT, "refund", TURN) == ["refund of chat one"]
+    assert await found(index, CHAT_2, "refund", TURN) == ["refund of chat two"]
+    assert await index.count(ACME, DOCUMENT) == 1
+    await index.drop_workspace(ACME)
+    assert await found(index, CHAT, "refund", TURN) == []
+    assert await found(index, OTHER, "refund") == ["refund of other"]
+
+
+async def test_the_same_passage_in_two_workspaces_is_two_passages(index: PassageIndex) -> None:
+    same = await entry("refund")
+    await index.upsert(ACME, [same])
+    await index.upsert(OTHER, [same])
+    await index.delete(ACME, DOCUMENT, ids=[same.passage.id])
+    assert await found(index, ACME, "refund") == []
+    assert await found(index, OTHER, "refund") == ["refund"]
+
+
+async def test_others_documents_do_not_change_how_rare_a_word_is(index: PassageIndex) -> None:
+    await index.upsert(ACME, [await entry("refund storm"), await entry("parcel", 1)])
+    before = await index.search(ACME, DOCUMENT, None, encode_query("refund"), 5)
+    await index.upsert(OTHER, [await entry(f"refund {n}", n) for n in range(50)])
+    after = await index.search(ACME, DOCUMENT, None, encode_query("refund"), 5)
+    assert [hit.score for hit in after] == pytest.approx([hit.score for hit in before])
+
+
+async def test_turns_need_a_context(index: PassageIndex) -> None:
+    with pytest.raises(ValueError, match="context"):
+        await index.search(ACME, TURN, None, encode_query("refund"), 5)
+    with pytest.raises(ValueError, match="context"):
+        await index.upsert(ACME, [await entry("refund", kind=TURN)])
+
+
+async def test_replacing_a_source_leaves_only_the_new_passages(index: PassageIndex) -> None:
+    old = [await entry(f"old {n}", n) for n in range(3)]
+    await index.upsert(ACME, [*old, await entry("bystander", 0, "b.md")])
+    await index.replace(ACME, DOCUMENT, "a.md", [old[1], await entry("new", 1)])
+    assert await index.sources(ACME, DOCUMENT) == {"a.md": 2, "b.md": 1}
+    assert await index.ids(ACME, DOCUMENT, "a.md") == sorted([old[1].passage.id, "a.md#1#new"])
+    await index.replace(ACME, DOCUMENT, "a.md", [])
+    assert await index.sources(ACME, DOCUMENT) == {"b.md": 1}
+
+
+async def test_more_passages_than_a_batch_are_all_stored_and_listed(index: PassageIndex) -> None:
+    many = [await entry(f"refund {n}", n) for n in range(600)]
+    await index.replace(ACME, DOCUMENT, "a.md", many)
+    assert await index.count(ACME, DOCUMENT) == 600
+    assert len(await index.ids(ACME, DOCUMENT)) == 600
+    await index.replace(ACME, DOCUMENT, "a.md", many[:300])
+    assert await index.count(ACME, DOCUMENT) == 300
+
+
+async def test_passages_of_a_source_are_read_by_ordinal(index: PassageIndex) -> None:
+    await index.upsert(ACME, [await entry(f"part {n}", n) for n in range(5)])
+    await index.upsert(ACME, [await entry("elsewhere", 2, "b.md")])
+    assert [p.text for p in await index.read(ACME, DOCUMENT, "a.md", [3, 1, 99])] == ["part 1", "part 3"]
+    assert await index.read(ACME, DOCUMENT, "a.md", []) == []
+
+
+async def test_sources_can_be_left_out_of_a_search(index: PassageIndex) -> None:
+    await index.upsert(CHAT, [await entry("refund one", 0, "t1", TURN), await entry("refund two", 0, "t2", TURN)])
+    assert await found(index, CHAT, "refund", TURN, exclude_sources=["t1"]) == ["refund two"]
+
+
+async def test_deleting_a_source_or_a_kind_spares_the_rest(index: PassageIndex) -> None:
+    await index.upsert(ACME, [await entry("refund a"), await entry("refund b", 0, "b.md")])
+    await index.upsert(CHAT, [await entry("refund turn", 0, "t1", TURN)])
+    await index.delete(ACME, DOCUMENT, source="a.md")
+    assert await found(index, ACME, "refund") == ["refund b"]
+    await index.delete(ACME, DOCUMENT)
+    assert await found(index, ACME, "refund") == []
+    assert await found(index, CHAT, "refund", TURN) == ["refund turn"]
+
+
+async def test_text_without_words_is_stored_and_asked_without_harm(index: PassageIndex) -> None:
+    await index.upsert(ACME, [await entry("…"), await entry("refund", 1)])
+    assert await index.count(ACME, DOCUMENT) == 2
+    assert await index.search(ACME, DOCUMENT, None, encode_query("!?"), 5) == []
+    assert await index.search(ACME, DOCUMENT, None, None, 5) == []
+    assert await index.search(ACME, DOCUMENT, None, encode_query("refund"), 0) == []
+
+
+async def test_ensuring_twice_changes_nothing(index: PassageIndex) -> None:
+    await index.upsert(ACME, [await entry("refund")])
+    await index.ensure()
+    await index.check()
+    assert await found(index, ACME, "refund") == ["refund"]
+
+
+def random_entries(seed: int, count: int) -> list[Entry]:
+    """Passages whose scores are all different, so that only one ranking is right."""
+    dice = random.Random(seed)
+    entries = []
+    for number in range(count):
+        indices = tuple(sorted(dice.sample(range(60), 8)))
+        sparse = SparseVector(indices, tuple(dice.uniform(0.5, 2.2) for _ in indices))
+        dense = [dice.gauss(0, 1) for _ in range(EMBEDDER.dimensions)]
+        entries.append(Entry(Passage(str(number), DOCUMENT, "a.md", "x", ordinal=number), dense, sparse))
+    return entries
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_both_adapters_find_the_same_ten_with_the_same_scores(tmp_path: Path, seed: int) -> None:
+    entries = random_entries(seed, 400)
+    asked = random_entries(seed + 100, 1)[0]
+    answers = []
+    for make in (embedded, server):
+        opened = make(tmp_path)
+        await opened.ensure()
+        await opened.upsert(ACME, entries[:300])
+        await opened.upsert(OTHER, entries[300:])
+        tens = [
+            await opened.search(ACME, DOCUMENT, dense, sparse, 10)
+            for dense, sparse in ((asked.dense, None), (None, asked.sparse), (asked.dense, asked.sparse))
+        ]
+        answers.append([[(hit.passage.id, round(hit.score, 4)) for hit in ten] for ten in tens])
+        await opened.close()
+    assert answers[0] == answers[1]
+    assert all(len(ten) == 10 for ten in answers[0])
+
+
+async def test_the_fused_score_is_weighted_reciprocal_rank_fusion_of_the_arms(index: PassageIndex) -> None:
+    await index.upsert(ACME, random_entries(1, 90))
+    asked = random_entries(2, 1)[0]
+    hits = await index.search(ACME, DOCUMENT, asked.dense, asked.sparse, 90, explain=True)
+    fusion = Fusion()
+    weighted = [((hit.dense, fusion.dense), (hit.sparse, fusion.sparse)) for hit in hits]
+    expected = [sum(1 / (fusion.k - 1 + arm.rank / weight) for arm, weight in arms if arm) for arms in weighted]
+    assert len(hits) == 90
+    assert [hit.score for hit in hits] == pytest.approx(expected, abs=1e-5)
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+
+
+async def test_embedded_passages_survive_a_restart(tmp_path: Path) -> None:
+    first = embedded(tmp_path)
+    await first.ensure()
+    await first.upsert(ACME, [await entry("refund")])
+    await first.close()
+    second = embedded(tmp_path)
+    await second.ensure()
+    assert await found(second, ACME, "refund") == ["refund"]
+    await second.close()
+
+
+async def test_a_second_owner_of_the_embedded_index_is_told_what_to_do(tmp_path: Path) -> None:
+    first, second = embedded(tmp_path), embedded(tmp_path)
+    await first.ensure()
+    with pytest.raises(IndexUnavailable, match="another process") as refused:
+        await second.ensure()
+    assert refused.value.retryable
+    await first.close()
+    await second.ensure()
+    await second.close()
+
+
+async def test_another_model_has_a_collection_of_its_own(tmp_path: Path) -> None:
+    first = EmbeddedIndex(tmp_path, "one", 64, timeout_seconds=10)
+    second = EmbeddedIndex(tmp_path, "two", 64, timeout_seconds=10)
+    for opened in (first, second):
+        await opened.ensure()
+    await first.upsert(ACME, [await entry("refund")])
+    assert await found(second, ACME, "refund") == []
+    for opened in (first, second):
+        await opened.close()
+    assert collection_name("a/b", 3) != collection_name("a-b", 3)
+
+
+async def test_a_closed_index_says_so(index: PassageIndex) -> None:
+    await index.close()
+    await index.close()
+    with pytest.raises(IndexUnavailable):
+        await index.check()
+
+
+async def test_a_server_that_is_away_is_an_outage_that_may_pass() -> None:
+    away = ServerIndex("http://127.0.0.1:9", "m", 4, timeout_seconds=2)
+    for call in (away.ensure, away.check):
+        with pytest.raises(IndexUnavailable) as outage:
+            await call()
+        assert outage.value.retryable
+    await away.close()
+
+
+def exception_classes(module: ModuleType) -> list[type[Exception]]:
+    own = inspect.getmembers(module, inspect.isclass)
+    return [kind for _, kind in own if issubclass(kind, Exception) and kind.__module__ == module.__name__]
+
+
+SERVER_ERRORS: list[type[Exception]] = [
+    *exception_classes(exceptions),
+    *exception_classes(client_exceptions),
+    asyncio.TimeoutError,
+    httpx.ConnectError,
+    httpx.ReadTimeout,
+    httpx.InvalidURL,
+    ConnectionResetError,
+    ValueError,
+    RuntimeError,
+]
+
+
+@pytest.mark.parametrize("kind", SERVER_ERRORS, ids=lambda kind: kind.__name__)
+def test_every_error_class_of_the_client_is_in_the_table(kind: type[Exception]) -> None:
+    assert any(issubclass(kind, known) for known, _, _ in qdrant_server.ERRORS)
+    error = kind.__new__(kind)
+    if isinstance(error, exceptions.UnexpectedResponse):
+        error.status_code = None
+    assert isinstance(qdrant_server.unavailable(error, "here"), IndexUnavailable)
+
+
+@pytest.mark.parametrize("status", range(400, 600))
+def test_every_http_status_is_final_or_passing_as_it_should_be(status: int) -> None:
+    error = exceptions.UnexpectedResponse(status, "reason", b"", httpx.Headers())
+    mapped = qdrant_server.unavailable(error, "here")
+    assert mapped.retryable == (status >= 500 or status in (404, 408, 409, 425, 429))
+    assert str(status) in str(mapped)
+
+
+@pytest.mark.parametrize(
+    ("said", "retryable"),
+    [
+        ("Service runtime error: failed to open WAL x: Can't init WAL: Kind(WouldBlock)", True),
+        ("Service runtime error: IO Error: No space left on device", True),
+        ("Vector dimension error: expected dim: 4, got 3", False),
+        ("Not existing vector name error: nope", False),
+        ("Service runtime error: Shard is not initialized", True),
+        ("something that no version said before", True),
+    ],
+)
+def test_every_message_of_the_embedded_engine_is_in_the_table(said: str, retryable: bool) -> None:
+    mapped = qdrant_embedded.unavailable(Exception(said), Path("here"))
+    assert mapped.retryable is retryable
+    assert said in str(mapped)
+
+
+async def test_vectors_of_a_wrong_size_are_refused_for_good(tmp_path: Path) -> None:
+    opened = embedded(tmp_path)
+    await opened.ensure()
+    with pytest.raises(IndexUnavailable, match="another size") as refused:
+        await opened.search(ACME, DOCUMENT, [1.0], None, 5)
+    assert not refused.value.retryable
+    await opened.close()

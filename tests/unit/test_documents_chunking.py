@@ -1,0 +1,154 @@
+"""Documents are cut along their own structure."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grounding.documents.chunking import Chunk, Sizes, chunk_document
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+def cut(text: str, target: int = 40, overlap: int = 0, path: str = "a.md") -> list[Chunk]:
+    return chunk_document(path, text, words, Sizes(target, overlap))
+
+
+def sentences(count: int, word: str = "word") -> str:
+    return " ".join(f"{word} number {number} ends here." for number in range(count))
+
+
+def test_each_chunk_knows_the_headings_above_it() -> None:
+    body = sentences(9)
+    text = f"# Refunds\n\n{body}\n\n## Windows\n\n{body}\n\n### Gifts\n\n{body}\n\n## Fees\n\nNone at all."
+    assert [chunk.heading for chunk in cut(text, 60)] == [
+        "Refunds",
+        "Refunds › Windows",
+        "Refunds › Windows › Gifts",
+        "Refunds › Fees",
+    ]
+
+
+def test_a_heading_with_nothing_under_it_goes_down_into_its_first_subsection() -> None:
+    (chunk,) = cut("# Refunds\n\n## Windows\n\nThirty days.")
+    assert chunk.heading == "Refunds › Windows"
+    assert chunk.text == "# Refunds\n\n## Windows\n\nThirty days."
+
+
+def test_markup_in_headings_is_left_out_of_the_heading_path() -> None:
+    (chunk,) = cut("# The `tw` *tool* and [links](x.md)\n\nText.")
+    assert chunk.heading == "The tw tool and links"
+
+
+def test_a_heading_inside_a_code_fence_is_code() -> None:
+    (chunk,) = cut("# One\n\n```\n# not a heading\n```\n")
+    assert chunk.headings == ("One",)
+
+
+def test_a_code_fence_that_fits_is_never_cut() -> None:
+    fence = "```py\n" + "\n".join(f"call({n}) # a b c" for n in range(9)) + "\n```"
+    chunks = cut(f"# One\n\n{sentences(9)}\n\n{fence}\n\n{sentences(9)}", target=48)
+    assert any(fence in chunk.text for chunk in chunks)
+
+
+def test_rows_of_a_table_that_had_to_be_cut_carry_its_header() -> None:
+    rows = "\n".join(f"| row {n} | value {n} |" for n in range(60))
+    chunks = cut(f"# T\n\n| Name | Value |\n|---|---|\n{rows}\n")
+    assert len(chunks) > 3
+    assert all(chunk.lead == "| Name | Value |\n|---|---|\n" for chunk in chunks[1:])
+    assert all(f"| row {n} | value {n} |" in "\n".join(c.text for c in chunks) for n in range(60))
+
+
+def test_the_title_is_the_front_matter_s_then_the_first_heading_then_the_file_name() -> None:
+    assert cut('---\ntitle: "Our prices"\nowner: x\n---\n# Other\n\nText.')[0].title == "Our prices"
+    assert cut("# Other\n\nText.")[0].title == "Other"
+    assert cut("Text.", path="sub/refund-rules.md")[0].title == "refund-rules"
+
+
+def test_front_matter_is_not_part_of_any_chunk() -> None:
+    (chunk,) = cut("---\ntitle: Prices\nsecret: x\n---\n\nText.")
+    assert chunk.text == "Text."
+    assert chunk.first_line == 6
+
+
+def test_a_rule_at_the_top_is_no_front_matter() -> None:
+    assert "open end" in cut("---\nopen end\n\nText.")[0].text
+
+
+def test_small_overlap_repeats_the_end_of_the_chunk_before() -> None:
+    text = "\n\n".join(f"Paragraph {n} has exactly seven words." for n in range(20))
+    chunks = cut(text, target=30, overlap=10)
+    assert all(after.start < before.end for before, after in pairwise(chunks))
+    assert all(chunk.text == text[chunk.start : chunk.end] for chunk in chunks)
+
+
+def test_plain_text_has_no_headings() -> None:
+    (chunk,) = cut("# shell comment\nls", path="notes.txt")
+    assert chunk.headings == ()
+
+
+def test_a_chunk_keeps_its_id_when_text_elsewhere_changes() -> None:
+    before = cut(f"# A\n\n{sentences(9)}\n\n# B\n\nStable.\n")
+    after = cut(f"# A\n\nAll new. {sentences(9)}\n\nMore.\n\n# B\n\nStable.\n")
+    assert before[-1].id == after[-1].id
+    assert before[0].id != after[0].id
+
+
+def test_the_same_text_twice_gives_two_ids() -> None:
+    chunks = cut("# A\n\nSame.\n\n# A\n\nSame.\n")
+    assert len({chunk.id for chunk in chunks}) == len(chunks) == 2
+
+
+def test_one_huge_line_is_cut_into_pieces_under_the_cap() -> None:
+    chunks = chunk_document("a.md", "x" * 50_000, len, Sizes(1000, 0))
+    assert "".join(chunk.text for chunk in chunks) == "x" * 50_000
+    assert max(len(chunk.text) for chunk in chunks) <= 1250
+
+
+documents = st.lists(
+    st.one_of(
+        st.sampled_from(
+            ["# A", "## B", "### C *d*", "", "", "```", "~~~", "| a | b |", "|---|---|", "| 1 | 2 |", "---"]
+        ),
+        st.sampled_from(["- item", "  nested", "> quote", "title: x", "<div>", "Setext", "====", "[r]: http://x"]),
+        st.text(max_size=60),
+    ),
+    max_size=40,
+).map("\n".join)
+
+
+@given(documents, st.integers(4, 60), st.integers(0, 10))
+def test_no_visible_character_of_a_document_is_lost(text: str, target: int, overlap: int) -> None:
+    chunks = cut(text, target, overlap)
+    covered = {place for chunk in chunks for place in range(chunk.start, chunk.end)}
+    start = min(covered, default=0)
+    body = text if not text.startswith(("---", "\ufeff---")) else " " * start + text[start:]
+    missed = [char for place, char in enumerate(body) if place not in covered and not char.isspace()]
+    assert missed == []
+
+
+@given(documents, st.integers(4, 60), st.integers(0, 10))
+def test_every_chunk_is_a_slice_of_the_document_with_true_lines(text: str, target: int, overlap: int) -> None:
+    for number, chunk in enumerate(cut(text, target, overlap)):
+        assert chunk.ordinal == number
+        assert chunk.text == text[chunk.start : chunk.end]
+        assert chunk.first_line == text.count("\n", 0, chunk.start) + 1
+        assert chunk.last_line == chunk.first_line + chunk.text.count("\n")
+
+
+@given(documents, st.integers(4, 60))
+def test_without_leads_no_chunk_is_more_than_a_quarter_over_the_target(text: str, target: int) -> None:
+    for chunk in cut(text, target):
+        if not chunk.lead:
+            assert words(chunk.text) <= target + target // 4
+
+
+@given(documents)
+def test_ids_are_unique_and_stable(text: str) -> None:
+    first, second = cut(text), cut(text)
+    assert first == second
+    assert len({chunk.id for chunk in first}) == len(first)

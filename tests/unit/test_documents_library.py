@@ -1,0 +1,156 @@
+"""Documents are files of one folder, whatever their names say."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from connectors.message import Scope
+from grounding.documents.library import DocumentMissing, DocumentRefused, Library, check_path
+
+ACME = Scope("acme")
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Library:
+    return Library(tmp_path, max_bytes=1000)
+
+
+def test_what_was_put_is_there_and_what_was_deleted_is_gone(library: Library) -> None:
+    library.put(ACME, "policies/refunds.md", "# Refunds ✓")
+    assert library.get(ACME, "policies/refunds.md").text == "# Refunds ✓"
+    assert [found.path for found in library.list(ACME)] == ["policies/refunds.md"]
+    library.delete(ACME, "policies/refunds.md")
+    assert library.list(ACME) == []
+    assert not (library.root(ACME) / "policies").exists()
+    with pytest.raises(DocumentMissing):
+        library.get(ACME, "policies/refunds.md")
+    with pytest.raises(DocumentMissing):
+        library.delete(ACME, "policies/refunds.md")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "", "/etc/passwd.md", "../a.md", "a/../../b.md", "a//b.md", "./a.md", "a\\b.md", "C:/a.md", "C:a.md", "a\0.md",
+        "a\n.md", ".hidden.md", "a/.git/b.md", "logs/a.md", "LOGS/a.md", "memory/a.md", "HEARTBEAT.md", "a.png", "a",
+        "x" * 300 + ".md", "/".join(["x" * 100] * 20) + ".md", "\ud800.md", "a/", "..", "a.md/",
+    ],
+)  # fmt: skip
+def test_hostile_paths_are_refused_for_reading_and_writing(library: Library, path: str) -> None:
+    for attempt in (
+        lambda: library.get(ACME, path),
+        lambda: library.put(ACME, path, "x"),
+        lambda: library.delete(ACME, path),
+    ):
+        with pytest.raises(DocumentRefused) as refused:
+            attempt()
+        assert refused.value.why == "path"
+
+
+@pytest.mark.parametrize(
+    "path", ["%2e%2e%2fa.md", "a%00.md", "a b/ü.md", "~/x.md", "$(x).md", "notes.TXT", "sub/logs/a.md"]
+)
+def test_odd_names_mean_themselves(library: Library, path: str) -> None:
+    library.put(ACME, path, "x")
+    assert [found.path for found in library.list(ACME)] == [path]
+    assert (library.root(ACME) / path).is_file()
+
+
+@given(st.text(max_size=40))
+def test_no_accepted_path_leaves_the_folder(path: str) -> None:
+    try:
+        check_path(path)
+    except DocumentRefused:
+        return
+    base = Path("/data/docs")
+    assert Path(os.path.normpath(base / path)).is_relative_to(base)
+    assert Path(os.path.normpath(base / path)) != base
+
+
+def test_links_are_never_followed(library: Library, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.md"
+    secret.write_text("secret")
+    root = library.root(ACME)
+    root.mkdir(parents=True)
+    (root / "link.md").symlink_to(secret)
+    (root / "folder").symlink_to(tmp_path)
+    with capture_logs() as events:
+        assert library.list(ACME) == []
+    assert {(event["path"], event["why"]) for event in events} == {("link.md", "link"), ("folder", "link")}
+    for path in ("link.md", "folder/secret.md"):
+        with pytest.raises(DocumentRefused) as refused:
+            library.get(ACME, path)
+        assert refused.value.why == "link"
+        with pytest.raises(DocumentRefused):
+            library.put(ACME, path, "overwritten")
+    assert secret.read_text() == "secret"
+
+
+def test_a_workspace_folder_that_is_a_link_holds_nothing(library: Library, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "a.md").write_text("secret")
+    library.root(ACME).parent.mkdir(parents=True)
+    library.root(ACME).symlink_to(outside)
+    assert library.list(ACME) == []
+    with pytest.raises(DocumentRefused):
+        library.get(ACME, "a.md")
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"), [(b"a\0b", "binary"), (b"caf\xe9", "encoding"), (b"x" * 1001, "size")]
+)  # fmt: skip
+def test_what_is_no_text_is_refused_and_named(library: Library, raw: bytes, why: str) -> None:
+    with pytest.raises(DocumentRefused) as refused:
+        library.put(ACME, "a.md", raw)
+    assert refused.value.why == why
+    root = library.root(ACME)
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "a.md").write_bytes(raw)
+    with capture_logs() as events:
+        library.list(ACME)
+        assert library.read_for_index(ACME, "a.md") is None
+    assert {(event["event"], event["path"], event["why"]) for event in events} == {("index.skipped", "a.md", why)}
+
+
+def test_a_refused_document_leaves_the_former_one_untouched(library: Library) -> None:
+    library.put(ACME, "a.md", "good")
+    with pytest.raises(DocumentRefused):
+        library.put(ACME, "a.md", b"\0")
+    assert library.get(ACME, "a.md").text == "good"
+    assert os.listdir(library.root(ACME)) == ["a.md"]
+
+
+def test_a_document_cannot_take_a_folder_s_place_or_lie_below_a_document(library: Library) -> None:
+    library.put(ACME, "a.md", "x")
+    with pytest.raises(DocumentRefused):
+        library.put(ACME, "a.md/b.md", "x")
+    library.put(ACME, "c.md.d/e.md", "x")
+    (library.root(ACME) / "f.md").mkdir()
+    with pytest.raises(DocumentRefused):
+        library.put(ACME, "f.md", "x")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(library: Library) -> None:
+    library.put(ACME, "a.md", b"\xef\xbb\xbf# A")
+    assert library.get(ACME, "a.md").text == "# A"
+
+
+def test_a_pipe_in_the_folder_is_no_document(library: Library) -> None:
+    library.root(ACME).mkdir(parents=True)
+    os.mkfifo(library.root(ACME) / "a.md")
+    assert library.list(ACME) == []
+    with pytest.raises(DocumentRefused):
+        library.get(ACME, "a.md")
+
+
+def test_workspaces_do_not_see_each_other(library: Library) -> None:
+    library.put(ACME, "a.md", "acme")
+    assert library.list(Scope("other")) == []
+    assert library.workspaces() == ["acme"]

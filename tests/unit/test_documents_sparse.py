@@ -1,0 +1,56 @@
+"""BM25's vectors are the same everywhere."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grounding.documents.sparse import coverage, encode_document, encode_query, term_index, terms
+
+
+def test_words_are_folded_stemmed_and_freed_of_stop_words() -> None:
+    assert terms("The Refunds are refunding, ＲＥＦＵＮＤ's") == ["refund", "refund", "refund"]
+
+
+def test_identifiers_are_found_whole_and_by_their_words() -> None:
+    assert terms("AGENT_DATA_DIR") == ["agent_data_dir", "agent", "data", "dir"]
+
+
+def test_scripts_without_spaces_are_read_in_pairs() -> None:
+    assert terms("退款政策") == ["退款", "款政", "政策"]
+
+
+def test_a_term_has_the_same_index_on_every_machine() -> None:
+    assert term_index("refund") == 1_155_478_322
+
+
+def test_more_of_a_term_weighs_more_but_never_beyond_saturation() -> None:
+    weights = [encode_document(" ".join(["refund"] * count + ["other"] * (100 - count))) for count in (1, 2, 50)]
+    values = [dict(zip(v.indices, v.values, strict=True))[term_index("refund")] for v in weights]
+    assert values[0] < values[1] < values[2] < 2.2
+
+
+def test_the_same_term_weighs_less_in_a_longer_text() -> None:
+    short, long = encode_document("refund"), encode_document("refund " + "filler " * 300)
+    assert long.values[long.indices.index(term_index("refund"))] < short.values[0]
+
+
+def test_a_document_of_average_length_has_weight_one_for_a_single_occurrence() -> None:
+    vector = encode_document("refund filler", average_terms=2)
+    assert vector.values == pytest.approx((1.0, 1.0))
+
+
+def test_coverage_is_the_share_of_different_terms() -> None:
+    assert coverage("refund window for gifts", "the window of refunds") == pytest.approx(2 / 3)
+    assert coverage("the of", "anything") == 0.0
+
+
+@given(st.text(max_size=300))
+def test_any_text_gives_a_valid_vector(text: str) -> None:
+    for vector in (encode_document(text), encode_query(text)):
+        assert list(vector.indices) == sorted(set(vector.indices))
+        assert len(vector.indices) == len(vector.values)
+        assert all(0 <= index < 2**32 for index in vector.indices)
+        assert all(value > 0 for value in vector.values)
+    assert 0.0 <= coverage(text, text) <= 1.0
