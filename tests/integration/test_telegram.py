@@ -95,6 +95,19 @@ async def test_an_outage_of_the_store_loses_nothing_and_keeps_the_order(
     telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
 ) -> None:
     """What was said before, during and after the outage arrives once each, in order; health tells of it."""
+    with capture_logs() as logs:
+        await _live_through_an_outage(telegram, bot, gateway)
+    assert [m.text for m in gateway.accepted] == ["before", *(f"during {n}" for n in range(5)), "after"]
+    # It does not call itself connected between two attempts.
+    assert [e["state"] for e in logs if e["event"] == "connector.state"] == [
+        "connected",
+        "degraded",
+        "connected",
+        "stopped",
+    ]
+
+
+async def _live_through_an_outage(telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway) -> None:
     async with running(bot, gateway):
         await telegram.say("before")
         await gateway.until(lambda g: len(g.accepted) == 1)
@@ -111,7 +124,6 @@ async def test_an_outage_of_the_store_loses_nothing_and_keeps_the_order(
     assert during.state is State.DEGRADED
     assert "store" in during.why
     assert confirmed <= emulated.FIRST_UPDATE + 1
-    assert [m.text for m in gateway.accepted] == ["before", *(f"during {n}" for n in range(5)), "after"]
 
 
 async def test_the_same_update_delivered_again_has_the_same_identity(
@@ -180,6 +192,20 @@ async def test_no_failure_of_a_poll_stops_the_polling(
         await telegram.say("hello")
         await gateway.until(lambda g: len(g.accepted) >= 1)
     assert {m.text for m in gateway.accepted} == {"hello"}
+
+
+async def test_the_wait_that_telegram_asks_of_a_poll_is_kept(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """After a 429 there is no further poll before the wait is over, however short our own waits are."""
+    telegram.fail_next("getUpdates", emulated.rate_limited(3600))
+    task = asyncio.create_task(bot.run(gateway.accept))
+    await eventually(lambda: bot.health.state is State.DEGRADED)
+    await asyncio.sleep(0.1)  # five times the longest wait of our own
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert telegram.calls.count("getupdates") == 1
 
 
 @pytest.mark.parametrize(

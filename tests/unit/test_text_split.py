@@ -117,10 +117,11 @@ def test_a_code_block_is_closed_and_reopened_over_a_cut() -> None:
     ]
 
 
-def test_a_cut_goes_before_a_code_block_rather_than_into_its_first_line() -> None:
+@pytest.mark.parametrize("limit", [44, 47, 52, 60])
+def test_a_cut_goes_before_a_code_block_rather_than_after_its_first_line(limit: int) -> None:
     """No part ends with a fence that was just opened."""
     text = "Some words before the code comes:\n```python\nprint('hello, world')\n```"
-    assert [piece.text for piece in split(text, 44)] == [
+    assert [piece.text for piece in split(text, limit)] == [
         "Some words before the code comes:\n",
         "```python\nprint('hello, world')\n```",
     ]
