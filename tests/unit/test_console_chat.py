@@ -1,0 +1,306 @@
+"""The terminal chat, with a terminal that tests can read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from connectors.connector import SendFailed, State
+from connectors.console.connector import ConsoleConnector
+from connectors.console.terminal import Interrupted, Style, Unreadable
+from connectors.message import (
+    Accepted,
+    AgentRuntimeError,
+    ConversationKey,
+    Degraded,
+    InboundMessage,
+    OutboundMessage,
+    Source,
+    StoreUnavailable,
+)
+from tests.emulators.terminal import FakeTerminal
+
+KEY = ConversationKey("sample", "console", "default")
+Say = Callable[["Chat", InboundMessage], Awaitable[None]]
+
+
+class Chat:
+    """A chat whose messages are answered by *respond*."""
+
+    def __init__(self, respond: Say | None = None, *, interactive: bool = True, **options: Any) -> None:
+        self.terminal = FakeTerminal(interactive=interactive)
+        self.connector = ConsoleConnector(
+            self.terminal, **{"wait_seconds": 20.0, "clock": lambda: 0.0, "author_name": "Ann", **options}
+        )
+        self.accepted: list[InboundMessage] = []
+        self.verdicts: list[Accepted | AgentRuntimeError] = []
+        self._respond = respond or answer_at_once
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def accept(self, message: InboundMessage) -> Accepted:
+        if self.verdicts:
+            verdict = self.verdicts.pop(0)
+            if isinstance(verdict, AgentRuntimeError):
+                raise verdict
+            return verdict
+        self.accepted.append(message)
+        self._tasks.add(asyncio.create_task(self._answer(message)))
+        return Accepted("stored", key=KEY)
+
+    async def _answer(self, message: InboundMessage) -> None:
+        await self._respond(self, message)
+
+    async def send(self, message: InboundMessage, text: str, **fields: Any) -> None:
+        answer = OutboundMessage(KEY, "t1", text, answers=(message.message_id,), **fields)
+        for part in self.connector.render(answer):
+            await self.connector.send(answer, part)
+
+    async def stream(self, message: InboundMessage, delta: str) -> None:
+        await self.connector.stream(KEY, (message.message_id,), delta)
+
+    async def run(self, *lines: str | Exception | None) -> None:
+        self.terminal.type(*lines)
+        async with asyncio.timeout(20):
+            await self.connector.run(self.accept)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.connector.run(self.accept))
+        try:
+            async with asyncio.timeout(20):
+                yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+async def answer_at_once(chat: Chat, message: InboundMessage) -> None:
+    await chat.send(message, f"you said {message.text}")
+
+
+async def never(_chat: Chat, _message: InboundMessage) -> None:
+    return
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def test_a_chat_with_sources_reads_well() -> None:
+    """The banner, then each answer with its sources and how it came about."""
+
+    async def respond(chat: Chat, message: InboundMessage) -> None:
+        await chat.send(message, "30 days.", strategy="qmd", reason="cue", sources=(Source("refunds.md", "Windows"),))
+
+    chat = Chat(respond, banner="A small model answers.")
+    await chat.run("how long?", None)
+    assert chat.terminal.text() == (
+        "A small model answers.\n\n30 days.\nsources: refunds.md › Windows\nqmd · cue · 0.0 s\n\n"
+    )
+    assert chat.connector.exit_code == 0
+    assert chat.connector.health.state is State.STOPPED
+
+
+@pytest.mark.parametrize("leave", ["/quit", " /exit ", None])
+async def test_the_chat_ends_when_the_person_leaves(leave: str | None) -> None:
+    """/quit, /exit and the end of input end the chat; blank lines are let be; nothing is said to the bot."""
+    chat = Chat()
+    await chat.run("", "   ", "\t", leave, "never read")
+    assert chat.accepted == []
+    assert chat.connector.exit_code == 0
+
+
+async def test_lines_are_answered_in_order_one_at_a_time() -> None:
+    """Piped lines are answered in their order, each before the next is handed on."""
+    chat = Chat(interactive=False)
+    await chat.run("one", "two", "three", None)
+    assert chat.terminal.text(Style.ANSWER) == "you said oneyou said twoyou said three"
+    assert [message.text for message in chat.accepted] == ["one", "two", "three"]
+    assert len({message.message_id for message in chat.accepted}) == 3
+
+
+async def test_text_is_shown_as_it_comes_and_not_twice() -> None:
+    """Streamed text is written at once, and the final answer adds only what is missing."""
+
+    async def respond(chat: Chat, message: InboundMessage) -> None:
+        await chat.connector.typing(KEY)
+        await chat.stream(message, "It is ")
+        assert chat.terminal.text(Style.ANSWER) == "It is "
+        await chat.stream(message, "30\x1b[2J")
+        await chat.connector.typing(KEY)
+        await chat.send(message, "It is 30\x1b[2J days.")
+
+    chat = Chat(respond)
+    await chat.run("how long?", None)
+    assert chat.terminal.text(Style.ANSWER) == "It is 30␛[2J days."
+    assert chat.terminal.statuses == ["…"]
+
+
+async def test_an_answer_that_turned_out_otherwise_is_shown_whole() -> None:
+    """Where another model took over, its whole answer stands below what had been streamed."""
+
+    async def respond(chat: Chat, message: InboundMessage) -> None:
+        await chat.stream(message, "I think")
+        await chat.send(message, "It is 30 days.")
+
+    chat = Chat(respond)
+    await chat.run("how long?", None)
+    assert chat.terminal.text(Style.ANSWER) == "I think\nIt is 30 days."
+
+
+async def test_what_was_missing_is_named() -> None:
+    """A degraded answer says what it had to do without."""
+
+    async def respond(chat: Chat, message: InboundMessage) -> None:
+        await chat.send(message, "sorry", degraded=(Degraded("retrieved", "unreachable"),))
+
+    chat = Chat(respond)
+    await chat.run("how long?", None)
+    assert "answered without: retrieved (unreachable)\n" in chat.terminal.text(Style.DIM)
+
+
+async def test_one_shot_prints_the_answer_and_ends() -> None:
+    """One message is sent, nothing is read, and the chat is over with success."""
+    chat = Chat(one_shot="how long?", interactive=False)
+    await chat.run()
+    assert chat.terminal.text(Style.ANSWER) == "you said how long?"
+    assert (chat.terminal.reads, chat.connector.exit_code) == (0, 0)
+
+
+async def test_one_shot_as_json_prints_one_object() -> None:
+    """With as_json the documented object is all that is printed, on one line, streamed or not."""
+
+    async def respond(chat: Chat, message: InboundMessage) -> None:
+        await chat.connector.typing(KEY)
+        await chat.stream(message, "It")
+        await chat.send(message, "It is\n30 \x1b days.", strategy="qmd")
+
+    chat = Chat(respond, one_shot="how long?", as_json=True, interactive=False)
+    await chat.run()
+    (line,) = chat.terminal.text().splitlines()
+    assert json.loads(line)["text"] == "It is\n30 \x1b days."
+    assert set(json.loads(line)) == {"turn_id", "text", "sources", "strategy", "reason", "degraded", "usage"}
+    assert "\x1b" not in line
+
+
+@pytest.mark.parametrize(
+    ("verdict", "told"),
+    [
+        (Accepted("refused", "rate_limited", retry_after_seconds=9), "rate_limited. Please try again in 9 s."),
+        (Accepted("ignored"), "ignored"),
+        (AgentRuntimeError("no workspace 'x'; create it"), "no workspace 'x'; create it"),
+    ],
+)
+async def test_what_is_not_accepted_is_said_and_is_a_failure(verdict: Accepted | AgentRuntimeError, told: str) -> None:
+    """A refusal or error is told beside the output, fails the command, and the chat goes on."""
+    chat = Chat(interactive=False)
+    chat.verdicts = [verdict]
+    await chat.run("one", "two", None)
+    assert told in chat.terminal.complaints[0]
+    assert chat.connector.exit_code == 1
+    assert chat.terminal.text(Style.ANSWER) == "you said two"
+
+
+async def test_a_repeated_message_that_was_answered_shows_its_answer() -> None:
+    """A duplicate's stored answer is shown."""
+    chat = Chat()
+    chat.verdicts = [Accepted("duplicate", reply=OutboundMessage(KEY, "t1", "as before"))]
+    await chat.run("one", None)
+    assert chat.terminal.text(Style.ANSWER) == "as before"
+
+
+async def test_a_store_that_is_away_is_waited_for() -> None:
+    """While nothing can be kept the person is told once, health says so, and the message is not lost."""
+    chat = Chat()
+    chat.verdicts = [StoreUnavailable("away"), StoreUnavailable("away")]
+    async with chat.running():
+        chat.terminal.type("do not lose me")
+        await until(lambda: chat.connector.health.state is State.DEGRADED)
+        await until(lambda: bool(chat.accepted))
+        await until(lambda: chat.connector.health.state is State.CONNECTED)
+    assert len(chat.terminal.complaints) == 1
+    assert chat.accepted[0].text == "do not lose me"
+
+
+async def test_without_a_person_a_store_that_stays_away_is_a_failure() -> None:
+    """A command gives up on a store after the bounded wait, and says that the message was not kept."""
+    chat = Chat(one_shot="hi", interactive=False, wait_seconds=0.05)
+    chat.verdicts = [StoreUnavailable("away")] * 100
+    await chat.run()
+    assert "could not be kept" in chat.terminal.complaints[-1]
+    assert chat.connector.exit_code == 1
+
+
+async def test_an_answer_that_does_not_come_is_not_waited_for_for_ever() -> None:
+    """After the bounded wait the command fails and says so."""
+    chat = Chat(never, one_shot="hi", wait_seconds=0.02)
+    await chat.run()
+    assert chat.terminal.complaints == ["No answer within 0 s; it is shown when it comes."]
+    assert chat.connector.exit_code == 1
+
+
+async def test_interrupting_the_wait_gives_the_prompt_back_and_the_answer_still_comes() -> None:
+    """Ctrl-C while waiting ends the waiting alone; the answer is shown when it is there."""
+    chat = Chat(never)
+    async with chat.running():
+        chat.terminal.type("hi")
+        await until(lambda: bool(chat.accepted) and chat.terminal.interrupt is not None)
+        assert chat.terminal.interrupt is not None
+        chat.terminal.interrupt()
+        await until(lambda: chat.terminal.reads == 2)
+        await chat.send(chat.accepted[0], "late")
+    assert chat.terminal.text(Style.ANSWER) == "late"
+    assert chat.connector.exit_code == 0
+
+
+async def test_interrupting_twice_at_the_prompt_leaves() -> None:
+    """The first Ctrl-C at the prompt says how to leave, a second in a row leaves, a line in between stays."""
+    chat = Chat()
+    await chat.run(Interrupted(), "hi", Interrupted(), Interrupted(), "never read")
+    assert len(chat.accepted) == 1
+    assert len(chat.terminal.complaints) == 2
+
+
+async def test_a_line_that_is_no_text_is_left_out_and_said() -> None:
+    """Binary input is named and skipped; what follows is answered."""
+    chat = Chat(interactive=False)
+    await chat.run(Unreadable("a line is not UTF-8 text and was left out"), "two", None)
+    assert chat.terminal.complaints == ["a line is not UTF-8 text and was left out"]
+    assert chat.terminal.text(Style.ANSWER) == "you said two"
+    assert chat.connector.exit_code == 1
+
+
+async def test_a_blank_one_shot_is_a_failure() -> None:
+    """A message without text is not sent."""
+    chat = Chat(one_shot=" \n", interactive=False)
+    await chat.run()
+    assert chat.accepted == []
+    assert chat.connector.exit_code == 1
+
+
+async def test_a_reader_that_went_away_ends_the_chat() -> None:
+    """When nobody reads any more the send fails for good, waiting ends, and so does the chat."""
+    failures: list[SendFailed] = []
+
+    async def respond(chat: Chat, message: InboundMessage) -> None:
+        chat.terminal.gone = True
+        await chat.stream(message, "lost")
+        try:
+            await chat.send(message, "lost")
+        except SendFailed as error:
+            failures.append(error)
+
+    chat = Chat(respond, interactive=False, banner="hello")
+    await chat.run("one", "binary", None)
+    assert [failure.retryable for failure in failures] == [False, False]
+    chat = Chat(banner="hello")
+    chat.terminal.gone = True
+    await chat.run("one")
+    assert chat.connector.exit_code == 1
