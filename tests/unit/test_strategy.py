@@ -1,0 +1,148 @@
+"""What a message needs is decided by what it says, as words and phrases."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grounding.cues import ENGLISH
+from grounding.strategy import Strategy, choose
+
+SMALL_TALK = """
+hi|Hello!|hey there|Good morning|good evening, bot|Hello Lena!|hi team|hello again|yo|sup
+thanks|Thank you so much!|thanks a lot for your help|many thanks, that helps|ok|OK, cool|great|perfect, thanks
+got it|sounds good|how are you?|How are you today?|what's up|are you there?|bye|see you later|have a nice day
+👍|🎉🎉|!!!|:-)|no worries|nice to meet you|how fast are you|thx|ok thanks bye
+"""
+
+TAIL = """
+as we discussed, go ahead with the second option|continue from where we left off|what did we decide?
+what did I ask you before?|remind me what we agreed|do you remember my dog's name?|You said it would be ready
+what was my last question|say that again|like I said, it has to be blue|what changed?|summarize this conversation
+recap our discussion|as you mentioned, it is too slow|where were we?|following up on this|previous answer was wrong
+last time you used a table|what did you say earlier?|did I tell you my name?|let's continue|carry on
+going back to what I said|what's my name?|our conversation was useful, keep it short|earlier you gave me three options
+we agreed on blue, right?|what have we covered so far|I told you that already|pick up where we stopped
+"""
+
+DOCUMENTS = """
+thanks, which file holds the pricing policy?|where is readme?|what changed in the docs?|what is our refund policy?
+hello, what do the docs say about refunds?|open the readme|see the runbook for this|is there documentation for it
+what does our handbook say about holidays|check https://example.com/pricing please|look at example.com
+what's in notes.md|compare a.txt and b.txt|which document explains onboarding|search the project for tokens
+find the file with the deploy steps|pricing?|what are the policies|in the workspace there is something on that
+is it in the knowledge base|the repository is confusing|hi, which page covers it?|read CHANGELOG.md
+where is the config file|look up the refund page|our documents mention it|what does the release notes say
+hey bot, what's the pricing for teams|ok, and the refund policy?|thanks! what about the docs?
+"""
+
+IMPLICIT = """
+what does the path in this folder mean?|how is the project organised at the moment|can you list every file we have here
+which folder should I put this in?|does this project have any open items
+"""
+
+NEITHER = """
+set this up before Friday|how does my profile login work?|what is the capital of France?|write a haiku about rain
+How do I bake bread at home?|tell me a joke|translate this to German: good night|I finished earlier than you
+remember to buy milk|remember that refunds take a while|How do I follow up with a customer?|write to lena@example.com
+what is 2 + 2?|yes please|no|the answer is 42|e.g. this one|explain recursion|is it raining?|why is the sky blue?
+good question|how do I tie a tie|the profiler shows nothing|I am logged out|a filet of fish|docker keeps crashing
+we need an apathetic reply|prepared before lunch|my beforehand work|help me|who won the world cup in 1990?
+who is the pathologist on call today at the hospital?|hypothetically, should we move to a bigger office?
+"""
+
+BOTH = {
+    "as we discussed, which file holds the pricing policy?": Strategy.QMD,
+    "you said the docs cover it, where?": Strategy.QMD,
+    "what did we decide about pricing?": Strategy.TAIL,
+    "do you remember what the refund policy says?": Strategy.TAIL,
+}
+
+
+def messages(block: str) -> list[str]:
+    return [message for line in block.strip().splitlines() for message in line.split("|")]
+
+
+@pytest.mark.parametrize("text", messages(SMALL_TALK))
+def test_small_talk_needs_nothing(text: str) -> None:
+    choice = choose(text)
+
+    assert (choice.strategy, choice.reason) == (Strategy.NONE, "small_talk")
+    assert not choice.wants_history
+    assert not choice.wants_documents
+
+
+@pytest.mark.parametrize("text", messages(TAIL))
+def test_a_continuity_cue_asks_for_the_conversation_and_no_documents(text: str) -> None:
+    choice = choose(text)
+
+    assert (choice.strategy, choice.reason) == (Strategy.TAIL, "chat_memory_cue")
+    assert choice.wants_history
+    assert not choice.wants_documents
+
+
+@pytest.mark.parametrize("text", messages(DOCUMENTS))
+def test_a_workspace_cue_asks_for_documents(text: str) -> None:
+    choice = choose(text)
+
+    assert (choice.strategy, choice.reason) == (Strategy.QMD, "workspace_retrieval_cue")
+    assert choice.wants_documents
+
+
+@pytest.mark.parametrize("text", messages(IMPLICIT))
+def test_a_question_about_things_of_a_workspace_asks_for_documents(text: str) -> None:
+    choice = choose(text)
+
+    assert (choice.strategy, choice.reason) == (Strategy.QMD, "implicit_workspace_question")
+
+
+@pytest.mark.parametrize("text", messages(NEITHER))
+def test_everything_else_asks_for_no_search(text: str) -> None:
+    choice = choose(text)
+
+    assert (choice.strategy, choice.reason) == (Strategy.NONE, "no_retrieval_cue")
+    assert not choice.wants_documents
+    assert not choice.wants_history
+
+
+@pytest.mark.parametrize(("text", "named_after"), BOTH.items())
+def test_a_message_that_needs_both_gets_both(text: str, named_after: Strategy) -> None:
+    choice = choose(text)
+
+    assert choice.strategy is named_after
+    assert choice.wants_history
+    assert choice.wants_documents
+
+
+@pytest.mark.parametrize("text", ["", "   ", "\n\t"])
+def test_an_empty_message_has_a_reason_of_its_own(text: str) -> None:
+    assert choose(text).reason == "empty"
+
+
+def test_cues_can_be_extended_per_workspace() -> None:
+    german = ENGLISH.extended(documents=("handbuch",), small_talk=("moin",))
+
+    assert choose("was steht im Handbuch?", german).strategy is Strategy.QMD
+    assert choose("Moin", german).small_talk
+    assert choose("was steht im Handbuch?").strategy is Strategy.NONE
+
+
+def test_an_unknown_kind_of_cue_is_refused() -> None:
+    with pytest.raises(TypeError, match="documentz"):
+        ENGLISH.extended(documentz=("x",))
+
+
+@given(st.text(max_size=400))
+def test_any_text_gets_exactly_one_choice(text: str) -> None:
+    choice = choose(text)
+
+    assert choice == choose(text)
+    assert choice.wants_documents or choice.strategy is not Strategy.QMD
+
+
+@given(st.sampled_from(messages(SMALL_TALK)), st.sampled_from(messages(DOCUMENTS)))
+def test_politeness_never_hides_a_question(greeting: str, question: str) -> None:
+    assert choose(f"{greeting}. {question}").wants_documents
+
+
+def test_a_megabyte_of_words_is_decided_by_its_beginning() -> None:
+    assert choose("where is the readme? " + "blah " * 200_000).strategy is Strategy.QMD
