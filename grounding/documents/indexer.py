@@ -186,8 +186,6 @@ class Indexer:
                 await self._store(scope, group, started, totals, fresh)
                 group = []
             progress(Progress(number, len(wanted), path))
-        if group:
-            await self._store(scope, group, started, totals, fresh)
         result = Synced(
             totals.documents, totals.chunks, totals.embedded, counts["deleted"], counts["unchanged"], totals.lag_ms
         )

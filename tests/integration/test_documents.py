@@ -1,0 +1,352 @@
+"""Documents on disk become passages that are found, with a real Redis and a real embedded index."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+
+from connectors.message import AgentRuntimeError, Scope, redis_key
+from grounding.documents.chunking import Sizes
+from grounding.documents.embedding import EmbedderUnavailable
+from grounding.documents.index import Entry, Kind, Passage, PassageIndex
+from grounding.documents.indexer import Changed, Indexer, Progress, RegistryTooNew, follow, watch
+from grounding.documents.library import Library
+from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.relevance import Floor
+from grounding.documents.search import QUERY_MAX_CHARACTERS, Search, shorten
+from grounding.documents.sparse import encode_document
+from grounding.documents.turns import Turns, split_turn
+from tests.emulators.embedder import HashedWords
+
+ACME, OTHER = Scope("acme"), Scope("other")
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+@dataclass
+class House:
+    """All parts together, over one temporary folder."""
+
+    folder: Path
+    library: Library
+    embedder: HashedWords
+    index: PassageIndex
+    indexer: Indexer
+    search: Search
+    redis: Redis
+
+    def write(self, path: str, text: str, scope: Scope = ACME) -> None:
+        self.library.put(scope, path, text)
+
+    async def sources(self, query: str, scope: Scope = ACME) -> list[str]:
+        return [hit.passage.source for hit in await self.search.search(scope, query, 10)]
+
+
+def open_index(folder: Path, embedder: HashedWords) -> EmbeddedIndex:
+    return EmbeddedIndex(folder / "qdrant", embedder.name, embedder.dimensions, timeout_seconds=20)
+
+
+@pytest_asyncio.fixture
+async def house(redis: Redis, tmp_path: Path) -> AsyncIterator[House]:
+    embedder, library = HashedWords(), Library(tmp_path, max_bytes=10_000)
+    index = open_index(tmp_path, embedder)
+    await index.ensure()
+    indexer = Indexer(library, index, embedder, redis, words, sizes=Sizes(30, 0))
+    yield House(tmp_path, library, embedder, index, indexer, Search(index, embedder, floor=Floor(0.3)), redis)
+    await index.close()
+
+
+async def test_documents_are_found_after_a_sync_and_the_event_says_how_many(house: House) -> None:
+    await asyncio.to_thread(house.write, "refunds.md", "# Refunds\n\nMoney comes back in thirty days.")
+    await asyncio.to_thread(house.write, "sub/parcels.txt", "Parcels leave on Monday.")
+    with capture_logs() as events:
+        done = await house.indexer.sync(ACME)
+    assert (done.documents, done.chunks, done.chunks_embedded, done.deleted) == (2, 2, 2, 0)
+    (event,) = [event for event in events if event["event"] == "index.updated"]
+    assert {"workspace_id", "documents", "chunks", "chunks_embedded", "deleted", "lag_ms"} <= event.keys()
+    assert await house.sources("money back") == ["refunds.md", "sub/parcels.txt"]
+    status = await house.indexer.status(ACME)
+    assert (status.documents, status.chunks, status.pending) == (2, 2, 0)
+
+
+async def test_nothing_is_done_twice(house: House) -> None:
+    await asyncio.to_thread(house.write, "a.md", "Refunds.")
+    await house.indexer.sync(ACME)
+    with capture_logs() as events:
+        again = await house.indexer.sync(ACME)
+    assert (again.documents, again.chunks_embedded, again.unchanged) == (0, 0, 1)
+    assert events == []
+    assert len(house.embedder.embedded) == 1
+
+
+async def test_only_changed_chunks_are_embedded_again(house: House) -> None:
+    sections = [f"# Part {n}\n\n" + f"alpha beta gamma delta {n} " * 5 for n in range(6)]
+    await asyncio.to_thread(house.write, "a.md", "\n\n".join(["---\ntitle: T\n---", *sections]))
+    await house.indexer.sync(ACME)
+    sections[3] = "# Part 3\n\n" + "something else entirely " * 8
+    await asyncio.to_thread(
+        house.write, "a.md", "\n\n".join(["---\ntitle: T\n---\n# New\n\n" + "first part " * 12, *sections])
+    )
+    done = await house.indexer.sync(ACME, ["a.md"])
+    assert (done.chunks, done.chunks_embedded) == (7, 2)
+    stored = await house.index.read(ACME, Kind.DOCUMENT, "a.md", range(10))
+    assert [passage.heading for passage in stored] == ["New", *(f"Part {n}" for n in range(6))]
+
+
+async def test_deleted_and_renamed_documents_are_gone_from_the_search(house: House) -> None:
+    for name in ("a.md", "b.md"):
+        await asyncio.to_thread(house.write, name, f"Refunds in {name}")
+    await house.indexer.sync(ACME)
+    root = house.library.root(ACME)
+    await asyncio.to_thread(os.rename, root / "a.md", root / "c.md")
+    await asyncio.to_thread(os.unlink, root / "b.md")
+    assert (await house.indexer.status(ACME)).pending == 3
+    done = await house.indexer.sync(ACME, ["a.md", "b.md", "c.md"])
+    assert done.deleted == 2
+    assert await house.sources("refunds") == ["c.md"]
+
+
+async def test_a_folder_that_vanished_takes_its_documents_along(house: House) -> None:
+    for name in ("v1.2/a.md", "v1.2/sub/b.md", "v1.3/c.md"):
+        await asyncio.to_thread(house.write, name, "Refunds")
+    await house.indexer.sync(ACME)
+    await asyncio.to_thread(shutil.rmtree, house.library.root(ACME) / "v1.2")
+    assert (await house.indexer.sync(ACME, ["v1.2"])).deleted == 2
+    assert await house.sources("refunds") == ["v1.3/c.md"]
+
+
+async def test_a_document_that_became_unreadable_is_no_longer_found(house: House) -> None:
+    await asyncio.to_thread(house.write, "a.md", "Refunds")
+    await house.indexer.sync(ACME)
+    await asyncio.to_thread((house.library.root(ACME) / "a.md").write_bytes, b"\0\1")
+    with capture_logs() as events:
+        await house.indexer.sync(ACME)
+    assert ("a.md", "binary") in {(e.get("path"), e.get("why")) for e in events}
+    assert await house.sources("refunds") == []
+
+
+async def test_an_interrupted_run_is_picked_up_where_it_stopped(house: House) -> None:
+    for number in range(200):
+        await asyncio.to_thread(house.write, f"{number:03}.md", f"Refund number {number}")
+    await house.indexer.sync(ACME, [f"{number:03}.md" for number in range(150)])
+    house.embedder.fails = True
+    with pytest.raises(EmbedderUnavailable):
+        await house.indexer.sync(ACME)
+    assert (await house.indexer.status(ACME)).pending == 50
+    house.embedder.fails = False
+    house.embedder.embedded.clear()
+    done = await house.indexer.sync(ACME)
+    assert (done.documents, len(house.embedder.embedded)) == (50, 50)
+    assert await house.index.count(ACME, Kind.DOCUMENT) == 200
+
+
+async def test_an_index_that_was_lost_is_filled_again(house: House) -> None:
+    await asyncio.to_thread(house.write, "a.md", "Refunds")
+    await house.indexer.sync(ACME)
+    await house.index.drop_workspace(ACME)
+    assert (await house.indexer.sync(ACME)).documents == 1
+    assert await house.sources("refunds") == ["a.md"]
+
+
+async def test_passages_that_no_registry_knows_are_swept_out(house: House) -> None:
+    await house.index.upsert(
+        ACME,
+        [Entry(Passage("x", Kind.DOCUMENT, "ghost.md", "refunds"), [1.0] + [0.0] * 63, encode_document("refunds"))],
+    )
+    await house.indexer.sync(ACME)
+    assert await house.sources("refunds") == []
+
+
+async def test_a_fresh_run_embeds_everything_again(house: House) -> None:
+    await asyncio.to_thread(house.write, "a.md", "Refunds")
+    await house.indexer.sync(ACME)
+    done = await house.indexer.sync(ACME, fresh=True)
+    assert (done.documents, done.chunks_embedded) == (1, 1)
+
+
+async def test_another_way_of_cutting_indexes_all_documents_anew(house: House) -> None:
+    await asyncio.to_thread(house.write, "a.md", "Refunds")
+    await house.indexer.sync(ACME)
+    other = Indexer(house.library, house.index, house.embedder, house.redis, words, sizes=Sizes(31, 0))
+    assert (await other.status(ACME)).pending == 1
+    assert (await other.sync(ACME)).documents == 1
+
+
+async def test_progress_names_every_document(house: House) -> None:
+    for name in ("a.md", "b.md"):
+        await asyncio.to_thread(house.write, name, "Refunds")
+    seen: list[Progress] = []
+    await house.indexer.sync(ACME, progress=seen.append)
+    assert seen == [Progress(1, 2, "a.md"), Progress(2, 2, "b.md")]
+
+
+async def test_a_registry_of_a_newer_version_is_an_error_that_says_so(house: House) -> None:
+    await house.redis.hset(redis_key("documents", ACME.tag, "registry"), "a.md", '{"v": 2}')
+    with pytest.raises(RegistryTooNew, match="format 2"):
+        await house.indexer.sync(ACME)
+
+
+async def test_forgetting_a_workspace_spares_the_others(house: House) -> None:
+    for scope in (ACME, OTHER):
+        await asyncio.to_thread(house.write, "a.md", "Refunds", scope)
+        await house.indexer.sync(scope)
+    await house.indexer.forget_workspace(ACME)
+    assert await house.sources("refunds") == []
+    assert (await house.indexer.status(ACME)).documents == 0
+    assert await house.sources("refunds", OTHER) == ["a.md"]
+
+
+async def test_saved_changed_and_deleted_files_are_followed(house: House) -> None:
+    stop, failures = asyncio.Event(), list[AgentRuntimeError]()
+
+    async def failed(scope: Scope, error: AgentRuntimeError) -> None:
+        failures.append(error)
+
+    async def until(query: str, expected: list[str]) -> None:
+        while await house.sources(query) != expected:
+            await asyncio.sleep(0.02)
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        changes = watch(house.folder, stop=stop, debounce_seconds=0.05)
+        group.create_task(follow(house.indexer, changes, failed))
+        await asyncio.sleep(
+            0.3
+        )  # The watcher has no sign that it is ready; a change before it is found by a full sync.
+        await asyncio.to_thread(house.write, "sub/a.md", "Refunds take thirty days")
+        await until("refunds", ["sub/a.md"])
+        await asyncio.to_thread(house.library.delete, ACME, "sub/a.md")
+        await until("refunds", [])
+        stop.set()
+    assert failures == []
+
+
+async def test_an_outage_while_following_is_reported_and_following_goes_on(house: House) -> None:
+    failures: list[str] = []
+
+    async def failed(scope: Scope, error: AgentRuntimeError) -> None:
+        failures.append(scope.workspace_id)
+        house.embedder.fails = False
+
+    async def changes() -> AsyncIterator[Changed]:
+        yield Changed("acme", frozenset({"logs/chats/http/x.md", "docs/.put-1"}))
+        yield Changed("acme", frozenset({"docs/a.md"}))
+        yield Changed("acme", frozenset({"docs/a.md"}))
+
+    await asyncio.to_thread(house.write, "a.md", "Refunds")
+    house.embedder.fails = True
+    await follow(house.indexer, changes(), failed)
+    assert failures == ["acme"]
+    assert await house.sources("refunds") == ["a.md"]
+
+
+async def test_retrieved_passages_are_grown_merged_and_within_their_bytes(house: House) -> None:
+    text = "\n\n".join(
+        f"## Step {n}\n\nThe harbour refund {noun} needs a signature and {noun} {verb} before the office {verb}s it."
+        for n, (noun, verb) in enumerate(zip(["form", "ticket", "ledger"], ["sign", "print", "check"], strict=True))
+    )
+    await asyncio.to_thread(house.write, "steps.md", f"# Steps\n\n{text}")
+    await asyncio.to_thread(house.write, "other.md", "# Weather\n\nStorms come from the west.")
+    await house.indexer.sync(ACME)
+    (passage,) = await house.search.retrieve(ACME, "harbour refund signature", 3, 1200)
+    assert passage.source == "steps.md"
+    assert passage.text.index("Step 0") < passage.text.index("Step 1") < passage.text.index("Step 2")
+    for limit in (20, 100, 500):
+        for found in await house.search.retrieve(ACME, "harbour refund signature", 3, limit):
+            assert len(found.text.encode()) <= limit
+
+
+async def test_an_unrelated_question_retrieves_nothing_but_still_can_be_searched(house: House) -> None:
+    await asyncio.to_thread(house.write, "a.md", "# Refunds\n\nMoney comes back in thirty days.")
+    await house.indexer.sync(ACME)
+    assert await house.search.retrieve(ACME, "who won the world cup", 3, 1200) == []
+    assert await house.search.retrieve(ACME, "", 3, 1200) == []
+    assert await house.search.search(ACME, "who won the world cup", 3) != []
+
+
+async def test_passages_come_in_the_form_of_a_turn_s_input(house: House) -> None:
+    await asyncio.to_thread(house.write, "a.md", "# Refunds\n\nMoney comes back in thirty days.")
+    await house.indexer.sync(ACME)
+    (passage,) = await house.search.passages(ACME, "refunds money", 3, 1200)
+    assert (passage.source, passage.heading) == ("a.md", "Refunds")
+
+
+def test_a_very_long_question_is_searched_by_its_beginning_and_end() -> None:
+    assert len(shorten("a" * 100_000 + "end")) == QUERY_MAX_CHARACTERS + 1
+    assert shorten("a" * 100_000 + "end").endswith("end")
+
+
+async def test_turns_are_recalled_in_their_own_conversation_only(house: House) -> None:
+    turns = Turns(house.index, house.embedder, floor=Floor(0.3))
+    here, there = Scope("acme", "http:here"), Scope("acme", "http:there")
+    said = datetime(2026, 11, 1, 12, tzinfo=UTC)
+    await turns.remember(here, "t1", "The deploy key lives in Lockbox.", said)
+    await turns.remember(here, "t2", "Lunch was good.", said)
+    await turns.remember(there, "t3", "Another deploy key.", said)
+    (recalled,) = await turns.recall(here, "where is the deploy key", 5)
+    assert (recalled.turn_id, recalled.said_on) == ("t1", "2026-11-01")
+    assert await turns.recall(here, "where is the deploy key", 5, exclude=["t1"]) == []
+    assert await turns.recall(here, "?", 5) == []
+    await turns.remember(here, "t1", "Nothing to see.", said)
+    assert await turns.recall(here, "where is the deploy key", 5) == []
+    await turns.forget(there)
+    assert await turns.recall(there, "deploy key", 5) == []
+    assert await house.sources("deploy key") == []
+
+
+async def test_a_turn_can_be_forgotten(house: House) -> None:
+    turns = Turns(house.index, house.embedder)
+    here = Scope("acme", "http:here")
+    await turns.remember(here, "t1", "deploy key " * 400, datetime(2026, 11, 1, tzinfo=UTC))
+    assert {item.turn_id for item in await turns.recall(here, "deploy key", 9)} == {"t1"}
+    await turns.forget(here, ["t1"])
+    assert await turns.recall(here, "deploy key", 9) == []
+
+
+@given(st.text(max_size=5000))
+def test_parts_of_a_turn_hold_all_its_words(text: str) -> None:
+    assert "".join("".join(split_turn(text)).split()) == "".join(text.split())
+
+
+names = st.sampled_from(["acme", "acme2", "a.cme", "other"])
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(names, st.lists(st.sampled_from(["refund", "parcel", "sensor", "key", "storm"]), min_size=1)))
+def test_no_passage_ever_crosses_workspaces(held: dict[str, list[str]]) -> None:
+    async def check(folder: Path) -> None:
+        embedder = HashedWords()
+        index = open_index(folder, embedder)
+        await index.ensure()
+        for workspace, nouns in held.items():
+            entries = [
+                Entry(
+                    Passage(f"{n}", Kind.DOCUMENT, f"{workspace}.md", noun, ordinal=n),
+                    await embedder.embed_query(noun),
+                    encode_document(noun),
+                )
+                for n, noun in enumerate(nouns)
+            ]
+            await index.upsert(Scope(workspace), entries)
+        search = Search(index, embedder)
+        for workspace in ("acme", "acme2", "a.cme", "other"):
+            hits = await search.search(Scope(workspace), "refund parcel sensor key storm", 50)
+            assert [hit.passage.source for hit in hits] == [f"{workspace}.md"] * len(held.get(workspace, []))
+        await index.close()
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(check(Path(folder)))
