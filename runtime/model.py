@@ -117,6 +117,7 @@ def load_litellm() -> Any:
         litellm.suppress_debug_info = True
         litellm.turn_off_message_logging = True
         litellm.drop_params = True  # what a provider does not know is left out, instead of failing the call
+        setattr(litellm, "DEFAULT_MAX_RETRIES", 0)  # noqa: B010 - for embeddings it takes a given 0 for "not given"
         litellm.callbacks = []
         litellm.success_callback = []
         litellm.failure_callback = []

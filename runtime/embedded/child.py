@@ -164,7 +164,7 @@ class SupervisedChild:
             ended = asyncio.ensure_future(process.wait())
             try:
                 await asyncio.wait((ready, ended), return_when=asyncio.FIRST_COMPLETED)
-                if not ready.done():
+                if ended.done() or not ready.done():  # it may have said that it is ready, and died
                     raise ChildFailed(f"the embedded {self._program.name} server {await self._why(process)}")
                 await ready
             finally:

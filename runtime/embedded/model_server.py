@@ -175,8 +175,7 @@ class _ModelProgram:
                 address = line.removeprefix(b"READY ").decode().strip()
                 self.endpoint = Endpoint(f"{address}/v1", self._key)
                 return
-        # Its output ended: so will the process, and its end is what is reported.
-        await process.wait()
+        await process.wait()  # its output ended, so will it; its end is what is reported
 
     async def explain(self) -> str:
         return await asyncio.to_thread(self._log_tail)

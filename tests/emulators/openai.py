@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -100,9 +101,9 @@ async def serving(port: int = 0) -> AsyncIterator[FakeOpenAI]:
     """The emulator on *port* of loopback (0: any free one) as long as the block lasts."""
     fake = FakeOpenAI()
     app = web.Application(client_max_size=64_000_000)
-    app.router.add_post("/v1/chat/completions", lambda request: _chat(fake, request))
-    app.router.add_post("/v1/embeddings", lambda request: _embeddings(fake, request))
-    app.router.add_get("/v1/models", lambda _: _json({"object": "list", "data": [{"id": "fake", "object": "model"}]}))
+    app.router.add_post("/v1/chat/completions", functools.partial(_chat, fake))
+    app.router.add_post("/v1/embeddings", functools.partial(_embeddings, fake))
+    app.router.add_get("/v1/models", _models)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)
@@ -115,8 +116,8 @@ async def serving(port: int = 0) -> AsyncIterator[FakeOpenAI]:
         await runner.cleanup()
 
 
-async def _json(body: dict[str, Any]) -> web.Response:
-    return web.json_response(body)
+async def _models(request: web.Request) -> web.Response:
+    return web.json_response({"object": "list", "data": [{"id": "fake", "object": "model"}]})
 
 
 def _error(status: int, message: str, code: str, kind: str = "invalid_request_error", **headers: str) -> web.Response:
