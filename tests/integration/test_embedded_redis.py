@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -218,3 +219,19 @@ async def test_a_blocking_read_may_wait_longer_than_the_time_out(settings: MakeS
         assert not await store.client.xread({"s": "$"}, block=900)
         await store.client.xadd("s", {"k": "v"})
         assert await store.client.xread({"s": "0"}, block=900)
+
+
+async def test_a_write_that_the_disk_cuts_short_is_refused_and_all_before_it_kept(settings: MakeSettings) -> None:
+    """A file size limit stands for a full disk: the log ends in the middle of a record, and the server exits."""
+    async with open_redis(settings()) as store:
+        await store.client.rpush("l", "first")
+        pid = server_pid(store)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (20_000, 20_000))
+        acknowledged = 1
+        with pytest.raises(StoreUnavailable):
+            for _ in range(100):
+                await store.client.rpush("l", "x" * 1000)
+                acknowledged += 1
+        assert 1 < acknowledged < 100
+        assert await until(lambda: store.client.llen("l")) == acknowledged
+        assert server_pid(store) != pid
