@@ -29,7 +29,7 @@ MAX_NAME_CHARACTERS = 200
 MAX_IDEMPOTENCY_KEY_CHARACTERS = 255
 
 REFUSALS = {
-    "rate_limited": (429, "Too many messages; please wait a moment."),
+    "rate_limit": (429, "Too many messages; please wait a moment."),
     "unknown_workspace": (404, "There is no such workspace."),
     "budget_exceeded": (402, "The budget of this workspace is used up."),
     "superseded": (409, "A newer message took the place of this one."),

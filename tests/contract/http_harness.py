@@ -12,8 +12,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 
 from connectors.http.connector import HttpConnector
-from connectors.message import Role
-from tests.contract.connector_suite import Place
+from connectors.message import OutboundMessage, OutboundPart, Receipt, Role
+from tests.contract.connector_suite import Place, eventually
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,24 @@ async def _authenticate(_request: Request) -> _Anybody:
     return _Anybody()
 
 
-def http_connector() -> HttpConnector:
-    return HttpConnector(_authenticate, max_body_bytes=1_000_000, wait_seconds=20)
+class _CountingConnector(HttpConnector):
+    """Knows how many requests were given an answer, which their client then has in a moment."""
+
+    answered = 0
+
+    async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
+        self.answered += len(self._waiting.of(message.key, message.answers))
+        return await super().send(message, part)
+
+
+def http_connector() -> _CountingConnector:
+    return _CountingConnector(_authenticate, max_body_bytes=1_000_000, wait_seconds=20)
 
 
 class HttpHarness:
     places: tuple[Place, ...] = ("direct", "group")
 
-    def __init__(self, client: httpx.AsyncClient, connector: HttpConnector, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, client: httpx.AsyncClient, connector: _CountingConnector, tasks: asyncio.TaskGroup) -> None:
         self.connector = connector
         self._client = client
         self._tasks = tasks
@@ -55,15 +65,14 @@ class HttpHarness:
             if response.status_code != 503:
                 break
             await asyncio.sleep(0.01)
-        self._finished += 1
         self._shown[place].append(response.json()["text"])
+        self._finished += 1
 
     async def acknowledged(self) -> int:
         return self._finished
 
     async def shown(self, place: Place) -> list[str]:
-        for _ in range(20):  # the answer is on its way through the client
-            await asyncio.sleep(0.005)
+        await eventually(lambda: self._finished >= self.connector.answered)
         return self._shown[place]
 
     def leave(self) -> None:

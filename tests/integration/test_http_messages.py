@@ -198,6 +198,25 @@ async def test_a_stream_tells_the_text_as_it_comes_and_ends_with_the_answer(runt
     assert [name for name, _ in events].count("done") == 1
 
 
+async def test_only_a_stream_watches_an_answer_grow(runtime: Runtime) -> None:
+    """A plain request does not want pieces; a stream does, for its own answer and as long as it is there."""
+    async with served(runtime) as client:
+        key = ConversationKey("acme", "http", "default")
+        plain = await posted(client)
+        message = await runtime.next()
+        assert not runtime.connector.is_watched(key, (message.message_id,))
+        await runtime.connector.stream(key, (message.message_id,), "lost")
+        await runtime.say(message)
+        assert (await plain).json()["text"] == "It is 30 days."
+        streamed = await posted(client, headers={"Accept": "text/event-stream"})
+        message = await runtime.next()
+        assert runtime.connector.is_watched(key, (message.message_id,))
+        assert not runtime.connector.is_watched(ConversationKey("other", "http", "default"), (message.message_id,))
+        await runtime.say(message)
+        await streamed
+        assert not runtime.connector.is_watched(key, (message.message_id,))
+
+
 async def test_an_answer_reaches_only_who_asked(runtime: Runtime) -> None:
     """Answers of one conversation, workspace or message do not reach requests of another."""
     async with served(runtime) as client:
@@ -306,7 +325,7 @@ async def test_a_token_of_the_workspace_bounds_the_message(runtime: Runtime) -> 
 @pytest.mark.parametrize(
     ("verdict", "status", "code"),
     [
-        (Accepted("refused", "rate_limited", retry_after_seconds=9), 429, "rate_limited"),
+        (Accepted("refused", "rate_limit", retry_after_seconds=9), 429, "rate_limit"),
         (Accepted("refused", "unknown_workspace"), 404, "unknown_workspace"),
         (Accepted("refused", "budget_exceeded"), 402, "budget_exceeded"),
         (StoreUnavailable("away"), 503, "store_unavailable"),

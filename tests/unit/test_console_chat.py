@@ -143,6 +143,20 @@ async def test_text_is_shown_as_it_comes_and_not_twice() -> None:
     assert chat.terminal.statuses == ["…"]
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+async def test_a_person_watches_the_answer_grow_and_a_program_does_not(as_json: bool) -> None:
+    """The reply to the message that is waited for is watched, unless it is printed as JSON."""
+    watched: list[bool] = []
+
+    async def respond(chat: Chat, message: InboundMessage) -> None:
+        watched.append(chat.connector.is_watched(KEY, (message.message_id,)))
+        watched.append(chat.connector.is_watched(KEY, ("another",)))
+        await chat.send(message, "x")
+
+    await Chat(respond, one_shot="hi", as_json=as_json).run()
+    assert watched == [not as_json, False]
+
+
 async def test_an_answer_that_turned_out_otherwise_is_shown_whole() -> None:
     """Where another model took over, its whole answer stands below what had been streamed."""
 
@@ -193,7 +207,7 @@ async def test_one_shot_as_json_prints_one_object() -> None:
 @pytest.mark.parametrize(
     ("verdict", "told"),
     [
-        (Accepted("refused", "rate_limited", retry_after_seconds=9), "rate_limited. Please try again in 9 s."),
+        (Accepted("refused", "rate_limit", retry_after_seconds=9), "rate_limit. Please try again in 9 s."),
         (Accepted("ignored"), "ignored"),
         (AgentRuntimeError("no workspace 'x'; create it"), "no workspace 'x'; create it"),
     ],

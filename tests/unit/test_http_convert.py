@@ -153,8 +153,8 @@ def test_a_key_names_the_same_message_for_the_same_caller_only() -> None:
 @pytest.mark.parametrize(
     ("accepted", "status", "retry_after"),
     [
-        (Accepted("refused", "rate_limited", retry_after_seconds=17), 429, "17"),
-        (Accepted("refused", "rate_limited"), 429, "1"),
+        (Accepted("refused", "rate_limit", retry_after_seconds=17), 429, "17"),
+        (Accepted("refused", "rate_limit"), 429, "1"),
         (Accepted("refused", "unknown_workspace"), 404, None),
         (Accepted("refused", "budget_exceeded"), 402, None),
         (Accepted("refused", "superseded"), 409, None),
