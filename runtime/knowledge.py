@@ -19,10 +19,11 @@ from connectors.connector import Health, State
 from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, WordLlamaEmbedder
 from grounding.documents.index import Hit, IndexUnavailable, PassageIndex
-from grounding.documents.indexer import Indexer, Progress, Status, Synced, changed_documents, watch
+from grounding.documents.indexer import Indexer, Progress, Status, Synced
 from grounding.documents.library import Library
 from grounding.documents.search import Search
 from grounding.documents.turns import Turns as TurnIndex
+from grounding.documents.watch import changed_documents, watch
 from grounding.run_context import Passage, RecalledTurn
 from grounding.tokens import Tokens
 from promptpolicy.files import FilingPublisher

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
-from watchfiles import Change, awatch
 
-from connectors.message import AgentRuntimeError, Scope, check_workspace_id, redis_key
+from connectors.message import Scope, redis_key
 from grounding.documents.chunking import CHUNKER_VERSION, Chunk, CountTokens, Sizes, chunk_document
 from grounding.documents.embedding import Embedder, Vector
 from grounding.documents.index import Entry, Kind, Passage, PassageIndex, collection_name
-from grounding.documents.library import Document, Found, Library, is_document_path
+from grounding.documents.library import Document, Library, is_document_path
+from grounding.documents.registry import REGISTRY_VERSION, Registered, pending
 from grounding.documents.sparse import SparseVector, encode_document
 
 if TYPE_CHECKING:
@@ -32,15 +30,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 OWNER = "documents"
-REGISTRY_VERSION = 1
 GROUP_CHUNKS = 128
 """Chunks that are embedded together, over several documents, before they are stored."""
 RECENT_SECONDS = 60.0
 """A file changed at most this long before the indexer looked was changed just now: its lag counts from there."""
-
-
-class RegistryTooNew(AgentRuntimeError):
-    """The registry was written by a newer version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,39 +66,6 @@ class Status:
     chunks: int
     pending: int
     lag_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Registered:
-    sha256: str
-    fingerprint: str
-    chunks: int
-    size_bytes: int
-    modified_ns: int
-
-    def to_json(self) -> str:
-        return json.dumps(
-            {
-                "v": REGISTRY_VERSION,
-                "sha256": self.sha256,
-                "fingerprint": self.fingerprint,
-                "chunks": self.chunks,
-                "size_bytes": self.size_bytes,
-                "modified_ns": self.modified_ns,
-            }
-        )
-
-    @classmethod
-    def from_json(cls, text: str) -> _Registered:
-        stored = json.loads(text)
-        if stored.get("v") != REGISTRY_VERSION:
-            raise RegistryTooNew(
-                f"the registry of documents has format {stored.get('v')!r}, this version reads {REGISTRY_VERSION}: "
-                "run `agent-runtime reindex`, or the version that wrote it"
-            )
-        return cls(
-            stored["sha256"], stored["fingerprint"], stored["chunks"], stored["size_bytes"], stored["modified_ns"]
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +162,7 @@ class Indexer:
             )
         return result
 
-    async def _wanted(self, scope: Scope, paths: Collection[str] | None, registry: dict[str, _Registered]) -> list[str]:
+    async def _wanted(self, scope: Scope, paths: Collection[str] | None, registry: dict[str, Registered]) -> list[str]:
         if paths is not None and all(is_document_path(path) for path in paths):
             return sorted(set(paths))
         on_disk = await asyncio.to_thread(self._library.list, scope)
@@ -212,7 +172,7 @@ class Indexer:
         folders = tuple(f"{path}/" for path in paths)
         return sorted(path for path in known if path in paths or path.startswith(folders))
 
-    async def _believed(self, scope: Scope, registry: dict[str, _Registered]) -> dict[str, _Registered]:
+    async def _believed(self, scope: Scope, registry: dict[str, Registered]) -> dict[str, Registered]:
         """*registry* without the documents that the index has lost (another server, a deleted folder)."""
         expected = sum(entry.chunks for entry in registry.values())
         if await self._index.count(scope, Kind.DOCUMENT) == expected:
@@ -220,7 +180,7 @@ class Indexer:
         found = await self._index.sources(scope, Kind.DOCUMENT)
         return {path: entry for path, entry in registry.items() if found.get(path, 0) == entry.chunks}
 
-    async def _prepare(self, document: Document, known: _Registered | None) -> _Prepared | None:
+    async def _prepare(self, document: Document, known: Registered | None) -> _Prepared | None:
         """The chunks of *document*, or nothing where the index has it as it is."""
         sha256 = hashlib.sha256(document.text.encode("utf-8")).hexdigest()
         if known is not None and (known.sha256, known.fingerprint) == (sha256, self._fingerprint):
@@ -251,7 +211,7 @@ class Indexer:
         for item in group:
             document = item.document
             await self._index.replace(scope, Kind.DOCUMENT, document.path, _entries(item, vectors))
-            entry = _Registered(
+            entry = Registered(
                 item.sha256, self._fingerprint, len(item.chunks), document.size_bytes, document.modified_ns
             )
             await self._redis.hset(self._registry_key(scope), document.path, entry.to_json())
@@ -261,12 +221,10 @@ class Indexer:
             since = changed if started - RECENT_SECONDS <= changed <= self._now() else started
             totals.lag_ms = max(totals.lag_ms, round((self._now() - since) * 1000))
 
-    async def _touch(self, scope: Scope, document: Document, known: _Registered) -> None:
+    async def _touch(self, scope: Scope, document: Document, known: Registered) -> None:
         """A file that was written again with the same text is no longer pending."""
         if (known.size_bytes, known.modified_ns) != (document.size_bytes, document.modified_ns):
-            entry = _Registered(
-                known.sha256, known.fingerprint, known.chunks, document.size_bytes, document.modified_ns
-            )
+            entry = Registered(known.sha256, known.fingerprint, known.chunks, document.size_bytes, document.modified_ns)
             await self._redis.hset(self._registry_key(scope), document.path, entry.to_json())
 
     async def _forget(self, scope: Scope, path: str, registered: bool) -> int:
@@ -283,7 +241,7 @@ class Indexer:
         return Status(
             documents=len(registry),
             chunks=sum(entry.chunks for entry in registry.values()),
-            pending=_pending(registry, on_disk, self._fingerprint),
+            pending=pending(registry, on_disk, self._fingerprint),
             lag_ms=int(lag or 0),
         )
 
@@ -292,9 +250,9 @@ class Indexer:
         await self._index.drop_workspace(scope)
         await self._redis.delete(self._registry_key(scope), self._status_key(scope))
 
-    async def _registry(self, scope: Scope) -> dict[str, _Registered]:
+    async def _registry(self, scope: Scope) -> dict[str, Registered]:
         stored = await self._redis.hgetall(self._registry_key(scope))
-        return {str(path): _Registered.from_json(str(entry)) for path, entry in stored.items()}
+        return {str(path): Registered.from_json(str(entry)) for path, entry in stored.items()}
 
     def _registry_key(self, scope: Scope) -> str:
         return redis_key(OWNER, scope.tag, "registry")
@@ -334,76 +292,3 @@ def passage_of_chunk(chunk: Chunk) -> Passage:
         first_line=chunk.first_line,
         last_line=chunk.last_line,
     )
-
-
-def _pending(registry: dict[str, _Registered], on_disk: dict[str, Found], fingerprint: str) -> int:
-    """Documents that are new, changed, gone, or cut and embedded otherwise than they would be now."""
-    same = sum(
-        (known := registry.get(path)) is not None
-        and (known.size_bytes, known.modified_ns, known.fingerprint)
-        == (found.size_bytes, found.modified_ns, fingerprint)
-        for path, found in on_disk.items()
-    )
-    return len(on_disk.keys() | registry.keys()) - same
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """Files of one workspace that changed, relative to the workspace's folder (``docs/a.md``)."""
-
-    workspace_id: str
-    paths: frozenset[str]
-
-
-async def watch(
-    data_dir: Path, *, stop: asyncio.Event | None = None, debounce_seconds: float = 0.3
-) -> AsyncIterator[Changed]:
-    """What changes under ``DATA_DIR/workspaces``, in batches per workspace; ends when *stop* is set.
-
-    A folder that was moved or removed is named by its own path: its files are no longer there to be named.
-    """
-    folder = data_dir / "workspaces"
-    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-    base = await asyncio.to_thread(folder.resolve)
-    milliseconds = round(debounce_seconds * 1000)
-    async for changes in awatch(base, stop_event=stop, debounce=milliseconds, step=50, ignore_permission_denied=True):
-        for change in group_changes(base, changes):
-            yield change
-
-
-def group_changes(base: Path, changes: Iterable[tuple[Change, str]]) -> list[Changed]:
-    """Raw changes below *base* by workspace, sorted; what belongs to no workspace is left out."""
-    grouped: dict[str, set[str]] = {}
-    for _, name in changes:
-        try:
-            workspace_id, _, path = Path(name).relative_to(base).as_posix().partition("/")
-            check_workspace_id(workspace_id)
-        except (ValueError, AgentRuntimeError):
-            continue
-        if path:
-            grouped.setdefault(workspace_id, set()).add(path)
-    return [Changed(workspace_id, frozenset(paths)) for workspace_id, paths in sorted(grouped.items())]
-
-
-async def follow(
-    indexer: Indexer, changes: AsyncIterator[Changed], failed: Callable[[Scope, AgentRuntimeError], Awaitable[None]]
-) -> None:
-    """Sync what *changes* say, until they end; an outage goes to *failed* and is made good by the next change
-    or by the next full `Indexer.sync`."""
-    async for change in changes:
-        scope = Scope(change.workspace_id)
-        paths = changed_documents(change)
-        if paths is not None and not paths:
-            continue  # Nothing of the documents: a chat log, a directive, a temporary file.
-        try:
-            await indexer.sync(scope, paths)
-        except AgentRuntimeError as error:
-            await failed(scope, error)
-
-
-def changed_documents(change: Changed) -> set[str] | None:
-    """Documents, and folders that may hold some, in *change*; ``None`` where all documents must be looked at."""
-    if "docs" in change.paths:
-        return None
-    below = (path.removeprefix("docs/") for path in change.paths if path.startswith("docs/"))
-    return {path for path in below if not any(part.startswith(".") for part in path.split("/"))}

@@ -32,7 +32,7 @@ class Search:
     def __init__(self, index: PassageIndex, embedder: Embedder, *, floor: Floor | None = None) -> None:
         self._index = index
         self._embedder = embedder
-        self._floor = floor or floor_for(embedder.name)
+        self._floor = floor or floor_for(embedder.name, Kind.DOCUMENT)
 
     async def search(self, scope: Scope, query: str, top_k: int, *, explain: bool = False) -> list[Hit]:
         """The best *top_k* chunks, best first, without any floor; with *explain* each arm's rank and raw score.

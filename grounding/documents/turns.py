@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from connectors.message import Scope
 from grounding.documents.embedding import Embedder
 from grounding.documents.index import Entry, Kind, Passage, PassageIndex
-from grounding.documents.relevance import Floor
+from grounding.documents.relevance import Floor, floor_for
 from grounding.documents.sparse import TURN_AVERAGE_TERMS, encode_document, encode_query
 from grounding.run_context import RecalledTurn
 
@@ -28,7 +28,7 @@ class Turns:
     def __init__(self, index: PassageIndex, embedder: Embedder, *, floor: Floor | None = None) -> None:
         self._index = index
         self._embedder = embedder
-        self._floor = floor
+        self._floor = floor or floor_for(embedder.name, Kind.TURN)
 
     async def remember(self, scope: Scope, turn_id: str, text: str, said_at: datetime) -> None:
         """Make *text*, said at *said_at* (with a time zone), findable; the same turn again replaces the former.
@@ -63,7 +63,7 @@ class Turns:
         hits = await self._index.search(
             scope, Kind.TURN, dense, sparse, top_k, explain=True, exclude_sources=sorted(set(exclude))
         )
-        if self._floor is not None and hits:
+        if hits:
             hits = self._floor.keep(query, hits, await self._index.count(scope, Kind.TURN))
         return [
             RecalledTurn(

@@ -17,18 +17,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
+from watchfiles import Change
 
-from connectors.message import AgentRuntimeError, Scope, redis_key
+from connectors.message import Scope, redis_key
 from grounding.documents.chunking import Sizes
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import Entry, Kind, Passage, PassageIndex
-from grounding.documents.indexer import Changed, Indexer, Progress, RegistryTooNew, follow, watch
+from grounding.documents.indexer import Indexer, Progress
 from grounding.documents.library import Library
 from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.registry import RegistryTooNew
 from grounding.documents.relevance import Floor
 from grounding.documents.search import QUERY_MAX_CHARACTERS, Search, shorten
 from grounding.documents.sparse import encode_document
 from grounding.documents.turns import Turns, split_turn
+from grounding.documents.watch import Changed, changed_documents, group_changes, watch
 from tests.emulators.embedder import HashedWords
 
 ACME, OTHER = Scope("acme"), Scope("other")
@@ -211,47 +214,35 @@ async def test_forgetting_a_workspace_spares_the_others(house: House) -> None:
     assert await house.sources("refunds", OTHER) == ["a.md"]
 
 
-async def test_saved_changed_and_deleted_files_are_followed(house: House) -> None:
-    stop, failures = asyncio.Event(), list[AgentRuntimeError]()
+async def test_saved_and_deleted_files_are_followed(house: House) -> None:
+    stop = asyncio.Event()
 
-    async def failed(scope: Scope, error: AgentRuntimeError) -> None:
-        failures.append(error)
+    async def follow() -> None:
+        async for change in watch(house.folder, stop=stop, debounce_seconds=0.05):
+            await house.indexer.sync(Scope(change.workspace_id), changed_documents(change))
 
     async def until(query: str, expected: list[str]) -> None:
         while await house.sources(query) != expected:
             await asyncio.sleep(0.02)
 
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        changes = watch(house.folder, stop=stop, debounce_seconds=0.05)
-        group.create_task(follow(house.indexer, changes, failed))
-        await asyncio.sleep(
-            0.3
-        )  # The watcher has no sign that it is ready; a change before it is found by a full sync.
+        group.create_task(follow())
+        await asyncio.sleep(0.3)  # The watcher gives no sign when it is ready.
         await asyncio.to_thread(house.write, "sub/a.md", "Refunds take thirty days")
         await until("refunds", ["sub/a.md"])
         await asyncio.to_thread(house.library.delete, ACME, "sub/a.md")
         await until("refunds", [])
         stop.set()
-    assert failures == []
 
 
-async def test_an_outage_while_following_is_reported_and_following_goes_on(house: House) -> None:
-    failures: list[str] = []
-
-    async def failed(scope: Scope, error: AgentRuntimeError) -> None:
-        failures.append(scope.workspace_id)
-        house.embedder.fails = False
-
-    async def changes() -> AsyncIterator[Changed]:
-        yield Changed("acme", frozenset({"logs/chats/http/x.md", "docs/.put-1"}))
-        yield Changed("acme", frozenset({"docs/a.md"}))
-        yield Changed("acme", frozenset({"docs/a.md"}))
-
-    await asyncio.to_thread(house.write, "a.md", "Refunds")
-    house.embedder.fails = True
-    await follow(house.indexer, changes(), failed)
-    assert failures == ["acme"]
-    assert await house.sources("refunds") == ["a.md"]
+def test_changes_are_told_by_workspace_and_only_documents_are_looked_at() -> None:
+    base = Path("/data/workspaces")
+    names = ["acme/docs/a.md", "acme/docs/v1.2", "acme/docs/.put-x", "acme/logs/l.md", "Not-an-id/docs/a.md", "acme"]
+    (change,) = group_changes(base, [(Change.modified, str(base / name)) for name in names])
+    assert change == Changed("acme", frozenset({"docs/a.md", "docs/v1.2", "docs/.put-x", "logs/l.md"}))
+    assert changed_documents(change) == {"a.md", "v1.2"}
+    assert changed_documents(Changed("acme", frozenset({"docs"}))) is None
+    assert changed_documents(Changed("acme", frozenset({"context/SOUL.md"}))) == set()
 
 
 async def test_retrieved_passages_are_grown_merged_and_within_their_bytes(house: House) -> None:

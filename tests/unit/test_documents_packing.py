@@ -92,6 +92,6 @@ def test_the_floor_keeps_what_the_question_is_about_and_drops_the_best_of_nothin
 
 
 def test_a_model_whose_cosines_nobody_measured_is_judged_by_words_alone() -> None:
-    floor = floor_for("some/model")
+    floor = floor_for("some/model", Kind.DOCUMENT)
     assert floor.relevance("refund", Hit(passage("Refunds"), 1.0, Arm(1, 0.99), None), 10) == 0.3
     assert floor.keep("refund", [Hit(passage("unrelated"), 1.0, Arm(1, 0.99), None)], 10) == []

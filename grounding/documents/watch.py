@@ -1,0 +1,60 @@
+"""Follows the files under ``DATA_DIR/workspaces``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from watchfiles import Change, awatch
+
+from connectors.message import AgentRuntimeError, check_workspace_id
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Files of one workspace that changed, relative to the workspace's folder (``docs/a.md``)."""
+
+    workspace_id: str
+    paths: frozenset[str]
+
+
+async def watch(
+    data_dir: Path, *, stop: asyncio.Event | None = None, debounce_seconds: float = 0.3
+) -> AsyncIterator[Changed]:
+    """What changes under ``DATA_DIR/workspaces``, in batches per workspace; ends when *stop* is set.
+
+    What changed before the first batch is asked for is not told: a full sync beside it finds that.
+
+    A folder that was moved or removed is named by its own path: its files are no longer there to be named.
+    """
+    folder = data_dir / "workspaces"
+    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+    base = await asyncio.to_thread(folder.resolve)
+    milliseconds = round(debounce_seconds * 1000)
+    async for changes in awatch(base, stop_event=stop, debounce=milliseconds, step=50, ignore_permission_denied=True):
+        for change in group_changes(base, changes):
+            yield change
+
+
+def group_changes(base: Path, changes: Iterable[tuple[Change, str]]) -> list[Changed]:
+    """Raw changes below *base* by workspace, sorted; what belongs to no workspace is left out."""
+    grouped: dict[str, set[str]] = {}
+    for _, name in changes:
+        try:
+            workspace_id, _, path = Path(name).relative_to(base).as_posix().partition("/")
+            check_workspace_id(workspace_id)
+        except (ValueError, AgentRuntimeError):
+            continue
+        if path:
+            grouped.setdefault(workspace_id, set()).add(path)
+    return [Changed(workspace_id, frozenset(paths)) for workspace_id, paths in sorted(grouped.items())]
+
+
+def changed_documents(change: Changed) -> set[str] | None:
+    """Documents, and folders that may hold some, in *change*; ``None`` where all documents must be looked at."""
+    if "docs" in change.paths:
+        return None
+    below = (path.removeprefix("docs/") for path in change.paths if path.startswith("docs/"))
+    return {path for path in below if not any(part.startswith(".") for part in path.split("/"))}
