@@ -89,11 +89,11 @@ class _Target:
 
 _loading = threading.Lock()
 _warm = False
+_IMPORTED_BY_TOOLS = "litellm.responses.mcp.litellm_proxy_mcp_handler"
 _IMPORTED_BY_CALLS = (
     "anyio._backends._asyncio",
     "litellm.litellm_core_utils.default_encoding",
     "litellm.llms.openai.openai",
-    "litellm.responses.mcp.litellm_proxy_mcp_handler",
     "openai.resources.chat.completions",
     "openai.resources.beta",
     "openai.resources.embeddings",
@@ -158,6 +158,9 @@ class Model:
         if self._settings.llm_model is None and self._local is not None:
             self._local.begin()
         await asyncio.to_thread(load_litellm)
+        # Last, because a first turn without tools need not wait for it (0.6 s).
+        with contextlib.suppress(ImportError):
+            await asyncio.to_thread(importlib.import_module, _IMPORTED_BY_TOOLS)
 
     async def window_tokens(self) -> int:
         """The model's context window: as set, else as LiteLLM knows it, else `DEFAULT_WINDOW_TOKENS`."""
