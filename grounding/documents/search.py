@@ -10,6 +10,7 @@ from grounding.documents.embedding import Embedder
 from grounding.documents.index import Hit, Kind, PassageIndex
 from grounding.documents.packing import (
     Retrieved,
+    Run,
     drop_near_duplicates,
     finish,
     group_runs,
@@ -57,8 +58,12 @@ class Search:
         if not hits:
             return []
         size = await self._index.count(scope, Kind.DOCUMENT)
-        relevant = drop_near_duplicates(self._floor.keep(query, hits, size))[:top_k]
-        runs = group_runs(relevant)
+
+        def choose() -> list[Run]:
+            return group_runs(drop_near_duplicates(self._floor.keep(query, hits, size))[:top_k])
+
+        # Counting and comparing terms takes milliseconds: off the loop.
+        runs = await asyncio.to_thread(choose)
         taken: dict[str, set[int]] = defaultdict(set)
         for run in runs:
             taken[run.source] |= set(run.ordinals)
@@ -67,7 +72,7 @@ class Search:
             found = await self._index.read(scope, Kind.DOCUMENT, run.source, wanted)
             grow(run, {passage.ordinal: passage for passage in found}, max_bytes, taken[run.source])
             taken[run.source] |= set(run.ordinals)
-        return [finish(run, query, max_bytes) for run in runs]
+        return await asyncio.to_thread(lambda: [finish(run, query, max_bytes) for run in runs])
 
     async def passages(self, scope: Scope, query: str, top_k: int, excerpt_bytes: int) -> list[PromptPassage]:
         """`retrieve`, in the form of a turn's input."""

@@ -64,7 +64,8 @@ class Turns:
             scope, Kind.TURN, dense, sparse, top_k, explain=True, exclude_sources=sorted(set(exclude))
         )
         if hits:
-            hits = self._floor.keep(query, hits, await self._index.count(scope, Kind.TURN))
+            size = await self._index.count(scope, Kind.TURN)
+            hits = await asyncio.to_thread(self._floor.keep, query, hits, size)
         return [
             RecalledTurn(
                 turn_id=hit.passage.source, said_on=hit.passage.said_at[:10], text=hit.passage.text, score=hit.score
