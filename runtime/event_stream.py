@@ -111,24 +111,26 @@ async def tail(
     limit: int = 50,
     workspace: str | None = None,
     strategy: str | None = None,
+    event: str | None = None,
     follow: bool = False,
 ) -> AsyncIterator[Event]:
     """The last *limit* events, oldest first; with *follow* then each new one as it comes, for ever.
 
-    *workspace* and *strategy* leave out all events without these in ``workspace_id`` and ``strategy``.
+    *workspace*, *strategy* and *event* leave out all events without these in ``workspace_id``, ``strategy``
+    and ``event``.
     Raises `StoreUnavailable` at the start; a store that goes away later is waited for.
     """
 
-    def wanted(event: Event) -> bool:
-        return (workspace is None or event.get("workspace_id") == workspace) and (
-            strategy is None or event.get("strategy") == strategy
-        )
+    asked = {"workspace_id": workspace, "strategy": strategy, "event": event}
+
+    def wanted(found: Event) -> bool:
+        return all(value is None or found.get(name) == value for name, value in asked.items())
 
     # Where the stream stands now: whatever comes later belongs to the following.
     newest: Any = await redis.xrevrange(_STREAM, count=1)
     last_id = str(newest[0][0]) if newest else "0-0"
-    for event in await _last(redis, last_id, limit, wanted):
-        yield event
+    for stored in await _last(redis, last_id, limit, wanted):
+        yield stored
     while follow:
         try:
             answer = await redis.xread({_STREAM: last_id}, count=_PAGE, block=_BLOCK_MILLISECONDS)
@@ -137,9 +139,9 @@ async def tail(
             continue
         for entry_id, fields in _entries(answer):
             last_id = entry_id
-            event = _event(fields)
-            if wanted(event):
-                yield event
+            fresh = _event(fields)
+            if wanted(fresh):
+                yield fresh
 
 
 async def _last(redis: Redis, end: str, limit: int, wanted: Any) -> list[Event]:

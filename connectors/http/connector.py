@@ -21,6 +21,7 @@ from config.settings import Settings
 from connectors.connector import Accept, Capabilities, Health, State
 from connectors.http import convert
 from connectors.http.convert import RequestError
+from connectors.http.openapi import OPENAPI
 from connectors.http.waiting import Closed, Waiter, Waiting, question
 from connectors.message import (
     Accepted,
@@ -83,6 +84,8 @@ class HttpConnector:
 
     name = convert.NAME
     capabilities = Capabilities(max_part_units=MAX_PART_CHARACTERS, idempotency="metadata")
+    openapi = OPENAPI
+    """What `routes` are, for the document at ``/openapi.json``."""
 
     def __init__(
         self,

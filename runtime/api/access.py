@@ -1,0 +1,159 @@
+"""People, roles, pairing and tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from connectors.message import Role
+from runtime.access import Person
+from runtime.api.bodies import Body, describe, read_body
+from runtime.api.errors import ApiError
+from runtime.api.guard import caller_of, require_everywhere
+from runtime.api.replies import reply
+from runtime.api.routing import Routes
+from runtime.api.workspaces import enter
+from runtime.tokens import Caller
+
+if TYPE_CHECKING:
+    from runtime.bootstrap import Runtime
+
+
+class Judge(Body):
+    """Let in, or turn away, whoever was given a pairing code."""
+
+    action: Literal["approve", "deny"]
+    code: str
+
+
+class GiveRole(Body):
+    """Give a person a role in a workspace; null takes it away."""
+
+    action: Literal["role"]
+    user: str
+    role: Role | None
+    workspace: str
+
+
+class MakeToken(Body):
+    action: Literal["token"]
+    workspace: str
+    role: Role
+
+
+class RevokeToken(Body):
+    action: Literal["revoke"]
+    token_id: str
+
+
+Change = Annotated[Judge | GiveRole | MakeToken | RevokeToken, Field(discriminator="action")]
+_CHANGE: TypeAdapter[Judge | GiveRole | MakeToken | RevokeToken] = TypeAdapter(Change)
+
+
+class AccessRoutes(Routes):
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("access")
+        self._runtime = runtime
+        self.add("GET", "/access", self.listing, Role.ADMIN, answers="People, who waits, tokens")
+        self.add("POST", "/access", self.change, Role.ADMIN, answers="What was done")
+
+    async def listing(self, request: Request, workspace: str = "") -> Response:
+        runtime = self._runtime
+        workspaces = await self._visible(caller_of(request), workspace)
+        people = [one for many in await _each(runtime.access.people, workspaces) for one in many]
+        tokens = [one for many in await _each(runtime.api_tokens.of_workspace, workspaces) for one in many]
+        pending = [one for one in await runtime.access.pending() if one.workspace_id in workspaces]
+        return reply(
+            {
+                "people": [_person(person) for person in dict.fromkeys(people)],
+                "pending": [
+                    {
+                        "user": one.user,
+                        "name": one.name,
+                        "workspace": one.workspace_id,
+                        "expires_in_seconds": one.expires_in_seconds,
+                    }
+                    for one in pending
+                ],
+                "tokens": [{"id": one.id, "workspace": one.workspace_id, "role": one.role.value} for one in tokens],
+                "policy": runtime.settings.access_policy,
+            }
+        )
+
+    async def _visible(self, caller: Caller, workspace: str) -> list[str]:
+        """The workspaces that are asked about, if the caller may see them."""
+        wanted = workspace or caller.workspace_id
+        if wanted is None:
+            return [one.id for one in await self._runtime.workspaces.all()]
+        _enter_as(caller, wanted)
+        return [(await enter(self._runtime, wanted)).workspace_id]
+
+    async def change(self, request: Request) -> Response:
+        body = await read_body(request, self._runtime.settings.http_max_body_bytes, "HTTP_MAX_BODY_BYTES")
+        try:
+            wanted = _CHANGE.validate_json(body)
+        except ValidationError as error:
+            raise ApiError(400, "bad_request", describe(error)) from None
+        caller = caller_of(request)
+        if isinstance(wanted, Judge):
+            return await self._judge(wanted, caller)
+        if isinstance(wanted, GiveRole):
+            return await self._give_role(wanted, caller)
+        if isinstance(wanted, MakeToken):
+            return await self._make_token(wanted, caller)
+        return await self._revoke(wanted, caller)
+
+    async def _judge(self, wanted: Judge, caller: Caller) -> Response:
+        # Whose code it is shows only when it is taken, and then it is used up.
+        require_everywhere(caller)
+        if wanted.action == "approve":
+            person = await self._runtime.access.approve(wanted.code)
+            return reply({"approved": _person(person)})
+        denied = await self._runtime.access.deny(wanted.code)
+        return reply({"denied": {"user": denied.user, "name": denied.name, "workspace": denied.workspace_id}})
+
+    async def _give_role(self, wanted: GiveRole, caller: Caller) -> Response:
+        _enter_as(caller, wanted.workspace)
+        scope = await enter(self._runtime, wanted.workspace)
+        try:
+            await self._runtime.access.set_role(wanted.user, wanted.role, scope.workspace_id)
+        except ValueError as error:
+            raise ApiError(400, "bad_request", str(error)) from None
+        role = wanted.role.value if wanted.role else None
+        return reply({"user": wanted.user, "role": role, "workspace": scope.workspace_id})
+
+    async def _make_token(self, wanted: MakeToken, caller: Caller) -> Response:
+        _enter_as(caller, wanted.workspace)
+        scope = await enter(self._runtime, wanted.workspace)
+        return reply({"token": await self._runtime.api_tokens.create(scope.workspace_id, wanted.role)}, 201)
+
+    async def _revoke(self, wanted: RevokeToken, caller: Caller) -> Response:
+        tokens = self._runtime.api_tokens
+        if caller.workspace_id is not None:
+            mine = await tokens.of_workspace(caller.workspace_id)
+            if all(one.id != wanted.token_id for one in mine):
+                raise _no_token(wanted.token_id)
+        if not await tokens.revoke(wanted.token_id):
+            raise _no_token(wanted.token_id)
+        return reply({"token_id": wanted.token_id, "revoked": True})
+
+
+async def _each(ask: Any, workspaces: list[str]) -> list[Any]:
+    return list(await asyncio.gather(*[ask(workspace) for workspace in workspaces]))
+
+
+def _enter_as(caller: Caller, workspace: str) -> None:
+    if not caller.may_enter(workspace):
+        raise ApiError(403, "forbidden", "the token is for another workspace")
+
+
+def _no_token(token_id: str) -> ApiError:
+    return ApiError(404, "not_found", f"there is no token {token_id!r}; `agent-runtime access list` shows them")
+
+
+def _person(person: Person) -> dict[str, Any]:
+    return {"user": person.user, "name": person.name, "role": person.role.value, "workspace": person.workspace_id}

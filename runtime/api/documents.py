@@ -1,0 +1,219 @@
+"""A workspace's Markdown: put, read, deleted, indexed on arrival, and searched."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import structlog
+from fastapi import Query
+from pydantic import ValidationError
+from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import Response
+
+from connectors.message import AgentRuntimeError, Role, Scope
+from grounding.documents.index import Hit
+from grounding.documents.indexer import Progress
+from grounding.documents.library import DocumentRefused, check_path
+from runtime.api.bodies import Body, describe, lines, read_body, read_json
+from runtime.api.errors import ApiError, as_api_error
+from runtime.api.indexing import Indexing
+from runtime.api.replies import reply
+from runtime.api.routing import Routes
+from runtime.api.sse import Emit, EventResponse
+from runtime.api.workspaces import enter
+
+if TYPE_CHECKING:
+    from runtime.bootstrap import Runtime
+
+MAX_TOP_K = 100
+DEFAULT_TOP_K = 8
+MAX_REPORTED = 100
+"""Refused lines of a bulk upload that are named; the others are counted."""
+_log = structlog.get_logger()
+
+
+class NewDocument(Body):
+    """One line of a bulk upload."""
+
+    path: str
+    text: str
+
+
+class IndexRun(Body):
+    paths: list[str] | None = None
+    fresh: bool = False
+
+
+class DocumentRoutes(Routes):
+    def __init__(self, runtime: Runtime, stopping: asyncio.Event) -> None:
+        super().__init__("documents")
+        self._runtime = runtime
+        self._stopping = stopping
+        self._library = runtime.knowledge.library
+        self._limit = runtime.settings.document_max_bytes
+        self._indexing = Indexing(runtime.knowledge)
+        here = "/workspaces/{workspace_id}"
+        one = f"{here}/documents/{{path:path}}"
+        self.add("GET", f"{here}/documents", self.listing, Role.VIEWER, answers="All documents")
+        self.add("POST", f"{here}/documents", self.put_many, Role.ADMIN, answers="What was kept and what refused")
+        self.add("GET", one, self.get, Role.VIEWER, answers="The text")
+        self.add("PUT", one, self.put, Role.ADMIN, answers="It can be found")
+        self.add("DELETE", one, self.delete, Role.ADMIN, answers="It can no longer be found")
+        self.add("GET", f"{here}/index", self.status, Role.VIEWER, answers="What the index holds")
+        self.add(
+            "POST", f"{here}/index", self.index, Role.ADMIN, body=IndexRun, answers="Events: progress, done, error"
+        )
+        self.add("GET", f"{here}/search", self.search, Role.VIEWER, answers="Passages, the best first")
+
+    async def listing(self, workspace_id: str) -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        found = await asyncio.to_thread(self._library.scan, scope)
+        rows = [
+            {"path": one.path, "bytes": one.size_bytes, "modified_at": _rfc3339(one.modified_ns)}
+            for one in sorted(found.values(), key=lambda one: one.path)
+        ]
+        return reply({"documents": rows})
+
+    async def get(self, workspace_id: str, path: str) -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        document = await asyncio.to_thread(self._library.get, scope, path)
+        headers = {"X-Content-Type-Options": "nosniff"}
+        return Response(document.text.encode(), 200, headers, media_type="text/markdown; charset=utf-8")
+
+    async def put(self, request: Request, workspace_id: str, path: str, wait: bool = False) -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        check_path(path)
+        text = await read_body(request, self._limit, "DOCUMENT_MAX_BYTES")
+        kept = await asyncio.to_thread(self._library.put, scope, path, text)
+        return await self._indexed(scope, [path], wait, {"path": path, "bytes": kept.size_bytes})
+
+    async def delete(self, workspace_id: str, path: str, wait: bool = False) -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        await asyncio.to_thread(self._library.delete, scope, path)
+        return await self._indexed(scope, [path], wait, {"path": path, "deleted": True})
+
+    async def put_many(self, request: Request, workspace_id: str, wait: bool = False) -> Response:
+        """Each line stands for itself: a bad one is named in the answer and stops no other."""
+        scope = await enter(self._runtime, workspace_id)
+        kept: list[str] = []
+        refused: list[dict[str, Any]] = []
+        number = 0
+        try:
+            # JSON may write one byte of text as six.
+            async for line in lines(request, 6 * self._limit + 10_000):
+                number += 1
+                problem = await self._put_line(scope, line, kept)
+                if problem is not None:
+                    refused.append({"line": number, **problem})
+        except ApiError:
+            await self._index_quietly(scope, kept)  # what came before the break is kept
+            raise
+        if not number:
+            raise ApiError(400, "empty", 'the body is empty; send one {"path", "text"} a line')
+        if not kept:
+            raise ApiError(400, "bad_request", f"no document was kept; line 1: {refused[0]['message']}")
+        answer = {"documents": len(kept), "refused": len(refused), "refusals": refused[:MAX_REPORTED]}
+        return await self._indexed(scope, kept, wait, answer)
+
+    async def _put_line(self, scope: Scope, line: bytes, kept: list[str]) -> dict[str, Any] | None:
+        """Keep one line's document; what is wrong with it, if something is."""
+        try:
+            document = NewDocument.model_validate_json(line)
+        except ValidationError as error:
+            return {"code": "bad_request", "message": describe(error)}
+        try:
+            await asyncio.to_thread(self._library.put, scope, document.path, document.text)
+        except DocumentRefused as error:
+            known = as_api_error(error)
+            return {"path": document.path, "code": known.code, "message": known.message}
+        kept.append(document.path)
+        return None
+
+    async def _indexed(self, scope: Scope, paths: Collection[str], wait: bool, answer: dict[str, Any]) -> Response:
+        """200 once the index has *paths*, or without *wait* 202 at once."""
+        if wait:
+            await self._indexing.index(scope, paths)
+            return reply({**answer, "indexed": True})
+        response = reply({**answer, "indexed": False}, 202)
+        response.background = BackgroundTask(self._index_quietly, scope, paths)
+        return response
+
+    async def _index_quietly(self, scope: Scope, paths: Collection[str]) -> None:
+        try:
+            await self._indexing.index(scope, paths)
+        except AgentRuntimeError as error:
+            # The files are kept: the next change, or the next start, indexes them.
+            _log.warning("index.failed", workspace_id=scope.workspace_id, why=str(error))
+
+    async def status(self, workspace_id: str) -> Response:
+        return reply(asdict(await self._runtime.knowledge.status(await enter(self._runtime, workspace_id))))
+
+    async def index(self, request: Request, workspace_id: str) -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        run = await read_json(request, IndexRun, self._runtime.settings.http_max_body_bytes)
+
+        async def produce(emit: Emit) -> None:
+            news: asyncio.Queue[Progress | None] = asyncio.Queue()
+
+            async def tell() -> None:
+                while (progress := await news.get()) is not None:
+                    await emit("progress", asdict(progress))
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(tell())
+                try:
+                    synced = await self._runtime.knowledge.sync(scope, run.paths, news.put_nowait, fresh=run.fresh)
+                except AgentRuntimeError as error:
+                    failure: AgentRuntimeError | None = error
+                else:
+                    failure = None
+                news.put_nowait(None)
+            if failure is not None:
+                raise failure
+            await emit("done", asdict(synced))
+
+        return EventResponse(produce, self._stopping)
+
+    async def search(
+        self,
+        workspace_id: str,
+        q: str,
+        top_k: Annotated[int, Query(ge=1, le=MAX_TOP_K)] = DEFAULT_TOP_K,
+        explain: bool = False,
+        context: str = "",
+        connector: str = "",
+        external_id: str = "",
+    ) -> Response:
+        if not q.strip():
+            raise ApiError(400, "empty", "q is empty; there is nothing to search for")
+        context_id = context or (f"{connector}:{external_id}" if connector and external_id else None)
+        if context_id is not None and not all(context_id.partition(":")):
+            raise ApiError(400, "bad_request", "a context is written <connector>:<external id>")
+        scope = await enter(self._runtime, workspace_id, context_id)
+        hits = await self._runtime.knowledge.search(scope, q, top_k, explain=explain)
+        return reply({"results": [_row(hit, explain) for hit in hits], "degraded": []})
+
+
+def _row(hit: Hit, explain: bool) -> dict[str, Any]:
+    passage = hit.passage
+    row: dict[str, Any] = {
+        "source": passage.source,
+        "heading": passage.heading,
+        "score": hit.score,
+        "text": passage.text,
+        "chunk_id": passage.id,
+    }
+    if explain:
+        row["dense"] = asdict(hit.dense) if hit.dense else None
+        row["sparse"] = asdict(hit.sparse) if hit.sparse else None
+    return row
+
+
+def _rfc3339(nanoseconds: int) -> str:
+    moment = datetime.fromtimestamp(nanoseconds / 1e9, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

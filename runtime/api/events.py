@@ -1,0 +1,55 @@
+"""What happened, and what happens now: the stream of events."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from connectors.message import Role
+from runtime.api.errors import ApiError
+from runtime.api.guard import caller_of
+from runtime.api.routing import Routes
+from runtime.api.sse import Emit, EventResponse
+from runtime.event_stream import tail
+
+if TYPE_CHECKING:
+    from runtime.bootstrap import Runtime
+
+MAX_LISTED = 5000
+
+
+class EventRoutes(Routes):
+    def __init__(self, runtime: Runtime, stopping: asyncio.Event) -> None:
+        super().__init__("events")
+        self._runtime = runtime
+        self._stopping = stopping
+        self.add("GET", "/events", self.follow, Role.VIEWER, answers="Server-sent events, each named after the event")
+
+    async def follow(
+        self,
+        request: Request,
+        limit: Annotated[int, Query(ge=0, le=MAX_LISTED)] = 50,
+        workspace: str = "",
+        strategy: str = "",
+        event: str = "",
+        follow: bool = True,
+    ) -> Response:
+        caller = caller_of(request)
+        wanted = workspace or caller.workspace_id
+        if wanted is not None and not caller.may_enter(wanted):
+            raise ApiError(403, "forbidden", "the token is for another workspace")
+        redis = self._runtime.store.client
+        await redis.ping()  # an outage is an answer of its own while it still can be one
+
+        async def produce(emit: Emit) -> None:
+            stream = tail(
+                redis, limit=limit, workspace=wanted, strategy=strategy or None, event=event or None, follow=follow
+            )
+            async for one in stream:
+                await emit(one["event"], one)
+
+        return EventResponse(produce, self._stopping)

@@ -1,0 +1,83 @@
+"""What stands before every path: our own host and origin, a token under ``/v1``, and what the token allows at least.
+
+Whatever a route forgets, nobody without a token gets under ``/v1``, no token enters another workspace's
+paths, and a viewer changes nothing. Errors that no route handled are answered here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from connectors.message import Role
+from runtime.api.errors import ApiError, error_response
+from runtime.tokens import Caller
+
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+Authenticate = Callable[[HTTPConnection], Awaitable[Caller]]
+
+
+class Guard:
+    """ASGI middleware around the whole application. *check_place* and *authenticate* are `Security`'s."""
+
+    def __init__(
+        self, app: ASGIApp, *, check_place: Callable[[HTTPConnection], None], authenticate: Authenticate
+    ) -> None:
+        self._app = app
+        self._check_place = check_place
+        self._authenticate = authenticate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = begun or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._enter(Request(scope))
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            response = error_response(error)
+            if begun:
+                raise  # half an answer is out; the server breaks the connection, so that nobody takes it for whole
+            await response(scope, receive, send)
+
+    async def _enter(self, request: Request) -> None:
+        path = request.scope["path"]
+        if not (path == "/v1" or path.startswith("/v1/")):
+            self._check_place(request)
+            return
+        caller = await self._authenticate(request)
+        request.state.caller = caller
+        _, _, group, *rest = path.split("/", 4) if path.count("/") >= 2 else ("", "", "")
+        if group == "workspaces" and rest and rest[0] and not caller.may_enter(rest[0]):
+            raise HTTPException(403, "the token is for another workspace")
+        if request.method not in _READING:
+            require_role(caller, Role.MEMBER)
+
+
+def caller_of(request: Request) -> Caller:
+    """Who calls, as `Guard` found out."""
+    caller: Caller = request.state.caller
+    return caller
+
+
+def require_role(caller: Caller, role: Role) -> None:
+    """Raises `ApiError` 403 where the caller's token is for less than *role*."""
+    if not caller.role.covers(role):
+        raise ApiError(403, "forbidden", f"this needs a token with the role {role}; yours has the role {caller.role}")
+
+
+def require_everywhere(caller: Caller) -> None:
+    """Raises `ApiError` 403 where the caller's token is for one workspace only."""
+    if caller.workspace_id is not None:
+        raise ApiError(403, "forbidden", "this reaches beyond one workspace; it needs the admin token")

@@ -1,0 +1,92 @@
+"""Alive, ready, and the numbers for Prometheus: open to whoever reaches the host, and without anything secret."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from connectors.connector import Health, State
+from connectors.message import Role, StoreUnavailable
+from runtime.api.doctor import examine
+from runtime.api.guard import caller_of, require_everywhere
+from runtime.api.metrics import CONTENT_TYPE, Gauge, Metrics
+from runtime.api.replies import reply
+from runtime.api.routing import Routes
+
+if TYPE_CHECKING:
+    from runtime.bootstrap import Runtime
+
+NEEDED_STORE = "redis"
+"""Without it nothing is accepted; without the index turns are answered, degraded."""
+
+
+class HealthRoutes:
+    """The paths outside of ``/v1``."""
+
+    def __init__(self, runtime: Runtime, metrics: Metrics) -> None:
+        self._runtime = runtime
+        self._metrics = metrics
+        self.router = APIRouter(tags=["health"])
+        for path, endpoint, answers in (
+            ("/healthz", self.alive, "The process is alive"),
+            ("/readyz", self.ready, "Ready for messages; 503 where it is not"),
+            ("/metrics", self.measure, "Prometheus text"),
+        ):
+            responses: dict[int | str, dict[str, Any]] = {200: {"description": answers}}
+            self.router.add_api_route(path, endpoint, methods=["GET"], response_class=Response, responses=responses)
+
+    async def alive(self) -> Response:
+        return reply({"status": "ok", "name": "agent-runtime"})
+
+    async def ready(self) -> Response:
+        stores = await self._runtime.store_health()
+        connectors = self._runtime.connector_health()
+        accepting = connectors[self._runtime.http.name].state is State.CONNECTED
+        ready = accepting and stores[NEEDED_STORE].state is State.CONNECTED
+        answer = {"ready": ready, "connectors": _shown(connectors), "stores": _shown(stores)}
+        return reply(answer, 200 if ready else 503)
+
+    async def measure(self) -> Response:
+        runtime = self._runtime
+        gauges = [
+            *_states("connector_up", "connector", runtime.connector_health()),
+            *_states("store_up", "store", await runtime.store_health()),
+            Gauge("events_dropped_total", runtime.events.dropped),
+        ]
+        try:
+            async with asyncio.timeout(runtime.settings.redis_timeout_seconds):
+                gauges.append(Gauge("conversations_waiting", len(await runtime.mailbox.ready())))
+        except (StoreUnavailable, TimeoutError):
+            pass  # nobody knows how many wait; that the store is away is among the gauges
+        return Response(self._metrics.exposition(gauges), media_type=CONTENT_TYPE)
+
+
+class DoctorRoutes(Routes):
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("health")
+        self._runtime = runtime
+        self.add("GET", "/doctor", self.examine, Role.ADMIN, answers="Each check, and what to do where it failed")
+
+    async def examine(self, request: Request) -> Response:
+        require_everywhere(caller_of(request))
+        return reply({"checks": [check.row() for check in await examine(self._runtime)]})
+
+
+def _shown(healths: Mapping[str, Health]) -> dict[str, dict[str, str]]:
+    return {
+        name: {"state": health.state.value, **({"why": health.why} if health.why else {})}
+        for name, health in healths.items()
+    }
+
+
+def _states(name: str, label: str, healths: Mapping[str, Health]) -> list[Gauge]:
+    return [
+        Gauge(name, float(health.state is state), ((label, one), ("state", state.value)))
+        for one, health in healths.items()
+        for state in State
+    ]

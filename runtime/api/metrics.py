@@ -1,0 +1,196 @@
+"""Counts what the events say, in the text format that Prometheus reads.
+
+Format: https://prometheus.io/docs/instrumenting/exposition_formats/ (text, version 0.0.4).
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "agent_runtime_"
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds of the buckets of all times."""
+
+Labels = tuple[tuple[str, str], ...]
+
+_HELP = {
+    "turns_total": "Turns by strategy and outcome (answered, failed).",
+    "turn_failures_total": "Turns that failed, by reason.",
+    "turn_seconds": "From taking a turn up to its delivered reply.",
+    "turn_overhead_seconds": "The part of a turn that was not the model's.",
+    "first_token_seconds": "Until the first text of a streamed answer.",
+    "grounding_seconds": "Building the prompt of a turn.",
+    "tokens_total": "Tokens as the providers counted them, by kind (prompt, cached, completion).",
+    "cost_usd_total": "Cost of the replies' model calls in US dollars.",
+    "degraded_blocks_total": "Blocks that could not be had for a turn.",
+    "messages_total": "Inbound messages by connector and what became of them.",
+    "reply_parts_total": "Parts of replies that were delivered, by connector.",
+    "reply_retries_total": "Sends that were tried again, by connector.",
+    "access_refused_total": "People who were turned away, by reason.",
+    "summaries_refreshed_total": "Context documents that were made anew.",
+    "index_documents_total": "Documents that were indexed.",
+    "index_chunks_embedded_total": "Chunks that were embedded.",
+    "errors_total": "Events of the level error, by event.",
+    "connector_up": "1 for the state that a connector is in.",
+    "store_up": "1 for the state that a store is in.",
+    "conversations_waiting": "Conversations with messages that are not answered yet.",
+    "events_dropped_total": "Events that were dropped because the store was away too long.",
+}
+
+
+@dataclass
+class _Histogram:
+    counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
+    total: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(SECONDS, seconds)] += 1
+        self.total += seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A value as it is now; ``name`` without `PREFIX`."""
+
+    name: str
+    value: float
+    labels: Labels = ()
+
+
+class Metrics:
+    """Sums over the events that it is shown. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self._counters: dict[tuple[str, Labels], float] = defaultdict(float)
+        self._histograms: dict[str, _Histogram] = defaultdict(_Histogram)
+        self._lock = threading.Lock()
+
+    def observe(self, event: Mapping[str, Any]) -> None:
+        """Count *event*; unknown ones and fields that are missing count nothing. Never raises."""
+        with self._lock:
+            count = _COUNTING.get(str(event.get("event")))
+            if count is not None:
+                count(self, event)
+            if event.get("level") in ("error", "critical"):
+                self._count("errors_total", event=str(event.get("event")))
+
+    def exposition(self, gauges: Iterable[Gauge] = ()) -> str:
+        """Everything counted so far, and *gauges*, as Prometheus reads it."""
+        lines: list[str] = []
+        with self._lock:
+            counters = sorted(self._counters.items())
+            histograms = sorted(self._histograms.items())
+        named = ""
+        for (name, labels), value in counters:
+            named = _head(lines, name, "counter", named)
+            lines.append(f"{PREFIX}{name}{_labels(labels)} {_number(value)}")
+        for name, histogram in histograms:
+            _head(lines, name, "histogram", "")
+            lines += _buckets(name, histogram)
+        for gauge in sorted(gauges, key=lambda one: (one.name, one.labels)):
+            named = _head(lines, gauge.name, "counter" if gauge.name.endswith("_total") else "gauge", named)
+            lines.append(f"{PREFIX}{gauge.name}{_labels(gauge.labels)} {_number(gauge.value)}")
+        return "\n".join(lines) + "\n"
+
+    def _count(self, name: str, by: float = 1, **labels: str) -> None:
+        self._counters[name, tuple(sorted(labels.items()))] += by
+
+    def _time(self, name: str, milliseconds: Any) -> None:
+        if _is_number(milliseconds):
+            self._histograms[name].add(milliseconds / 1000)
+
+    def _answered(self, event: Mapping[str, Any]) -> None:
+        self._count("turns_total", strategy=str(event.get("strategy", "")), outcome="answered")
+        self._time("turn_seconds", event.get("latency_ms"))
+        self._time("turn_overhead_seconds", event.get("overhead_ms"))
+        self._time("first_token_seconds", event.get("first_token_ms"))
+        for kind in ("prompt", "cached", "completion"):
+            self._count("tokens_total", _amount(event, f"tokens_{kind}"), kind=kind)
+        self._count("cost_usd_total", _amount(event, "cost_usd"))
+
+    def _failed(self, event: Mapping[str, Any]) -> None:
+        self._count("turns_total", strategy=str(event.get("strategy", "")), outcome="failed")
+        self._count("turn_failures_total", why=str(event.get("why", "")))
+
+    def _grounded(self, event: Mapping[str, Any]) -> None:
+        self._time("grounding_seconds", event.get("duration_ms"))
+        for part in event.get("degraded") or ():
+            if isinstance(part, Mapping):
+                self._count("degraded_blocks_total", block=str(part.get("block", "")))
+
+    def _message(self, event: Mapping[str, Any]) -> None:
+        outcome = str(event["event"]).partition(".")[2]
+        self._count("messages_total", connector=str(event.get("connector", "")), outcome=outcome)
+
+    def _delivered(self, event: Mapping[str, Any]) -> None:
+        self._count("reply_parts_total", _amount(event, "parts"), connector=str(event.get("connector", "")))
+
+    def _retried(self, event: Mapping[str, Any]) -> None:
+        self._count("reply_retries_total", connector=str(event.get("connector", "")))
+
+    def _refused(self, event: Mapping[str, Any]) -> None:
+        self._count("access_refused_total", why=str(event.get("why", "")))
+
+    def _refreshed(self, _event: Mapping[str, Any]) -> None:
+        self._count("summaries_refreshed_total")
+
+    def _indexed(self, event: Mapping[str, Any]) -> None:
+        self._count("index_documents_total", _amount(event, "documents"))
+        self._count("index_chunks_embedded_total", _amount(event, "chunks_embedded"))
+
+
+_COUNTING = {
+    "turn.answered": Metrics._answered,
+    "turn.failed": Metrics._failed,
+    "grounding.assembled": Metrics._grounded,
+    "message.accepted": Metrics._message,
+    "message.ignored": Metrics._message,
+    "message.duplicate": Metrics._message,
+    "reply.delivered": Metrics._delivered,
+    "reply.retried": Metrics._retried,
+    "access.refused": Metrics._refused,
+    "summary.refreshed": Metrics._refreshed,
+    "index.updated": Metrics._indexed,
+}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _amount(event: Mapping[str, Any], name: str) -> float:
+    value = event.get(name)
+    return float(value) if value is not None and _is_number(value) else 0.0
+
+
+def _head(lines: list[str], name: str, kind: str, before: str) -> str:
+    if name != before:
+        lines += [f"# HELP {PREFIX}{name} {_HELP[name]}", f"# TYPE {PREFIX}{name} {kind}"]
+    return name
+
+
+def _buckets(name: str, histogram: _Histogram) -> list[str]:
+    lines, so_far = [], 0
+    for bound, count in zip((*map(_number, SECONDS), "+Inf"), histogram.counts, strict=True):
+        so_far += count
+        lines.append(f'{PREFIX}{name}_bucket{{le="{bound}"}} {so_far}')
+    return [*lines, f"{PREFIX}{name}_sum {_number(histogram.total)}", f"{PREFIX}{name}_count {so_far}"]
+
+
+def _labels(labels: Labels) -> str:
+    inside = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
+    return f"{{{inside}}}" if inside else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else repr(float(value))

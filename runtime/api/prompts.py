@@ -1,0 +1,173 @@
+"""Directives: what holds, its versions, publishing and rolling back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Query
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from connectors.message import Role, Scope
+from promptpolicy.slot import EVERYWHERE, Level, Place, Slot
+from promptpolicy.versions import Version
+from runtime.api.bodies import Body, read_json
+from runtime.api.errors import ApiError
+from runtime.api.guard import caller_of, require_everywhere
+from runtime.api.replies import reply
+from runtime.api.routing import Endpoint, Routes
+from runtime.api.workspaces import enter
+
+if TYPE_CHECKING:
+    from runtime.bootstrap import Runtime
+
+_ANSWERS = {
+    "": "The directive",
+    "/history": "Its versions, the newest first",
+    "/diff": "What changed between two versions",
+    "/rollback": "The new version",
+}
+
+
+class NewText(Body):
+    text: str
+    expected_version: int | None = Field(default=None, ge=0)
+
+
+class Rollback(Body):
+    version: int = Field(ge=1)
+    expected_version: int | None = Field(default=None, ge=0)
+
+
+class PromptRoutes(Routes):
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("prompts")
+        self._runtime = runtime
+        self._publisher = runtime.publisher
+        self._limit = runtime.settings.http_max_body_bytes
+        self.add(
+            "GET",
+            "/workspaces/{workspace_id}/prompts",
+            self.listing,
+            Role.VIEWER,
+            answers="The directives that hold in the workspace",
+        )
+        # A skill may be called "history": its routes come first.
+        for slot in ("/{scope}/skill/{name}", "/{scope}/{kind}"):
+            self._add("GET", slot, "", self.show, Role.VIEWER)
+            self._add("PUT", slot, "", self.publish, Role.ADMIN, NewText)
+            self._add("DELETE", slot, "", self.clear, Role.ADMIN)
+            self._add("GET", slot, "/history", self.history, Role.VIEWER)
+            self._add("GET", slot, "/diff", self.diff, Role.VIEWER)
+            self._add("POST", slot, "/rollback", self.rollback, Role.ADMIN, Rollback)
+
+    def _add(
+        self, method: str, slot: str, action: str, endpoint: Endpoint, role: Role, body: type[Body] | None = None
+    ) -> None:
+        path = f"/workspaces/{{workspace_id}}/prompts{slot}{action}"
+        self.add(method, path, endpoint, role, body=body, answers=_ANSWERS[action])
+
+    async def listing(self, workspace_id: str) -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        rows: list[dict[str, Any]] = []
+        for home in (EVERYWHERE, Place(scope)):
+            snapshot = await self._publisher.directives.snapshot(home)
+            rows += [_row(one) for one in snapshot.versions.values() if one.text is not None]
+        return reply({"prompts": sorted(rows, key=_order)})
+
+    async def show(self, request: Request, context: str = "", version: int | None = None) -> Response:
+        slot = await self._slot(request, context)
+        if version is not None:
+            return reply(_whole(await self._publisher.directives.version(slot, version)))
+        latest = await self._publisher.directives.latest(slot)
+        if latest is None or latest.text is None:
+            raise _nothing(slot)
+        return reply(_whole(latest))
+
+    async def publish(self, request: Request, context: str = "") -> Response:
+        slot = await self._slot(request, context, write=True)
+        body = await read_json(request, NewText, self._limit)
+        author = caller_of(request).id
+        published = await self._publisher.publish(
+            slot, body.text, author=author, origin="api", expected_version=body.expected_version
+        )
+        return reply(_whole(published))
+
+    async def clear(self, request: Request, context: str = "", expected_version: int | None = None) -> Response:
+        slot = await self._slot(request, context, write=True)
+        author = caller_of(request).id
+        cleared = await self._publisher.clear(slot, author=author, origin="api", expected_version=expected_version)
+        if cleared is None:
+            raise _nothing(slot)
+        return reply(_row(cleared))
+
+    async def history(
+        self,
+        request: Request,
+        context: str = "",
+        limit: Annotated[int, Query(ge=1, le=500)] = 50,
+        before: int | None = None,
+    ) -> Response:
+        slot = await self._slot(request, context)
+        versions = await self._publisher.directives.history(slot, limit, before)
+        return reply({"versions": [_row(one) for one in versions]})
+
+    async def diff(self, request: Request, a: int, b: int, context: str = "") -> Response:
+        slot = await self._slot(request, context)
+        return reply({"diff": await self._publisher.diff(slot, a, b)})
+
+    async def rollback(self, request: Request, context: str = "") -> Response:
+        slot = await self._slot(request, context, write=True)
+        body = await read_json(request, Rollback, self._limit)
+        author = caller_of(request).id
+        restored = await self._publisher.rollback(
+            slot, body.version, author=author, origin="api", expected_version=body.expected_version
+        )
+        return reply(_whole(restored))
+
+    async def _slot(self, request: Request, context: str, *, write: bool = False) -> Slot:
+        """The slot that the path names. Only who may act everywhere changes what holds everywhere."""
+        named = request.path_params
+        scope = await enter(self._runtime, named["workspace_id"])
+        slot = Slot.named(
+            named["scope"],
+            named.get("kind", "skill"),
+            named.get("name", ""),
+            Scope(scope.workspace_id, context or None),
+        )
+        if write and slot.place.level is Level.GLOBAL:
+            require_everywhere(caller_of(request))
+        return slot
+
+
+def _nothing(slot: Slot) -> ApiError:
+    return ApiError(404, "not_found", f"there is no {slot.label}; `agent-runtime prompt set` makes one")
+
+
+def _row(version: Version) -> dict[str, Any]:
+    place = version.slot.place
+    row = {
+        "scope": place.level.value,
+        "kind": version.slot.kind.value,
+        "name": version.slot.name,
+        "version": version.version,
+        "author": version.author,
+        "at": version.at.isoformat().replace("+00:00", "Z"),
+        "origin": version.origin,
+        "bytes": version.bytes,
+        "sha256": version.sha256,
+        "cleared": version.text is None,
+        "restores": version.restores,
+    }
+    if place.scope is not None and place.scope.context_id is not None:
+        row["context_id"] = place.scope.context_id
+    return row
+
+
+def _whole(version: Version) -> dict[str, Any]:
+    return {**_row(version), "text": version.text}
+
+
+def _order(row: dict[str, Any]) -> tuple[int, str, str, str]:
+    return (Level(row["scope"]).rank, row.get("context_id", ""), row["kind"], row["name"])

@@ -1,0 +1,58 @@
+"""How a group of routes is declared: each with the least role that may call it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+from starlette.responses import Response
+
+from connectors.message import Role
+from runtime.api.bodies import Body
+from runtime.api.guard import caller_of, require_role
+
+ERROR = {"description": "An error", "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
+
+Endpoint = Callable[..., Awaitable[Response]]
+
+
+class Routes:
+    """A group of routes under ``/v1``. *name* groups them in the OpenAPI document."""
+
+    def __init__(self, name: str) -> None:
+        self.router = APIRouter(prefix="/v1", tags=[name])
+        self.schemas: dict[str, Any] = {}
+        """Schemas that the routes' bodies refer to, for the OpenAPI document."""
+
+    def add(
+        self, method: str, path: str, endpoint: Endpoint, role: Role, *, body: type[Body] | None = None, answers: str
+    ) -> None:
+        """Let *endpoint* answer *method* on *path* for callers of at least *role*; *answers* says with what."""
+
+        async def needed(request: Request) -> None:
+            require_role(caller_of(request), role)
+
+        self.router.add_api_route(
+            path,
+            endpoint,
+            methods=[method],
+            dependencies=[Depends(needed)],
+            response_class=Response,
+            operation_id=f"{method.lower()}{_words(path)}",
+            responses={200: {"description": answers}, "4XX": ERROR, "5XX": ERROR},
+            openapi_extra={"security": [{"bearer": []}], **self._described(body), "x-least-role": role.value},
+        )
+
+    def _described(self, body: type[Body] | None) -> dict[str, Any]:
+        if body is None:
+            return {}
+        schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
+        self.schemas |= schema.pop("$defs", {})
+        return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _words(path: str) -> str:
+    parts = (part.strip("{}").partition(":")[0] for part in path.split("/") if part)
+    return "".join("".join(word.capitalize() for word in part.replace("-", "_").split("_")) for part in parts)

@@ -1,0 +1,84 @@
+"""What went into each turn, and its prompt rebuilt."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Query
+from starlette.responses import Response
+
+from connectors.message import Role
+from grounding import assemble
+from runtime.api.replies import reply
+from runtime.api.routing import Routes
+from runtime.api.workspaces import enter
+from runtime.manifests import Manifest
+
+if TYPE_CHECKING:
+    from runtime.bootstrap import Runtime
+
+MAX_LISTED = 500
+
+
+class TurnRoutes(Routes):
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("turns")
+        self._runtime = runtime
+        here = "/workspaces/{workspace_id}/turns"
+        self.add("GET", here, self.listing, Role.VIEWER, answers="The newest turns first")
+        self.add("GET", f"{here}/{{turn_id}}", self.show, Role.VIEWER, answers="What went into the turn")
+        self.add("GET", f"{here}/{{turn_id}}/replay", self.replay, Role.VIEWER, answers="The rebuilt prompt")
+
+    async def listing(
+        self, workspace_id: str, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 50, before: str = ""
+    ) -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        found = await self._runtime.manifests.newest(scope, limit, before)
+        return reply({"turns": [_row(manifest) for manifest in found]})
+
+    async def show(self, workspace_id: str, turn_id: str, prompt: bool = False) -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        manifest = await self._runtime.manifests.get(scope, turn_id)
+        answer = {
+            **_row(manifest),
+            "prefix_digest": manifest.prefix_digest,
+            "blocks": list(manifest.blocks),
+            "context": manifest.context.model_dump(mode="json"),
+            "sources": manifest.outcome.get("sources", []),
+            "outcome": manifest.outcome,
+        }
+        if prompt:
+            rebuilt = await asyncio.to_thread(assemble.prompt, manifest.context, self._runtime.tokens)
+            answer["messages"] = rebuilt.messages
+        return reply(answer)
+
+    async def replay(self, workspace_id: str, turn_id: str) -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        manifest = await self._runtime.manifests.get(scope, turn_id)
+        rebuilt = await asyncio.to_thread(assemble.prompt, manifest.context, self._runtime.tokens)
+        return reply(
+            {
+                "identical": rebuilt.sha256 == manifest.prompt_sha256,
+                "messages": rebuilt.messages,
+                "sha256": rebuilt.sha256,
+                "stored_sha256": manifest.prompt_sha256,
+            }
+        )
+
+
+def _row(manifest: Manifest) -> dict[str, Any]:
+    context, outcome = manifest.context, manifest.outcome
+    degraded = [{"block": part.block, "why": part.why} for part in context.degraded]
+    return {
+        "turn_id": manifest.turn_id,
+        "at": manifest.at,
+        "context_id": context.context_id,
+        "strategy": context.strategy,
+        "reason": context.reason,
+        "tokens_total": manifest.tokens_total,
+        "prompt_sha256": manifest.prompt_sha256,
+        "model": outcome.get("model", ""),
+        "degraded": outcome.get("degraded", degraded),
+        "kind": outcome.get("kind", ""),
+    }

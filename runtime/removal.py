@@ -1,0 +1,63 @@
+"""Takes a workspace away with all that it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from connectors.message import Scope
+from runtime.workspaces import WorkspaceInSettings
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from runtime.bootstrap import Runtime
+
+_PAGE = 500
+_log = structlog.get_logger()
+
+
+async def remove_workspace(runtime: Runtime, scope: Scope) -> None:
+    """Delete the workspace of *scope*: passages, roles, tokens, directives, conversations, counters, files.
+
+    The index goes first: while it is away nothing is deleted. Repeating an interrupted removal is
+    harmless until the record is gone, which is last but for the files. Raises `IndexUnavailable`,
+    `StoreUnavailable`, `runtime.workspaces.WorkspaceInSettings`, and `OSError` for files that stay.
+    """
+    workspace_id = scope.workspace_id
+    settings = runtime.settings
+    if workspace_id in {settings.default_workspace, *settings.routes.values()}:
+        raise WorkspaceInSettings(
+            f"the configuration names workspace {workspace_id!r} as the default or in a route; take it out there first"
+        )
+    await runtime.knowledge.forget_workspace(scope)
+    await runtime.api_tokens.forget_workspace(workspace_id)
+    await runtime.access.forget_workspace(workspace_id)
+    await runtime.directives.forget_workspace(scope)
+    await _forget_keys(runtime.store.client, scope)
+    await runtime.workspaces.delete(workspace_id)
+    folder = settings.data_dir / "workspaces" / workspace_id
+    await asyncio.to_thread(_remove, folder)
+    _log.info("workspace.deleted", workspace_id=workspace_id)
+
+
+async def _forget_keys(redis: Redis, scope: Scope) -> None:
+    """Drop what is left under the workspace's tag, and its conversations, whichever partition holds them.
+
+    No id in a key holds a raw ``:`` or ``/`` (`connectors.message.encode_id`), so that ``:<workspace>/``
+    stands only where a conversation's key begins.
+    """
+    for pattern in (f"ar:*:{scope.tag}:*", f"ar:*:{{p*}}:*:{scope.workspace_id}/*"):
+        async for key in redis.scan_iter(match=pattern, count=_PAGE):
+            await redis.delete(key)
+
+
+def _remove(folder: Path) -> None:
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.is_dir():
+        shutil.rmtree(folder)

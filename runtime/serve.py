@@ -1,0 +1,145 @@
+"""One process that serves: platforms, HTTP and the worker, from the first event to an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import structlog
+
+from config.settings import Settings
+from connectors.message import AgentRuntimeError
+from runtime import events
+from runtime.api.app import create_app
+from runtime.api.metrics import Metrics
+from runtime.api.server import HttpServer, listen_tcp, listen_unix, serving, unlink_if_ours
+from runtime.bootstrap import Runtime, open_runtime
+from runtime.embedded.sockets import socket_path
+from runtime.event_stream import EventStream
+from runtime.platforms import open_platforms
+from runtime.redaction import Redaction
+
+SOCKET_NAME = "runtime.sock"
+"""Of the unix socket in DATA_DIR on which commands find the running process."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_log = structlog.get_logger()
+
+
+class RoleUnavailable(AgentRuntimeError):
+    """The role cannot be had: ``exit_code`` 2, because the command line asks for it."""
+
+    exit_code = 2
+
+
+async def serve(settings: Settings, role: str = "all", log_format: events.Format = "json") -> None:
+    """Serve until SIGTERM or SIGINT; a second one ends the process at once.
+
+    The order of stopping: no new messages (platforms and HTTP), then the answers that people wait for,
+    then the turns still in hand, each bounded by ``SHUTDOWN_GRACE_SECONDS``; the stores last. Raises
+    `RoleUnavailable`, `runtime.api.server.CannotListen`, `runtime.embedded.child.ChildFailed` and `OSError`
+    with a text for the operator, before anything was accepted.
+    """
+    check_role(settings, role)
+    stream, metrics, redaction = EventStream(), Metrics(), Redaction.of(settings)
+
+    def keep(event: events.Event) -> None:
+        stream.put(event)
+        metrics.observe(event)
+
+    events.configure(redaction, log_format=log_format, keep=keep)
+    with _stop_signals() as stop:
+        async with _listening(settings) as sockets:
+            platforms = await open_platforms(settings)
+            async with open_runtime(settings, stream, platforms=platforms) as runtime:
+                redaction.add(runtime.admin_token)
+                await _run(runtime, metrics, sockets, stop)
+            _log.info("serve.stopped")
+
+
+def check_role(settings: Settings, role: str) -> None:
+    """Raises `RoleUnavailable` for every role but ``all``, saying what is missing."""
+    if role == "all":
+        return
+    missing = [
+        f"AGENT_RUNTIME_{name}"
+        for name, url in (("REDIS_URL", settings.redis_url), ("QDRANT_URL", settings.qdrant_url))
+        if url is None
+    ]
+    needs = f" It needs {' and '.join(missing)}, too, which are not set." if missing else ""
+    raise RoleUnavailable(
+        f"--role {role}: in this version replies travel inside one process, so that a gateway and a worker cannot be "
+        f"told apart yet; use --role all.{needs}"
+    )
+
+
+async def _run(runtime: Runtime, metrics: Metrics, sockets: list[socket.socket], stop: asyncio.Event) -> None:
+    app = create_app(runtime, metrics)
+    async with serving(app, sockets, runtime.settings.shutdown_grace_seconds) as server, asyncio.TaskGroup() as tasks:
+        supervisor = tasks.create_task(runtime.supervisor.run(runtime.accept), name="connectors")
+        _tell_where(runtime.settings, sockets)
+        await stop.wait()
+        _log.info("serve.stopping")
+        _close_intake(server, supervisor)
+
+
+def _close_intake(server: HttpServer, supervisor: asyncio.Task[None]) -> None:
+    """Nothing new comes in from here on; requests that wait for an answer keep their connection."""
+    server.stop()
+    supervisor.cancel()
+
+
+def _tell_where(settings: Settings, sockets: list[socket.socket]) -> None:
+    tcp = next(one for one in sockets if one.family != socket.AF_UNIX)
+    host, port = tcp.getsockname()[:2]
+    _log.info("http.listening", host=host, port=port, socket=SOCKET_NAME, url=f"http://{_in_url(host)}:{port}")
+    if settings.listens_beyond_loopback:
+        _log.warning("http.exposed", why="other machines can reach it, and it speaks no TLS: put a proxy in front")
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+@asynccontextmanager
+async def _listening(settings: Settings) -> AsyncIterator[list[socket.socket]]:
+    """The TCP socket and the unix socket of the data folder, taken before anything is opened."""
+    path = await asyncio.to_thread(socket_path, settings.data_dir, SOCKET_NAME)
+    tcp = await asyncio.to_thread(listen_tcp, settings.http_host, settings.http_port)
+    try:
+        unix = await asyncio.to_thread(listen_unix, path)
+    except BaseException:
+        tcp.close()
+        raise
+    inode = (await asyncio.to_thread(path.lstat)).st_ino
+    try:
+        yield [tcp, unix]
+    finally:
+        tcp.close()
+        unix.close()
+        await asyncio.to_thread(unlink_if_ours, path, inode)
+
+
+@contextmanager
+def _stop_signals() -> Iterator[asyncio.Event]:
+    """Set by the first SIGTERM or SIGINT; the second ends the process at once."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def on_signal(number: signal.Signals) -> None:
+        if stop.is_set():
+            # Everything that was acknowledged is on disk, and the embedded servers end with this process.
+            sys.stdout.flush()
+            os._exit(128 + number)
+        stop.set()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        yield stop
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
