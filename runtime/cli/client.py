@@ -1,0 +1,227 @@
+"""How commands reach the runtime: through the unix socket of a running process, or of one that they open.
+
+Above the transport both are the same: HTTP to the same application, with the admin's token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import httpx
+
+from config.settings import Settings
+from connectors.message import AgentRuntimeError
+from runtime.admin_token import admin_token
+from runtime.cli.sse import EventParser
+from runtime.embedded.sockets import UnsafeSocketFolder, socket_path
+
+if TYPE_CHECKING:
+    from runtime.bootstrap import Part, Runtime
+
+SOCKET_NAME = "runtime.sock"
+"""Of the unix socket in DATA_DIR on which a running process answers commands."""
+PROBE_SECONDS = 2.0
+IN_USE_SECONDS = 10.0
+"""How long a data folder that another process holds, but does not answer for, is waited for."""
+MARGIN_SECONDS = 30.0
+
+
+class ApiError(AgentRuntimeError):
+    """The runtime answered with an error; ``status`` is HTTP's, ``code`` the word for programs."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.retryable = status in (429, 503)
+
+
+class Unreachable(AgentRuntimeError):
+    """The process that was talked to does not answer any more."""
+
+    retryable = True
+
+
+def segment(text: str) -> str:
+    """*text* as one segment of a path."""
+    return quote(text, safe="")
+
+
+class Client:
+    """Calls to the runtime. Every method raises `ApiError` and `Unreachable`.
+
+    ``runtime`` is set where the runtime runs in this process.
+    """
+
+    def __init__(self, http: httpx.AsyncClient, runtime: Runtime | None = None) -> None:
+        self._http = http
+        self.runtime = runtime
+
+    async def get(self, path: str, **parameters: Any) -> dict[str, Any]:
+        """The JSON object at *path*; parameters that are None are left out."""
+        return await self._call("GET", path, params=_given(parameters))
+
+    async def post(self, path: str, body: dict[str, Any], **parameters: Any) -> dict[str, Any]:
+        return await self._call("POST", path, json=body, params=_given(parameters))
+
+    async def put(self, path: str, body: dict[str, Any], **parameters: Any) -> dict[str, Any]:
+        return await self._call("PUT", path, json=body, params=_given(parameters))
+
+    async def put_text(self, path: str, text: bytes) -> dict[str, Any]:
+        """Send a document's bytes."""
+        return await self._call("PUT", path, content=text, headers={"Content-Type": "text/markdown"})
+
+    async def delete(self, path: str, **parameters: Any) -> dict[str, Any]:
+        return await self._call("DELETE", path, params=_given(parameters))
+
+    async def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        try:
+            response = await self._http.request(method, path, **options)
+        except httpx.TransportError as error:
+            raise _unreachable(error) from error
+        if response.is_error:
+            raise _api_error(response)
+        found: dict[str, Any] = response.json() if response.content else {}
+        return found
+
+    async def events(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        headers: dict[str, str] | None = None,
+        begun: Callable[[], None] = lambda: None,
+        **parameters: Any,
+    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """The server-sent events of a call as pairs of name and data, for as long as they come.
+
+        *begun* is called when the call was accepted. The event ``error`` is raised as `ApiError`.
+        """
+        request = self._http.build_request(
+            method,
+            path,
+            json=body,
+            params=_given(parameters),
+            headers={"Accept": "text/event-stream", **(headers or {})},
+            # What is followed may be quiet for as long as it likes; the other end is on this machine.
+            timeout=httpx.Timeout(None, connect=PROBE_SECONDS),
+        )
+        try:
+            response = await self._http.send(request, stream=True)
+            async with contextlib.aclosing(response):
+                if response.is_error:
+                    await response.aread()
+                    raise _api_error(response)
+                begun()
+                parser = EventParser()
+                async for piece in response.aiter_bytes():
+                    for name, data in parser.feed(piece):
+                        if name == "error":
+                            error = data.get("error", data)
+                            raise ApiError(500, str(error.get("code", "")), str(error.get("message", "")))
+                        yield name, data
+        except httpx.TransportError as error:
+            raise _unreachable(error) from error
+
+
+def _given(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: str(int(value)) if isinstance(value, bool) else value
+        for name, value in parameters.items()
+        if value is not None
+    }
+
+
+def _unreachable(error: httpx.TransportError) -> Unreachable:
+    detail = str(error) or type(error).__name__
+    return Unreachable(f"the runtime stopped answering ({detail}); `agent-runtime doctor` looks what is wrong")
+
+
+def _api_error(response: httpx.Response) -> ApiError:
+    try:
+        error = response.json()["error"]
+        code, message = str(error["code"]), str(error["message"])
+    except (ValueError, KeyError, TypeError):
+        code, message = "unexpected", f"the runtime answered {response.status_code} without saying why"
+    if response.status_code == 401:
+        message = (
+            "the running process has another admin token than this command: give both the same "
+            "AGENT_RUNTIME_ADMIN_TOKEN, or neither"
+        )
+    return ApiError(response.status_code, code, message)
+
+
+@asynccontextmanager
+async def connect(settings: Settings, parts: frozenset[Part] = frozenset()) -> AsyncIterator[Client]:
+    """A client of the process that runs on DATA_DIR, else of the runtime opened here with *parts*.
+
+    Raises `runtime.embedded.redis_server.StoreInUse` when another process holds the stores and does not
+    answer, and what `runtime.bootstrap.open_runtime` raises.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        yield await _running(settings, stack) or await _open(settings, parts, stack)
+
+
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Client | None]:
+    """A client of the process that runs on DATA_DIR; None where none answers."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield await _running(settings, stack)
+
+
+async def _running(settings: Settings, stack: contextlib.AsyncExitStack) -> Client | None:
+    try:
+        path = await asyncio.to_thread(socket_path, settings.data_dir, SOCKET_NAME)
+        if not await answers(path):
+            return None
+        token = await admin_token(settings)
+    except UnsafeSocketFolder as error:
+        raise Unreachable(str(error)) from error
+    return Client(await stack.enter_async_context(_http(settings, path, token)))
+
+
+async def _open(settings: Settings, parts: frozenset[Part], stack: contextlib.AsyncExitStack) -> Client:
+    from runtime.cli.local import open_local
+    from runtime.embedded.redis_server import StoreInUse
+
+    deadline = asyncio.get_running_loop().time() + IN_USE_SECONDS
+    while True:
+        try:
+            runtime, path = await stack.enter_async_context(open_local(settings, parts))
+        except StoreInUse:
+            # Another command is at work, or a process that is just starting will answer soon.
+            if asyncio.get_running_loop().time() > deadline:
+                raise
+            await asyncio.sleep(0.5)
+            if client := await _running(settings, stack):
+                return client
+        else:
+            http = await stack.enter_async_context(_http(settings, path, runtime.admin_token))
+            return Client(http, runtime)
+
+
+async def answers(path: Path) -> bool:
+    """Whether a runtime answers on the socket at *path*; a file that a dead process left behind does not."""
+    try:
+        async with httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(uds=str(path)), base_url="http://localhost", timeout=PROBE_SECONDS
+        ) as http:
+            return (await http.get("/healthz")).is_success
+    except httpx.TransportError:
+        return False
+
+
+def _http(settings: Settings, path: Path, token: str) -> httpx.AsyncClient:
+    seconds = settings.llm_timeout_seconds + MARGIN_SECONDS
+    return httpx.AsyncClient(
+        transport=httpx.AsyncHTTPTransport(uds=str(path)),
+        base_url="http://localhost",
+        headers={"Authorization": f"Bearer {token}"},
+        timeout=httpx.Timeout(seconds, connect=PROBE_SECONDS),
+    )

@@ -1,0 +1,86 @@
+"""``agent-runtime doctor``: what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from config.load import ConfigurationError
+from config.settings import Settings
+from connectors.message import AgentRuntimeError
+from runtime.cli.client import connect
+from runtime.cli.invocation import Invocation, json_option, run
+from runtime.cli.output import line, print_json, status_line
+
+Check = dict[str, Any]
+
+
+@click.command()
+@json_option
+@click.pass_obj
+def command(invocation: Invocation, as_json: bool) -> int:
+    """Check settings, stores, model, platforms and disk; say what to do about each failure.
+
+    Works whether or not a `serve` runs. Exit code 1 where a check fails.
+    """
+    checks = _checks(invocation)
+    failed = [check for check in checks if not check["ok"]]
+    if as_json:
+        print_json({"ok": not failed, "checks": checks})
+    else:
+        for check in checks:
+            show(check)
+        line()
+        line(f"{len(failed)} of {len(checks)} checks failed" if failed else "all is well", bold=True)
+    return 1 if failed else 0
+
+
+def _checks(invocation: Invocation) -> list[Check]:
+    try:
+        loaded = invocation.load()
+    except ConfigurationError as error:
+        advice = "correct it in the environment or the configuration file"
+        return [_check("settings", ok=False, detail=problem, advice=advice) for problem in error.problems]
+    where = f"from {loaded.file} and the environment" if loaded.file else "from the environment and defaults"
+    fallen_back = [
+        _check(
+            "settings",
+            ok=False,
+            detail=f"{number.variable}={number.value!r} is no positive integer; {number.default} is used",
+            advice=f"set {number.variable} to a positive integer, or unset it",
+        )
+        for number in loaded.fallen_back
+    ]
+    with status_line("checking; the model is asked for one word …"):
+        checks = run(_ask(loaded.settings))
+    settings = next((check for check in checks if check["name"] == "settings"), None)
+    others = [check for check in checks if check is not settings]
+    read = settings or _check("settings", ok=True, detail="")
+    return [{**read, "detail": f"read {where}"} if read["ok"] else read, *fallen_back, *others]
+
+
+async def _ask(settings: Settings) -> list[Check]:
+    try:
+        async with connect(settings) as client:
+            how = "opened by this command; no serve or chat runs" if client.runtime else "a serve or chat answers"
+            checks: list[Check] = (await client.get("/v1/doctor"))["checks"]
+    except (AgentRuntimeError, OSError) as error:
+        advice = "do what the line above says; then run `agent-runtime doctor` again"
+        return [_check("runtime", ok=False, detail=str(error) or type(error).__name__, advice=advice)]
+    return [_check("runtime", ok=True, detail=how), *checks]
+
+
+def _check(name: str, *, ok: bool, detail: str, advice: str = "") -> Check:
+    return {"name": name, "ok": ok, "detail": detail, "advice": advice}
+
+
+def show(check: Check) -> None:
+    """Print one check for a person."""
+    told = f"{check['name']}: {check['detail']}"
+    if check["ok"]:
+        line(f"ok      {told}")
+    else:
+        line(f"FAILED  {told}", fg="red")
+    if not check["ok"] and check["advice"]:
+        line(f"        → {check['advice']}")

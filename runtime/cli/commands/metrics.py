@@ -1,0 +1,79 @@
+"""``agent-runtime metrics tail``: the structured events, readable, live."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from runtime.cli.client import connect
+from runtime.cli.invocation import Invocation, json_option, run
+from runtime.cli.output import line
+
+_OWN_PLACE = ("event", "level", "timestamp", "workspace_id", "context_id", "connector", "turn_id")
+_COLOURS = {"warning": "yellow", "error": "red", "critical": "red"}
+
+
+@click.group()
+def command() -> None:
+    """The structured events."""
+
+
+@command.command()
+@click.option("-w", "--workspace", metavar="W", help="Of this workspace only.")
+@click.option("--strategy", type=click.Choice(["none", "tail", "qmd"]), help="Of turns with this strategy only.")
+@click.option("--event", metavar="NAME", help="Of this name only, e.g. turn.answered.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=0), default=50, show_default=True, help="How many to begin with."
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on with each new one, until Ctrl-C.")
+@json_option
+@click.pass_obj
+def tail(
+    invocation: Invocation,
+    workspace: str | None,
+    strategy: str | None,
+    event: str | None,
+    limit: int,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Print the last events, oldest first, one a line."""
+    wanted = {"workspace": workspace, "strategy": strategy, "event": event, "limit": limit, "follow": follow}
+    run(_tail(invocation, wanted, as_json))
+
+
+async def _tail(invocation: Invocation, wanted: dict[str, Any], as_json: bool) -> None:
+    async with connect(invocation.settings()) as client:
+        async for _, event in client.events("GET", "/v1/events", **wanted):
+            if as_json:
+                click.echo(json.dumps(event))
+            else:
+                line(readable(event), **_style(event))
+
+
+def _style(event: dict[str, Any]) -> dict[str, Any]:
+    colour = _COLOURS.get(str(event.get("level")))
+    return {"fg": colour} if colour else {}
+
+
+def readable(event: dict[str, Any]) -> str:
+    """*event* on one line: time, name, place, then its own fields. Pure."""
+    place = "/".join(str(event[name]) for name in ("workspace_id", "context_id") if event.get(name))
+    fields = " ".join(
+        f"{name}={_value(value)}"
+        for name, value in event.items()
+        if name not in _OWN_PLACE and value not in (None, "", [], False)
+    )
+    turn = f"turn={event['turn_id']}" if event.get("turn_id") else ""
+    parts = [str(event.get("timestamp", ""))[11:23], str(event.get("event", "")).ljust(20), place, fields, turn]
+    return "  ".join(part for part in parts if part)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, str):
+        return value if value and not any(c.isspace() for c in value) else json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

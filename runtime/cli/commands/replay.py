@@ -1,0 +1,41 @@
+"""``agent-runtime replay``: whether a turn's prompt can be rebuilt, byte for byte."""
+
+from __future__ import annotations
+
+import click
+
+from runtime.cli.client import connect
+from runtime.cli.explaining import show_messages
+from runtime.cli.invocation import Invocation, json_option, run
+from runtime.cli.output import line, print_json, status_line
+from runtime.cli.turns import LAST, find_turn, turn_path
+
+
+@click.command()
+@click.argument("turn", default=LAST)
+@click.option("-w", "--workspace", metavar="W", help="Look in this workspace only.")
+@json_option
+@click.pass_obj
+def command(invocation: Invocation, turn: str, workspace: str | None, as_json: bool) -> int:
+    """Rebuild the prompt of TURN (its id, or `last`, the default) and say whether it is the same, byte for byte.
+
+    Exit code 1 where it is not.
+    """
+    return run(_replay(invocation, turn, workspace, as_json))
+
+
+async def _replay(invocation: Invocation, turn: str, workspace: str | None, as_json: bool) -> int:
+    with status_line("opening the stores …"):
+        async with connect(invocation.settings()) as client:
+            name, turn_id = await find_turn(client, turn, workspace)
+            rebuilt = await client.get(turn_path(name, turn_id) + "/replay")
+    if as_json:
+        print_json(rebuilt)
+    else:
+        show_messages(rebuilt["messages"])
+        line()
+        if rebuilt["identical"]:
+            line(f"{turn_id}: identical, sha256 {rebuilt['sha256']}", fg="green")
+        else:
+            line(f"{turn_id}: NOT identical: sent {rebuilt['stored_sha256']}, rebuilt {rebuilt['sha256']}", fg="red")
+    return 0 if rebuilt["identical"] else 1

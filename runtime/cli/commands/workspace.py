@@ -1,0 +1,105 @@
+"""``agent-runtime workspace``: tenants, and which platform places belong to them."""
+
+from __future__ import annotations
+
+import click
+
+from runtime.cli.client import connect, segment
+from runtime.cli.invocation import Invocation, json_option, run
+from runtime.cli.output import line, print_json, table
+
+
+@click.group()
+def command() -> None:
+    """Tenants, and which places of the platforms belong to them."""
+
+
+@command.command()
+@click.argument("workspace")
+@json_option
+@click.pass_obj
+def create(invocation: Invocation, workspace: str, as_json: bool) -> None:
+    """Make WORKSPACE (1 to 64 of a-z, 0-9, '.', '_', '-')."""
+    run(_create(invocation, workspace, as_json))
+
+
+async def _create(invocation: Invocation, workspace: str, as_json: bool) -> None:
+    settings = invocation.settings()
+    async with connect(settings) as client:
+        made = await client.post("/v1/workspaces", {"id": workspace})
+    if as_json:
+        print_json(made)
+        return
+    line(f"workspace {workspace} {'created' if made['created'] else 'was there already'}")
+    line(f"its Markdown goes to {settings.data_dir / 'workspaces' / workspace / 'docs'}")
+
+
+@command.command(name="list")
+@json_option
+@click.pass_obj
+def list_(invocation: Invocation, as_json: bool) -> None:
+    """Show all workspaces and routes."""
+    run(_list(invocation, as_json))
+
+
+async def _list(invocation: Invocation, as_json: bool) -> None:
+    async with connect(invocation.settings()) as client:
+        found = await client.get("/v1/workspaces")
+    if as_json:
+        print_json(found)
+        return
+    routes: dict[str, list[str]] = {}
+    for route in found["routes"]:
+        routes.setdefault(route["workspace"], []).append(route["place"])
+    table(
+        ["workspace", "created", "places"],
+        [
+            [each["id"], (each["created_at"] or "by the settings")[:19], ", ".join(routes.get(each["id"], []))]
+            for each in found["workspaces"]
+        ],
+    )
+
+
+@command.command()
+@click.argument("place")
+@click.argument("workspace", required=False)
+@click.option("--remove", is_flag=True, help="Forget the route of PLACE.")
+@json_option
+@click.pass_obj
+def route(invocation: Invocation, place: str, workspace: str | None, remove: bool, as_json: bool) -> None:
+    """Let PLACE (e.g. telegram:-10001 or slack:T123) belong to WORKSPACE, which is created where it is missing."""
+    if remove == (workspace is not None):
+        raise click.UsageError("give a workspace, or --remove")
+    run(_route(invocation, place, workspace, as_json))
+
+
+async def _route(invocation: Invocation, place: str, workspace: str | None, as_json: bool) -> None:
+    path = f"/v1/routes/{segment(place)}"
+    async with connect(invocation.settings()) as client:
+        answer = await (client.delete(path) if workspace is None else client.put(path, {"workspace": workspace}))
+    if as_json:
+        print_json(answer or {"place": place, "workspace": workspace})
+    else:
+        line(f"{place} is no longer routed" if workspace is None else f"{place} → {workspace}")
+
+
+@command.command()
+@click.argument("workspace")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@click.pass_obj
+def delete(invocation: Invocation, workspace: str, yes: bool, as_json: bool) -> None:
+    """Delete WORKSPACE and its routes. Its files under DATA_DIR stay."""
+    if not yes:
+        click.confirm(f"Delete workspace {workspace} and its routes? Its files stay.", abort=True, err=True)
+    run(_delete(invocation, workspace, as_json))
+
+
+async def _delete(invocation: Invocation, workspace: str, as_json: bool) -> None:
+    settings = invocation.settings()
+    async with connect(settings) as client:
+        answer = await client.delete(f"/v1/workspaces/{segment(workspace)}")
+    if as_json:
+        print_json(answer or {"id": workspace, "deleted": True})
+    else:
+        line(f"workspace {workspace} deleted; its files are still in {settings.data_dir / 'workspaces' / workspace}")

@@ -1,0 +1,99 @@
+"""A turn explained to a person: why this strategy, which blocks, from where, at what cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runtime.cli.output import dollars, line, milliseconds, table
+
+STRATEGIES = {
+    "none": "no retrieval",
+    "tail": "this conversation's earlier turns",
+    "qmd": "the workspace's documents",
+}
+REASONS = {
+    "empty": "the message has no text",
+    "small_talk": "a greeting, thanks or the like: nothing needs to be looked up",
+    "chat_memory_cue": "the message refers to what was said before",
+    "workspace_retrieval_cue": "the message asks for the workspace's documents",
+    "implicit_workspace_question": "a question that the workspace's documents may answer",
+    "workspace_vocabulary": "the message uses words of the workspace's documents",
+    "no_retrieval_cue": "nothing in the message asks for documents or earlier turns",
+    "skip_grounding": "grounding was switched off for this message",
+}
+"""What the reasons mean."""
+
+Row = Mapping[str, Any]
+
+
+def show_strategy(strategy: str, reason: str) -> None:
+    meaning = REASONS.get(reason, "")
+    line(f"strategy  {strategy}: {STRATEGIES.get(strategy, '')}", bold=True)
+    line(f"reason    {reason}" + (f": {meaning}" if meaning else ""))
+
+
+def show_blocks(blocks: Sequence[Row], tokens_total: int) -> None:
+    line()
+    table(
+        ["block", "tokens", "budget", "used", "why"],
+        [
+            [
+                block["name"],
+                block["tokens"],
+                "–" if block["budget"] is None else block["budget"],
+                "yes" if block["used"] else "no",
+                block["why"] or "",
+            ]
+            for block in blocks
+        ],
+        right=["tokens", "budget"],
+    )
+    line(f"{tokens_total} tokens in all")
+
+
+def show_degraded(degraded: Sequence[Row]) -> None:
+    for part in degraded:
+        line(f"without   {part['block']}: {part['why']}", fg="yellow")
+
+
+def show_sources(sources: Sequence[Row], passages: Sequence[Row]) -> None:
+    """The passages that were found, with their scores, and which of them stood in the prompt."""
+    shown = {(source["source"], source["heading"]) for source in sources}
+    rows = [
+        [
+            passage["source"],
+            passage["heading"],
+            f"{passage['score']:.4f}" if passage.get("score") is not None else "",
+            "yes" if (passage["source"], passage["heading"]) in shown else "no room",
+        ]
+        for passage in passages
+    ] or [[source["source"], source["heading"], "", "yes"] for source in sources]
+    if rows:
+        line()
+        table(["source", "heading", "score", "in the prompt"], rows, right=["score"])
+
+
+def show_outcome(outcome: Row) -> None:
+    usage = outcome.get("usage") or {}
+    line()
+    if outcome.get("error_code"):
+        line(f"failed    {outcome['error_code']}", fg="red")
+    if outcome.get("model"):
+        attempts = outcome.get("attempts") or 1
+        line(f"model     {outcome['model']}" + (f" (attempt {attempts})" if attempts > 1 else ""))
+        line(
+            f"tokens    {usage.get('prompt', 0)} prompt ({usage.get('cached', 0)} cached), "
+            f"{usage.get('completion', 0)} reply"
+        )
+        line(f"cost      {dollars(float(usage.get('cost_usd') or 0))}")
+        first, whole = outcome.get("first_token_ms"), outcome.get("latency_ms")
+        line(f"time      {milliseconds(whole)}" + (f", first words after {milliseconds(first)}" if first else ""))
+
+
+def show_messages(messages: Sequence[Row]) -> None:
+    """The exact messages that the model gets."""
+    for message in messages:
+        line()
+        line(f"── {message['role']} " + "─" * 40, dim=True)
+        line(str(message["content"]))

@@ -1,0 +1,70 @@
+"""The first screen of a chat. Pure."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from dataclasses import dataclass
+
+from runtime.embedded.model_server import MODEL_NAME
+from runtime.workspaces import SAMPLE
+
+EXAMPLES = (
+    "How much is the Harbour plan?",
+    "Who has to approve a refund of 3000 euros?",
+    "What counts as an S1 incident?",
+)
+"""Questions that the sample workspace's documents answer."""
+
+WIDEST = 100
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What the first screen is about. ``documents`` is None where they cannot be searched; ``model`` is
+    None for the bundled one; ``remote`` says that another process answers."""
+
+    workspace: str
+    documents: int | None
+    model: str | None
+    remote: bool
+
+
+def greeting(about: Greeting, width: int | None = None) -> str:
+    """The first screen, at most *width* characters wide (the terminal's, where it is None)."""
+    wide = min(width or shutil.get_terminal_size().columns, WIDEST)
+    paragraphs = [f"Agent Runtime. {_grounded(about)}", _answers(about)]
+    if about.workspace == SAMPLE and about.documents:
+        paragraphs.append("Try:\n" + "\n".join(f"  {question}" for question in EXAMPLES))
+    paragraphs.append("Below each answer stand its sources. `agent-runtime explain` shows what the model was told.")
+    paragraphs.append("/quit or Ctrl-D leaves.")
+    return "\n".join(_wrapped(paragraph, wide) for paragraph in paragraphs) + "\n"
+
+
+def _grounded(about: Greeting) -> str:
+    where = f"This chat belongs to the workspace {about.workspace!r}"
+    if about.documents is None:
+        return f"{where}, whose documents cannot be searched now."
+    if about.documents == 0:
+        return f"{where}, which has no documents yet: `agent-runtime index -w {about.workspace} PATH` adds some."
+    noun = "document" if about.documents == 1 else "documents"
+    return f"{where}; answers may draw on its {about.documents} {noun}."
+
+
+def _answers(about: Greeting) -> str:
+    if about.remote:
+        return "Answers come from the agent-runtime process that runs on this data folder."
+    if about.model is not None:
+        return f"Model: {about.model}."
+    return (
+        f"Model: {MODEL_NAME}, which came with the installation. It is no assistant: it is far too small to be right, "
+        "and only proves that everything works. For a real model run `agent-runtime setup`, or set "
+        "AGENT_RUNTIME_LLM_MODEL."
+    )
+
+
+def _wrapped(paragraph: str, width: int) -> str:
+    return "\n".join(
+        textwrap.fill(line, width, subsequent_indent=" " * (len(line) - len(line.lstrip())), break_on_hyphens=False)
+        for line in paragraph.split("\n")
+    )

@@ -1,0 +1,96 @@
+"""What a command needs of its surroundings: settings, an event loop that ends in order, common options."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from config.load import Loaded
+    from config.settings import Settings
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Terminated(Exception):
+    """The process was told to end (SIGTERM, SIGHUP) and has cleaned up."""
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """The global options of one command line."""
+
+    config: Path | None = None
+    log_format: Literal["json", "console"] = "json"
+
+    def load(self) -> Loaded:
+        """Settings and where they came from. Raises `config.load.ConfigurationError`."""
+        import os
+
+        from config.load import load
+
+        return load(os.environ, self.config)
+
+    def settings(self) -> Settings:
+        """Settings; grounding numbers that fell back to their default are named on standard error."""
+        loaded = self.load()
+        for number in loaded.fallen_back:
+            click.echo(
+                f"agent-runtime: {number.variable}={number.value!r} is no positive integer; using {number.default}",
+                err=True,
+            )
+        return loaded.settings
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run *work* to its end; SIGTERM and SIGHUP cancel it, so that it cleans up. Raises `Terminated` then."""
+    return asyncio.run(_until_told(work))
+
+
+async def _until_told(work: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.current_task()
+    assert task is not None
+    told = False
+
+    def end() -> None:
+        nonlocal told
+        told = True
+        task.cancel()
+
+    if threading.current_thread() is threading.main_thread():
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, end)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if told:
+            raise Terminated from None
+        raise
+
+
+def workspace_option(function: F) -> F:
+    """``--workspace``; None is the default workspace."""
+    return click.option(
+        "-w", "--workspace", metavar="W", help="The workspace; default: AGENT_RUNTIME_DEFAULT_WORKSPACE, else sample."
+    )(function)
+
+
+def json_option(function: F) -> F:
+    """``--json``, as ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def workspace_of(settings: Settings, workspace: str | None) -> str:
+    """*workspace*, or the one that commands work on where none is named."""
+    from runtime.workspaces import SAMPLE
+
+    return workspace or settings.default_workspace or SAMPLE

@@ -1,0 +1,250 @@
+"""The guided setup: questions, a try, and the configuration file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from pydantic import ValidationError
+
+from config.load import ENVIRONMENT_PREFIX
+from config.settings import Settings
+from runtime.cli import config_file
+from runtime.cli.invocation import Invocation
+from runtime.cli.output import line, milliseconds, note, status_line
+from runtime.cli.providers import (
+    BUNDLED,
+    COMPATIBLE,
+    LM_STUDIO_URL,
+    NAMES,
+    OLLAMA_URL,
+    PROVIDERS,
+    LocalServer,
+    Provider,
+    find_local_servers,
+    full_model_id,
+    telegram_name,
+)
+from runtime.cli.trial import Trial, attempt
+
+T = TypeVar("T")
+TELEGRAM_SECONDS = 10.0
+_ADDRESSES = {"ollama": OLLAMA_URL, "lmstudio": f"{LM_STUDIO_URL}/v1"}
+
+
+@dataclass(frozen=True)
+class Given:
+    """The command line's options."""
+
+    yes: bool
+    provider: str | None
+    model: str | None
+    api_base: str | None
+    api_key_env: str | None
+    telegram_token_env: str | None
+    no_test: bool
+    output: Path | None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A model that was chosen; None stands for "unset"."""
+
+    model: str | None
+    api_base: str | None = None
+    api_key: str | None = None
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        return {"llm_model": self.model, "llm_api_base": self.api_base, "llm_api_key": self.api_key}
+
+
+async def setup(invocation: Invocation, given: Given) -> int:
+    """Ask (or with ``yes`` do not), try and write. The exit code."""
+    path = given.output or config_file.target(invocation.config, os.environ)
+    old = await asyncio.to_thread(config_file.read, path)
+    if not given.yes:
+        line("Agent Runtime setup: a model, platforms, and a first try. Ctrl-C leaves everything as it was.\n")
+    choice = await _choose(given)
+    while True:
+        values = config_file.merged(old, choice.changes)
+        settings = _checked(values)
+        if given.no_test:
+            break
+        trial = await _try(settings)
+        if not trial.why:
+            break
+        if given.yes:
+            note("nothing was written; --no-test writes without trying")
+            return 1
+        if click.confirm("Write this configuration all the same?", default=False):
+            break
+        choice = await _ask(None)
+    values |= await _telegram(given, settings, old)
+    _checked(values)
+    backup = await asyncio.to_thread(
+        config_file.write, path, config_file.merged({}, values), datetime.now().astimezone()
+    )
+    _tell(path, backup, os.environ)
+    return 0
+
+
+async def _choose(given: Given) -> Choice:
+    if given.provider is None and not given.yes:
+        with status_line("looking for Ollama and LM Studio on this machine …"):
+            servers = await find_local_servers()
+        return await _ask(servers)
+    return _by_options(given)
+
+
+def _by_options(given: Given) -> Choice:
+    """The model that the options name. Raises `click.UsageError`."""
+    name = given.provider
+    if name is None:
+        if given.model is not None:
+            return Choice(given.model, given.api_base, _key_from(given.api_key_env))
+        raise click.UsageError("--yes needs --provider (bundled keeps the small local model)")
+    if name not in NAMES:
+        raise click.UsageError(f"no provider {name!r}; there are {', '.join(NAMES)}")
+    if name == BUNDLED:
+        return Choice(None)
+    if name == COMPATIBLE and given.api_base is None:
+        raise click.UsageError("--provider compatible needs --api-base, e.g. http://127.0.0.1:8000/v1")
+    provider = next((known for known in PROVIDERS if known.name == name), None)
+    model = given.model or (provider.suggestion if provider else None)
+    if model is None:
+        if given.yes:
+            raise click.UsageError(f"--provider {name} needs --model")
+        model = click.prompt("Model")
+    key = _key_from(given.api_key_env)
+    if key is None and provider is not None and not given.yes:
+        key = _ask_key(provider)
+    return Choice(full_model_id(name, model), given.api_base or _ADDRESSES.get(name), key)
+
+
+def _key_from(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    if not os.environ.get(variable):
+        raise click.UsageError(f"the environment variable {variable} is not set")
+    return os.environ[variable]
+
+
+async def _ask(servers: Sequence[LocalServer] | None) -> Choice:
+    """Let the person choose; local servers are looked for again where *servers* is None."""
+    found = await find_local_servers() if servers is None else servers
+    options: list[tuple[str, Callable[[], Choice]]] = []
+    for server in found:
+        options += [(f"{server.title}, on this machine: {model}", _local(server, model)) for model in server.models]
+        if not server.models:
+            line(f"{server.title} runs on this machine, but has no model yet.")
+    options += [(provider.title, _remote(provider)) for provider in PROVIDERS]
+    options.append(("another server that speaks OpenAI's protocol", _ask_compatible))
+    options.append(("the small model that came with the installation (no assistant)", lambda: Choice(None)))
+    if not found:
+        line("Neither Ollama nor LM Studio answers on this machine; a provider needs a key.")
+    line("Which model should answer?")
+    for number, (title, _) in enumerate(options, start=1):
+        line(f"  {number:2}  {title}")
+    number = click.prompt("Number", type=click.IntRange(1, len(options)), default=1)
+    return options[number - 1][1]()
+
+
+def _local(server: LocalServer, model: str) -> Callable[[], Choice]:
+    return lambda: Choice(server.model_id(model), server.api_base)
+
+
+def _remote(provider: Provider) -> Callable[[], Choice]:
+    def ask() -> Choice:
+        model = click.prompt(f"Model at {provider.title}", default=provider.suggestion)
+        return Choice(full_model_id(provider.name, model), None, _ask_key(provider))
+
+    return ask
+
+
+def _ask_key(provider: Provider) -> str | None:
+    """The key; None where it stays in the environment variable that the provider's clients read."""
+    if os.environ.get(provider.key_variable) and click.confirm(
+        f"Use the key in {provider.key_variable}, without writing it to the file?", default=True
+    ):
+        return None
+    return _ask_secret(f"Key for {provider.title} (not shown)")
+
+
+def _ask_compatible() -> Choice:
+    address = click.prompt("Address, e.g. http://127.0.0.1:8000/v1")
+    model = click.prompt("Model")
+    key = click.prompt("Key, if it needs one (not shown)", hide_input=True, default="", show_default=False)
+    return Choice(full_model_id(COMPATIBLE, model), address, key.strip() or None)
+
+
+def _ask_secret(prompt: str) -> str:
+    secret: str = click.prompt(prompt, hide_input=True)
+    return secret.strip()
+
+
+def _checked(values: Mapping[str, Any]) -> Settings:
+    """*values* as settings. Raises `config.load.ConfigurationError`."""
+    from config.load import ConfigurationError
+
+    try:
+        return Settings.model_validate(dict(values))
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors()]
+        raise ConfigurationError(problems) from None
+
+
+async def _try(settings: Settings) -> Trial:
+    shown = settings.llm_model or "the bundled model"
+    with status_line(f"asking {shown} for a first answer …"):
+        trial = await attempt(settings)
+    if trial.why:
+        note(f"No answer from {shown}: {trial.detail}")
+        note(f"→ {trial.advice}")
+    else:
+        line(f"{trial.model} answered in {milliseconds(trial.latency_ms)}: {trial.answer}")
+    return trial
+
+
+async def _telegram(given: Given, settings: Settings, old: Mapping[str, Any]) -> dict[str, Any]:
+    """The setting of a Telegram bot, if there is to be one."""
+    if given.telegram_token_env is not None:
+        token = _key_from(given.telegram_token_env)
+        assert token is not None
+        await _check_telegram(settings, token)
+        return {"telegram_bot_token": token}
+    known = "telegram_bot_token" in old
+    question = "Connect another Telegram bot than now?" if known else "Connect a Telegram bot?"
+    while not given.yes and click.confirm(question, default=False):
+        token = _ask_secret("Token from @BotFather (not shown)")
+        try:
+            await _check_telegram(settings, token)
+        except click.ClickException as error:
+            note(f"→ {error.message}")
+            question = "Try another token?"
+        else:
+            return {"telegram_bot_token": token}
+    return {}
+
+
+async def _check_telegram(settings: Settings, token: str) -> None:
+    try:
+        name = await telegram_name(settings.telegram_api_base, token, TELEGRAM_SECONDS)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    line(f"Telegram: this is @{name}. Who writes to it gets a code; `agent-runtime access approve CODE` lets them in.")
+
+
+def _tell(path: Path, backup: Path | None, environment: Mapping[str, str]) -> None:
+    line(f"\nwritten: {path}" + (f" (the old one is {backup})" if backup else ""))
+    for name in ("LLM_MODEL", "LLM_API_BASE", "LLM_API_KEY", "TELEGRAM_BOT_TOKEN"):
+        if environment.get(ENVIRONMENT_PREFIX + name):
+            note(f"{ENVIRONMENT_PREFIX}{name} is set in the environment and wins over the file")
+    line("Next: `agent-runtime chat` talks to it here, `agent-runtime serve` runs it for the platforms.")
+    line("A `serve` that runs now has to be started again.")
