@@ -114,6 +114,8 @@ class Settings(BaseModel):
     slack_api_base: WebUrl = "https://slack.com/api/"
     telegram_bot_token: SecretStr | None = None
     telegram_api_base: WebUrl = "https://api.telegram.org"
+    telegram_timeout_seconds: PositiveSeconds = 20.0
+    telegram_poll_seconds: Positive = 30
     telegram_webhook_secret: SecretStr | None = None
     discord_bot_token: SecretStr | None = None
     discord_api_base: WebUrl = "https://discord.com/api/v10"

@@ -129,6 +129,8 @@ async def open_runtime(
         await stack.enter_async_context(beside(events.run(store.client), "events"))
         await _first_start(runtime)
         await stack.enter_async_context(beside(runtime.knowledge.run("follow" in parts), "knowledge"))
+        for connector in runtime.connectors.values():  # after the worker: turns in hand are still delivered
+            stack.push_async_callback(connector.close)
         if "jobs" in parts:
             stack.push_async_callback(_last_copy, runtime.copy)
             await stack.enter_async_context(beside(runtime.copy.run(), "chat logs"))
@@ -136,8 +138,6 @@ async def open_runtime(
         if "worker" in parts:
             await stack.enter_async_context(beside(runtime.model.warm(), "model"))
             await stack.enter_async_context(beside(runtime.worker.run(), "worker"))
-        for connector in runtime.connectors.values():
-            stack.push_async_callback(connector.close)
         yield runtime
 
 
@@ -237,8 +237,8 @@ def _layer_timeout(settings: Settings) -> float:
 async def _first_start(runtime: Runtime) -> None:
     """Make the sample workspace, and read the directives of all workspaces from their files."""
     try:
-        await runtime.workspaces.create(SAMPLE)
-        await install_sample(runtime.settings.data_dir)
+        if await runtime.workspaces.exists(SAMPLE):  # it may have been deleted for good
+            await install_sample(runtime.settings.data_dir)
         await runtime.publisher.import_all()
     except StoreUnavailable as error:
         _log.warning("store.degraded", store="redis", why=str(error))

@@ -98,7 +98,7 @@ def _not_for_us(message: InboundMessage) -> str:
         return "bot"
     if not message.addressed:
         return "not_addressed"
-    if not message.text.strip() and not message.attachments:
+    if not message.text.strip() and not message.attachments and message.quote is None:
         return "empty"
     return ""
 

@@ -17,7 +17,12 @@ def _telegram(settings: Settings) -> Connector | None:
         return None
     from connectors.telegram.connector import TelegramConnector
 
-    return TelegramConnector(settings.telegram_bot_token, settings.telegram_api_base)
+    return TelegramConnector(
+        settings.telegram_bot_token,
+        settings.telegram_api_base,
+        timeout_seconds=settings.telegram_timeout_seconds,
+        poll_seconds=settings.telegram_poll_seconds,
+    )
 
 
 _PLATFORMS: tuple[Callable[[Settings], Connector | None], ...] = (_telegram,)

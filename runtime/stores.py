@@ -144,6 +144,21 @@ class _Bounded(AbstractConnection):
                 self.socket_connect_timeout,
             )
 
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """redis-py bounds a write by ``asyncio.wait_for``, which before Python 3.12 loses a cancellation that
+        comes in the moment in which the write ends: a loop around it would never end. A time-out block does not.
+        """
+        if not self.is_connected:
+            await self.connect_check_health(check_health=False)
+        usual, self.socket_timeout = self.socket_timeout, None
+        try:
+            async with asyncio.timeout(usual):
+                await super().send_packed_command(command, check_health)
+        except TimeoutError as error:
+            raise errors.TimeoutError("Timeout writing to socket") from error
+        finally:
+            self.socket_timeout = usual
+
     def pack_command(self, *args: Any) -> list[bytes]:
         self._waits = blocking_seconds(args)
         return super().pack_command(*args)

@@ -192,9 +192,10 @@ class Turns:
 
         *history* stands in for the stored conversation where it is given.
         """
+        window = await self._model.window_tokens()  # the first time it may wait for LiteLLM's import
         started = time.perf_counter()
         choice = choose(question.text)
-        budgets = Budgets.from_settings(self._settings, await self._model.window_tokens())
+        budgets = Budgets.from_settings(self._settings, window)
         async with asyncio.TaskGroup() as parts:
             identity = parts.create_task(self._identity(question.key.scope, question.role))
             grounds = parts.create_task(

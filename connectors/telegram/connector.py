@@ -253,9 +253,7 @@ class TelegramConnector:
         self._is(State.CONNECTED)
 
     def _is(self, state: State, why: str = "") -> None:
-        if self._health != (now := Health(state, why)):
-            self._health = now
-            log.info("connector.state", connector=self.name, state=state.value, why=why)
+        self._health = Health(state, why)
 
     # Calling
 

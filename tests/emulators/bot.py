@@ -1,0 +1,123 @@
+"""A whole bot in this process: real embedded Redis and Qdrant, real HTTP face, an emulated model provider."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+from starlette.applications import Starlette
+
+from config.settings import Settings
+from connectors.connector import Connector
+from connectors.message import Scope
+from runtime import events
+from runtime.bootstrap import Runtime, open_runtime
+from runtime.embedded.child import beside
+from runtime.event_stream import EventStream
+from runtime.redaction import Redaction
+from tests.emulators.openai import FakeOpenAI
+
+DOCUMENTS = {
+    "pricing.md": "# Pricing policy\n\n## Plans\n\nThe harbour plan costs 12 euros a month. The ocean plan costs 40.\n",
+    "refunds.md": "# Refund policy\n\n## Windows\n\nA refund can be asked for within 30 days of delivery.\n",
+    "oncall.md": "# On-call runbook\n\n## Paging\n\nPage the duty captain at once when the lighthouse alarm rings.\n",
+}
+
+
+@dataclass
+class Bot:
+    """People talk to it with `say`; ``model.requests`` are what the provider was sent."""
+
+    runtime: Runtime
+    model: FakeOpenAI
+    http: httpx.AsyncClient
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    async def say(self, text: str, *, context: str = "default", workspace: str = "acme", **more: Any) -> dict[str, Any]:
+        """What the bot answers over HTTP: the contract's object."""
+        response = await self.post(text, context=context, workspace=workspace, **more)
+        assert response.status_code == 200, response.text
+        answer: dict[str, Any] = response.json()
+        return answer
+
+    async def post(
+        self, text: str, *, context: str = "default", workspace: str = "acme", headers: Any = None, **more: Any
+    ) -> httpx.Response:
+        body = {"text": text, "context": context, "author": {"id": "u1", "name": "Lena"}, **more}
+        return await self.http.post(f"/v1/workspaces/{workspace}/messages", json=body, headers=headers)
+
+    async def settle(self) -> None:
+        """Wait until what follows replies is done: summaries, recall, chat logs."""
+        async with asyncio.timeout(20):
+            while await self.runtime.mailbox.ready():
+                await asyncio.sleep(0.01)
+            await self.runtime.jobs.idle()
+            await self.runtime.copy.flush()
+
+    async def write_documents(self, workspace: str, documents: dict[str, str]) -> None:
+        """Put *documents* into the workspace, findable when this returns."""
+        await self.runtime.workspaces.create(workspace)
+        folder = self.runtime.settings.data_dir / "workspaces" / workspace / "docs"
+        for name, text in documents.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+        await self.runtime.knowledge.sync(Scope(workspace))
+
+    def told(self, event: str) -> list[dict[str, Any]]:
+        """The events of that name so far."""
+        return [one for one in self.events if one["event"] == event]
+
+    @property
+    def grounding(self) -> dict[str, Any]:
+        """The newest ``grounding.assembled``."""
+        return self.told("grounding.assembled")[-1]
+
+    @property
+    def replies_asked(self) -> list[dict[str, Any]]:
+        """The model requests that were for replies, without those for summaries."""
+        return [body for body in self.model.requests if "You keep one short document" not in json.dumps(body)]
+
+    @property
+    def sent(self) -> dict[str, str]:
+        """The messages of the newest reply request by role."""
+        return {message["role"]: message["content"] for message in self.replies_asked[-1]["messages"]}
+
+    @property
+    def chat_logs(self) -> Path:
+        return self.runtime.settings.data_dir / "workspaces"
+
+
+@asynccontextmanager
+async def running_bot(
+    settings: Settings, model: FakeOpenAI, platforms: Sequence[Connector] = (), documents: dict[str, str] | None = None
+) -> AsyncIterator[Bot]:
+    """A bot with a workspace ``acme`` that holds *documents*, answering as long as the block lasts."""
+    seen: list[dict[str, Any]] = []
+    stream = EventStream()
+
+    def keep(event: dict[str, Any]) -> None:
+        seen.append(json.loads(events.json_line(event)))
+        stream.put(event)
+
+    events.configure(Redaction.of(settings), keep=keep, silent=True)
+    async with (
+        open_runtime(settings, stream, platforms=platforms) as runtime,
+        beside(runtime.supervisor.run(runtime.accept), "connectors"),
+        httpx.AsyncClient(
+            transport=httpx.ASGITransport(Starlette(routes=list(runtime.http.routes()))),
+            base_url="http://localhost",
+            headers={"Authorization": f"Bearer {runtime.admin_token}"},
+            timeout=60,
+        ) as http,
+    ):
+        async with asyncio.timeout(30):
+            await runtime.knowledge.opened()
+        bot = Bot(runtime, model, http, seen)
+        await bot.write_documents("acme", DOCUMENTS if documents is None else documents)
+        yield bot
