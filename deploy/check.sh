@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Everything that has to hold before a change lands. Called by `./agent-runtime test`, which sets up first.
+# Arguments go to pytest, e.g. `./agent-runtime test -k strategy`.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+step() { printf '\n== %s\n' "$*"; }
+
+step format && ruff format --check .
+step lint && ruff check .
+step types && mypy
+step architecture && lint-imports --no-logo 2>/dev/null || lint-imports
+step tests && exec pytest "$@"
