@@ -53,6 +53,11 @@ STALL_FRACTION = 0.5
 CLOSE_SECONDS = 2.0
 
 
+LOCAL_MAX_OUTPUT_TOKENS = 256
+LOCAL_SAMPLING: Mapping[str, Any] = {"temperature": 0.2, "extra_body": {"repeat_penalty": 1.1}}
+"""For the bundled model only. Without them it repeats one sentence until its output ends."""
+
+
 @dataclass(frozen=True)
 class ToolCall:
     """A tool that the model wants called; ``arguments`` is its JSON text as the model wrote it, unchecked."""
@@ -248,7 +253,12 @@ class Model:
             endpoint = await self._local.endpoint()
         except ChildFailed as error:
             raise ModelUnavailable(str(error), why="unreachable", model=shown_as, retryable=error.retryable) from error
-        options = {"api_base": endpoint.base_url, "api_key": endpoint.api_key}
+        options = {
+            "api_base": endpoint.base_url,
+            "api_key": endpoint.api_key,
+            "max_tokens": min(self._settings.llm_max_output_tokens, LOCAL_MAX_OUTPUT_TOKENS),
+            **LOCAL_SAMPLING,
+        }
         return _Target(shown_as, f"openai/{endpoint.model}", options, local=True)
 
     async def _attempts(self, call: _Call, target: _Target, purpose: str) -> Completion:
