@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runtime.cli.output import dollars, line, milliseconds, table
+from runtime.cli.output import count, dollars, line, milliseconds, table
 
 STRATEGIES = {
     "none": "no retrieval",
@@ -41,7 +41,7 @@ def show_blocks(blocks: Sequence[Row], tokens_total: int) -> None:
             [
                 block["name"],
                 block["tokens"],
-                "–" if block["budget"] is None else block["budget"],
+                block["budget"] if block["used"] and block["budget"] is not None else "–",
                 "yes" if block["used"] else "no",
                 block["why"] or "",
             ]
@@ -49,7 +49,7 @@ def show_blocks(blocks: Sequence[Row], tokens_total: int) -> None:
         ],
         right=["tokens", "budget"],
     )
-    line(f"{tokens_total} tokens in all")
+    line(f"{count(tokens_total, 'token')} in all, the identity not counted")
 
 
 def show_degraded(degraded: Sequence[Row]) -> None:

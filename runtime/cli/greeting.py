@@ -10,9 +10,9 @@ from runtime.embedded.model_server import MODEL_NAME
 from runtime.workspaces import SAMPLE
 
 EXAMPLES = (
-    "How much is the Harbour plan?",
-    "Who has to approve a refund of 3000 euros?",
-    "What counts as an S1 incident?",
+    "What is our password policy?",
+    "Which document says who approves a refund of 3000 euros?",
+    "How quickly must the on-call engineer acknowledge a page?",
 )
 """Questions that the sample workspace's documents answer."""
 

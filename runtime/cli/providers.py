@@ -10,6 +10,7 @@ import httpx
 OLLAMA_URL = "http://127.0.0.1:11434"
 LM_STUDIO_URL = "http://127.0.0.1:1234"
 LOOK_SECONDS = 1.5
+TELEGRAM_SECONDS = 10.0
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pydantic import ValidationError
 from config.load import ENVIRONMENT_PREFIX
 from config.settings import Settings
 from runtime.cli import config_file
-from runtime.cli.invocation import Invocation
+from runtime.cli.invocation import Invocation, run
 from runtime.cli.output import line, milliseconds, note, status_line
 from runtime.cli.providers import (
     BUNDLED,
@@ -25,6 +24,7 @@ from runtime.cli.providers import (
     NAMES,
     OLLAMA_URL,
     PROVIDERS,
+    TELEGRAM_SECONDS,
     LocalServer,
     Provider,
     find_local_servers,
@@ -34,7 +34,6 @@ from runtime.cli.providers import (
 from runtime.cli.trial import Trial, attempt
 
 T = TypeVar("T")
-TELEGRAM_SECONDS = 10.0
 _ADDRESSES = {"ollama": OLLAMA_URL, "lmstudio": f"{LM_STUDIO_URL}/v1"}
 
 
@@ -65,19 +64,19 @@ class Choice:
         return {"llm_model": self.model, "llm_api_base": self.api_base, "llm_api_key": self.api_key}
 
 
-async def setup(invocation: Invocation, given: Given) -> int:
+def setup(invocation: Invocation, given: Given) -> int:
     """Ask (or with ``yes`` do not), try and write. The exit code."""
     path = given.output or config_file.target(invocation.config, os.environ)
-    old = await asyncio.to_thread(config_file.read, path)
+    old = config_file.read(path)
     if not given.yes:
         line("Agent Runtime setup: a model, platforms, and a first try. Ctrl-C leaves everything as it was.\n")
-    choice = await _choose(given)
+    choice = _choose(given)
     while True:
         values = config_file.merged(old, choice.changes)
         settings = _checked(values)
         if given.no_test:
             break
-        trial = await _try(settings)
+        trial = _try(settings)
         if not trial.why:
             break
         if given.yes:
@@ -85,21 +84,19 @@ async def setup(invocation: Invocation, given: Given) -> int:
             return 1
         if click.confirm("Write this configuration all the same?", default=False):
             break
-        choice = await _ask(None)
-    values |= await _telegram(given, settings, old)
+        choice = _ask(None)
+    values |= _telegram(given, settings, old)
     _checked(values)
-    backup = await asyncio.to_thread(
-        config_file.write, path, config_file.merged({}, values), datetime.now().astimezone()
-    )
+    backup = asyncio.to_thread(config_file.write, path, config_file.merged({}, values), datetime.now().astimezone())
     _tell(path, backup, os.environ)
     return 0
 
 
-async def _choose(given: Given) -> Choice:
+def _choose(given: Given) -> Choice:
     if given.provider is None and not given.yes:
         with status_line("looking for Ollama and LM Studio on this machine …"):
-            servers = await find_local_servers()
-        return await _ask(servers)
+            servers = run(find_local_servers())
+        return _ask(servers)
     return _by_options(given)
 
 
@@ -136,9 +133,9 @@ def _key_from(variable: str | None) -> str | None:
     return os.environ[variable]
 
 
-async def _ask(servers: Sequence[LocalServer] | None) -> Choice:
+def _ask(servers: Sequence[LocalServer] | None) -> Choice:
     """Let the person choose; local servers are looked for again where *servers* is None."""
-    found = await find_local_servers() if servers is None else servers
+    found = run(find_local_servers()) if servers is None else servers
     options: list[tuple[str, Callable[[], Choice]]] = []
     for server in found:
         options += [(f"{server.title}, on this machine: {model}", _local(server, model)) for model in server.models]
@@ -200,10 +197,10 @@ def _checked(values: Mapping[str, Any]) -> Settings:
         raise ConfigurationError(problems) from None
 
 
-async def _try(settings: Settings) -> Trial:
+def _try(settings: Settings) -> Trial:
     shown = settings.llm_model or "the bundled model"
     with status_line(f"asking {shown} for a first answer …"):
-        trial = await attempt(settings)
+        trial = run(attempt(settings))
     if trial.why:
         note(f"No answer from {shown}: {trial.detail}")
         note(f"→ {trial.advice}")
@@ -212,19 +209,19 @@ async def _try(settings: Settings) -> Trial:
     return trial
 
 
-async def _telegram(given: Given, settings: Settings, old: Mapping[str, Any]) -> dict[str, Any]:
+def _telegram(given: Given, settings: Settings, old: Mapping[str, Any]) -> dict[str, Any]:
     """The setting of a Telegram bot, if there is to be one."""
     if given.telegram_token_env is not None:
         token = _key_from(given.telegram_token_env)
         assert token is not None
-        await _check_telegram(settings, token)
+        _check_telegram(settings, token)
         return {"telegram_bot_token": token}
     known = "telegram_bot_token" in old
     question = "Connect another Telegram bot than now?" if known else "Connect a Telegram bot?"
     while not given.yes and click.confirm(question, default=False):
         token = _ask_secret("Token from @BotFather (not shown)")
         try:
-            await _check_telegram(settings, token)
+            _check_telegram(settings, token)
         except click.ClickException as error:
             note(f"→ {error.message}")
             question = "Try another token?"
@@ -233,9 +230,9 @@ async def _telegram(given: Given, settings: Settings, old: Mapping[str, Any]) ->
     return {}
 
 
-async def _check_telegram(settings: Settings, token: str) -> None:
+def _check_telegram(settings: Settings, token: str) -> None:
     try:
-        name = await telegram_name(settings.telegram_api_base, token, TELEGRAM_SECONDS)
+        name = run(telegram_name(settings.telegram_api_base, token, TELEGRAM_SECONDS))
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     line(f"Telegram: this is @{name}. Who writes to it gets a code; `agent-runtime access approve CODE` lets them in.")

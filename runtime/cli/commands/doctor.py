@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import click
@@ -9,9 +10,10 @@ import click
 from config.load import ConfigurationError
 from config.settings import Settings
 from connectors.message import AgentRuntimeError
-from runtime.cli.client import connect
-from runtime.cli.invocation import Invocation, json_option, run
+from runtime.cli.client import ApiError, Client, connect, segment
+from runtime.cli.invocation import Invocation, json_option, run, workspace_of
 from runtime.cli.output import line, print_json, status_line
+from runtime.cli.providers import TELEGRAM_SECONDS, telegram_name
 
 Check = dict[str, Any]
 
@@ -63,12 +65,40 @@ def _checks(invocation: Invocation) -> list[Check]:
 async def _ask(settings: Settings) -> list[Check]:
     try:
         async with connect(settings) as client:
-            how = "opened by this command; no serve or chat runs" if client.runtime else "a serve or chat answers"
-            checks: list[Check] = (await client.get("/v1/doctor"))["checks"]
+            if client.runtime is None:
+                return [_check("runtime", ok=True, detail="a serve or chat answers"), *await _checks_of(client)]
+            await _opened(client, settings)
+            opened = _check("runtime", ok=True, detail="opened by this command; no serve or chat runs")
+            # No connector runs in this process: whether they could is asked here.
+            checks = [check for check in await _checks_of(client) if not check["name"].startswith("connector ")]
+            return [opened, *checks, *await _telegram(settings)]
     except (AgentRuntimeError, OSError) as error:
         advice = "do what the line above says; then run `agent-runtime doctor` again"
         return [_check("runtime", ok=False, detail=str(error) or type(error).__name__, advice=advice)]
-    return [_check("runtime", ok=True, detail=how), *checks]
+
+
+async def _checks_of(client: Client) -> list[Check]:
+    checks: list[Check] = (await client.get("/v1/doctor"))["checks"]
+    return checks
+
+
+async def _opened(client: Client, settings: Settings) -> None:
+    """Give the search index, which is opened in the background, the time to open; a failure shows in its check."""
+    with contextlib.suppress(ApiError):
+        await client.get(f"/v1/workspaces/{segment(workspace_of(settings, None))}/index")
+
+
+async def _telegram(settings: Settings) -> list[Check]:
+    """Whether the bot's token is good, where there is one."""
+    if settings.telegram_bot_token is None:
+        return []
+    try:
+        token = settings.telegram_bot_token.get_secret_value()
+        name = await telegram_name(settings.telegram_api_base, token, TELEGRAM_SECONDS)
+    except ValueError as error:
+        advice = "correct AGENT_RUNTIME_TELEGRAM_BOT_TOKEN, or run `agent-runtime setup`"
+        return [_check("connector telegram", ok=False, detail=str(error), advice=advice)]
+    return [_check("connector telegram", ok=True, detail=f"this is @{name}; `agent-runtime serve` connects it")]
 
 
 def _check(name: str, *, ok: bool, detail: str, advice: str = "") -> Check:

@@ -16,6 +16,7 @@ from runtime.cli.output import StatusLine, count, line, print_json, status_line,
 
 if TYPE_CHECKING:
     from grounding.documents.embedding import Embedder
+    from grounding.documents.evaluate import QuestionSet
     from grounding.documents.index import PassageIndex
     from grounding.documents.metrics import Scores
 
@@ -35,16 +36,15 @@ def retrieval(invocation: Invocation, path: Path, as_json: bool) -> None:
     PATH is a BEIR folder (corpus.jsonl, queries.jsonl, qrels/test.tsv), or a file of questions
     ({"question", "expected"}, one a line) with a folder docs/ beside it.
     """
-    run(_retrieval(invocation, path, as_json))
-
-
-async def _retrieval(invocation: Invocation, path: Path, as_json: bool) -> None:
     from grounding.documents.evaluate import load
 
     settings = invocation.settings()
-    with status_line("reading the set …") as status:
-        questions = await asyncio.to_thread(load, path)
-        scores = await _score(settings, questions, status)
+    with (
+        status_line("reading the set …") as status,
+        tempfile.TemporaryDirectory(prefix="agent-runtime-eval-", ignore_cleanup_errors=True) as folder,
+    ):
+        questions = load(path)
+        scores = run(_score(settings, questions, Path(folder), status))
     if as_json:
         arms = {arm: asdict(figures) for arm, figures in scores.items()}
         print_json({"documents": len(questions.documents), "questions": len(questions.questions), "arms": arms})
@@ -54,30 +54,24 @@ async def _retrieval(invocation: Invocation, path: Path, as_json: bool) -> None:
     table(headers, [[arm, *_figures(figures)] for arm, figures in scores.items()], right=headers[1:])
 
 
-async def _score(settings: Settings, questions: object, status: StatusLine) -> dict[str, Scores]:
-    from grounding.documents.evaluate import QuestionSet, evaluate
+async def _score(settings: Settings, questions: QuestionSet, folder: Path, status: StatusLine) -> dict[str, Scores]:
+    from grounding.documents.evaluate import evaluate
     from grounding.tokens import load_tokens
 
-    assert isinstance(questions, QuestionSet)
     status.show("loading the embedding model …")
     embedder = await _embedder(settings)
     tokens = await asyncio.to_thread(load_tokens)
-    with tempfile.TemporaryDirectory(prefix="agent-runtime-eval-", ignore_cleanup_errors=True) as folder:
 
-        def open_index() -> PassageIndex:
-            from grounding.documents.qdrant_embedded import EmbeddedIndex
+    def open_index() -> PassageIndex:
+        from grounding.documents.qdrant_embedded import EmbeddedIndex
 
-            return EmbeddedIndex(
-                Path(folder), embedder.name, embedder.dimensions, timeout_seconds=settings.qdrant_timeout_seconds
-            )
+        seconds = settings.qdrant_timeout_seconds
+        return EmbeddedIndex(folder, embedder.name, embedder.dimensions, timeout_seconds=seconds)
 
-        return await evaluate(
-            questions,
-            embedder,
-            tokens.count,
-            open_index,
-            progress=lambda done, total: status.show(f"indexing {done}/{total} documents …"),
-        )
+    def show(done: int, total: int) -> None:
+        status.show(f"indexing {done}/{total} documents …")
+
+    return await evaluate(questions, embedder, tokens.count, open_index, progress=show)
 
 
 async def _embedder(settings: Settings) -> Embedder:

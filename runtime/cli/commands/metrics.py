@@ -12,6 +12,7 @@ from runtime.cli.invocation import Invocation, json_option, run
 from runtime.cli.output import line
 
 _OWN_PLACE = ("event", "level", "timestamp", "workspace_id", "context_id", "connector", "turn_id")
+_DIGEST_CHARACTERS = 12
 _COLOURS = {"warning": "yellow", "error": "red", "critical": "red"}
 
 
@@ -62,7 +63,7 @@ def readable(event: dict[str, Any]) -> str:
     """*event* on one line: time, name, place, then its own fields. Pure."""
     place = "/".join(str(event[name]) for name in ("workspace_id", "context_id") if event.get(name))
     fields = " ".join(
-        f"{name}={_value(value)}"
+        f"{name}={_value(value[:_DIGEST_CHARACTERS] if name.endswith('_digest') else value)}"
         for name, value in event.items()
         if name not in _OWN_PLACE and value not in (None, "", [], False)
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from runtime.cli.invocation import Invocation, run
+from runtime.cli.invocation import Invocation
 
 
 @click.command()
@@ -42,4 +42,4 @@ def command(
     from runtime.cli.setup import Given, setup
 
     given = Given(yes, provider, model, api_base, api_key_env, telegram_token_env, no_test, output)
-    return run(setup(invocation, given))
+    return setup(invocation, given)
