@@ -87,7 +87,7 @@ def setup(invocation: Invocation, given: Given) -> int:
         choice = _ask(None)
     values |= _telegram(given, settings, old)
     _checked(values)
-    backup = asyncio.to_thread(config_file.write, path, config_file.merged({}, values), datetime.now().astimezone())
+    backup = config_file.write(path, config_file.merged({}, values), datetime.now().astimezone())
     _tell(path, backup, os.environ)
     return 0
 

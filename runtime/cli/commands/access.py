@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from config.settings import Settings
 from runtime.cli.client import connect
 from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
 from runtime.cli.output import line, print_json, table
@@ -24,11 +25,11 @@ def command() -> None:
 @click.pass_obj
 def list_(invocation: Invocation, workspace: str | None, as_json: bool) -> None:
     """Show who may talk to the bot, who waits for approval, and which tokens there are."""
-    run(_list(invocation, workspace, as_json))
+    run(_list(invocation.settings(), workspace, as_json))
 
 
-async def _list(invocation: Invocation, workspace: str | None, as_json: bool) -> None:
-    async with connect(invocation.settings()) as client:
+async def _list(settings: Settings, workspace: str | None, as_json: bool) -> None:
+    async with connect(settings) as client:
         found = await client.get("/v1/access", workspace=workspace)
     if as_json:
         print_json(found)
@@ -61,7 +62,7 @@ async def _list(invocation: Invocation, workspace: str | None, as_json: bool) ->
 @click.pass_obj
 def approve(invocation: Invocation, code: str, as_json: bool) -> None:
     """Let in the person who was given CODE."""
-    answer = run(_act(invocation, {"action": "approve", "code": code}, as_json))
+    answer = run(_act(invocation.settings(), {"action": "approve", "code": code}, as_json))
     if not as_json:
         line(f"{_who(answer)} may talk to the bot in workspace {answer.get('workspace', '')} now")
 
@@ -72,7 +73,7 @@ def approve(invocation: Invocation, code: str, as_json: bool) -> None:
 @click.pass_obj
 def deny(invocation: Invocation, code: str, as_json: bool) -> None:
     """Make CODE worthless."""
-    answer = run(_act(invocation, {"action": "deny", "code": code}, as_json))
+    answer = run(_act(invocation.settings(), {"action": "deny", "code": code}, as_json))
     if not as_json:
         line(f"{_who(answer)} was not let in")
 
@@ -87,7 +88,7 @@ def role(invocation: Invocation, user: str, role: str, workspace: str | None, as
     """Give USER (connector:user_id, e.g. telegram:1234) a ROLE in a workspace; `none` takes it away."""
     name = workspace_of(invocation.settings(), workspace)
     body = {"action": "role", "user": user, "role": None if role == "none" else role, "workspace": name}
-    run(_act(invocation, body, as_json))
+    run(_act(invocation.settings(), body, as_json))
     if not as_json:
         line(f"{user} has no role in workspace {name} any more" if role == "none" else f"{user}: {role} in {name}")
 
@@ -100,7 +101,7 @@ def role(invocation: Invocation, user: str, role: str, workspace: str | None, as
 def token(invocation: Invocation, workspace: str | None, role: str, as_json: bool) -> None:
     """Make a token for programs, good for one workspace and role. It is shown this once."""
     name = workspace_of(invocation.settings(), workspace)
-    answer = run(_act(invocation, {"action": "token", "workspace": name, "role": role}, as_json))
+    answer = run(_act(invocation.settings(), {"action": "token", "workspace": name, "role": role}, as_json))
     if not as_json:
         click.echo(answer["token"])
 
@@ -111,13 +112,13 @@ def token(invocation: Invocation, workspace: str | None, role: str, as_json: boo
 @click.pass_obj
 def revoke(invocation: Invocation, token_id: str, as_json: bool) -> None:
     """Make the token TOKEN_ID (see `access list`) worthless."""
-    run(_act(invocation, {"action": "revoke", "token_id": token_id}, as_json))
+    run(_act(invocation.settings(), {"action": "revoke", "token_id": token_id}, as_json))
     if not as_json:
         line(f"token {token_id} is revoked")
 
 
-async def _act(invocation: Invocation, body: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    async with connect(invocation.settings()) as client:
+async def _act(settings: Settings, body: dict[str, Any], as_json: bool) -> dict[str, Any]:
+    async with connect(settings) as client:
         answer = await client.post("/v1/access", body)
     if as_json:
         print_json(answer)

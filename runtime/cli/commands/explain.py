@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from config.settings import Settings
 from runtime.cli.client import connect
 from runtime.cli.explaining import (
     show_blocks,
@@ -28,12 +29,12 @@ from runtime.cli.turns import LAST, find_turn, turn_path
 @click.pass_obj
 def command(invocation: Invocation, turn: str, workspace: str | None, prompt: bool, as_json: bool) -> None:
     """Show what went into TURN (its id, or `last`, the default) and why."""
-    run(_explain(invocation, turn, workspace, prompt=prompt, as_json=as_json))
+    run(_explain(invocation.settings(), turn, workspace, prompt=prompt, as_json=as_json))
 
 
-async def _explain(invocation: Invocation, turn: str, workspace: str | None, *, prompt: bool, as_json: bool) -> None:
+async def _explain(settings: Settings, turn: str, workspace: str | None, *, prompt: bool, as_json: bool) -> None:
     with status_line("opening the stores …"):
-        async with connect(invocation.settings()) as client:
+        async with connect(settings) as client:
             name, turn_id = await find_turn(client, turn, workspace)
             manifest = await client.get(turn_path(name, turn_id), prompt=True if prompt else None)
     if as_json:

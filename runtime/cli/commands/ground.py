@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from config.settings import Settings
 from runtime.cli.client import connect, segment
 from runtime.cli.explaining import show_blocks, show_degraded, show_messages, show_strategy
 from runtime.cli.indexing import ensure_indexed
@@ -37,11 +38,10 @@ def command(
     body: dict[str, Any] = {"text": text}
     if connector is not None:
         body |= {"connector": connector, "external_id": external_id}
-    run(_ground(invocation, body, workspace, as_json))
+    run(_ground(invocation.settings(), body, workspace, as_json))
 
 
-async def _ground(invocation: Invocation, body: dict[str, Any], workspace: str | None, as_json: bool) -> None:
-    settings = invocation.settings()
+async def _ground(settings: Settings, body: dict[str, Any], workspace: str | None, as_json: bool) -> None:
     name = workspace_of(settings, workspace)
     with status_line("opening the stores …") as status:
         async with connect(settings) as client:

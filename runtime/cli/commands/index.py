@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from config.settings import Settings
 from connectors.message import AgentRuntimeError
 from grounding.documents.library import is_document_path
 from runtime.cli.client import Client, connect
@@ -43,11 +44,11 @@ def command(
     PATHs are documents or folders under the workspace's docs/. A PATH elsewhere on this machine is copied into
     the workspace first: a file under its name, a folder under the folder's name.
     """
-    run(_index(invocation, paths, workspace, fresh=fresh, watch=watch, as_json=as_json))
+    run(_index(invocation.settings(), paths, workspace, fresh=fresh, watch=watch, as_json=as_json))
 
 
 async def _index(
-    invocation: Invocation,
+    settings: Settings,
     paths: Sequence[str],
     workspace: str | None,
     *,
@@ -55,7 +56,6 @@ async def _index(
     watch: bool,
     as_json: bool,
 ) -> None:
-    settings = invocation.settings()
     name = workspace_of(settings, workspace)
     docs = settings.data_dir / "workspaces" / name / "docs"
     wanted = await asyncio.to_thread(sort_out, paths, docs)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from config.settings import Settings
 from runtime.cli.client import connect
 from runtime.cli.invocation import Invocation, json_option, run
 from runtime.cli.output import line
@@ -42,11 +43,11 @@ def tail(
 ) -> None:
     """Print the last events, oldest first, one a line."""
     wanted = {"workspace": workspace, "strategy": strategy, "event": event, "limit": limit, "follow": follow}
-    run(_tail(invocation, wanted, as_json))
+    run(_tail(invocation.settings(), wanted, as_json))
 
 
-async def _tail(invocation: Invocation, wanted: dict[str, Any], as_json: bool) -> None:
-    async with connect(invocation.settings()) as client:
+async def _tail(settings: Settings, wanted: dict[str, Any], as_json: bool) -> None:
+    async with connect(settings) as client:
         async for _, event in client.events("GET", "/v1/events", **wanted):
             if as_json:
                 click.echo(json.dumps(event))

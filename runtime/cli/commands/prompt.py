@@ -72,11 +72,10 @@ def command() -> None:
 @click.pass_obj
 def list_(invocation: Invocation, workspace: str | None, as_json: bool) -> None:
     """Show which directives there are."""
-    run(_list(invocation, workspace, as_json))
+    run(_list(invocation.settings(), workspace, as_json))
 
 
-async def _list(invocation: Invocation, workspace: str | None, as_json: bool) -> None:
-    settings = invocation.settings()
+async def _list(settings: Settings, workspace: str | None, as_json: bool) -> None:
     async with connect(settings) as client:
         found = await client.get(f"/v1/workspaces/{segment(workspace_of(settings, workspace))}/prompts")
     if as_json:
@@ -107,11 +106,10 @@ async def _list(invocation: Invocation, workspace: str | None, as_json: bool) ->
 @click.pass_obj
 def show(invocation: Invocation, /, as_json: bool, version: int | None, **slot: Any) -> None:
     """Print a directive's text."""
-    run(_show(invocation, Slot.of(**slot), version, as_json))
+    run(_show(invocation.settings(), Slot.of(**slot), version, as_json))
 
 
-async def _show(invocation: Invocation, slot: Slot, version: int | None, as_json: bool) -> None:
-    settings = invocation.settings()
+async def _show(settings: Settings, slot: Slot, version: int | None, as_json: bool) -> None:
     async with connect(settings) as client:
         found = await client.get(slot.path(settings), context=slot.context, version=version)
     if as_json:
@@ -143,7 +141,7 @@ def set_(
         raise click.UsageError("give the text, or --file")
     if text is None:
         text = _read(file)
-    run(_set(invocation, Slot.of(**slot), text, expected_version, as_json))
+    run(_set(invocation.settings(), Slot.of(**slot), text, expected_version, as_json))
 
 
 def _read(file: Path | None) -> str:
@@ -153,8 +151,7 @@ def _read(file: Path | None) -> str:
         raise click.UsageError(f"the text is not UTF-8: {error}") from error
 
 
-async def _set(invocation: Invocation, slot: Slot, text: str, expected: int | None, as_json: bool) -> None:
-    settings = invocation.settings()
+async def _set(settings: Settings, slot: Slot, text: str, expected: int | None, as_json: bool) -> None:
     async with connect(settings) as client:
         published = await _publish(client, settings, slot, text, expected)
     _tell(slot, published, as_json)
@@ -183,11 +180,10 @@ def edit(invocation: Invocation, /, as_json: bool, **slot: Any) -> None:
 
     Where somebody else published meanwhile nothing is overwritten: the text is kept in a file.
     """
-    run(_edit(invocation, Slot.of(**slot), as_json))
+    run(_edit(invocation.settings(), Slot.of(**slot), as_json))
 
 
-async def _edit(invocation: Invocation, slot: Slot, as_json: bool) -> None:
-    settings = invocation.settings()
+async def _edit(settings: Settings, slot: Slot, as_json: bool) -> None:
     text, version = "", 0
     async with connect(settings) as client:
         try:
@@ -221,11 +217,10 @@ async def _edit(invocation: Invocation, slot: Slot, as_json: bool) -> None:
 @click.pass_obj
 def history(invocation: Invocation, /, as_json: bool, **slot: Any) -> None:
     """Show a directive's versions."""
-    run(_history(invocation, Slot.of(**slot), as_json))
+    run(_history(invocation.settings(), Slot.of(**slot), as_json))
 
 
-async def _history(invocation: Invocation, slot: Slot, as_json: bool) -> None:
-    settings = invocation.settings()
+async def _history(settings: Settings, slot: Slot, as_json: bool) -> None:
     async with connect(settings) as client:
         found = await client.get(slot.path(settings, "history"), context=slot.context)
     if as_json:
@@ -256,11 +251,10 @@ async def _history(invocation: Invocation, slot: Slot, as_json: bool) -> None:
 @click.pass_obj
 def diff(invocation: Invocation, /, a: int, b: int, as_json: bool, **slot: Any) -> None:
     """Compare versions A and B of a directive."""
-    run(_diff(invocation, Slot.of(**slot), a, b, as_json))
+    run(_diff(invocation.settings(), Slot.of(**slot), a, b, as_json))
 
 
-async def _diff(invocation: Invocation, slot: Slot, a: int, b: int, as_json: bool) -> None:
-    settings = invocation.settings()
+async def _diff(settings: Settings, slot: Slot, a: int, b: int, as_json: bool) -> None:
     async with connect(settings) as client:
         found = await client.get(slot.path(settings, "diff"), context=slot.context, a=a, b=b)
     if as_json:
@@ -280,11 +274,10 @@ async def _diff(invocation: Invocation, slot: Slot, a: int, b: int, as_json: boo
 @click.pass_obj
 def rollback(invocation: Invocation, /, version: int, as_json: bool, **slot: Any) -> None:
     """Publish an earlier VERSION again."""
-    run(_rollback(invocation, Slot.of(**slot), version, as_json))
+    run(_rollback(invocation.settings(), Slot.of(**slot), version, as_json))
 
 
-async def _rollback(invocation: Invocation, slot: Slot, version: int, as_json: bool) -> None:
-    settings = invocation.settings()
+async def _rollback(settings: Settings, slot: Slot, version: int, as_json: bool) -> None:
     async with connect(settings) as client:
         published = await client.post(slot.path(settings, "rollback"), {"version": version}, context=slot.context)
     _tell(slot, published, as_json)
@@ -297,11 +290,10 @@ async def _rollback(invocation: Invocation, slot: Slot, version: int, as_json: b
 @click.pass_obj
 def clear(invocation: Invocation, /, as_json: bool, expected_version: int | None, **slot: Any) -> None:
     """Take a directive away; its history stays."""
-    run(_clear(invocation, Slot.of(**slot), expected_version, as_json))
+    run(_clear(invocation.settings(), Slot.of(**slot), expected_version, as_json))
 
 
-async def _clear(invocation: Invocation, slot: Slot, expected: int | None, as_json: bool) -> None:
-    settings = invocation.settings()
+async def _clear(settings: Settings, slot: Slot, expected: int | None, as_json: bool) -> None:
     async with connect(settings) as client:
         cleared = await client.delete(slot.path(settings), context=slot.context, expected_version=expected)
     if as_json:

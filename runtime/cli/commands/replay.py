@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from config.settings import Settings
 from runtime.cli.client import connect
 from runtime.cli.explaining import show_messages
 from runtime.cli.invocation import Invocation, json_option, run
@@ -21,12 +22,12 @@ def command(invocation: Invocation, turn: str, workspace: str | None, as_json: b
 
     Exit code 1 where it is not.
     """
-    return run(_replay(invocation, turn, workspace, as_json))
+    return run(_replay(invocation.settings(), turn, workspace, as_json))
 
 
-async def _replay(invocation: Invocation, turn: str, workspace: str | None, as_json: bool) -> int:
+async def _replay(settings: Settings, turn: str, workspace: str | None, as_json: bool) -> int:
     with status_line("opening the stores …"):
-        async with connect(invocation.settings()) as client:
+        async with connect(settings) as client:
             name, turn_id = await find_turn(client, turn, workspace)
             rebuilt = await client.get(turn_path(name, turn_id) + "/replay")
     if as_json:

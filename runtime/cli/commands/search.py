@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from config.settings import Settings
 from runtime.cli.client import connect, segment
 from runtime.cli.indexing import ensure_indexed
 from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
@@ -25,13 +26,12 @@ def command(
     invocation: Invocation, query: str, workspace: str | None, top_k: int, explain: bool, as_json: bool
 ) -> None:
     """Show the passages that retrieval finds for QUERY, the best first, with their fused scores."""
-    run(_search(invocation, query, workspace, top_k=top_k, explain=explain, as_json=as_json))
+    run(_search(invocation.settings(), query, workspace, top_k=top_k, explain=explain, as_json=as_json))
 
 
 async def _search(
-    invocation: Invocation, query: str, workspace: str | None, *, top_k: int, explain: bool, as_json: bool
+    settings: Settings, query: str, workspace: str | None, *, top_k: int, explain: bool, as_json: bool
 ) -> None:
-    settings = invocation.settings()
     name = workspace_of(settings, workspace)
     with status_line("opening the stores …") as status:
         async with connect(settings) as client:

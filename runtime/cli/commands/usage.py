@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from config.settings import Settings
 from runtime.cli.client import connect, segment
 from runtime.cli.invocation import Invocation, json_option, run
 from runtime.cli.output import dollars, line, print_json, table
@@ -19,12 +20,12 @@ _NUMBERS = ("turns", "prompt", "cached", "completion", "cost")
 @click.pass_obj
 def command(invocation: Invocation, workspace: str | None, as_json: bool) -> None:
     """Show the tokens and the cost of each workspace, as the providers counted them."""
-    run(_usage(invocation, workspace, as_json))
+    run(_usage(invocation.settings(), workspace, as_json))
 
 
-async def _usage(invocation: Invocation, workspace: str | None, as_json: bool) -> None:
+async def _usage(settings: Settings, workspace: str | None, as_json: bool) -> None:
     path = f"/v1/workspaces/{segment(workspace)}/usage" if workspace else "/v1/usage"
-    async with connect(invocation.settings()) as client:
+    async with connect(settings) as client:
         found = await client.get(path)
     if as_json:
         print_json(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from config.settings import Settings
 from runtime.cli.client import connect, segment
 from runtime.cli.invocation import Invocation, json_option, run
 from runtime.cli.output import line, print_json, table
@@ -20,11 +21,10 @@ def command() -> None:
 @click.pass_obj
 def create(invocation: Invocation, workspace: str, as_json: bool) -> None:
     """Make WORKSPACE (1 to 64 of a-z, 0-9, '.', '_', '-')."""
-    run(_create(invocation, workspace, as_json))
+    run(_create(invocation.settings(), workspace, as_json))
 
 
-async def _create(invocation: Invocation, workspace: str, as_json: bool) -> None:
-    settings = invocation.settings()
+async def _create(settings: Settings, workspace: str, as_json: bool) -> None:
     async with connect(settings) as client:
         made = await client.post("/v1/workspaces", {"id": workspace})
     if as_json:
@@ -39,11 +39,11 @@ async def _create(invocation: Invocation, workspace: str, as_json: bool) -> None
 @click.pass_obj
 def list_(invocation: Invocation, as_json: bool) -> None:
     """Show all workspaces and routes."""
-    run(_list(invocation, as_json))
+    run(_list(invocation.settings(), as_json))
 
 
-async def _list(invocation: Invocation, as_json: bool) -> None:
-    async with connect(invocation.settings()) as client:
+async def _list(settings: Settings, as_json: bool) -> None:
+    async with connect(settings) as client:
         found = await client.get("/v1/workspaces")
     if as_json:
         print_json(found)
@@ -70,12 +70,12 @@ def route(invocation: Invocation, place: str, workspace: str | None, remove: boo
     """Let PLACE (e.g. telegram:-10001 or slack:T123) belong to WORKSPACE, which is created where it is missing."""
     if remove == (workspace is not None):
         raise click.UsageError("give a workspace, or --remove")
-    run(_route(invocation, place, workspace, as_json))
+    run(_route(invocation.settings(), place, workspace, as_json))
 
 
-async def _route(invocation: Invocation, place: str, workspace: str | None, as_json: bool) -> None:
+async def _route(settings: Settings, place: str, workspace: str | None, as_json: bool) -> None:
     path = f"/v1/routes/{segment(place)}"
-    async with connect(invocation.settings()) as client:
+    async with connect(settings) as client:
         answer = await (client.delete(path) if workspace is None else client.put(path, {"workspace": workspace}))
     if as_json:
         print_json(answer or {"place": place, "workspace": workspace})
@@ -92,11 +92,10 @@ def delete(invocation: Invocation, workspace: str, yes: bool, as_json: bool) -> 
     """Delete WORKSPACE and its routes. Its files under DATA_DIR stay."""
     if not yes:
         click.confirm(f"Delete workspace {workspace} and its routes? Its files stay.", abort=True, err=True)
-    run(_delete(invocation, workspace, as_json))
+    run(_delete(invocation.settings(), workspace, as_json))
 
 
-async def _delete(invocation: Invocation, workspace: str, as_json: bool) -> None:
-    settings = invocation.settings()
+async def _delete(settings: Settings, workspace: str, as_json: bool) -> None:
     async with connect(settings) as client:
         answer = await client.delete(f"/v1/workspaces/{segment(workspace)}")
     if as_json:
