@@ -61,93 +61,167 @@ class Settings(BaseModel):
 
     # Where things are kept.
     data_dir: Path = Path("./data")
+    """Everything that is kept on disk."""
     redis_url: Annotated[
         SecretStr | None, _url_with_scheme("redis", "rediss", "redis+cluster", "redis+sentinel", "unix")
     ] = None
+    """A Redis server: redis://, rediss://, unix://, redis+cluster://host:port,… or
+    redis+sentinel://host:port,…/service. Unset: an embedded server under DATA_DIR."""
     redis_timeout_seconds: PositiveSeconds = 5.0
+    """One call to Redis."""
     qdrant_url: WebUrl | None = None
+    """A Qdrant server or cluster. Unset: embedded under DATA_DIR."""
     qdrant_api_key: SecretStr | None = None
+    """For QDRANT_URL."""
     qdrant_timeout_seconds: PositiveSeconds = 5.0
+    """One call to Qdrant."""
 
     # The model.
     llm_model: str | None = None
+    """Any LiteLLM model id, e.g. anthropic/…, openai/…, ollama/…. Unset: the small local model."""
     llm_api_base: WebUrl | None = None
+    """Passed to LiteLLM, for models of LLM_MODEL's provider."""
     llm_api_key: SecretStr | None = None
+    """Passed to LiteLLM, for models of LLM_MODEL's provider."""
     llm_fallback_models: List = ()
+    """LiteLLM ids, tried in order when the model does not answer."""
     llm_timeout_seconds: PositiveSeconds = 60.0
+    """One model call; also how long a stream may stall."""
     llm_max_attempts: Positive = 3
+    """Calls to one model before the next is tried."""
     llm_max_output_tokens: Positive = 1024
+    """Reserved for the reply, and asked for."""
     llm_context_window_tokens: Positive | None = None
+    """The model's window. Unset: as LiteLLM knows it, else 8192."""
     embedding_model: str | None = None
+    """A LiteLLM embedding id. Unset: the bundled model. Another model makes another index."""
     embedding_timeout_seconds: PositiveSeconds = 20.0
+    """One embedding call."""
 
     # The thirteen controls of grounding: ceilings, never raised silently.
     llm_grounding_top_k: Positive = 3
+    """Passages in a prompt."""
     llm_grounding_max_doc_excerpt_bytes: Positive = 1200
+    """Size of one passage."""
     llm_grounding_max_prompt_bytes: Positive = 8000
+    """Size of the whole user message."""
     llm_grounding_max_prompt_tokens: Positive = 2000
+    """Tokens of the whole user message."""
     llm_grounding_user_max_tokens: Positive = 650
+    """Tokens of the message itself."""
     llm_grounding_memory_summary_max_tokens: Positive = 380
+    """Tokens of the summary."""
     llm_grounding_chat_tail_max_tokens: Positive = 300
+    """Tokens of the tail."""
     llm_grounding_qmd_max_tokens: Positive = 900
+    """Tokens of all passages."""
     llm_grounding_chat_tail_lines: Positive = 24
+    """Lines of the tail."""
     llm_grounding_chat_tail_bytes: Positive = 1800
+    """Size of the tail."""
     llm_grounding_memory_summary_refresh_turns: Positive = 6
+    """Turns between refreshes of the summary."""
     llm_grounding_memory_summary_max_items: Positive = 7
+    """Items under one heading of the summary."""
     llm_grounding_memory_summary_source_max_lines: Positive = 120
+    """Newest log entries that a refresh reads."""
 
     # The whole prompt.
     llm_grounding_layout: Literal["user_first", "prefix_stable"] = "user_first"
+    """user_first (message, summary, tail, passages, hint) or prefix_stable (what changes least first, the message
+    last)."""
     context_max_tokens: Positive = 8000
+    """Tokens of all blocks of the user message, whatever their own budgets."""
     policy_max_tokens: Positive = 3000
+    """Tokens of the identity; more is an error when publishing."""
     global_context_max_tokens: Positive = 800
+    """Read, not used yet: global context is to come."""
     codex_window_ratio: Annotated[float, Field(gt=0, le=1)] = 0.7
+    """Read, not used yet: whole-dataset context is to come."""
     prompt_max_characters: Positive = 96_000
+    """Read, not used yet: the governor is to come."""
     history_max_turns: Positive = 20
+    """Read, not used yet: the governor is to come."""
     session_idle_seconds: Positive = 1800
+    """Read, not used yet: sessions are to come."""
     censor_block_activations: Positive = 3
+    """Read, not used yet: typed records are to come."""
 
     # Platforms. A platform is on when its token is set.
     slack_bot_token: Annotated[SecretStr | None, _prefixed_secret("xoxb-")] = None
+    """Read, not used yet: Slack is to come."""
     slack_app_token: Annotated[SecretStr | None, _prefixed_secret("xapp-")] = None
+    """Read, not used yet: Slack is to come."""
     slack_signing_secret: SecretStr | None = None
+    """Read, not used yet: Slack is to come."""
     slack_api_base: WebUrl = "https://slack.com/api/"
+    """Read, not used yet: Slack is to come."""
     telegram_bot_token: SecretStr | None = None
+    """From @BotFather. Set: Telegram is on."""
     telegram_api_base: WebUrl = "https://api.telegram.org"
+    """Where the Bot API is."""
     telegram_timeout_seconds: PositiveSeconds = 20.0
+    """One call to Telegram."""
     telegram_poll_seconds: Positive = 30
+    """How long one poll waits for something to happen."""
     telegram_webhook_secret: SecretStr | None = None
+    """Read, not used yet: updates come by long polling."""
     discord_bot_token: SecretStr | None = None
+    """Read, not used yet: Discord is to come."""
     discord_api_base: WebUrl = "https://discord.com/api/v10"
+    """Read, not used yet: Discord is to come."""
     discord_gateway_url: Annotated[str, _url_with_scheme("ws", "wss")] = "wss://gateway.discord.gg/"
+    """Read, not used yet: Discord is to come."""
 
     # The HTTP face.
     http_host: str = "127.0.0.1"
+    """Address to listen on."""
     http_port: Annotated[int, Field(ge=0, le=65535)] = 8420
+    """Port to listen on; 0 takes a free one."""
     http_public_url: WebUrl | None = None
+    """Where other machines reach this runtime; its host is served too."""
     http_allowed_hosts: List = ()
+    """Further values of the Host header that are served."""
     http_max_body_bytes: Positive = 1_000_000
+    """Size of a message's request."""
     document_max_bytes: Positive = 2_000_000
+    """Size of one document."""
     context_document_max_bytes: Positive = 65_536
+    """Size of a conversation's context document."""
     admin_token: SecretStr | None = None
+    """Bearer token of the admin. Unset: generated into DATA_DIR/admin-token, mode 0600."""
 
     # Who may talk, and where messages go.
     default_workspace: WorkspaceName | None = None
+    """Where messages go that no route names. Unset: sample for terminal and HTTP, else one workspace per place."""
     routes: dict[str, WorkspaceName] = {}
+    """TOML table: which places belong to which workspace, e.g. "telegram:-10001" = "acme"."""
     access_policy: Literal["pairing", "allowlist", "open"] = "pairing"
+    """pairing (strangers get a one-time code), allowlist or open."""
     access_allowlist: UserIds = ()
+    """connector:user_id of people who may talk."""
     access_admins: UserIds = ()
+    """connector:user_id of admins everywhere."""
     rate_limit_messages: Positive = 8
+    """Messages per person and conversation in a window; admins are exempt."""
     rate_limit_window_seconds: Positive = 60
+    """The window."""
     sigils: dict[str, dict[str, Any]] = {}
+    """Read, not used yet: tools are to come."""
     sigil_bindings: dict[str, str] = {}
+    """Read, not used yet: tools are to come."""
 
     # Turns.
     turn_collect_milliseconds: Annotated[int, Field(ge=0)] = 0
+    """How long to wait for the rest of a message that looks unfinished."""
     turn_max_attempts: Positive = 3
+    """Read, not used yet: dead letters are to come."""
     turn_lease_seconds: Positive = 15
+    """Read, not used yet: several workers are to come."""
     delivery_ambiguous: Literal["skip", "resend"] = "skip"
+    """A part of a reply whose sending was interrupted: skip or resend."""
     shutdown_grace_seconds: PositiveSeconds = 20.0
+    """How long turns in hand may take when the process stops."""
 
     @property
     def listens_beyond_loopback(self) -> bool:

@@ -1,0 +1,62 @@
+"""The settings as a Markdown table, from their declarations. ``python -m config.reference`` prints it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import textwrap
+from pathlib import Path
+
+from pydantic_core import PydanticUndefined
+
+from config import settings as declared
+from config.settings import GROUNDING_NUMBERS, SECRETS, Settings
+
+HEAD = """# Settings
+
+Each setting is an environment variable `AGENT_RUNTIME_…` or, in the file that `--config` or `AGENT_RUNTIME_CONFIG`
+names (else `agent-runtime.toml` in the working directory), the same name in lower case without the prefix. The
+environment wins over the file, the file over the defaults; an empty variable unsets. Lists are comma-separated. All
+mistakes are reported together, each with its name, value (masked if secret) and what was expected; exit code 2. Only the
+numbers marked ¹ fall back to their default instead, with a warning.
+
+| `AGENT_RUNTIME_…` | default | meaning |
+|---|---|---|
+"""
+
+
+def markdown() -> str:
+    """The whole page."""
+    return HEAD + "".join(_row(name, text) for name, text in descriptions().items())
+
+
+def descriptions() -> dict[str, str]:
+    """What each setting means: the string below its declaration, on one line."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(declared)))
+    body = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Settings").body
+    found = {}
+    for field, text in itertools.pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            constant = text.value if isinstance(text, ast.Expr) else None
+            said = constant.value if isinstance(constant, ast.Constant) else ""
+            found[field.target.id] = " ".join(str(said).split())
+    return found
+
+
+def _row(name: str, text: str) -> str:
+    default = Settings.model_fields[name].default
+    if default is None or default is PydanticUndefined or default in ((), {}):
+        shown = ""
+    elif isinstance(default, Path):
+        shown = f"`./{default}`"
+    else:
+        shown = f"`{default}`"
+    mark = "¹" if name in GROUNDING_NUMBERS else ""
+    secret = " Secret." if name in SECRETS else ""
+    escaped = text.replace("|", "\\|")
+    return f"| `{name.upper()}`{mark} | {shown} | {escaped}{secret} |\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")  # noqa: T201 - this is the command's output

@@ -1,0 +1,99 @@
+"""Settings: the environment over the file over the defaults, and every mistake told at once."""
+
+from pathlib import Path
+
+import pytest
+
+from config import ConfigurationError, load, reference
+from config.settings import GROUNDING_NUMBERS, Settings
+
+DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "bot.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_the_environment_wins_over_the_file_and_the_file_over_the_defaults(tmp_path: Path) -> None:
+    file = write(tmp_path, 'http_port = 9000\nllm_model = "openai/a"\n[routes]\n"telegram:-1" = "acme"\n')
+
+    settings = load({"AGENT_RUNTIME_LLM_MODEL": "openai/b"}, file).settings
+
+    assert (settings.http_port, settings.llm_model, settings.turn_lease_seconds) == (9000, "openai/b", 15)
+    assert settings.routes == {"telegram:-1": "acme"}
+
+
+def test_the_file_can_be_named_by_the_environment(tmp_path: Path) -> None:
+    file = write(tmp_path, "http_port = 9000")
+
+    assert load({"AGENT_RUNTIME_CONFIG": str(file)}).settings.http_port == 9000
+
+
+def test_three_mistakes_are_reported_together_with_name_value_and_what_was_expected() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load(
+            {
+                "AGENT_RUNTIME_HTTP_PORT": "eighty",
+                "AGENT_RUNTIME_REDIS_URL": "http://user:hunter2@host",
+                "AGENT_RUNTIME_ACCESS_POLICY": "everybody",
+                "AGENT_RUNTIME_HTP_PORT": "1",
+            }
+        )
+
+    told = refused.value.problems
+    assert len(told) == 4
+    assert any("AGENT_RUNTIME_HTTP_PORT='eighty'" in line and "integer" in line for line in told)
+    assert any("AGENT_RUNTIME_REDIS_URL=**********" in line and "redis://" in line for line in told)
+    assert any("ACCESS_POLICY='everybody'" in line and "'pairing'" in line for line in told)
+    assert any("AGENT_RUNTIME_HTP_PORT" in line and "no such setting" in line for line in told)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_file_that_is_no_toml_and_one_that_is_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="not valid TOML"):
+        load({}, write(tmp_path, "http_port = = 1"))
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load({}, tmp_path / "missing.toml")
+
+
+@pytest.mark.parametrize("value", ["0", "-3", "many", "", "1.5", "9" * 400])
+@pytest.mark.parametrize("name", GROUNDING_NUMBERS)
+def test_a_grounding_number_that_is_no_positive_integer_falls_back_and_is_named(name: str, value: str) -> None:
+    loaded = load({f"AGENT_RUNTIME_{name.upper()}": value})
+
+    assert getattr(loaded.settings, name) == Settings.model_fields[name].default
+    assert [fallen.variable for fallen in loaded.fallen_back] == [f"AGENT_RUNTIME_{name.upper()}"]
+
+
+def test_there_are_thirteen_grounding_numbers() -> None:
+    assert len(GROUNDING_NUMBERS) == 13
+
+
+def test_secrets_are_masked_wherever_settings_are_shown() -> None:
+    settings = load({"AGENT_RUNTIME_ADMIN_TOKEN": "swordfish", "AGENT_RUNTIME_LLM_API_KEY": "sk-swordfish"}).settings
+
+    assert "swordfish" not in repr(settings)
+    assert "swordfish" not in str(settings.model_dump())
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load({}).settings.http_port = 1  # type: ignore[misc]
+
+
+def test_an_empty_variable_unsets() -> None:
+    assert load({"AGENT_RUNTIME_REDIS_URL": ""}).settings.redis_url is None
+
+
+def test_lists_are_comma_separated() -> None:
+    settings = load({"AGENT_RUNTIME_ACCESS_ADMINS": "telegram:1, http:lena ,"}).settings
+
+    assert settings.access_admins == ("telegram:1", "http:lena")
+
+
+def test_every_setting_is_described_and_the_page_is_as_declared() -> None:
+    assert [name for name, text in reference.descriptions().items() if not text] == []
+    assert set(reference.descriptions()) == set(Settings.model_fields)
+    assert DOCS.read_text(encoding="utf-8") == reference.markdown()
