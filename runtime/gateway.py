@@ -69,7 +69,7 @@ class Gateway:
             return Accepted("refused", decision.why, key=key)
         known = await self._mailbox.known(key, message.message_id)
         if known is not None:
-            return await self._duplicate(key, known)
+            return await self._duplicate(key, message.message_id)
         admission = await self._limit.admit(key, message, decision.role)
         if not admission.allowed:
             seconds = admission.retry_after_seconds
@@ -79,14 +79,18 @@ class Gateway:
             return Accepted("refused", "rate_limit", retry_after_seconds=seconds, key=key)
         stored = await self._mailbox.store(key, Envelope(message, decision.role, time.time()))
         if not stored.new:
-            return await self._duplicate(key, stored.turn_id)
+            return await self._duplicate(key, message.message_id)
         self._wake(key)
         _log.info("message.accepted", role=decision.role.value, direct=message.direct)
         return Accepted("stored", key=key)
 
-    async def _duplicate(self, key: ConversationKey, turn_id: str) -> Accepted:
+    async def _duplicate(self, key: ConversationKey, message_id: str) -> Accepted:
+        """A reply is stored before its turn is over, so that the turn at hand may have the answer already."""
         _log.info("message.duplicate")
+        turn_id = await self._mailbox.turn_of(key, message_id)
         reply = await self._outbox.load(key, turn_id) if turn_id else None
+        if reply is not None and message_id not in reply.answers:
+            reply = None
         return Accepted("duplicate", reply=reply, key=key)
 
 

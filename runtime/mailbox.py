@@ -132,6 +132,15 @@ class Mailbox:
         seen: Any = await self._redis.get(self._seen(key, message_id))
         return None if seen is None else str(seen)
 
+    async def turn_of(self, key: ConversationKey, message_id: str) -> str:
+        """The turn that answered a message that was seen before; while it is not over, the turn at hand in
+        the conversation, which may be the one or an earlier one; "" where there is none."""
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.get(self._seen(key, message_id))
+            pipe.hget(self._key(key, "current"), "turn")
+            answered, at_hand = await pipe.execute()
+        return str(answered or at_hand or "")
+
     async def take(self, key: ConversationKey) -> Batch | None:
         """The turn to be answered now: the one that was interrupted, else one of all that waits."""
         taken: Any = await self._take(

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _OWNER = "usage"
 _COUNTED_SECONDS = 7 * 24 * 3600
+REPLY = "reply"
+"""The purpose of the call that answers a turn."""
 _NANO = 1_000_000_000
 """Cost is counted in whole billionths of a dollar, so that sums are exact."""
 
@@ -29,10 +31,13 @@ return 1
 
 @dataclass(frozen=True, slots=True)
 class ModelUsage:
-    """Calls to one model and their tokens, as the provider counted them; cost in US dollars."""
+    """Calls to one model and their tokens, as the provider counted them; cost in US dollars.
+
+    ``replies`` are those of the calls that answered a turn."""
 
     model: str
     calls: int = 0
+    replies: int = 0
     prompt: int = 0
     cached: int = 0
     completion: int = 0
@@ -50,6 +55,7 @@ class Usage:
         """Count one call, once per turn and *purpose*; False if it was counted before."""
         counters = {
             "calls": 1,
+            "replies": int(purpose == REPLY),
             "prompt": tokens.prompt,
             "cached": tokens.cached,
             "completion": tokens.completion,

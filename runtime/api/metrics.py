@@ -5,6 +5,7 @@ Format: https://prometheus.io/docs/instrumenting/exposition_formats/ (text, vers
 
 from __future__ import annotations
 
+import math
 import threading
 from bisect import bisect_left
 from collections import defaultdict
@@ -161,7 +162,8 @@ _COUNTING = {
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether it can be added up: no counter ever falls, and no sum is lost to infinity."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def _amount(event: Mapping[str, Any], name: str) -> float:

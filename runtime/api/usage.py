@@ -39,9 +39,10 @@ class UsageRoutes(Routes):
 
 
 def usage_row(workspace_id: str, models: list[ModelUsage]) -> dict[str, Any]:
-    """The sums over *models*, and each model's own. ``calls`` counts replies and background work alike."""
+    """The sums over *models*, and each model's own. ``calls`` are turns and background work alike."""
     return {
         "workspace": workspace_id,
+        "turns": sum(one.replies for one in models),
         "calls": sum(one.calls for one in models),
         "prompt": sum(one.prompt for one in models),
         "cached": sum(one.cached for one in models),

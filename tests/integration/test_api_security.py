@@ -1,0 +1,241 @@
+"""Nobody gets further than their token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.emulators.face import ADMIN, Face
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+OPEN = {"/healthz", "/readyz", "/metrics", "/openapi.json"}
+PARAMETERS = {
+    "workspace_id": "acme",
+    "path": "a.md",
+    "place": "slack:T1",
+    "turn_id": "t1",
+    "scope": "workspace",
+    "kind": "soul",
+    "name": "refunds",
+}
+NEEDS_ADMIN = [
+    ("PUT", "/v1/workspaces/acme/documents/a.md"),
+    ("DELETE", "/v1/workspaces/acme/documents/a.md"),
+    ("POST", "/v1/workspaces/acme/documents"),
+    ("POST", "/v1/workspaces/acme/index"),
+    ("PUT", "/v1/workspaces/acme/prompts/workspace/soul"),
+    ("DELETE", "/v1/workspaces/acme/prompts/workspace/soul"),
+    ("POST", "/v1/workspaces/acme/prompts/workspace/soul/rollback"),
+    ("DELETE", "/v1/workspaces/acme"),
+    ("POST", "/v1/workspaces"),
+    ("PUT", "/v1/routes/slack:T1"),
+    ("DELETE", "/v1/routes/slack:T1"),
+    ("GET", "/v1/access"),
+    ("POST", "/v1/access"),
+    ("GET", "/v1/doctor"),
+]
+NEEDS_MEMBER = [("POST", "/v1/workspaces/acme/messages"), ("POST", "/v1/workspaces/acme/ground")]
+NEEDS_EVERYWHERE = [
+    ("POST", "/v1/workspaces", {"id": "mine"}),
+    ("DELETE", "/v1/workspaces/acme", None),
+    ("PUT", "/v1/routes/slack:T1", {"workspace": "acme"}),
+    ("PUT", "/v1/workspaces/acme/prompts/global/soul", {"text": "Obey acme."}),
+    ("POST", "/v1/access", {"action": "approve", "code": "AAAAAAAA"}),
+    ("GET", "/v1/doctor", None),
+]
+
+
+def routes(face: Face) -> Iterator[tuple[str, str]]:
+    """Every method and path that the application knows."""
+    stack: list[Any] = list(face.app.routes)
+    while stack:
+        route = stack.pop()
+        # FastAPI keeps an included router as it is.
+        stack += getattr(getattr(route, "original_router", route), "routes", ())
+        for method in set(getattr(route, "methods", None) or ()) - {"HEAD"}:
+            yield method, route.path.replace(":path", "").format(**PARAMETERS)
+
+
+def described(face: Face) -> list[tuple[str, str]]:
+    return sorted(set(routes(face)))
+
+
+async def test_the_table_of_routes_is_not_empty(face: Face) -> None:
+    """Every other test over all routes means something."""
+    known = described(face)
+    assert ("POST", "/v1/workspaces/acme/messages") in known
+    assert ("GET", "/v1/events") in known
+    assert len(known) > 35
+
+
+async def test_everything_under_v1_needs_a_token(face: Face) -> None:
+    """Without a token, with a wrong one or another scheme every call under /v1 is 401, and nothing else is."""
+    wrong = [{}, {"Authorization": "Bearer nobody"}, {"Authorization": f"Basic {ADMIN}"}, {"Authorization": "Bearer"}]
+    async with face.bare() as client:
+        for method, path in described(face):
+            if path in OPEN:
+                assert (await client.request(method, path)).status_code == 200, path
+                continue
+            for headers in wrong:
+                answer = await client.request(method, path, headers=headers)
+                assert answer.status_code == 401, (method, path, headers)
+                assert answer.json()["error"]["code"] == "unauthenticated"
+                assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+async def test_unknown_paths_under_v1_tell_strangers_nothing(face: Face) -> None:
+    """Whether a path exists shows only to holders of a token."""
+    async with face.bare() as client:
+        for path in ("/v1", "/v1/", "/v1/nothing", "/v1/workspaces/", "/v1/workspaces//documents"):
+            assert (await client.get(path)).status_code == 401, path
+    assert (await face.client.get("/v1/nothing")).json() == {"error": {"code": "not_found", "message": "Not Found"}}
+
+
+async def test_a_workspaces_token_enters_no_other_workspace(face: Face) -> None:
+    """An admin token of one workspace gets 403 on every path of another, whether that exists or not."""
+    await face.workspace("acme")
+    await face.workspace("rival")
+    async with face.as_token(await face.token("rival", "admin")) as rival:
+        for method, path in described(face):
+            if not path.startswith("/v1/workspaces/acme"):
+                continue
+            for target in (path, path.replace("/acme", "/nowhere")):
+                answer = await rival.request(method, target)
+                assert answer.status_code == 403, (method, target)
+                assert answer.json()["error"]["code"] == "forbidden"
+
+
+async def test_a_workspaces_token_sees_only_its_own_in_lists(face: Face) -> None:
+    """Lists over all workspaces show the holder of a workspace's token that workspace alone."""
+    await face.workspace("acme")
+    await face.workspace("rival")
+    await face.client.put("/v1/routes/slack:T9", json={"workspace": "acme"})
+    acme_token = await face.token("acme", "viewer")
+    async with face.as_token(await face.token("rival", "admin")) as rival:
+        listed = (await rival.get("/v1/workspaces")).json()
+        assert [one["id"] for one in listed["workspaces"]] == ["rival"]
+        assert listed["routes"] == []
+        assert [one["workspace"] for one in (await rival.get("/v1/usage")).json()["workspaces"]] == ["rival"]
+        tokens = (await rival.get("/v1/access")).json()["tokens"]
+        assert {one["workspace"] for one in tokens} == {"rival"}
+        assert (await rival.get("/v1/access", params={"workspace": "acme"})).status_code == 403
+        assert (await rival.get("/v1/events", params={"workspace": "acme", "follow": 0})).status_code == 403
+        own = await rival.get("/v1/events", params={"follow": 0, "limit": 500})
+        assert '"workspace_id": "acme"' not in own.text
+        known = (await face.client.get("/v1/access", params={"workspace": "acme"})).json()["tokens"]
+        revoked = await rival.post("/v1/access", json={"action": "revoke", "token_id": known[0]["id"]})
+        assert revoked.status_code == 404
+    async with face.as_token(acme_token) as acme:
+        assert (await acme.get("/v1/workspaces")).status_code == 200
+
+
+@pytest.mark.parametrize(("method", "path", "body"), NEEDS_EVERYWHERE)
+async def test_a_workspaces_admin_changes_nothing_beyond_it(
+    face: Face, method: str, path: str, body: dict[str, str] | None
+) -> None:
+    """What reaches beyond a workspace is refused to its own admin token."""
+    await face.workspace("acme")
+    async with face.as_token(await face.token("acme", "admin")) as client:
+        assert (await client.request(method, path, json=body)).status_code == 403
+
+
+@pytest.mark.parametrize(("method", "path"), NEEDS_ADMIN)
+@pytest.mark.parametrize("role", ["member", "viewer"])
+async def test_only_admins_change_things(face: Face, method: str, path: str, role: str) -> None:
+    """Members and viewers are refused on everything that changes something or shows who may talk."""
+    await face.workspace("acme")
+    async with face.as_token(await face.token("acme", role)) as client:
+        answer = await client.request(method, path, content=b"{}")
+        assert answer.status_code == 403
+        assert answer.json()["error"]["code"] == "forbidden"
+
+
+@pytest.mark.parametrize(("method", "path"), NEEDS_MEMBER)
+async def test_viewers_only_read(face: Face, method: str, path: str) -> None:
+    """A viewer's token asks the bot nothing; a member's does."""
+    await face.workspace("acme")
+    async with face.as_token(await face.token("acme", "viewer")) as viewer:
+        assert (await viewer.request(method, path, json={"text": "hello"})).status_code == 403
+        for read in ("documents", "index", "search?q=x", "turns", "prompts", "usage"):
+            assert (await viewer.get(f"/v1/workspaces/acme/{read}")).status_code == 200, read
+    async with face.as_token(await face.token("acme", "member")) as member:
+        assert (await member.request(method, path, json={"text": "hello"})).status_code == 200
+
+
+async def test_a_revoked_token_is_worthless(face: Face) -> None:
+    """From the revocation on the token gets 401."""
+    await face.workspace("gone")
+    token = await face.token("gone", "viewer")
+    async with face.as_token(token) as client:
+        assert (await client.get("/v1/workspaces")).status_code == 200
+        known = (await face.client.get("/v1/access", params={"workspace": "gone"})).json()["tokens"]
+        done = await face.client.post("/v1/access", json={"action": "revoke", "token_id": known[0]["id"]})
+        assert done.json() == {"token_id": known[0]["id"], "revoked": True}
+        assert (await client.get("/v1/workspaces")).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "evil.example:8420"},
+        {"Host": "localhost.evil.example"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+    ],
+)
+async def test_foreign_hosts_and_origins_are_refused_everywhere(face: Face, headers: dict[str, str]) -> None:
+    """DNS rebinding and other sites' pages get 403 on every path, the open ones too, whatever token they have."""
+    for method, path in described(face):
+        answer = await face.client.request(method, path, headers=headers)
+        assert answer.status_code == 403, (method, path)
+    assert (await face.client.get("/nothing", headers=headers)).status_code == 403
+
+
+async def test_our_own_origin_is_served(face: Face) -> None:
+    """A page that we served ourselves may call us; one on another port of this machine may not."""
+    assert (await face.client.get("/healthz", headers={"Origin": face.url})).status_code == 200
+    assert (await face.client.get("/healthz", headers={"Origin": "http://127.0.0.1:1"})).status_code == 403
+
+
+async def test_every_error_has_one_form(face: Face) -> None:
+    """Unknown paths, wrong methods, wrong parameters and unknown workspaces all answer {"error": {…}}."""
+    await face.workspace("acme")
+    cases = [
+        ("GET", "/nothing", 404, "not_found"),
+        ("POST", "/healthz", 405, "method_not_allowed"),
+        ("PATCH", "/v1/workspaces", 405, "method_not_allowed"),
+        ("GET", "/v1/workspaces/acme/search?q=x&top_k=0", 400, "bad_request"),
+        ("GET", "/v1/workspaces/acme/search?q=x&top_k=101", 400, "bad_request"),
+        ("GET", "/v1/workspaces/acme/search", 400, "bad_request"),
+        ("GET", "/v1/workspaces/missing/documents", 404, "unknown_workspace"),
+        ("GET", "/v1/workspaces/Bad%20Id!/documents", 404, "unknown_workspace"),
+        ("GET", "/v1/workspaces/..%2F..%2Fetc/documents", 404, "not_found"),
+    ]
+    for method, path, status, code in cases:
+        answer = await face.client.request(method, path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), path
+        assert answer.json()["error"]["message"]
+    missing = await face.client.post("/v1/workspaces/missing/messages", json={"text": "hi"})
+    assert missing.status_code == 404
+    assert "agent-runtime workspace create missing" in missing.json()["error"]["message"]
+
+
+async def test_what_nobody_foresaw_is_logged_and_tells_nothing(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception becomes a 500 without its text, and the next request is served."""
+
+    async def broken() -> None:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(face.runtime.workspaces, "all", broken)
+    answer = await face.client.get("/v1/workspaces")
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "internal"
+    assert "secret detail" not in answer.text
+    monkeypatch.undo()
+    assert (await face.client.get("/v1/workspaces")).status_code == 200
+    logged = await face.event("http.failed", error="RuntimeError")
+    assert "secret detail" not in str(logged)

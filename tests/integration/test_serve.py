@@ -1,0 +1,227 @@
+"""The process: it starts, says where it listens, survives its store, and ends in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import stat
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from config.settings import Settings
+from runtime.api.server import CannotListen, listen_tcp, listen_unix
+from runtime.embedded.sockets import socket_path
+from runtime.serve import RoleUnavailable, check_role
+from tests.emulators import openai
+from tests.emulators.face import ADMIN, ready
+
+PROGRAM = """
+import asyncio, os, sys
+from config.load import load
+from connectors.message import AgentRuntimeError
+from runtime.serve import serve
+try:
+    asyncio.run(serve(load(os.environ).settings))
+except AgentRuntimeError as error:
+    sys.exit(str(error))
+"""
+SECONDS = 30
+
+
+@dataclass
+class Process:
+    """A process that serves; ``events`` are what it has printed so far."""
+
+    child: asyncio.subprocess.Process
+    events: list[dict[str, Any]]
+    data_dir: Path
+
+    async def event(self, name: str) -> dict[str, Any]:
+        """Read on until that event is printed."""
+        assert self.child.stdout is not None
+        while line := await self.child.stdout.readline():
+            self.events.append(json.loads(line))
+            if self.events[-1]["event"] == name:
+                return self.events[-1]
+        raise AssertionError(f"ended without {name}: {self.events[-5:]}")
+
+    async def end(self) -> int:
+        """Read what is left; the exit code."""
+        assert self.child.stdout is not None
+        async for line in self.child.stdout:
+            self.events.append(json.loads(line))
+        return await self.child.wait()
+
+
+@asynccontextmanager
+async def process(data_dir: Path, provider: openai.FakeOpenAI, **settings: str) -> AsyncIterator[Process]:
+    environment = {
+        "DATA_DIR": str(data_dir),
+        "HTTP_PORT": "0",
+        "ADMIN_TOKEN": ADMIN,
+        "LLM_MODEL": "openai/fake",
+        "LLM_API_BASE": provider.base_url,
+        "LLM_API_KEY": "key",
+        "SHUTDOWN_GRACE_SECONDS": "10",
+        **settings,
+    }
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        PROGRAM,
+        env={**os.environ, **{f"AGENT_RUNTIME_{name}": value for name, value in environment.items()}},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=1_000_000,
+    )
+    try:
+        async with asyncio.timeout(SECONDS):
+            yield Process(child, [], data_dir)
+    finally:
+        if child.returncode is None:
+            child.kill()
+        await child.wait()
+
+
+@asynccontextmanager
+async def client_of(running: Process) -> AsyncIterator[httpx.AsyncClient]:
+    listening = await running.event("http.listening")
+    headers = {"Authorization": f"Bearer {ADMIN}"}
+    async with httpx.AsyncClient(base_url=listening["url"], headers=headers, timeout=SECONDS) as client:
+        await ready(client)
+        yield client
+
+
+async def test_it_answers_on_both_sockets_and_ends_in_order(data_dir: Path, openai_server: openai.FakeOpenAI) -> None:
+    """TCP and the unix socket (for its owner only) are one application; SIGTERM ends it with 0 and cleans up."""
+    async with process(data_dir, openai_server) as running, client_of(running) as client:
+        sample = "/v1/workspaces/sample/messages"
+        assert (await client.post(sample, json={"text": "hello"})).status_code == 200
+        path = socket_path(data_dir, "runtime.sock")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        transport = httpx.AsyncHTTPTransport(uds=str(path))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=client.headers) as local:
+            assert (await local.get("/v1/workspaces")).status_code == 200
+        follower = asyncio.create_task(client.get("/v1/events"))  # a stream that would last for ever
+        running.child.send_signal(signal.SIGTERM)
+        assert await running.end() == 0
+        await asyncio.wait([follower])
+        assert not path.exists()
+        names = [event["event"] for event in running.events]
+        assert names.index("serve.stopping") < names.index("serve.stopped")
+
+
+async def test_an_answer_in_hand_is_still_given_when_it_stops(data_dir: Path, openai_server: openai.FakeOpenAI) -> None:
+    """A request that waits when SIGTERM comes gets its answer; a new one is refused."""
+    asked, go = asyncio.Event(), asyncio.Event()
+    openai_server.chunk_delay_seconds = 0.05
+
+    def answer(body: dict[str, Any]) -> str:
+        asked.set()
+        return "word " * 20
+
+    openai_server.answer = answer
+    async with process(data_dir, openai_server) as running, client_of(running) as client:
+        headers = {"Accept": "text/event-stream"}
+        body = {"text": "a long story"}
+        async with client.stream("POST", "/v1/workspaces/sample/messages", json=body, headers=headers) as stream:
+            text = ""
+            async for piece in stream.aiter_text():
+                text += piece
+                if "delta" in text and not go.is_set():
+                    go.set()
+                    running.child.send_signal(signal.SIGINT)
+        assert "event: done" in text
+        with pytest.raises(httpx.ConnectError):
+            while True:
+                await client.get("/healthz")
+        assert await running.end() == 0
+
+
+async def test_a_second_signal_ends_it_at_once(data_dir: Path, openai_server: openai.FakeOpenAI) -> None:
+    """While a turn hangs the first signal waits for it; the second does not."""
+    openai_server.will("hang")
+    async with process(data_dir, openai_server) as running, client_of(running) as client:
+        hanging = asyncio.create_task(client.post("/v1/workspaces/sample/messages", json={"text": "hello"}))
+        await running.event("grounding.assembled")
+        running.child.send_signal(signal.SIGTERM)
+        await running.event("serve.stopping")
+        running.child.send_signal(signal.SIGTERM)
+        assert await running.end() == 128 + signal.SIGTERM
+        await asyncio.wait([hanging])
+
+
+async def test_a_killed_store_comes_back_and_nothing_breaks(data_dir: Path, openai_server: openai.FakeOpenAI) -> None:
+    """Redis killed: messages are 503 or answered, never lost; the process lives, restarts it and goes on."""
+    async with process(data_dir, openai_server) as running, client_of(running) as client:
+        sample = "/v1/workspaces/sample/messages"
+        assert (await client.post(sample, json={"text": "hello"})).status_code == 200
+        os.kill(store_pid(data_dir), signal.SIGKILL)
+        while True:
+            answer = await client.post(sample, json={"text": "still there?"})
+            if answer.status_code == 200:
+                break
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
+        assert running.child.returncode is None
+        await ready(client)
+
+
+def store_pid(data_dir: Path) -> int:
+    """The process of the embedded server of *data_dir*."""
+    for entry in Path("/proc").iterdir():
+        try:
+            command = (entry / "cmdline").read_bytes()
+            working = os.readlink(entry / "cwd")
+        except OSError:
+            continue
+        if b"valkey" in command and (str(data_dir).encode() in command or working.startswith(str(data_dir))):
+            return int(entry.name)
+    raise AssertionError("no embedded server runs")
+
+
+async def test_a_port_in_use_is_a_clear_error(data_dir: Path, openai_server: openai.FakeOpenAI) -> None:
+    """It names the setting and who may hold the port, before anything is opened."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        async with process(data_dir, openai_server, HTTP_PORT=str(port)) as running:
+            assert await running.end() == 1
+            assert running.child.stderr is not None
+            told = (await running.child.stderr.read()).decode()
+    assert f"AGENT_RUNTIME_HTTP_PORT={port}" in told
+    assert "another program" in told
+    assert "Traceback" not in told
+    assert not (data_dir / "redis").exists()
+
+
+async def test_a_second_process_of_one_folder_is_refused(data_dir: Path, openai_server: openai.FakeOpenAI) -> None:
+    """Two processes never share a data folder; a stale socket does not count as one."""
+    stale = await asyncio.to_thread(listen_unix, socket_path(data_dir, "runtime.sock"))
+    stale.close()
+    async with process(data_dir, openai_server) as running, client_of(running):
+        with pytest.raises(CannotListen, match="AGENT_RUNTIME_DATA_DIR"):
+            await asyncio.to_thread(listen_unix, socket_path(data_dir, "runtime.sock"))
+        port = int(running.events[-1].get("port", 0)) or next(e["port"] for e in running.events if "port" in e)
+        with pytest.raises(CannotListen, match="another Agent Runtime"):
+            await asyncio.to_thread(listen_tcp, "127.0.0.1", port)
+
+
+@pytest.mark.parametrize("role", ["gateway", "worker"])
+def test_roles_that_cannot_work_yet_are_refused(role: str, data_dir: Path) -> None:
+    """Nothing half-works in silence: the error says what to use and what is missing."""
+    with pytest.raises(RoleUnavailable, match="AGENT_RUNTIME_REDIS_URL") as raised:
+        check_role(Settings(data_dir=data_dir), role)
+    assert raised.value.exit_code == 2
+    assert "--role all" in str(raised.value)
+    check_role(Settings(data_dir=data_dir), "all")
