@@ -45,7 +45,8 @@ async def open_local(
     async with open_runtime(settings, stream, platforms=platforms, parts=parts) as runtime:
         redaction.add(runtime.admin_token)
         path = await asyncio.to_thread(socket_path, settings.data_dir, name)
-        async with _listening(path) as listener, serving(create_app(runtime), [listener], STOP_SECONDS):
+        app = await asyncio.to_thread(create_app, runtime)
+        async with _listening(path) as listener, serving(app, [listener], STOP_SECONDS):
             yield runtime, path
 
 

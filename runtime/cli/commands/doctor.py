@@ -10,9 +10,10 @@ import click
 from config.load import ConfigurationError
 from config.settings import Settings
 from connectors.message import AgentRuntimeError
-from runtime.cli.client import ApiError, Client, connect, segment
-from runtime.cli.invocation import Invocation, json_option, run, workspace_of
-from runtime.cli.output import line, print_json, status_line
+from runtime.cli.client import ApiError, Client, connect
+from runtime.cli.indexing import IndexingEnded, ensure_indexed
+from runtime.cli.invocation import Invocation, json_option, run
+from runtime.cli.output import StatusLine, line, print_json, status_line
 from runtime.cli.providers import TELEGRAM_SECONDS, telegram_name
 
 Check = dict[str, Any]
@@ -24,7 +25,8 @@ Check = dict[str, Any]
 def command(invocation: Invocation, as_json: bool) -> int:
     """Check settings, stores, model, platforms and disk; say what to do about each failure.
 
-    Works whether or not a `serve` runs. Exit code 1 where a check fails.
+    With no `serve` or `chat` running it does what a start does: opens the stores and indexes what is pending. Exit
+    code 1 where a check fails.
     """
     checks = _checks(invocation)
     failed = [check for check in checks if not check["ok"]]
@@ -67,7 +69,7 @@ async def _ask(settings: Settings) -> list[Check]:
         async with connect(settings) as client:
             if client.runtime is None:
                 return [_check("runtime", ok=True, detail="a serve or chat answers"), *await _checks_of(client)]
-            await _opened(client, settings)
+            await _start(client)
             opened = _check("runtime", ok=True, detail="opened by this command; no serve or chat runs")
             # No connector runs in this process: whether they could is asked here.
             checks = [check for check in await _checks_of(client) if not check["name"].startswith("connector ")]
@@ -82,10 +84,11 @@ async def _checks_of(client: Client) -> list[Check]:
     return checks
 
 
-async def _opened(client: Client, settings: Settings) -> None:
-    """Give the search index, which is opened in the background, the time to open; a failure shows in its check."""
-    with contextlib.suppress(ApiError):
-        await client.get(f"/v1/workspaces/{segment(workspace_of(settings, None))}/index")
+async def _start(client: Client) -> None:
+    """What a start does: wait for the search index and index what is pending. Failures show in the checks."""
+    for workspace in (await client.get("/v1/workspaces"))["workspaces"]:
+        with contextlib.suppress(ApiError, IndexingEnded):
+            await ensure_indexed(client, workspace["id"], StatusLine())
 
 
 async def _telegram(settings: Settings) -> list[Check]:

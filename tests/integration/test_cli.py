@@ -1,0 +1,377 @@
+"""The commands against a runtime: one that runs already, and one that they open themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import os
+import stat
+import sys
+import tomllib
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import structlog
+from aiohttp import web
+
+from runtime.bootstrap import ALL_PARTS
+from runtime.cli import providers
+from runtime.cli.client import SOCKET_NAME
+from runtime.cli.local import open_local
+from runtime.cli.main import invoke
+from runtime.embedded.redis_server import embedded_redis
+from runtime.embedded.sockets import socket_path
+from tests.conftest import MakeSettings
+from tests.emulators.openai import FakeOpenAI
+
+QUESTION = "What is our password policy?"
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command line left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def surroundings(
+    monkeypatch: pytest.MonkeyPatch, data_dir: Path, openai_server: FakeOpenAI, tmp_path: Path
+) -> Iterator[None]:
+    """Settings in the environment, as a person gives them; the model is the emulator."""
+    for name in list(os.environ):
+        if name.startswith("AGENT_RUNTIME_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AGENT_RUNTIME_DATA_DIR", str(data_dir))
+    monkeypatch.setenv("AGENT_RUNTIME_LLM_MODEL", "openai/fake")
+    monkeypatch.setenv("AGENT_RUNTIME_LLM_API_BASE", openai_server.base_url)
+    monkeypatch.setenv("AGENT_RUNTIME_LLM_API_KEY", "key")
+    monkeypatch.setenv("AGENT_RUNTIME_LLM_TIMEOUT_SECONDS", "10")
+    monkeypatch.chdir(tmp_path)
+    yield
+    structlog.reset_defaults()
+    logging.captureWarnings(False)
+
+
+@pytest.fixture
+def command(surroundings: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs a command line in a thread, with a loop of its own, as its own process would."""
+
+    async def run(*line: str, stdin: str = "") -> Done:
+        capsys.readouterr()
+        typed = SimpleNamespace(buffer=io.BytesIO(stdin.encode()), isatty=lambda: False)
+        monkeypatch.setattr(sys, "stdin", typed)
+        code = await asyncio.to_thread(invoke, line)
+        captured = capsys.readouterr()
+        return Done(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest_asyncio.fixture
+async def running(surroundings: None, model_settings: MakeSettings) -> AsyncIterator[None]:
+    """A runtime that answers on the socket of the data folder, as `serve` and `chat` do."""
+    async with open_local(model_settings(), ALL_PARTS, socket_name=SOCKET_NAME) as (runtime, _):
+        await runtime.knowledge.opened()
+        async with asyncio.TaskGroup() as group:
+            connectors = group.create_task(runtime.supervisor.run(runtime.accept))
+            yield
+            connectors.cancel()
+
+
+async def test_a_turn_is_made_explained_replayed_and_counted(
+    running: None, command: Command, openai_server: FakeOpenAI
+) -> None:
+    openai_server.will("Twelve characters at least.")
+    assert (await command("index")).code == 0
+    said = await command("chat", "-m", QUESTION, "--json")
+    assert said.code == 0
+    turn = said.json
+    assert turn["text"] == "Twelve characters at least."
+    assert turn["strategy"] == "qmd"
+    assert turn["sources"][0]["source"] == "policies/security.md"
+
+    explained = (await command("explain", "--json")).json
+    assert explained["turn_id"] == turn["turn_id"]
+    assert {block["name"] for block in explained["blocks"] if block["used"]} >= {"identity", "query", "retrieved"}
+    told = await command("explain", turn["turn_id"], "--prompt")
+    assert "workspace_retrieval_cue: the message asks for the workspace's documents" in told.out
+    assert "policies/security.md" in told.out
+    assert QUESTION in told.out
+
+    replayed = await command("replay", turn["turn_id"], "--json")
+    assert replayed.code == 0
+    assert replayed.json["identical"] is True
+    assert replayed.json["messages"] == openai_server.requests[0]["messages"]
+    assert "identical" in (await command("replay")).out
+
+    used = (await command("usage", "--json")).json["workspaces"]
+    assert [row["workspace"] for row in used] == ["sample"]
+    assert used[0]["prompt"] > 0
+    assert "openai/fake" in (await command("usage")).out
+
+    events = (await command("metrics", "tail", "--strategy", "qmd", "--json")).lines
+    assert {event["event"] for event in events} == {"grounding.assembled", "turn.answered"}
+    assert "turn.answered" in (await command("metrics", "tail")).out
+
+
+async def test_the_same_chat_streams_lines_that_are_piped_in(running: None, command: Command) -> None:
+    said = await command("chat", stdin="hello\nthanks\n")
+    assert said.code == 0
+    assert said.out.index("You said: hello") < said.out.index("You said: thanks")
+    assert "none · small_talk" in said.out
+
+
+async def test_a_model_that_fails_is_told_in_the_chat_and_the_process_lives(
+    running: None, command: Command, openai_server: FakeOpenAI
+) -> None:
+    openai_server.key = "another"
+    said = await command("chat", "-m", "hello")
+    assert "access to the language model does not work" in said.out
+    openai_server.key = None
+    assert "You said: hello" in (await command("chat", "-m", "hello")).out
+
+
+async def test_workspaces_are_made_listed_routed_and_deleted(running: None, command: Command) -> None:
+    assert (await command("workspace", "create", "acme", "--json")).json == {"id": "acme", "created": True}
+    assert "was there already" in (await command("workspace", "create", "acme")).out
+    assert (await command("workspace", "route", "telegram:-10001/7", "acme")).code == 0
+    found = (await command("workspace", "list", "--json")).json
+    assert {"place": "telegram:-10001/7", "workspace": "acme", "from": "stored"} in found["routes"]
+    assert "telegram:-10001/7" in (await command("workspace", "list")).out
+    assert (await command("workspace", "route", "telegram:-10001/7", "--remove")).code == 0
+    assert (await command("workspace", "delete", "acme", "--yes")).code == 0
+    names = [each["id"] for each in (await command("workspace", "list", "--json")).json["workspaces"]]
+    assert names == ["sample"]
+
+
+@pytest.mark.parametrize(
+    "line", [["search", "x"], ["index"], ["ground", "x"], ["chat", "-m", "x"], ["prompt", "list"]], ids=lambda p: p[0]
+)
+async def test_an_unknown_workspace_ends_with_1_and_the_command_that_creates_it(
+    line: list[str], running: None, command: Command
+) -> None:
+    done = await command(*line, "-w", "nosuch")
+    assert done.code == 1
+    assert "agent-runtime workspace create nosuch" in done.err
+    assert "Traceback" not in done.err
+
+
+async def test_documents_from_elsewhere_are_copied_in_and_found(
+    running: None, command: Command, tmp_path: Path, data_dir: Path
+) -> None:
+    book = tmp_path / "handbook"
+    book.mkdir()
+    (book / "kayak.md").write_text("# Kayaks\n\nThe kayak lies in shed nine.\n")
+    await command("workspace", "create", "acme")
+    done = await command("index", "-w", "acme", str(book), "--json")
+    assert done.code == 0, done.err
+    assert (data_dir / "workspaces" / "acme" / "docs" / "handbook" / "kayak.md").is_file()
+    found = (await command("search", "where lies the kayak", "-w", "acme", "--json")).json
+    assert found["results"][0]["source"] == "handbook/kayak.md"
+    shown = await command("search", "kayak shed", "-w", "acme", "--explain")
+    assert "1. handbook/kayak.md › Kayaks" in shown.out
+    assert "rank 1" in shown.out
+
+
+async def test_a_dry_run_shows_the_prompt_and_asks_no_model(
+    running: None, command: Command, openai_server: FakeOpenAI
+) -> None:
+    built = (await command("ground", QUESTION, "--json")).json
+    assert [message["role"] for message in built["messages"]] == ["system", "user"]
+    assert built["strategy"] == "qmd"
+    assert "── user" in (await command("ground", QUESTION)).out
+    assert openai_server.requests == []
+
+
+async def test_a_directive_is_set_compared_and_rolled_back(running: None, command: Command, tmp_path: Path) -> None:
+    first = (await command("prompt", "set", "Speak like a pilot.", "--kind", "soul", "--json")).json["version"]
+    text = tmp_path / "soul.md"
+    text.write_text("Speak like a captain.\n")
+    second = (await command("prompt", "set", "--file", str(text), "--kind", "soul", "--json")).json["version"]
+    assert second == first + 1
+    difference = (await command("prompt", "diff", str(first), str(second), "--kind", "soul")).out
+    assert "-Speak like a pilot." in difference
+    assert "+Speak like a captain." in difference
+    moved = await command("prompt", "set", "x", "--kind", "soul", "--expected-version", str(first))
+    assert moved.code == 1
+    assert moved.err.startswith("agent-runtime: ")
+    assert (await command("prompt", "rollback", str(first), "--kind", "soul")).code == 0
+    assert (await command("prompt", "show", "--kind", "soul")).out == "Speak like a pilot.\n"
+    history = (await command("prompt", "history", "--kind", "soul", "--json")).json["versions"]
+    assert [row["version"] for row in history][:3] == [second + 1, second, first]
+    piped = await command("prompt", "set", "--scope", "context", "--context", "console:default", stdin="Be brief.")
+    assert piped.code == 0
+    assert "soul" in (await command("prompt", "list")).out
+
+
+async def test_an_edited_directive_is_published_unless_somebody_was_faster(
+    running: None, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    await command("prompt", "set", "One.", "--kind", "soul")
+    editor = tmp_path / "editor.sh"
+    editor.write_text('#!/bin/sh\nprintf "Two." > "$1"\n')
+    editor.chmod(0o755)
+    monkeypatch.setenv("EDITOR", str(editor))
+    monkeypatch.setenv("VISUAL", "")
+    monkeypatch.delenv("VISUAL")
+    assert (await command("prompt", "edit", "--kind", "soul")).code == 0
+    assert (await command("prompt", "show", "--kind", "soul")).out == "Two.\n"
+    editor.write_text(
+        f'#!/bin/sh\n{sys.executable} -m runtime prompt set "Three." --kind soul >/dev/null\nprintf "Four." > "$1"\n'
+    )
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    lost = await command("prompt", "edit", "--kind", "soul")
+    assert lost.code == 1
+    assert (tmp_path / "workspace-soul.rejected.md").read_text() == "Four."
+    assert (await command("prompt", "show", "--kind", "soul")).out == "Three.\n"
+
+
+async def test_people_get_roles_and_programs_get_tokens(running: None, command: Command) -> None:
+    assert (await command("access", "role", "telegram:7", "admin")).code == 0
+    token = (await command("access", "token", "--role", "viewer", "--json")).json["token"]
+    assert len(token) > 20
+    found = (await command("access", "list", "--json")).json
+    assert [(p["user"], p["role"]) for p in found["people"]] == [("telegram:7", "admin")]
+    assert "telegram:7" in (await command("access", "list")).out
+    assert (await command("access", "revoke", found["tokens"][0]["id"])).code == 0
+    assert (await command("access", "list", "--json")).json["tokens"] == []
+    assert (await command("access", "role", "telegram:7", "none")).code == 0
+    refused = await command("access", "approve", "NOSUCH")
+    assert refused.code == 1
+    assert refused.err.count("\n") == 1
+
+
+async def test_doctor_asks_the_running_process(running: None, command: Command) -> None:
+    await command("index")
+    done = await command("doctor", "--json")
+    assert done.code == 0, done.out
+    assert {"settings", "runtime", "redis", "qdrant", "model"} <= {check["name"] for check in done.json["checks"]}
+
+
+async def test_a_command_that_has_another_admin_token_is_told_so(
+    running: None, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_RUNTIME_ADMIN_TOKEN", "some-other-token")
+    done = await command("usage")
+    assert done.code == 1
+    assert "AGENT_RUNTIME_ADMIN_TOKEN" in done.err
+
+
+async def test_with_nothing_running_a_command_opens_the_runtime_itself_and_leaves_nothing_behind(
+    command: Command, data_dir: Path, openai_server: FakeOpenAI
+) -> None:
+    path = await asyncio.to_thread(socket_path, data_dir, SOCKET_NAME)
+    path.touch()  # what a process that was killed leaves behind
+    openai_server.will("Good day.")
+    found = await command("search", "password policy", "--json")
+    assert found.code == 0, found.err
+    assert found.json["results"][0]["source"] == "policies/security.md"
+    said = await command("chat", "-m", "hello")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith("Good day.\n")
+    assert [each.name for each in data_dir.iterdir() if each.suffix == ".sock"] == []
+
+
+async def test_doctor_names_what_is_wrong_where_nothing_runs(command: Command, openai_server: FakeOpenAI) -> None:
+    openai_server.key = "another"
+    done = await command("doctor", "--json")
+    assert done.code == 1
+    failed = [check for check in done.json["checks"] if not check["ok"]]
+    assert [check["name"] for check in failed] == ["model"]
+    assert failed[0]["advice"]
+
+
+async def test_stores_that_another_process_holds_are_a_clear_error(
+    command: Command, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.cli.client.IN_USE_SECONDS", 0.0)
+    async with embedded_redis(data_dir):
+        done = await command("usage")
+    assert done.code == 1
+    assert "in use by process" in done.err
+    assert done.err.count("\n") == 1
+
+
+async def test_retrieval_is_scored_for_each_arm(command: Command) -> None:
+    sample = Path(__file__).parents[2] / "runtime" / "sample"
+    done = await command("eval", "retrieval", str(sample), "--json")
+    assert done.code == 0, done.err
+    assert set(done.json["arms"]) == {"bm25", "dense", "fused"}
+    assert done.json["arms"]["fused"]["recall_at_5"] > 0.9
+    assert "nDCG@10" in (await command("eval", "retrieval", str(sample))).out
+    assert (await command("eval", "retrieval", str(sample / "docs"))).code == 1
+
+
+async def test_setup_tries_the_model_and_writes_a_file_that_works(
+    command: Command, openai_server: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "s3cret")
+    openai_server.key = "s3cret"
+    openai_server.will("Hello there.")
+    line = ["setup", "--yes", "--provider", "compatible", "--model", "fake", "--api-base", openai_server.base_url]
+    done = await command(*line, "--api-key-env", "MY_KEY")
+    assert done.code == 0, done.err
+    assert "Hello there." in done.out
+    assert "s3cret" not in done.out + done.err
+    written = tmp_path / "agent-runtime.toml"
+    assert stat.S_IMODE(written.stat().st_mode) == 0o600
+    assert tomllib.loads(written.read_text()) == {
+        "llm_model": "openai/fake",
+        "llm_api_base": openai_server.base_url,
+        "llm_api_key": "s3cret",
+    }
+
+
+async def test_setup_that_gets_no_answer_says_what_to_do_and_writes_nothing(
+    command: Command, openai_server: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "wrong")
+    openai_server.key = "s3cret"
+    line = ["setup", "--yes", "--provider", "compatible", "--model", "fake", "--api-base", openai_server.base_url]
+    done = await command(*line, "--api-key-env", "MY_KEY")
+    assert done.code == 1
+    assert "does not accept the key" in done.err
+    assert not (tmp_path / "agent-runtime.toml").exists()
+    assert (await command(*line, "--api-key-env", "MY_KEY", "--no-test")).code == 0
+
+
+async def test_model_servers_on_this_machine_are_found_with_their_models() -> None:
+    async def tags(_: web.Request) -> web.Response:
+        return web.json_response({"models": [{"name": "qwen3:4b"}, {"name": "llama3.2"}]})
+
+    app = web.Application()
+    app.router.add_get("/api/tags", tags)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        here = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        found = await providers.find_local_servers(here, "http://127.0.0.1:9")
+        wrong = await providers.find_local_servers("http://127.0.0.1:9", here)
+    finally:
+        await runner.cleanup()
+    assert [(server.name, server.models) for server in found] == [("ollama", ("qwen3:4b", "llama3.2"))]
+    assert found[0].model_id("qwen3:4b") == "ollama_chat/qwen3:4b"
+    assert wrong == []
