@@ -174,7 +174,9 @@ async def main(turns: int) -> None:
                 await runtime.knowledge.sync(Scope("sample"))
                 await runtime.model.warm()
                 chunks = await runtime.knowledge.status(Scope("sample"))
-                print(f"{Path(folder).name}: {chunks.documents} documents, {chunks.chunks} chunks, {os.cpu_count()} cores")
+                print(
+                    f"{Path(folder).name}: {chunks.documents} documents, {chunks.chunks} chunks, {os.cpu_count()} cores"
+                )
                 for kind, text in MESSAGES.items():
 
                     async def ask(text: str, kind: str = kind) -> None:

@@ -13,5 +13,3 @@ from tests.emulators.openai import FakeOpenAI
 async def bot(model_settings: Callable[..., Settings], openai_server: FakeOpenAI) -> AsyncIterator[Bot]:
     async with running_bot(model_settings(access_policy="open"), openai_server) as running:
         yield running
-
-

@@ -1,0 +1,187 @@
+"""People talk to the bot on Telegram: the real SDK against an emulated Bot API."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import pytest_asyncio
+
+from config.settings import Settings
+from connectors.message import Role
+from tests.contract.telegram_harness import telegram_connector
+from tests.emulators import telegram as emulated
+from tests.emulators.bot import Bot, running_bot
+from tests.emulators.openai import FakeOpenAI, Reply
+from tests.emulators.telegram import Person, Room, TelegramEmulator
+
+LENA = Person(id=501, name="Lena")
+BO = Person(id=502, name="Bo")
+TEAM = Room(id=-100200)
+TOPICS = Room(id=-100300, topics=(7, 8))
+
+
+@dataclass
+class Chat:
+    """A bot on Telegram and the people around it."""
+
+    bot: Bot
+    telegram: TelegramEmulator
+
+    async def hears(self, text: str, by: Person = LENA, to: Room | None = None, topic: int | None = None) -> str:
+        """What the bot says next to *by* (or in the room), when *by* says *text*."""
+        place = to or by
+        before = len(self.telegram.shown(place, topic))
+        await self.telegram.say(text, by=by, to=to, topic=topic)
+        await self.telegram.until(lambda telegram: len(telegram.shown(place, topic)) > before)
+        return self.telegram.shown(place, topic)[-1].text
+
+    @property
+    def at_bot(self) -> str:
+        return f"@{self.telegram.me.username}"
+
+
+@pytest_asyncio.fixture
+async def telegram() -> AsyncIterator[TelegramEmulator]:
+    async with TelegramEmulator() as emulator:
+        yield emulator
+
+
+@pytest_asyncio.fixture
+async def chat(
+    telegram: TelegramEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> AsyncIterator[Chat]:
+    settings = model_settings(access_policy="open", default_workspace="acme")
+    async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as bot:
+        yield Chat(bot, telegram)
+
+
+async def test_a_direct_message_is_answered_and_remembered(chat: Chat) -> None:
+    chat.bot.model.will("Ahoy, Lena!")
+    assert await chat.hears("the boat is called Petrel") == "Ahoy, Lena!"
+    await chat.bot.settle()
+    chat.bot.model.will("Petrel, you said.")
+    assert await chat.hears("what did I call the boat?") == "Petrel, you said."
+
+    assert "Lena: the boat is called Petrel" in chat.bot.sent["user"]
+    assert "assistant: Ahoy, Lena!" in chat.bot.sent["user"]
+
+
+async def test_in_a_group_the_bot_answers_only_when_it_is_meant(chat: Chat) -> None:
+    await chat.telegram.say("nobody asks the bot", by=BO, to=TEAM)
+    reply = await chat.hears(f"{chat.at_bot} what is the pricing policy?", by=LENA, to=TEAM)
+
+    assert reply
+    assert len(chat.telegram.shown(TEAM)) == 1
+    assert chat.bot.sent["user"].startswith("what is the pricing policy?")
+    assert "nobody asks" not in chat.bot.sent["user"]
+
+
+async def test_an_acknowledgement_is_asked_for_where_something_is_looked_up(chat: Chat) -> None:
+    await chat.hears("what is the pricing policy?")
+    assert "acknowledge" in chat.bot.sent["user"]
+
+    await chat.hears("what is the capital of France?")
+    assert "acknowledge" not in chat.bot.sent["user"]
+
+
+async def test_a_very_long_reply_arrives_whole_and_in_order(chat: Chat) -> None:
+    whole = "\n\n".join(f"Paragraph {number}. " + "All of it has to arrive. " * 12 for number in range(60))
+    chat.bot.model.will(Reply(text=whole))
+
+    await chat.telegram.say("tell me everything", by=LENA)
+    await chat.telegram.until(lambda telegram: "Paragraph 59" in "".join(m.text for m in telegram.shown(LENA)))
+
+    parts = [message.text for message in chat.telegram.shown(LENA)]
+    assert len(parts) >= 4
+    assert "".join("".join(parts).split()) == "".join(whole.split())
+
+
+async def test_topics_of_one_group_are_conversations_of_their_own(chat: Chat) -> None:
+    await chat.hears(f"{chat.at_bot} the code is 1234", to=TOPICS, topic=7)
+    await chat.hears(f"{chat.at_bot} as I said, what is the code?", to=TOPICS, topic=8)
+
+    assert "1234" not in chat.bot.sent["user"]
+
+
+async def test_a_message_that_is_delivered_twice_is_answered_once(chat: Chat) -> None:
+    await chat.hears("only once, please")
+    await chat.telegram.deliver_again()
+    await chat.hears("and another")
+
+    assert len(chat.telegram.shown(LENA)) == 2
+    assert len(chat.bot.replies_asked) == 2
+
+
+async def test_a_send_that_is_held_back_by_telegram_is_made_good(chat: Chat) -> None:
+    chat.telegram.fail_next("sendMessage", emulated.rate_limited(1))
+
+    assert await chat.hears("are the docs up?")
+    assert len(chat.bot.told("reply.retried")) == 1
+    assert len(chat.telegram.shown(LENA)) == 1
+
+
+async def test_a_send_of_which_nobody_knows_is_not_repeated_but_counted(chat: Chat) -> None:
+    chat.telegram.fail_next("sendMessage", emulated.LOST_ANSWER)
+
+    await chat.hears("are the docs up?")
+    await chat.hears("and now, what do they say?")
+
+    assert len(chat.telegram.shown(LENA)) == 2
+    assert len(chat.bot.told("reply.ambiguous")) == 1
+
+
+async def test_a_stranger_pairs_with_a_code_that_an_admin_approves(
+    telegram: TelegramEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="pairing", default_workspace="acme")
+    async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as bot:
+        chat = Chat(bot, telegram)
+        notice = await chat.hears("hello?")
+        assert openai_server.requests == []
+
+        waiting = await bot.runtime.access.pending()
+        code = next(word.strip("`.,:") for word in notice.split() if len(word.strip("`.,:")) >= 8 and word.isupper())
+        assert [person.user for person in waiting] == ["telegram:501"]
+        approved = await bot.runtime.access.approve(code)
+        assert approved.role is Role.MEMBER
+
+        openai_server.will("Welcome aboard.")
+        assert await chat.hears("hello again, what do the docs say?") == "Welcome aboard."
+        assert bot.told("access.refused")
+
+
+async def test_with_an_allowlist_strangers_are_not_answered(
+    telegram: TelegramEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="allowlist", access_allowlist=("telegram:501",), default_workspace="acme")
+    async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as bot:
+        chat = Chat(bot, telegram)
+        await telegram.say("let me in", by=BO)
+        assert await chat.hears("it is me")
+
+        assert "let me in" not in "".join(openai_server.prompts)
+
+
+async def test_each_chat_gets_a_workspace_of_its_own_where_nothing_routes_it(
+    telegram: TelegramEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="open", routes={"telegram:-100200": "crew"})
+    async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as bot:
+        chat = Chat(bot, telegram)
+        await chat.hears("hello there, bot")
+        await chat.hears(f"{chat.at_bot} hello", to=TEAM)
+
+        seen = [event["workspace_id"] for event in bot.told("message.accepted")]
+        assert seen == ["telegram-501", "crew"]
+
+
+async def test_a_wrong_token_fails_telegram_alone(
+    telegram: TelegramEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    connector = telegram_connector(telegram)
+    telegram.token = "999:other"
+    async with running_bot(model_settings(access_policy="open"), openai_server, [connector]) as bot:
+        await bot.say("hello over HTTP")
+        states = [event for event in bot.told("connector.state") if event["connector"] == "telegram"]
+
+        assert states[-1]["state"] == "failed"
+        assert "AGENT_RUNTIME_TELEGRAM_BOT_TOKEN" in states[-1]["why"]
