@@ -24,7 +24,7 @@ _log = structlog.get_logger()
 async def remove_workspace(runtime: Runtime, scope: Scope) -> None:
     """Delete the workspace of *scope*: passages, roles, tokens, directives, conversations, counters, files.
 
-    The index goes first: while it is away nothing is deleted. Repeating an interrupted removal is
+    The index goes before all that is stored: while it is away nothing is deleted. Repeating an interrupted removal is
     harmless until the record is gone, which is last but for the files. Raises `IndexUnavailable`,
     `StoreUnavailable`, `runtime.workspaces.WorkspaceInSettings`, and `OSError` for files that stay.
     """
@@ -34,6 +34,7 @@ async def remove_workspace(runtime: Runtime, scope: Scope) -> None:
         raise WorkspaceInSettings(
             f"the configuration names workspace {workspace_id!r} as the default or in a route; take it out there first"
         )
+    await runtime.copy.flush()  # or the chat log of what was just said would come back after its folder
     await runtime.knowledge.forget_workspace(scope)
     await runtime.api_tokens.forget_workspace(workspace_id)
     await runtime.access.forget_workspace(workspace_id)

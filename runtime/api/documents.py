@@ -110,7 +110,7 @@ class DocumentRoutes(Routes):
                 problem = await self._put_line(scope, line, kept)
                 if problem is not None:
                     refused.append({"line": number, **problem})
-        except ApiError:
+        except (ApiError, OSError):
             await self._index_quietly(scope, kept)  # what came before the break is kept
             raise
         if not number:
@@ -146,7 +146,7 @@ class DocumentRoutes(Routes):
     async def _index_quietly(self, scope: Scope, paths: Collection[str]) -> None:
         try:
             await self._indexing.index(scope, paths)
-        except AgentRuntimeError as error:
+        except (AgentRuntimeError, OSError) as error:
             # The files are kept: the next change, or the next start, indexes them.
             _log.warning("index.failed", workspace_id=scope.workspace_id, why=str(error))
 

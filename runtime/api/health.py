@@ -21,8 +21,9 @@ from runtime.api.routing import Routes
 if TYPE_CHECKING:
     from runtime.bootstrap import Runtime
 
-NEEDED_STORE = "redis"
-"""Without it nothing is accepted; without the index turns are answered, degraded."""
+STORES_NEEDED = {"redis": (State.CONNECTED,), "qdrant": (State.CONNECTED, State.DEGRADED)}
+"""Without Redis nothing is accepted. Without the index turns are answered, degraded; it is only waited for
+while it is being opened."""
 
 
 class HealthRoutes:
@@ -47,7 +48,7 @@ class HealthRoutes:
         stores = await self._runtime.store_health()
         connectors = self._runtime.connector_health()
         accepting = connectors[self._runtime.http.name].state is State.CONNECTED
-        ready = accepting and stores[NEEDED_STORE].state is State.CONNECTED
+        ready = accepting and all(stores[name].state in states for name, states in STORES_NEEDED.items())
         answer = {"ready": ready, "connectors": _shown(connectors), "stores": _shown(stores)}
         return reply(answer, 200 if ready else 503)
 

@@ -176,6 +176,30 @@ async def test_a_killed_store_comes_back_and_nothing_breaks(data_dir: Path, open
         await ready(client)
 
 
+async def test_while_the_store_hangs_nothing_is_acknowledged(data_dir: Path, openai_server: openai.FakeOpenAI) -> None:
+    """503 on messages and readiness, the process alive and saying so; and it resumes by itself."""
+    async with process(data_dir, openai_server, REDIS_TIMEOUT_SECONDS="0.3") as running, client_of(running) as client:
+        sample = "/v1/workspaces/sample/messages"
+        assert (await client.post(sample, json={"text": "hello"})).status_code == 200
+        store = store_pid(data_dir)
+        os.kill(store, signal.SIGSTOP)
+        try:
+            refused = await client.post(sample, json={"text": "are you there?"})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unavailable")
+            assert (await client.get("/healthz")).status_code == 200
+            away = await client.get("/readyz")
+            assert (away.status_code, away.json()["ready"]) == (503, False)
+            assert away.json()["stores"]["redis"]["state"] != "connected"
+            assert (await client.get("/metrics")).status_code == 200
+            listed = await client.get("/v1/workspaces")
+            assert (listed.status_code, listed.headers["Retry-After"]) == (503, "1")
+        finally:
+            os.kill(store, signal.SIGCONT)
+        await ready(client)
+        while (await client.post(sample, json={"text": "and now?"})).status_code != 200:
+            assert running.child.returncode is None
+
+
 def store_pid(data_dir: Path) -> int:
     """The process of the embedded server of *data_dir*."""
     for entry in Path("/proc").iterdir():
