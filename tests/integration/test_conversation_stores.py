@@ -1,0 +1,232 @@
+"""What is kept of conversations and turns: transcript, chat logs, context documents, manifests, usage, jobs."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from connectors.message import AgentRuntimeError, ConversationKey, Scope
+from connectors.message import Usage as Tokens
+from grounding import assemble
+from grounding.memory.contexts import ContextDocument, ContextDocuments
+from grounding.tokens import load_tokens
+from grounding.transcript import markdown
+from grounding.transcript.copy import MarkdownCopy
+from grounding.transcript.entry import Entry, EntryRole, Reach, UnknownFormat
+from grounding.transcript.log import Transcript
+from runtime.identifiers import new_turn_id
+from runtime.jobs import Job, Jobs
+from runtime.manifests import Manifests, UnknownTurn
+from runtime.usage import Usage
+from tests.unit.test_assemble import context
+
+KEY = ConversationKey("acme", "http", "default")
+OTHER = ConversationKey("acme", "http", "other")
+
+
+def entry(text: str, turn: str = "t1", role: EntryRole = EntryRole.INBOUND) -> Entry:
+    return Entry(role, text, turn, "2026-11-21T10:00:00.000Z", author="Lena", user="http:u1", message_id="m")
+
+
+def turn(number: int) -> list[Entry]:
+    return [entry(f"question {number}", f"t{number}"), entry(f"answer {number}", f"t{number}", EntryRole.OUTBOUND)]
+
+
+async def test_a_turn_is_recorded_once_and_counted_once(redis: Redis) -> None:
+    transcript = Transcript(redis)
+
+    assert await transcript.append(KEY, "t1", turn(1))
+    assert not await transcript.append(KEY, "t1", turn(1))
+
+    assert await transcript.reach(KEY) == Reach(turns=1, entries=2)
+    assert await transcript.reach(OTHER) == Reach()
+
+
+async def test_the_tail_is_the_newest_spoken_entries_oldest_first(redis: Redis) -> None:
+    transcript = Transcript(redis)
+    for number in range(1, 6):
+        await transcript.append(KEY, f"t{number}", turn(number))
+
+    tail = await transcript.tail(KEY, 3, except_turn="t5")
+
+    assert [one.text for one in tail] == ["answer 3", "question 4", "answer 4"]
+
+
+async def test_tool_lines_never_reach_the_tail_however_many_there_are(redis: Redis) -> None:
+    transcript = Transcript(redis)
+    await transcript.append(KEY, "t1", turn(1))
+    await transcript.append(KEY, "t2", [entry(f"tool {n}", "t2", EntryRole.TOOL) for n in range(60)])
+
+    assert [one.text for one in await transcript.tail(KEY, 4)] == ["question 1", "answer 1"]
+
+
+async def test_an_entry_of_a_newer_format_is_refused_with_what_to_do(redis: Redis) -> None:
+    transcript = Transcript(redis)
+    await transcript.append(KEY, "t1", turn(1))
+    (name,) = [key async for key in redis.scan_iter("ar:transcript:*:log:*")]
+    await redis.xadd(name, {"v": "99", "role": "inbound"})
+
+    with pytest.raises(UnknownFormat, match="upgrade"):
+        await transcript.tail(KEY, 4)
+
+
+async def test_the_markdown_copy_is_in_order_and_written_once(redis: Redis, data_dir: Path) -> None:
+    transcript = Transcript(redis)
+    for number in (1, 2):
+        await transcript.append(KEY, f"t{number}", turn(number))
+    await transcript.append(OTHER, "t9", turn(9))
+
+    await MarkdownCopy(transcript, data_dir).flush()
+    await MarkdownCopy(transcript, data_dir).flush()
+
+    written = markdown.read((data_dir / markdown.path(KEY)).read_text())
+    assert [one.text for one in written] == ["question 1", "answer 1", "question 2", "answer 2"]
+    assert (data_dir / markdown.path(OTHER)).exists()
+
+
+async def test_a_copy_that_was_interrupted_after_writing_is_not_doubled(redis: Redis, data_dir: Path) -> None:
+    transcript = Transcript(redis)
+    await transcript.append(KEY, "t1", turn(1))
+
+    class Dying(Transcript):
+        async def copied(self, partition: int, export_ids: Any) -> None:
+            raise OSError("killed here")
+
+    with pytest.raises(OSError, match="killed"):
+        await MarkdownCopy(Dying(redis), data_dir).flush()
+    await MarkdownCopy(transcript, data_dir).flush()
+
+    assert len(markdown.read((data_dir / markdown.path(KEY)).read_text())) == 2
+
+
+async def test_a_full_disk_loses_no_log(redis: Redis, data_dir: Path) -> None:
+    transcript = Transcript(redis)
+    await transcript.append(KEY, "t1", turn(1))
+    folder = data_dir / "workspaces"
+    folder.write_text("not a folder")  # stands for a disk that takes nothing
+
+    with pytest.raises(OSError, match="workspaces"):
+        await MarkdownCopy(transcript, data_dir).flush()
+    folder.unlink()
+    await MarkdownCopy(transcript, data_dir).flush()
+
+    assert len(markdown.read((data_dir / markdown.path(KEY)).read_text())) == 2
+
+
+async def test_a_context_document_is_replaced_only_by_its_next_version(redis: Redis) -> None:
+    documents = ContextDocuments(redis)
+    first = ContextDocument("## Facts\n- a", 1, 1, 2, "extraction", "2026-11-21T10:00:00Z", ("t1",))
+    second = ContextDocument("## Facts\n- b", 2, 7, 14, "model", "2026-11-21T11:00:00Z", ("t7",))
+
+    assert await documents.store(KEY, first)
+    assert not await documents.store(KEY, first)
+    assert await documents.store(KEY, second)
+
+    assert await documents.latest(KEY) == second
+    assert await documents.latest(OTHER) is None
+
+
+async def test_a_manifest_rebuilds_the_prompt_and_stays_in_its_workspace(redis: Redis) -> None:
+    manifests, tokens = Manifests(redis), load_tokens()
+    prompt = assemble.prompt(context(), tokens)
+    await manifests.keep(context(), prompt, "2026-11-21T10:00:00Z", {"kind": "reply"})
+
+    kept = await manifests.get(Scope("acme"), "t1")
+
+    assert kept.context == context()
+    assert assemble.prompt(kept.context, tokens).sha256 == kept.prompt_sha256 == prompt.sha256
+    with pytest.raises(UnknownTurn):
+        await manifests.get(Scope("other"), "t1")
+
+
+async def test_manifests_are_listed_newest_first_and_paged(redis: Redis) -> None:
+    manifests, tokens = Manifests(redis), load_tokens()
+    ids = sorted(new_turn_id() for _ in range(5))
+    for turn_id in ids:
+        changed = context(turn_id=turn_id)
+        await manifests.keep(changed, assemble.prompt(changed, tokens), "2026-11-21T10:00:00Z", {})
+
+    first = await manifests.newest(Scope("acme"), 2)
+    rest = await manifests.newest(Scope("acme"), 10, before=first[-1].turn_id)
+
+    assert [one.turn_id for one in (*first, *rest)] == ids[::-1]
+
+
+async def test_turn_ids_sort_by_time() -> None:
+    ids = []
+    for _ in range(5):
+        ids.append(new_turn_id())
+        await asyncio.sleep(0.003)
+
+    assert ids == sorted(ids)
+    assert len({len(one) for one in ids}) == 1
+
+
+async def test_usage_is_counted_once_per_turn_and_purpose(redis: Redis) -> None:
+    usage, scope = Usage(redis), Scope("acme")
+    spent = Tokens(prompt=100, cached=40, completion=10, cost_usd=0.25)
+
+    for purpose in ("reply", "reply", "summary"):
+        await usage.record(scope, "t1", purpose, "openai/gpt 4", spent)
+
+    (total,) = await usage.totals(scope)
+    assert (total.model, total.calls, total.prompt, total.cached, total.cost_usd) == ("openai/gpt 4", 2, 200, 80, 0.5)
+    assert await usage.totals(Scope("other")) == []
+
+
+class Flaky(AgentRuntimeError):
+    retryable = True
+
+
+async def test_a_job_is_done_once_and_tried_again_when_it_may_succeed(redis: Redis) -> None:
+    done: list[str] = []
+
+    async def work(job: Job) -> None:
+        done.append(job.turn_id)
+        if len(done) == 1:
+            raise Flaky("not yet")
+
+    jobs = Jobs(redis, {"work": work})
+    assert await jobs.enqueue(Job("work", KEY, "t1"))
+    assert not await jobs.enqueue(Job("work", KEY, "t1"))
+    await run_until_idle(jobs)
+
+    assert done == ["t1", "t1"]
+
+
+async def test_a_broken_job_stops_no_other_and_is_not_repeated_for_ever(redis: Redis) -> None:
+    done: list[str] = []
+
+    async def work(job: Job) -> None:
+        if job.turn_id == "t1":
+            raise ZeroDivisionError
+        done.append(job.turn_id)
+
+    jobs = Jobs(redis, {"work": work})
+    for turn_id in ("t1", "t2"):
+        await jobs.enqueue(Job("work", KEY, turn_id))
+    await run_until_idle(jobs)
+
+    assert done == ["t2"]
+
+
+async def test_jobs_that_were_left_by_a_crash_are_done_at_the_next_start(redis: Redis) -> None:
+    done: list[str] = []
+
+    async def work(job: Job) -> None:
+        done.append(job.turn_id)
+
+    await Jobs(redis, {}).enqueue(Job("work", KEY, "t1"))
+    await run_until_idle(Jobs(redis, {"work": work}))
+
+    assert done == ["t1"]
+
+
+async def run_until_idle(jobs: Jobs) -> None:
+    running = asyncio.create_task(jobs.run())
+    async with asyncio.timeout(10):
+        await jobs.idle()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

@@ -1,0 +1,146 @@
+"""Delivery: part by part, each state stored before the platform is called."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Literal
+
+import pytest
+from redis.asyncio import Redis
+
+from connectors.connector import Accept, Capabilities, Connector, Health, SendFailed, State
+from connectors.message import ConversationKey, Degraded, OutboundMessage, OutboundPart, Receipt, Source, Usage
+from runtime.outbox import NoConnector, Outbox
+
+KEY = ConversationKey("acme", "paper", "desk")
+REPLY = OutboundMessage(
+    KEY,
+    "t1",
+    "one|two|three",
+    answers=("m1",),
+    strategy="qmd",
+    sources=(Source("a.md", "H"),),
+    degraded=(Degraded("tail", "timeout"),),
+    usage=Usage(1, 2, 3, 0.5),
+)
+
+
+class Paper:
+    """A platform that keeps what it is sent, and fails as told."""
+
+    name = "paper"
+    capabilities = Capabilities(max_part_units=10)
+    health = Health(State.CONNECTED)
+    typing_lasts_seconds = 0.01
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+        self.failures: list[SendFailed | BaseException] = []
+        self.signs = 0
+
+    async def run(self, accept: Accept) -> None:
+        await asyncio.Event().wait()
+
+    def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
+        texts = message.text.split("|")
+        return [OutboundPart(n, len(texts), text, f"{message.turn_id}:{n}") for n, text in enumerate(texts)]
+
+    async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.shown.append(part.text)
+        return Receipt(str(len(self.shown)))
+
+    async def typing(self, key: ConversationKey) -> None:
+        self.signs += 1
+
+    async def close(self) -> None:
+        return None
+
+
+def outbox(redis: Redis, paper: Paper, ambiguous: Literal["skip", "resend"] = "skip") -> Outbox:
+    connectors: dict[str, Connector] = {"paper": paper}
+    return Outbox(redis, connectors, ambiguous)
+
+
+async def test_all_parts_arrive_in_order_and_the_reply_can_be_read_again(redis: Redis) -> None:
+    paper = Paper()
+    box = outbox(redis, paper)
+
+    assert await box.deliver(REPLY) == 3
+
+    assert paper.shown == ["one", "two", "three"]
+    assert await box.load(KEY, "t1") == REPLY
+    assert await box.load(KEY, "t2") is None
+
+
+async def test_a_reply_delivered_again_sends_nothing_twice(redis: Redis) -> None:
+    paper = Paper()
+    await outbox(redis, paper).deliver(REPLY)
+    await outbox(redis, paper).deliver(REPLY)
+
+    assert paper.shown == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize(("ambiguous", "shown"), [("skip", ["one", "three"]), ("resend", ["one", "two", "three"])])
+async def test_a_part_whose_sending_was_interrupted_follows_the_setting(
+    redis: Redis, ambiguous: Literal["skip", "resend"], shown: list[str]
+) -> None:
+    paper = Paper()
+
+    async def die(message: OutboundMessage, part: OutboundPart) -> Receipt:
+        if part.index == 1:
+            raise asyncio.CancelledError
+        return await Paper.send(paper, message, part)
+
+    paper.send = die  # type: ignore[method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        await outbox(redis, paper, ambiguous).deliver(REPLY)
+    del paper.send
+
+    await outbox(redis, paper, ambiguous).deliver(REPLY)
+
+    assert paper.shown == shown
+
+
+async def test_a_send_that_may_be_tried_again_is(redis: Redis) -> None:
+    paper = Paper()
+    paper.failures = [SendFailed("busy", retryable=True, retry_after_seconds=0.01)]
+
+    await outbox(redis, paper).deliver(REPLY)
+
+    assert paper.shown == ["one", "two", "three"]
+
+
+async def test_a_send_of_which_nobody_knows_is_not_repeated_by_default(redis: Redis) -> None:
+    paper = Paper()
+    paper.failures = [SendFailed("lost", retryable=True, ambiguous=True)]
+
+    await outbox(redis, paper).deliver(REPLY)
+
+    assert paper.shown == ["two", "three"]
+
+
+async def test_a_refusal_for_good_is_raised(redis: Redis) -> None:
+    paper = Paper()
+    paper.failures = [SendFailed("blocked", retryable=False)]
+
+    with pytest.raises(SendFailed, match="blocked"):
+        await outbox(redis, paper).deliver(REPLY)
+
+
+async def test_a_place_without_a_connector_is_named(redis: Redis) -> None:
+    with pytest.raises(NoConnector, match="paper"):
+        await Outbox(redis, {}, "skip").deliver(REPLY)
+
+
+async def test_the_sign_of_typing_lasts_as_long_as_the_work_and_hides_no_error(redis: Redis) -> None:
+    paper = Paper()
+    with pytest.raises(ValueError, match="work"):
+        async with outbox(redis, paper).typing(KEY):
+            await asyncio.sleep(0.05)
+            raise ValueError("work")
+    signs = paper.signs
+    await asyncio.sleep(0.03)
+
+    assert signs >= 2
+    assert paper.signs == signs
