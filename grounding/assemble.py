@@ -10,7 +10,7 @@ from grounding.blocks import PLACES, SEPARATOR, Block, Layout, Prompt
 from grounding.layers import query, recall, retrieval, summary, tail
 from grounding.run_context import RunContext
 from grounding.sections import Section, neutral
-from grounding.tokens import Tokens, utf8_length
+from grounding.tokens import Remembered, Tokens, utf8_length
 
 YIELDS = ("retrieved", "records", "karma", "summary", "tail", "hint", "query")
 """Who gives up room first when the whole is too large; the user's own words come last."""
@@ -51,6 +51,7 @@ def prompt(context: RunContext, tokens: Tokens) -> Prompt:
     Each block is cut to its own budget, then blocks give up room in the order of `YIELDS` until the
     user message keeps the token ceiling and the byte ceiling. Raises `ContextTooLarge`.
     """
+    tokens = Remembered(tokens)
     identity = Block(
         "identity", context.identity, tokens.count(context.identity), context.budgets.policy_tokens, "policy"
     )
@@ -139,6 +140,8 @@ def _shrink(
 ) -> str:
     """Cuts *texts* in place until their joined text keeps both ceilings; returns that text."""
     whole = _join(texts, order)
+    if tokens.count(whole) <= max_tokens and utf8_length(whole) <= max_bytes:
+        return whole
     for name in YIELDS:
         if name not in texts:
             continue

@@ -12,6 +12,7 @@ from grounding.tokens import ELLIPSIS, Tokens, clip, utf8_length
 _MIN_CUT_TOKENS = 12
 """A piece is not cut to less than this: a few words of a passage help nobody."""
 
+_CONTROLS = {code: None for code in (*range(32), 127) if chr(code) not in "\n\t"}
 _DELIMITERS = (
     "conversation_summary",
     "recent_conversation",
@@ -30,8 +31,7 @@ def neutral(text: str) -> str:
 
     Tokens such as ``<|im_start|>`` lose their bracket, so that no text can open a message of its own.
     """
-    cleaned = "".join(character for character in text if character >= " " or character in "\n\t")
-    return _TEMPLATE_TOKEN.sub("", cleaned).replace("\x7f", "")
+    return _TEMPLATE_TOKEN.sub("", text.translate(_CONTROLS))
 
 
 def as_data(text: str) -> str:
@@ -58,18 +58,38 @@ class Section:
 
     def fit(self, tokens: Tokens, max_tokens: int, max_bytes: int) -> str:
         """The text of as many pieces as stay within both limits; empty where none does."""
-        kept: dict[int, str] = {}
-        for index in self.keep if self.keep is not None else range(len(self.pieces)):
-            whole = self._text({**kept, index: self.pieces[index]})
-            if tokens.fits(whole, max_tokens) and utf8_length(whole) <= max_bytes:
-                kept[index] = self.pieces[index]
-                continue
-            if self.cut == "always" or (self.cut == "only" and not kept):
-                part = self._cut_piece(kept, index, tokens, max_tokens, max_bytes)
-                if part:
-                    kept[index] = part
-            break
-        return self._text(kept)
+
+        def fits(text: str) -> bool:
+            return tokens.fits(text, max_tokens) and utf8_length(text) <= max_bytes
+
+        order = self.keep if self.keep is not None else tuple(range(len(self.pieces)))
+        whole = self._text({index: self.pieces[index] for index in order})
+        if fits(whole):
+            return whole
+        kept = self._greedily(order, tokens, max_tokens)
+        while kept and not fits(self._text({index: self.pieces[index] for index in kept})):
+            kept.pop()
+        texts = {index: self.pieces[index] for index in kept}
+        left = [index for index in order if index not in texts]
+        if left and (self.cut == "always" or (self.cut == "only" and not kept)):
+            part = self._cut_piece(texts, left[0], tokens, max_tokens, max_bytes)
+            if part:
+                texts[left[0]] = part
+        return self._text(texts)
+
+    def _greedily(self, order: tuple[int, ...], tokens: Tokens, max_tokens: int) -> list[int]:
+        """The first pieces of *order* whose own tokens sum up to the limit: near enough to start from."""
+        used = tokens.count(self.head) + tokens.count(self.foot)
+        joint = tokens.count(self.joint)
+        kept: list[int] = []
+        for index in order:
+            if not tokens.fits(self.pieces[index], max_tokens):
+                break
+            used += tokens.count(self.pieces[index]) + joint
+            if used > max_tokens + joint:
+                break
+            kept.append(index)
+        return kept
 
     def _cut_piece(self, kept: dict[int, str], index: int, tokens: Tokens, max_tokens: int, max_bytes: int) -> str:
         around = self._text({**kept, index: ""})

@@ -46,11 +46,32 @@ class TiktokenTokens:
         return len(self._encoding.encode_ordinary(text))
 
     def fits(self, text: str, limit: int) -> bool:
-        if len(text) <= limit // 4:
-            return True  # a character has at most four UTF-8 bytes, a token at least one
+        if len(text) <= limit and utf8_length(text) <= limit:
+            return True  # a token has at least one byte
         if len(text) > limit * _LONGEST_TOKEN_CHARACTERS:
             return False
         return self.count(text) <= limit
+
+
+class Remembered:
+    """Counts each text once; for the length of one assembly, in which the same texts are weighed again and again."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._counts: dict[str, int] = {}
+
+    def count(self, text: str) -> int:
+        known = self._counts.get(text)
+        if known is None:
+            known = self._counts[text] = self._tokens.count(text)
+        return known
+
+    def fits(self, text: str, limit: int) -> bool:
+        if text in self._counts:
+            return self._counts[text] <= limit
+        if len(text) <= limit * 8:
+            return (len(text) <= limit and utf8_length(text) <= limit) or self.count(text) <= limit
+        return self._tokens.fits(text, limit)
 
 
 @cache
