@@ -94,3 +94,11 @@ def workspace_of(settings: Settings, workspace: str | None) -> str:
     from runtime.workspaces import SAMPLE
 
     return workspace or settings.default_workspace or SAMPLE
+
+
+def keep_events_off_the_screen(settings: Settings) -> None:
+    """For commands that have no event stream to write to: what happens is told in their own words."""
+    from runtime import events
+    from runtime.redaction import Redaction
+
+    events.configure(Redaction.of(settings), silent=True)

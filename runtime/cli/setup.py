@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from config.load import ENVIRONMENT_PREFIX
 from config.settings import Settings
 from runtime.cli import config_file
-from runtime.cli.invocation import Invocation, run
+from runtime.cli.client import running
+from runtime.cli.invocation import Invocation, keep_events_off_the_screen, run
 from runtime.cli.output import line, milliseconds, note, status_line
 from runtime.cli.providers import (
     BUNDLED,
@@ -88,7 +89,7 @@ def setup(invocation: Invocation, given: Given) -> int:
     values |= _telegram(given, settings, old)
     _checked(values)
     backup = config_file.write(path, config_file.merged({}, values), datetime.now().astimezone())
-    _tell(path, backup, os.environ)
+    _tell(path, backup, os.environ, settings)
     return 0
 
 
@@ -199,6 +200,7 @@ def _checked(values: Mapping[str, Any]) -> Settings:
 
 def _try(settings: Settings) -> Trial:
     shown = settings.llm_model or "the bundled model"
+    keep_events_off_the_screen(settings)
     with status_line(f"asking {shown} for a first answer …"):
         trial = run(attempt(settings))
     if trial.why:
@@ -238,10 +240,16 @@ def _check_telegram(settings: Settings, token: str) -> None:
     line(f"Telegram: this is @{name}. Who writes to it gets a code; `agent-runtime access approve CODE` lets them in.")
 
 
-def _tell(path: Path, backup: Path | None, environment: Mapping[str, str]) -> None:
+def _tell(path: Path, backup: Path | None, environment: Mapping[str, str], settings: Settings) -> None:
     line(f"\nwritten: {path}" + (f" (the old one is {backup})" if backup else ""))
     for name in ("LLM_MODEL", "LLM_API_BASE", "LLM_API_KEY", "TELEGRAM_BOT_TOKEN"):
         if environment.get(ENVIRONMENT_PREFIX + name):
             note(f"{ENVIRONMENT_PREFIX}{name} is set in the environment and wins over the file")
     line("Next: `agent-runtime chat` talks to it here, `agent-runtime serve` runs it for the platforms.")
-    line("A `serve` that runs now has to be started again.")
+    if run(_is_running(settings)):
+        note("An agent-runtime process runs on this data folder: start it again, so that it reads the file.")
+
+
+async def _is_running(settings: Settings) -> bool:
+    async with running(settings) as client:
+        return client is not None

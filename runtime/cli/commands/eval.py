@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from config.settings import Settings
-from runtime.cli.invocation import Invocation, json_option, run
+from runtime.cli.invocation import Invocation, json_option, keep_events_off_the_screen, run
 from runtime.cli.output import StatusLine, count, line, print_json, status_line, table
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def retrieval(invocation: Invocation, path: Path, as_json: bool) -> None:
     from grounding.documents.evaluate import load
 
     settings = invocation.settings()
+    keep_events_off_the_screen(settings)
     with (
         status_line("reading the set …") as status,
         tempfile.TemporaryDirectory(prefix="agent-runtime-eval-", ignore_cleanup_errors=True) as folder,

@@ -54,7 +54,7 @@ async def _list(settings: Settings, as_json: bool) -> None:
     table(
         ["workspace", "created", "places"],
         [
-            [each["id"], (each["created_at"] or "by the settings")[:19], ", ".join(routes.get(each["id"], []))]
+            [each["id"], (each["created_at"] or "–")[:19], ", ".join(routes.get(each["id"], []))]
             for each in found["workspaces"]
         ],
     )
