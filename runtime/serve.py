@@ -65,15 +65,15 @@ def check_role(settings: Settings, role: str) -> None:
     """Raises `RoleUnavailable` for every role but ``all``, saying what is missing."""
     if role == "all":
         return
-    missing = [
+    unset = [
         f"AGENT_RUNTIME_{name}"
         for name, url in (("REDIS_URL", settings.redis_url), ("QDRANT_URL", settings.qdrant_url))
         if url is None
     ]
-    needs = f" It needs {' and '.join(missing)}, too, which are not set." if missing else ""
+    also = f" Several processes also need {' and '.join(unset)}." if unset else ""
     raise RoleUnavailable(
-        f"--role {role}: in this version replies travel inside one process, so that a gateway and a worker cannot be "
-        f"told apart yet; use --role all.{needs}"
+        f"--role {role}: in this version replies travel inside one process, so that a gateway and a worker cannot run "
+        f"apart yet; use --role all.{also}"
     )
 
 
