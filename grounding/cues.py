@@ -34,6 +34,8 @@ class Cues:
     """Wants documents together with an anchor."""
     anchors: tuple[str, ...]
     """Things that live in a workspace."""
+    containers: tuple[str, ...]
+    """Words for where an answer stands and how it is asked for, which say nothing of what it is about."""
     question_words: tuple[str, ...]
     """A message that begins with one is a question."""
     domains: tuple[str, ...] = tuple(_COMMON_DOMAINS.split())
@@ -126,6 +128,13 @@ ENGLISH = Cues(
         workspace, project, file, files, folder, folders, directory, directories, path, paths, document
         documents, doc, markdown, md, repo, repository, codebase, docs, readme, wiki, page, pages, section
         chapter
+    """),
+    containers=_phrases("""
+        docs, doc, documentation, document, documents, file, files, page, pages, folder, folders, directory, markdown
+        workspace, knowledge base, repo, repository, codebase, wiki, handbook, manual, search, look up, lookup, look for
+        find, which, show me, tell me, explain, explains, describe, describes, hold, holds, contain, contains, mention
+        mentions, cover, covers, say, says, said, according to, please, thanks, thank you, hi, hello, hey
+        as we discussed, as discussed, as agreed, as i said, as you said, earlier, previously
     """),
     question_words=_phrases("""
         how, what, why, when, where, which, who, whose, can, could, do, does, did, is, are, was, were, should

@@ -19,7 +19,7 @@ from grounding.run_context import (
     SummaryInput,
     TailEntry,
 )
-from grounding.strategy import Choice
+from grounding.strategy import Choice, search_text
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 
@@ -136,14 +136,15 @@ class Pipeline:
     async def _passages(self, scope: Scope, text: str, choice: Choice, budgets: Budgets) -> tuple[Passage, ...]:
         if not choice.wants_documents:
             return ()
-        return tuple(await self.documents.passages(scope, text, budgets.top_k, budgets.excerpt_bytes))
+        query = search_text(text)
+        return tuple(await self.documents.passages(scope, query, budgets.top_k, budgets.excerpt_bytes))
 
     async def _recalled(self, key: ConversationKey, text: str, shown: frozenset[str]) -> tuple[RecalledTurn, ...]:
         return tuple(await self.turns.recall(key.scope, text, RECALLED_TURNS, shown))
 
 
 def _tail_entry(entry: Entry) -> TailEntry:
-    speaker = ASSISTANT if entry.role is EntryRole.OUTBOUND else (entry.author or entry.user or "user")
+    speaker = ASSISTANT if entry.role is EntryRole.OUTBOUND else (entry.author or "user")
     return TailEntry(speaker=speaker, text=entry.text[:MAX_TAIL_ENTRY_CHARACTERS], turn_id=entry.turn_id)
 
 

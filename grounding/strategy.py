@@ -85,6 +85,26 @@ def choose(text: str, cues: Cues = ENGLISH) -> Choice:
     return Choice(Strategy.NONE, "no_retrieval_cue")
 
 
+def search_text(text: str, cues: Cues = ENGLISH) -> str:
+    """*text* without the words that say where to look or how to answer, for searching: "which file explains
+    pricing?" is about pricing. *text* itself where nothing else would be left. Pure."""
+    text = text[:_LONGEST_CONSIDERED_CHARACTERS]
+    spans = [match.span() for match in _WORD.finditer(text)]
+    words = tuple(text[start:end].lower().replace("’", "'") for start, end in spans)
+    dropped: set[int] = set()
+    for start, length in _matches(words, cues.containers):
+        dropped.update(range(start, start + length))
+    idle = _set(cues.question_words) | _set(cues.filler)
+    if all(index in dropped or word in idle for index, word in enumerate(words)):
+        return text
+    pieces: list[str] = []
+    at = 0
+    for index in sorted(dropped):
+        pieces.append(text[at : spans[index][0]])
+        at = spans[index][1]
+    return " ".join("".join([*pieces, text[at:]]).split())
+
+
 def _names_documents(text: str, words: tuple[str, ...], cues: Cues) -> bool:
     if _URL.search(text):
         return True

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grounding.cues import ENGLISH
-from grounding.strategy import Strategy, choose
+from grounding.strategy import Strategy, choose, search_text
 
 SMALL_TALK = """
 hi|Hello!|hey there|Good morning|good evening, bot|Hello Lena!|hi team|hello again|yo|sup
@@ -146,3 +146,24 @@ def test_politeness_never_hides_a_question(greeting: str, question: str) -> None
 
 def test_a_megabyte_of_words_is_decided_by_its_beginning() -> None:
     assert choose("where is the readme? " + "blah " * 200_000).strategy is Strategy.QMD
+
+
+@pytest.mark.parametrize(
+    ("text", "searched"),
+    [
+        ("which file explains pricing?", "pricing?"),
+        ("thanks, which file holds the pricing policy?", ", the pricing policy?"),
+        ("what do the docs say about refund windows", "what do the about refund windows"),
+        ("where is readme?", "where is readme?"),
+        ("which file?", "which file?"),
+        ("Wie hoch ist die Gebühr?", "Wie hoch ist die Gebühr?"),
+    ],
+)
+def test_a_search_is_for_what_is_asked_not_for_the_word_file(text: str, searched: str) -> None:
+    assert search_text(text) == searched
+
+
+@given(st.text(max_size=300))
+def test_a_search_never_becomes_empty_nor_longer(text: str) -> None:
+    assert bool(search_text(text).strip()) == bool(text.strip())
+    assert len(search_text(text)) <= len(text)
