@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from urllib.parse import quote
 
 import httpx
 
@@ -90,15 +91,12 @@ async def telegram_name(api_base: str, token: str, seconds: float) -> str:
     """The user name of the bot whose *token* it is (getMe). Raises `ValueError` with what is wrong."""
     try:
         async with httpx.AsyncClient(timeout=seconds) as http:
-            response = await http.get(f"{api_base.rstrip('/')}/bot{token}/getMe")
-            answer = response.json()
-            if answer.get("ok"):
-                return str(answer["result"]["username"])
-    except httpx.InvalidURL:
-        raise ValueError("that is no token of a bot; @BotFather gives it, like 123456:ABC…") from None
-    except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
+            response = await http.get(f"{api_base.rstrip('/')}/bot{quote(token, safe=':')}/getMe")
+            known = response.status_code not in (401, 404)
+            name = str(response.raise_for_status().json()["result"]["username"]) if known else ""
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
         # "from None": the address holds the token.
         raise ValueError(f"{api_base} cannot be asked ({type(error).__name__})") from None
-    if response.status_code in (401, 404):
+    if not known:
         raise ValueError("Telegram does not know this token; @BotFather shows the right one")
-    raise ValueError(f"Telegram refused ({response.status_code})")
+    return name
