@@ -6,7 +6,6 @@ Keys (owner ``jobs``, in the conversation's partition): ``queue`` a list of jobs
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,11 +20,13 @@ from connectors.message import (
     partition_tag,
     redis_key,
 )
+from runtime.stored import pack, unpack
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 _OWNER = "jobs"
+_VERSION = 1
 _KNOWN_SECONDS = 7 * 24 * 3600
 _SWEEP_SECONDS = 5.0
 MAX_ATTEMPTS = 3
@@ -47,12 +48,11 @@ class Job:
     turn_id: str
 
     def packed(self) -> str:
-        fields = {"v": 1, "kind": self.kind, "key": self.key.encoded, "turn": self.turn_id}
-        return json.dumps(fields, sort_keys=True)
+        return pack(_VERSION, kind=self.kind, key=self.key.encoded, turn=self.turn_id)
 
     @classmethod
     def unpacked(cls, text: str) -> Job:
-        fields = json.loads(text)
+        fields = unpack(text, _VERSION, "a job")
         return cls(fields["kind"], ConversationKey.decode(fields["key"]), fields["turn"])
 
 

@@ -15,17 +15,27 @@ import logging
 import os
 import random
 import threading
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import structlog
 
 from config.settings import Settings
-from connectors.message import Usage
 from runtime.embedded.child import ChildFailed
 from runtime.embedded.model_server import CONTEXT_TOKENS, MODEL_NAME, LocalModelServer
+from runtime.exchange import (
+    CLOSE_SECONDS,
+    Call,
+    CallerFailed,
+    Completion,
+    Exchange,
+    Message,
+    OnDelta,
+    OnRestart,
+    Target,
+    ToolCall,
+)
 from runtime.model_errors import (
     LONGEST_RETRY_AFTER_SECONDS,
     ModelFailed,
@@ -39,10 +49,6 @@ __all__ = ["Completion", "Model", "ModelFailed", "ModelRefused", "ModelUnavailab
 
 log = structlog.get_logger()
 
-Message = Mapping[str, Any]
-OnDelta = Callable[[str], Awaitable[None]]
-OnRestart = Callable[[], Awaitable[None]]
-
 DEFAULT_WINDOW_TOKENS = 8192
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 8.0
@@ -50,46 +56,9 @@ EMPTY_ATTEMPTS = 2
 """How often one model may answer nothing before that is an error."""
 STALL_FRACTION = 0.5
 """A stream that says nothing for this part of the call's time-out is given up."""
-CLOSE_SECONDS = 2.0
-
-
 LOCAL_MAX_OUTPUT_TOKENS = 256
 LOCAL_SAMPLING: Mapping[str, Any] = {"temperature": 0.2, "extra_body": {"repeat_penalty": 1.1}}
 """For the bundled model only. Without them it repeats one sentence until its output ends."""
-
-
-@dataclass(frozen=True)
-class ToolCall:
-    """A tool that the model wants called; ``arguments`` is its JSON text as the model wrote it, unchecked."""
-
-    id: str
-    name: str
-    arguments: str
-
-
-@dataclass(frozen=True)
-class Completion:
-    """One answer. ``model`` is the one that gave it; times in milliseconds from the first attempt's start."""
-
-    text: str
-    model: str
-    finish_reason: str = "stop"
-    usage: Usage = field(default_factory=Usage)
-    first_token_ms: int | None = None
-    """When the first text arrived; None where the answer was not streamed."""
-    latency_ms: int = 0
-    attempts: int = 1
-    tool_calls: tuple[ToolCall, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Target:
-    """Where one model is called: LiteLLM's id of it, and what is passed beside."""
-
-    shown_as: str
-    litellm_id: str
-    options: Mapping[str, Any]
-    local: bool = False
 
 
 _loading = threading.Lock()
@@ -193,7 +162,7 @@ class Model:
         *tools* are OpenAI function descriptions. *purpose* goes into events only. Raises `ModelRefused`
         or `ModelUnavailable`: the failure of the first model, when every model failed.
         """
-        call = _Call(
+        call = Call(
             messages, on_delta, on_restart, self._options(max_output_tokens, tools, response_format, temperature)
         )
         first: ModelFailed | None = None
@@ -242,10 +211,10 @@ class Model:
             options["temperature"] = temperature
         return options
 
-    async def _target(self, name: str | None) -> _Target:
+    async def _target(self, name: str | None) -> Target:
         """How *name* is called; None is the local model. Raises `ModelUnavailable`, `ModelRefused`."""
         if name is not None:
-            return _Target(name, name, credentials(self._settings, name))
+            return Target(name, name, credentials(self._settings, name))
         shown_as = f"local/{MODEL_NAME}"
         if self._local is None:
             raise ModelRefused("no model is configured: set AGENT_RUNTIME_LLM_MODEL", why="not_found", model=shown_as)
@@ -259,9 +228,9 @@ class Model:
             "max_tokens": min(self._settings.llm_max_output_tokens, LOCAL_MAX_OUTPUT_TOKENS),
             **LOCAL_SAMPLING,
         }
-        return _Target(shown_as, f"openai/{endpoint.model}", options, local=True)
+        return Target(shown_as, f"openai/{endpoint.model}", options, local=True)
 
-    async def _attempts(self, call: _Call, target: _Target, purpose: str) -> Completion:
+    async def _attempts(self, call: Call, target: Target, purpose: str) -> Completion:
         """One model, asked until it answers or there is no use. Raises `ModelFailed`."""
         empty = 0
         for attempt in range(1, self._settings.llm_max_attempts + 1):
@@ -288,16 +257,16 @@ class Model:
             await _pause(pause)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _once(self, call: _Call, target: _Target) -> Completion:
+    async def _once(self, call: Call, target: Target) -> Completion:
         """One attempt, in the time that a call may take. Raises `_CallFailed`."""
         await call.restart()
         seconds = self._settings.llm_timeout_seconds
         try:
             litellm = await asyncio.to_thread(load_litellm)
             async with asyncio.timeout(seconds):
-                completion = await _Exchange(litellm, call, target, seconds * STALL_FRACTION).run()
+                completion = await Exchange(litellm, call, target, seconds * STALL_FRACTION).run()
         except Exception as error:  # noqa: BLE001 - LiteLLM's adapters let all kinds through; each gets its verdict
-            if isinstance(error, _CallerFailed):
+            if isinstance(error, CallerFailed):
                 raise error.error from None
             # "from None": the provider's words may quote the prompt, and tracebacks are logged.
             raise _CallFailed(
@@ -313,156 +282,6 @@ class _CallFailed(Exception):
         super().__init__(str(failure))
         self.failure = failure
         self.retry_after_seconds = wait
-
-
-class _CallerFailed(Exception):
-    """``on_delta`` raised; that is the caller's error and no model's."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-@dataclass
-class _Call:
-    """What is asked, and what has been shown of the answer so far."""
-
-    messages: Sequence[Message]
-    on_delta: OnDelta | None
-    on_restart: OnRestart | None
-    options: dict[str, Any]
-    started: float = field(default_factory=time.monotonic)
-    attempts: int = 0
-    shown: bool = False
-
-    def elapsed_ms(self) -> int:
-        return round((time.monotonic() - self.started) * 1000)
-
-    async def restart(self) -> None:
-        """Take back what an earlier attempt has shown."""
-        if self.shown and self.on_restart is not None:
-            await self.on_restart()
-            self.shown = False
-
-    async def show(self, text: str) -> None:
-        if self.on_delta is None:
-            return
-        self.shown = True
-        try:
-            await self.on_delta(text)
-        except Exception as error:
-            raise _CallerFailed(error) from error
-
-
-class _Exchange:
-    """One request and its answer, whole or as a stream."""
-
-    def __init__(self, litellm: Any, call: _Call, target: _Target, stall_seconds: float) -> None:
-        self._litellm = litellm
-        self._call = call
-        self._target = target
-        self._stall_seconds = stall_seconds
-        self._text: list[str] = []
-        self._tools: dict[int, dict[str, str]] = {}
-        self._finish = ""
-        self._usage: Any = None
-        self._first_ms: int | None = None
-
-    async def run(self) -> Completion:
-        """Raises whatever LiteLLM raises, and `TimeoutError` for a stream that stalls."""
-        request = {
-            "model": self._target.litellm_id,
-            "messages": [dict(message) for message in self._call.messages],
-            **self._call.options,
-            **self._target.options,
-        }
-        if self._call.on_delta is None:
-            response = await self._litellm.acompletion(**request)
-            self._take_whole(response)
-        else:
-            stream = await self._litellm.acompletion(**request, stream=True, stream_options={"include_usage": True})
-            async with _closing(stream):
-                await self._take_stream(stream)
-        return Completion(
-            text="".join(self._text),
-            model=self._target.shown_as,
-            finish_reason=self._finish or "stop",
-            usage=self._counted(),
-            first_token_ms=self._first_ms,
-            tool_calls=tuple(ToolCall(t["id"], t["name"], t["arguments"]) for _, t in sorted(self._tools.items())),
-        )
-
-    def _take_whole(self, response: Any) -> None:
-        choice = response.choices[0]
-        self._text.append(choice.message.content or "")
-        self._finish = choice.finish_reason or ""
-        self._usage = getattr(response, "usage", None)
-        for index, tool in enumerate(choice.message.tool_calls or ()):
-            self._add_tool(index, tool)
-
-    async def _take_stream(self, stream: Any) -> None:
-        chunks = aiter(stream)
-        while True:
-            try:
-                async with asyncio.timeout(self._stall_seconds if self._first_ms is not None else None):
-                    chunk = await anext(chunks)
-            except StopAsyncIteration:
-                return
-            self._usage = getattr(chunk, "usage", None) or self._usage
-            for choice in chunk.choices[:1]:
-                self._finish = choice.finish_reason or self._finish
-                for tool in choice.delta.tool_calls or ():
-                    self._add_tool(tool.index or 0, tool)
-                if text := choice.delta.content:
-                    if self._first_ms is None:
-                        self._first_ms = self._call.elapsed_ms()
-                    self._text.append(text)
-                    await self._call.show(text)
-
-    def _add_tool(self, index: int, tool: Any) -> None:
-        """Pieces of one call come with the same index: id and name once, the arguments bit by bit."""
-        known = self._tools.setdefault(index, {"id": "", "name": "", "arguments": ""})
-        known["id"] = known["id"] or tool.id or ""
-        known["name"] = known["name"] or tool.function.name or ""
-        known["arguments"] += tool.function.arguments or ""
-
-    def _counted(self) -> Usage:
-        usage = self._usage
-        if usage is None:
-            return Usage()
-        return Usage(
-            prompt=usage.prompt_tokens or 0,
-            cached=_cached_tokens(usage),
-            completion=usage.completion_tokens or 0,
-            cost_usd=0.0 if self._target.local else _cost_usd(self._litellm, self._target.litellm_id, usage),
-        )
-
-
-@contextlib.asynccontextmanager
-async def _closing(stream: Any) -> AsyncIterator[None]:
-    """Give the connection back however the block ends; a stream that was left half read would keep it."""
-    try:
-        yield
-    finally:
-        close = getattr(stream, "aclose", None)
-        if close is not None:
-            with contextlib.suppress(Exception):  # the answer is there or its error is on its way
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    await close()
-
-
-def _cached_tokens(usage: Any) -> int:
-    """Prompt tokens that the provider had already read: OpenAI's field, else Anthropic's."""
-    details = getattr(usage, "prompt_tokens_details", None)
-    return getattr(details, "cached_tokens", None) or getattr(usage, "cache_read_input_tokens", None) or 0
-
-
-def _cost_usd(litellm: Any, model: str, usage: Any) -> float:
-    """By LiteLLM's price list; 0.0 for models it has no price for."""
-    try:
-        return float(sum(litellm.cost_per_token(model=model, usage_object=usage)))
-    except Exception:  # noqa: BLE001 - it raises a bare Exception for every model it does not know
-        return 0.0
 
 
 def _known_window(model: str) -> int:

@@ -26,11 +26,13 @@ from connectors.message import (
     redis_key,
 )
 from runtime.identifiers import new_turn_id
+from runtime.stored import NewerFormat
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 _OWNER = "outbox"
+_VERSION = "1"
 _KEPT_SECONDS = 7 * 24 * 3600
 _SEND_ATTEMPTS = 5
 _BACKOFF_SECONDS = 0.5
@@ -58,8 +60,13 @@ class Outbox:
 
     async def load(self, key: ConversationKey, turn_id: str) -> OutboundMessage | None:
         """The stored reply of a turn, if it has come that far."""
-        stored: Any = await self._redis.hget(self._key(key, turn_id), "message")
-        return _MESSAGE.validate_json(stored) if stored else None
+        stored: Any = await self._redis.hmget(self._key(key, turn_id), ["v", "message"])
+        version, message = stored
+        if message is None:
+            return None
+        if version != _VERSION:
+            raise NewerFormat(f"a reply was stored in format {version}; this runtime reads {_VERSION}: upgrade it")
+        return _MESSAGE.validate_json(message)
 
     async def deliver(self, message: OutboundMessage) -> int:
         """Send *message*, or what of it was not sent yet; how many parts it has.
@@ -124,7 +131,7 @@ class Outbox:
     async def _keep(self, message: OutboundMessage) -> dict[str, str]:
         name = self._key(message.key, message.turn_id)
         async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.hset(name, mapping={"v": "1", "message": _MESSAGE.dump_json(message).decode()})
+            pipe.hset(name, mapping={"v": _VERSION, "message": _MESSAGE.dump_json(message).decode()})
             pipe.expire(name, _KEPT_SECONDS)
             pipe.hgetall(name)
             _, _, states = await pipe.execute()

@@ -1,6 +1,6 @@
 """Codes by which a stranger is made known to the bot: given to the person, approved by an admin.
 
-Keys (owner ``access``, tag ``{access}``): ``pending``, a hash of workspace and person to the SHA-256 of
+Keys (owner ``pairing``, tag ``{access}``): ``pending``, a hash of workspace and person to the SHA-256 of
 the code that they were given; ``attempts``, the number of wrong codes. No code is ever stored as such.
 """
 
@@ -33,8 +33,8 @@ MAX_PENDING = 1000
 """Codes that wait at a time; whoever asks beyond that is told nothing until some expire."""
 
 _FORMAT = 1
-_PENDING = redis_key("access", "{access}", "pending")
-_ATTEMPTS = redis_key("access", "{access}", "attempts")
+_PENDING = redis_key("pairing", "{access}", "pending")
+_ATTEMPTS = redis_key("pairing", "{access}", "attempts")
 
 # Two approvals of one code, or an approval of a code that a newer one has just replaced: one wins.
 _TAKE = (

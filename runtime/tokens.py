@@ -1,6 +1,6 @@
 """The tokens of the HTTP face: the admin's, and those made for one workspace and role.
 
-Key (owner ``access``): ``tokens`` under ``{access}``, a hash of a token's SHA-256 to what it allows. No
+Key (owner ``tokens``): ``by_digest`` under ``{tokens}``, a hash of a token's SHA-256 to what it allows. No
 token is ever stored as such.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 _FORMAT = 1
-_TOKENS = redis_key("access", "{access}", "tokens")
+_TOKENS = redis_key("tokens", "{tokens}", "by_digest")
 _TOKEN_BYTES = 32
 
 

@@ -176,7 +176,7 @@ async def test_guessing_codes_is_bounded(redis: Redis) -> None:
             await people.approve("WRONG234")
     with pytest.raises(TooManyAttempts):
         await people.approve(code)
-    assert 0 < await redis.ttl("ar:access:{access}:attempts") <= CODE_SECONDS
+    assert 0 < await redis.ttl("ar:pairing:{access}:attempts") <= CODE_SECONDS
 
 
 async def test_a_stranger_who_keeps_on_is_not_told_for_ever(redis: Redis) -> None:

@@ -1,0 +1,202 @@
+"""One request to a model through LiteLLM, and its answer, whole or as a stream. Imports no LiteLLM itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from connectors.message import Usage
+
+Message = Mapping[str, Any]
+OnDelta = Callable[[str], Awaitable[None]]
+OnRestart = Callable[[], Awaitable[None]]
+
+CLOSE_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A tool that the model wants called; ``arguments`` is its JSON text as the model wrote it, unchecked."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer. ``model`` is the one that gave it; times in milliseconds from the first attempt's start."""
+
+    text: str
+    model: str
+    finish_reason: str = "stop"
+    usage: Usage = field(default_factory=Usage)
+    first_token_ms: int | None = None
+    """When the first text arrived; None where the answer was not streamed."""
+    latency_ms: int = 0
+    attempts: int = 1
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where one model is called: LiteLLM's id of it, and what is passed beside."""
+
+    shown_as: str
+    litellm_id: str
+    options: Mapping[str, Any]
+    local: bool = False
+
+
+class CallerFailed(Exception):
+    """``on_delta`` raised; that is the caller's error and no model's."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass
+class Call:
+    """What is asked, and what has been shown of the answer so far."""
+
+    messages: Sequence[Message]
+    on_delta: OnDelta | None
+    on_restart: OnRestart | None
+    options: dict[str, Any]
+    started: float = field(default_factory=time.monotonic)
+    attempts: int = 0
+    shown: bool = False
+
+    def elapsed_ms(self) -> int:
+        return round((time.monotonic() - self.started) * 1000)
+
+    async def restart(self) -> None:
+        """Take back what an earlier attempt has shown."""
+        if self.shown and self.on_restart is not None:
+            await self.on_restart()
+            self.shown = False
+
+    async def show(self, text: str) -> None:
+        if self.on_delta is None:
+            return
+        self.shown = True
+        try:
+            await self.on_delta(text)
+        except Exception as error:
+            raise CallerFailed(error) from error
+
+
+class Exchange:
+    """One request and its answer, whole or as a stream."""
+
+    def __init__(self, litellm: Any, call: Call, target: Target, stall_seconds: float) -> None:
+        self._litellm = litellm
+        self._call = call
+        self._target = target
+        self._stall_seconds = stall_seconds
+        self._text: list[str] = []
+        self._tools: dict[int, dict[str, str]] = {}
+        self._finish = ""
+        self._usage: Any = None
+        self._first_ms: int | None = None
+
+    async def run(self) -> Completion:
+        """Raises whatever LiteLLM raises, and `TimeoutError` for a stream that stalls."""
+        request = {
+            "model": self._target.litellm_id,
+            "messages": [dict(message) for message in self._call.messages],
+            **self._call.options,
+            **self._target.options,
+        }
+        if self._call.on_delta is None:
+            response = await self._litellm.acompletion(**request)
+            self._take_whole(response)
+        else:
+            stream = await self._litellm.acompletion(**request, stream=True, stream_options={"include_usage": True})
+            async with _closing(stream):
+                await self._take_stream(stream)
+        return Completion(
+            text="".join(self._text),
+            model=self._target.shown_as,
+            finish_reason=self._finish or "stop",
+            usage=self._counted(),
+            first_token_ms=self._first_ms,
+            tool_calls=tuple(ToolCall(t["id"], t["name"], t["arguments"]) for _, t in sorted(self._tools.items())),
+        )
+
+    def _take_whole(self, response: Any) -> None:
+        choice = response.choices[0]
+        self._text.append(choice.message.content or "")
+        self._finish = choice.finish_reason or ""
+        self._usage = getattr(response, "usage", None)
+        for index, tool in enumerate(choice.message.tool_calls or ()):
+            self._add_tool(index, tool)
+
+    async def _take_stream(self, stream: Any) -> None:
+        chunks = aiter(stream)
+        while True:
+            try:
+                async with asyncio.timeout(self._stall_seconds if self._first_ms is not None else None):
+                    chunk = await anext(chunks)
+            except StopAsyncIteration:
+                return
+            self._usage = getattr(chunk, "usage", None) or self._usage
+            for choice in chunk.choices[:1]:
+                self._finish = choice.finish_reason or self._finish
+                for tool in choice.delta.tool_calls or ():
+                    self._add_tool(tool.index or 0, tool)
+                if text := choice.delta.content:
+                    if self._first_ms is None:
+                        self._first_ms = self._call.elapsed_ms()
+                    self._text.append(text)
+                    await self._call.show(text)
+
+    def _add_tool(self, index: int, tool: Any) -> None:
+        """Pieces of one call come with the same index: id and name once, the arguments bit by bit."""
+        known = self._tools.setdefault(index, {"id": "", "name": "", "arguments": ""})
+        known["id"] = known["id"] or tool.id or ""
+        known["name"] = known["name"] or tool.function.name or ""
+        known["arguments"] += tool.function.arguments or ""
+
+    def _counted(self) -> Usage:
+        usage = self._usage
+        if usage is None:
+            return Usage()
+        return Usage(
+            prompt=usage.prompt_tokens or 0,
+            cached=_cached_tokens(usage),
+            completion=usage.completion_tokens or 0,
+            cost_usd=0.0 if self._target.local else _cost_usd(self._litellm, self._target.litellm_id, usage),
+        )
+
+
+@contextlib.asynccontextmanager
+async def _closing(stream: Any) -> AsyncIterator[None]:
+    """Give the connection back however the block ends; a stream that was left half read would keep it."""
+    try:
+        yield
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            with contextlib.suppress(Exception):  # the answer is there or its error is on its way
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await close()
+
+
+def _cached_tokens(usage: Any) -> int:
+    """Prompt tokens that the provider had already read: OpenAI's field, else Anthropic's."""
+    details = getattr(usage, "prompt_tokens_details", None)
+    return getattr(details, "cached_tokens", None) or getattr(usage, "cache_read_input_tokens", None) or 0
+
+
+def _cost_usd(litellm: Any, model: str, usage: Any) -> float:
+    """By LiteLLM's price list; 0.0 for models it has no price for."""
+    try:
+        return float(sum(litellm.cost_per_token(model=model, usage_object=usage)))
+    except Exception:  # noqa: BLE001 - it raises a bare Exception for every model it does not know
+        return 0.0

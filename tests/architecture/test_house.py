@@ -1,0 +1,61 @@
+"""The house: imports flow one way, and each module owns its keys."""
+
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("config", "connectors", "grounding", "promptpolicy", "runtime")
+OWNER = re.compile(r'^_?OWNER = "(\w+)"|redis_key\(\s*"(\w+)"', re.MULTILINE)
+
+
+def sources() -> dict[str, str]:
+    return {
+        path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+        for room in ROOMS
+        for path in (ROOT / room).rglob("*.py")
+    }
+
+
+def test_imports_flow_one_way() -> None:
+    checked = subprocess.run(["lint-imports"], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_every_redis_owner_is_one_module_or_one_package_of_a_room() -> None:
+    owners: dict[str, set[str]] = defaultdict(set)
+    for name, text in sources().items():
+        for match in OWNER.finditer(text):
+            owners[match[1] or match[2]].add(name.rsplit("/", 1)[0] if name.count("/") > 1 else name)
+
+    assert {owner: homes for owner, homes in owners.items() if len(homes) > 1} == {}
+    assert len(owners) >= 12
+
+
+def test_help_needs_none_of_the_heavy_libraries() -> None:
+    heavy = "litellm, redis, qdrant_client, qdrant_edge, aiogram, fastapi, tiktoken, wordllama".split(", ")
+    asked = "import sys, runtime.cli.main; print([name for name in sys.argv[1:] if name in sys.modules])"
+    told = subprocess.run(
+        [sys.executable, "-c", asked, *heavy], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+
+    assert told.strip() == "[]"
+
+
+def test_a_process_imports_litellm_and_the_platforms_only_when_they_are_used() -> None:
+    heavy = "litellm aiogram qdrant_client discord slack_bolt".split()
+    asked = "import sys, runtime.serve, runtime.api.app; print([name for name in sys.argv[1:] if name in sys.modules])"
+    told = subprocess.run(
+        [sys.executable, "-c", asked, *heavy], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+
+    assert told.strip() == "[]"
+
+
+def test_no_module_grows_out_of_sight() -> None:
+    long = {name: text.count("\n") for name, text in sources().items() if text.count("\n") > 500}
+
+    assert long == {}
