@@ -72,7 +72,7 @@ def prompt(context: RunContext, tokens: Tokens) -> Prompt:
 def _drafts(context: RunContext, tokens: Tokens) -> dict[str, _Draft]:
     """The user message's blocks before they are cut. Small talk sends the text alone."""
     budgets = context.budgets
-    drafts = {"query": _Draft(query.section(context.query), budgets.query_tokens, "the message")}
+    drafts = {"query": _Draft(query.section(context.query, budgets.query_tokens), budgets.query_tokens, "the message")}
     if context.small_talk:
         empty = _Draft(Section(), 1, "small talk")
         return drafts | dict.fromkeys(("summary", "tail", "records", "retrieved", "hint"), empty)

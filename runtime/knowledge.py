@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 _RETRY_SECONDS = (1.0, 30.0)
+_FILLING_SECONDS = 2.0
+"""How long a turn waits for documents that are being indexed for the first time since the start."""
 _log = structlog.get_logger()
 
 
@@ -55,6 +57,10 @@ class Knowledge:
         self._publisher = publisher
         self.library = Library(settings.data_dir, max_bytes=settings.document_max_bytes)
         self._opened = asyncio.Event()
+        self._behind: set[str] | None = set()
+        """Workspaces that were not looked through since the start; None while nobody knows which."""
+        self._caught_up = asyncio.Event()
+        """Set, and replaced, whenever one of them was."""
         self._index: PassageIndex | None = None
         self._search: Search | None = None
         self._indexer: Indexer | None = None
@@ -63,6 +69,8 @@ class Knowledge:
 
     async def run(self, follow: bool = True) -> None:
         """Open the index, bring it in step with the disk and, with *follow*, keep it there. Until cancelled."""
+        if follow:
+            self._behind = None
         wait, longest = _RETRY_SECONDS
         while not self._opened.is_set():
             try:
@@ -100,8 +108,20 @@ class Knowledge:
         await self._opened.wait()
 
     async def passages(self, scope: Scope, query: str, top_k: int, excerpt_bytes: int) -> Sequence[Passage]:
-        """See `grounding.pipeline.FindsPassages`. Waits for an index that is being opened."""
-        return await (await self._ready()).passages(scope, query, top_k, excerpt_bytes)
+        """See `grounding.pipeline.FindsPassages`. Waits for an index that is being opened or filled.
+
+        Raises `IndexUnavailable` also where nothing was found in a workspace that is still being indexed
+        for the first time since the start: that is no answer.
+        """
+        search = await self._ready()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FILLING_SECONDS):
+                while self._is_behind(scope):
+                    await self._caught_up.wait()
+        found = await search.passages(scope, query, top_k, excerpt_bytes)
+        if not found and self._is_behind(scope):
+            raise IndexUnavailable("the documents are still being indexed")
+        return found
 
     async def recall(self, scope: Scope, query: str, top_k: int, exclude: frozenset[str]) -> Sequence[RecalledTurn]:
         """See `grounding.pipeline.RecallsTurns`."""
@@ -175,10 +195,24 @@ class Knowledge:
         """What changed on the disk while nobody looked."""
         try:
             await self._publisher.import_all()
-            for workspace in await self._workspaces.all():
-                await self._keep_in_step(workspace.id, None, directives=False)
+            workspaces = [workspace.id for workspace in await self._workspaces.all()]
+            self._behind = set(workspaces)
+            for workspace_id in workspaces:
+                await self._keep_in_step(workspace_id, None, directives=False)
+                self._behind.discard(workspace_id)
+                self._tell_waiting()
         except StoreUnavailable as error:
             _log.warning("store.degraded", store="redis", why=str(error))
+        finally:
+            self._behind = set()
+            self._tell_waiting()
+
+    def _is_behind(self, scope: Scope) -> bool:
+        return self._behind is None or scope.workspace_id in self._behind
+
+    def _tell_waiting(self) -> None:
+        self._caught_up.set()
+        self._caught_up = asyncio.Event()
 
     async def _follow_workspaces(self) -> None:
         async for change in watch(self._settings.data_dir):

@@ -24,6 +24,7 @@ from connectors.message import (
 )
 from grounding import assemble
 from grounding.blocks import Prompt
+from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
 from grounding.layers.retrieval import label
 from grounding.pipeline import Grounds, Pipeline
 from grounding.run_context import Budgets, DegradedBlock, Participant, Query, QuotedMessage, RunContext, TailEntry
@@ -241,7 +242,10 @@ class Turns:
             identity_versions=tuple(
                 f"{one.scope}/{one.kind}{'/' + one.name if one.name else ''}@{one.version}" for one in composed.used
             ),
-            query=question.query,
+            query=question.query.model_copy(
+                # What is beyond can never be shown, and would be kept with every turn.
+                update={"text": question.query.text[: budgets.query_tokens * LONGEST_TOKEN_CHARACTERS]}
+            ),
             strategy=choice.strategy.value,
             reason=choice.reason,
             small_talk=choice.small_talk,

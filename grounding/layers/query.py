@@ -8,12 +8,16 @@ from grounding.sections import Section, neutral
 MAX_QUOTE_CHARACTERS = 600
 
 
-def section(query: Query) -> Section:
+LONGEST_TOKEN_CHARACTERS = 128
+"""No token of the vocabulary is longer, so that text beyond budget × this can be left unread."""
+
+
+def section(query: Query, max_tokens: int) -> Section:
     """The user's words; behind them what they reply to and the names of attached files.
 
     The words come first and are kept longest: the first piece is theirs alone.
     """
-    pieces = [neutral(query.text).strip()]
+    pieces = [neutral(query.text[: max_tokens * LONGEST_TOKEN_CHARACTERS]).strip()]
     pieces += [_quote(quote.author, quote.text) for quote in query.quotes]
     if query.attachments:
         pieces.append("Attached files: " + ", ".join(neutral(name) for name in query.attachments))

@@ -36,7 +36,7 @@ def test_every_redis_owner_is_one_module_or_one_package_of_a_room() -> None:
 
 
 def test_help_needs_none_of_the_heavy_libraries() -> None:
-    heavy = "litellm, redis, qdrant_client, qdrant_edge, aiogram, fastapi, tiktoken, wordllama".split(", ")
+    heavy = ["litellm", "redis", "qdrant_client", "qdrant_edge", "aiogram", "fastapi", "tiktoken", "wordllama"]
     asked = "import sys, runtime.cli.main; print([name for name in sys.argv[1:] if name in sys.modules])"
     told = subprocess.run(
         [sys.executable, "-c", asked, *heavy], cwd=ROOT, capture_output=True, text=True, check=True
@@ -46,7 +46,7 @@ def test_help_needs_none_of_the_heavy_libraries() -> None:
 
 
 def test_a_process_imports_litellm_and_the_platforms_only_when_they_are_used() -> None:
-    heavy = "litellm aiogram qdrant_client discord slack_bolt".split()
+    heavy = ["litellm", "aiogram", "qdrant_client", "discord", "slack_bolt"]
     asked = "import sys, runtime.serve, runtime.api.app; print([name for name in sys.argv[1:] if name in sys.modules])"
     told = subprocess.run(
         [sys.executable, "-c", asked, *heavy], cwd=ROOT, capture_output=True, text=True, check=True

@@ -264,7 +264,9 @@ def test_no_ceiling_is_ever_exceeded(
 def test_the_same_input_gives_the_same_bytes(query: str, passages: list[str]) -> None:
     found = tuple(Passage(source="a.md", heading="h", text=text, score=1.0) for text in passages)
 
-    assert build(query=Query(text=query), passages=found).sha256 == build(query=Query(text=query), passages=found).sha256
+    assert (
+        build(query=Query(text=query), passages=found).sha256 == build(query=Query(text=query), passages=found).sha256
+    )
 
 
 def test_a_megabyte_on_one_line_is_cut_to_its_budget() -> None:
