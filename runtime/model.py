@@ -56,8 +56,8 @@ EMPTY_ATTEMPTS = 2
 """How often one model may answer nothing before that is an error."""
 STALL_FRACTION = 0.5
 """A stream that says nothing for this part of the call's time-out is given up."""
-LOCAL_MAX_OUTPUT_TOKENS = 256
-LOCAL_SAMPLING: Mapping[str, Any] = {"temperature": 0.2, "extra_body": {"repeat_penalty": 1.1}}
+LOCAL_MAX_OUTPUT_TOKENS = 192
+LOCAL_SAMPLING: Mapping[str, Any] = {"temperature": 0.2, "extra_body": {"repeat_penalty": 1.1, "repeat_last_n": 256}}
 """For the bundled model only. Without them it repeats one sentence until its output ends."""
 
 
