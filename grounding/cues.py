@@ -27,13 +27,17 @@ class Cues:
     refers_to_history: tuple[str, ...]
     """The message leans on this conversation, whatever it asks for."""
     weakly_asks_history: tuple[str, ...]
-    """Asks about this conversation, unless documents are named."""
+    """Asks about this conversation in a short message, or with "since", unless documents are named."""
+    continues: tuple[str, ...]
+    """Asks to go on, if nothing else but politeness is said."""
     documents: tuple[str, ...]
     """Each is enough to want documents."""
     search: tuple[str, ...]
     """Wants documents together with an anchor."""
     anchors: tuple[str, ...]
     """Things that live in a workspace."""
+    parts: tuple[str, ...]
+    """Parts of documents: anchors beside a search, but not beside any question."""
     containers: tuple[str, ...]
     """Words for where an answer stands and how it is asked for, which say nothing of what it is about."""
     question_words: tuple[str, ...]
@@ -87,10 +91,12 @@ ENGLISH = Cues(
         remember me, remind me what we, remind me what i, remind me what you, what do you know about me
         what is my name, what's my name, whats my name, who am i, summarize our, summarise our
         summarize this conversation, summarise this conversation, summarize this chat, summary of our
-        summary of this conversation, summary of this chat, recap, recap our, catch me up, what was my last
+        summary of this conversation, summary of this chat, recap our, catch me up, what was my last
         what was your last, what was my previous, what was your previous, what was the last thing
         what was the question, what was my question, say that again, repeat that, repeat your last, come again
         what you said, what i said, what we said, our last conversation, our last discussion
+        recap this conversation, recap this chat, recap what we, recap of our, recap of this, quick recap
+        short recap
     """),
     refers_to_history=_phrases("""
         as we discussed, as discussed, as we talked, as we said, as we agreed, as agreed, as i said
@@ -99,18 +105,23 @@ ENGLISH = Cues(
         said before, mentioned before, asked before, told before, from before, we discussed, we talked about
         we talked, we spoke, we said, we agreed, we decided, we settled on, we were talking, we were discussing
         you said, you told me, you mentioned, you suggested, you recommended, you proposed, you promised
-        you wrote, i said, i told you, i mentioned, i asked, i wrote, i gave you, i sent you, earlier
-        previously, previous message, previous messages, previous question, previous answer, previous reply
-        previous conversation, previous discussion, previous point, last message, last messages, last question
-        last answer, last reply, last time, last conversation, last discussion, last session, our conversation
-        our chat, our discussion, this conversation, this chat, this thread, so far, follow up on, following up
-        follow-up, to follow up, continue from, continue with, continue where, continue our, let's continue
-        lets continue, carry on, go on, keep going, pick up where, left off, back to what, going back to
-        remember that we, remember that i, remember that you, remember i, remember we, remember you
+        you wrote, i said, i told you, i mentioned, i gave you, i sent you, earlier, previous message
+        previous messages, previous question, previous answer, previous reply, previous conversation
+        previous discussion, previous point, last message, last messages, last question, last answer, last reply
+        last time, last conversation, last discussion, last session, our conversation, our chat, our discussion
+        this conversation, this chat, this thread, follow up on, following up, follow-up, to follow up
+        continue from, continue with, continue where, continue our, let's continue, lets continue, pick up where
+        left off, back to what, going back to, remember that we, remember that i, remember that you, remember i
+        remember we, remember you, i asked you, i asked before, i asked earlier, previously discussed
+        previously said, previously mentioned, previously agreed, previously decided, previous one
+        previous step, previous topic, previous plan, previous approach, you previously, we previously
     """),
-    weakly_asks_history=_phrases(
-        "what changed, what has changed, what's changed, whats changed, what's new, whats new"
-    ),
+    weakly_asks_history=_phrases("""
+        what changed, what has changed, what's changed, whats changed
+    """),
+    continues=_phrases("""
+        continue, go on, carry on, keep going, go ahead, proceed, more, next, and then, recap, summarize, summarise
+    """),
     documents=_phrases("""
         docs, documentation, readme, policy, policies, pricing, price list, runbook, runbooks, handbook
         handbooks, wiki, playbook, playbooks, guideline, guidelines, knowledge base, codebase, repo, repos
@@ -119,16 +130,17 @@ ENGLISH = Cues(
         these documents, this document, the doc, our doc, the file says, in the file, in the files
         in the workspace, in workspace, in our workspace, in this workspace, our files, changelog, release notes
         faq, terms of service, service level agreement, sop, sops, according to our
-        standard operating procedure, standard operating procedures, onboarding guide, manual
+        standard operating procedure, standard operating procedures, onboarding guide, the manual, our manual
+        user manual
     """),
-    search=_phrases(
-        "search, search for, find, lookup, look up, look for, where is, where are, where's, wheres, where do i find"
-    ),
+    search=_phrases("""
+        search, search for, find, lookup, look up, look for, where is, where are, where's, wheres, where do i find
+    """),
     anchors=_phrases("""
         workspace, project, file, files, folder, folders, directory, directories, path, paths, document
-        documents, doc, markdown, md, repo, repository, codebase, docs, readme, wiki, page, pages, section
-        chapter
+        documents, doc, markdown, md, repo, repository, codebase, docs, readme, wiki
     """),
+    parts=("page", "pages", "section", "sections", "chapter", "chapters", "appendix"),
     containers=_phrases("""
         docs, doc, documentation, document, documents, file, files, page, pages, folder, folders, directory, markdown
         workspace, knowledge base, repo, repository, codebase, wiki, handbook, manual, search, look up, lookup, look for
@@ -141,4 +153,4 @@ ENGLISH = Cues(
         would, will, may, what's, whats, where's, who's, how's
     """),
 )
-"""The cues that ship. A page, section or chapter counts only beside a question or a search."""
+"""The cues that ship."""

@@ -16,6 +16,9 @@ from typing import Literal
 
 from grounding.cues import ENGLISH, Cues
 
+SHORT_WORDS = 4
+"""Up to this many words "what changed?" is about this conversation."""
+
 MIN_QUESTION_WORDS = 5
 """A shorter question is too thin to search for on the strength of an anchor alone."""
 
@@ -26,6 +29,9 @@ _GREETS_NAME = re.compile(
     r"\s*(?:hi|hello|hey|good (?:morning|afternoon|evening)|thanks|thank you|bye),? ([^\W\d_]+)\s*[!.,]*\s*",
     re.IGNORECASE,
 )
+_NOT_BACK = {
+    (word,) for word in ("than", "version", "versions", "release", "releases", "this", "in", "models", "works")
+}
 _LONGEST_CONSIDERED_CHARACTERS = 20_000
 
 
@@ -71,9 +77,9 @@ def choose(text: str, cues: Cues = ENGLISH) -> Choice:
     words = tuple(word.lower().replace("’", "'") for word in _WORD.findall(text))
     documents = _names_documents(text, words, cues)
     asks, refers = _has(words, cues.asks_history), _leans_on_history(words, cues)
-    weakly_asks = _has(words, cues.weakly_asks_history)
+    weakly_asks = _has(words, cues.weakly_asks_history) and (len(words) <= SHORT_WORDS or "since" in words)
     implied = _implies_documents(text, words, cues)
-    history = asks or refers or (weakly_asks and not documents)
+    history = asks or refers or (weakly_asks and not documents) or _only_continues(words, cues)
     if not (documents or history or implied) and _is_small_talk(text, words, cues):
         return Choice(Strategy.NONE, "small_talk")
     if asks or (history and not documents):
@@ -111,7 +117,9 @@ def _names_documents(text: str, words: tuple[str, ...], cues: Cues) -> bool:
     known_endings = _set(cues.domains) | _set(cues.file_endings)
     if any(match[1].lower() in known_endings for match in _DOTTED.finditer(text)):
         return True
-    return _has(words, cues.documents) or (_has(words, cues.search) and _has(words, cues.anchors))
+    return _has(words, cues.documents) or (
+        _has(words, cues.search) and (_has(words, cues.anchors) or _has(words, cues.parts))
+    )
 
 
 def _implies_documents(text: str, words: tuple[str, ...], cues: Cues) -> bool:
@@ -122,11 +130,20 @@ def _implies_documents(text: str, words: tuple[str, ...], cues: Cues) -> bool:
 
 
 def _leans_on_history(words: tuple[str, ...], cues: Cues) -> bool:
-    """Whether a phrase refers back; "earlier than" compares and "remember to" asks for a reminder."""
+    """Whether a phrase refers back; "earlier than" compares, and "earlier versions" are not ours."""
     return any(
-        words[start : start + length] != ("earlier",) or words[start + 1 : start + 2] != ("than",)
+        words[start : start + length] != ("earlier",) or words[start + 1 : start + 2] not in _NOT_BACK
         for start, length in _matches(words, cues.refers_to_history)
     )
+
+
+def _only_continues(words: tuple[str, ...], cues: Cues) -> bool:
+    """Whether the message, politeness aside, says nothing but to go on."""
+    covered = [False] * len(words)
+    for start, length in _matches(words, cues.small_talk):
+        covered[start : start + length] = [True] * length
+    rest = tuple(word for done, word in zip(covered, words, strict=True) if not done and word not in _set(cues.filler))
+    return rest in _phrase_set(cues.continues)
 
 
 def _is_small_talk(text: str, words: tuple[str, ...], cues: Cues) -> bool:
@@ -166,6 +183,11 @@ def _by_first_word(phrases: tuple[str, ...]) -> dict[str, tuple[tuple[str, ...],
         if parts:
             grouped.setdefault(parts[0], []).append(parts)
     return {first: tuple(sorted(group, key=len, reverse=True)) for first, group in grouped.items()}
+
+
+@lru_cache(maxsize=256)
+def _phrase_set(phrases: tuple[str, ...]) -> frozenset[tuple[str, ...]]:
+    return frozenset(phrase for group in _by_first_word(phrases).values() for phrase in group)
 
 
 @lru_cache(maxsize=256)

@@ -22,6 +22,7 @@ recap our discussion|as you mentioned, it is too slow|where were we?|following u
 last time you used a table|what did you say earlier?|did I tell you my name?|let's continue|carry on
 going back to what I said|what's my name?|our conversation was useful, keep it short|earlier you gave me three options
 we agreed on blue, right?|what have we covered so far|I told you that already|pick up where we stopped
+thanks, continue|go on|ok, carry on please|recap|what changed since we spoke?|use the previous one|I asked you before
 """
 
 DOCUMENTS = """
@@ -46,6 +47,9 @@ How do I bake bread at home?|tell me a joke|translate this to German: good night
 remember to buy milk|remember that refunds take a while|How do I follow up with a customer?|write to lena@example.com
 what is 2 + 2?|yes please|no|the answer is 42|e.g. this one|explain recursion|is it raining?|why is the sky blue?
 good question|how do I tie a tie|the profiler shows nothing|I am logged out|a filet of fish|docker keeps crashing
+should I go on a diet?|what's new in Python 3.12?|what changed in the React 19 release?|recap the movie Inception
+I asked my boss for a raise, what now?|do earlier versions of Python have it?|a previously owned car
+how many pages does a novel have?|is a manual gearbox cheaper?|how has the weather been so far
 we need an apathetic reply|prepared before lunch|my beforehand work|help me|who won the world cup in 1990?
 who is the pathologist on call today at the hospital?|hypothetically, should we move to a bigger office?
 """
