@@ -2,15 +2,18 @@
 
 Keys (owner ``outbox``, in the conversation's partition): ``turn`` one hash per turn: the message and,
 for each part, ``sending`` from before the call to the platform until its receipt is known, then
-``sent:<platform's message id>``. A turn that is delivered again starts where it stopped.
+``sent:<platform's message id>``; ``unsent`` where the platform has said that it did not take the part, so
+that an end of the process while the next attempt is awaited loses nothing. A turn that is delivered again
+starts where it stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
@@ -34,11 +37,17 @@ if TYPE_CHECKING:
 _OWNER = "outbox"
 _VERSION = "1"
 _KEPT_SECONDS = 7 * 24 * 3600
-_SEND_ATTEMPTS = 5
-_BACKOFF_SECONDS = 0.5
-_MAX_WAIT_SECONDS = 30.0
+_BACKOFF_SECONDS = (1.0, 30.0)
+"""First and longest pause between attempts, where the platform asks for none."""
+_GIVE_UP_SECONDS = 600.0
+"""How long a part that the platform does not take now is offered again: a platform's usual outage."""
+_SEND_SECONDS = 90.0
+"""Longer than any connector's own time-out: what a send may take before its outcome counts as unknown."""
+_NOTICE_SECONDS = 10.0
+"""What a notice may take with all its attempts: messages of other people wait behind it."""
 _SENT = "sent:"
 _SENDING = "sending"
+_UNSENT = "unsent"
 _AMBIGUOUS = "ambiguous"
 _MESSAGE = TypeAdapter(OutboundMessage)
 _log = structlog.get_logger()
@@ -57,6 +66,9 @@ class Outbox:
         self._redis = redis
         self._connectors = connectors
         self._ambiguous = ambiguous
+        self._surely_unsent: set[tuple[str, int]] = set()
+        """Turn and part of those that may stand as being sent although the platform certainly has not got them:
+        the store was away when it was to be told, and may have taken the mark all the same."""
 
     async def load(self, key: ConversationKey, turn_id: str) -> OutboundMessage | None:
         """The stored reply of a turn, if it has come that far."""
@@ -83,11 +95,11 @@ class Outbox:
             state = states.get(f"part:{part.index}", "")
             if state.startswith(_SENT) or state == _AMBIGUOUS:
                 continue
-            if state == _SENDING and self._ambiguous == "skip":
+            unknown = state == _SENDING and (message.turn_id, part.index) not in self._surely_unsent
+            if unknown and self._ambiguous == "skip":
                 # The process died between the call and its receipt: nobody can know.
                 await self._mark(message, part, _AMBIGUOUS)
                 continue
-            await self._mark(message, part, _SENDING)
             receipt = await self._send(connector, message, part)
             await self._mark(message, part, _AMBIGUOUS if receipt is None else _SENT + receipt.message_id)
         _log.info("reply.delivered", parts=len(parts), kind=message.kind)
@@ -97,9 +109,10 @@ class Outbox:
         """Tell people something that is no turn; lost if the platform refuses it."""
         message = OutboundMessage(key, new_turn_id(), text, kind="notice", answers=answers)
         try:
-            await self.deliver(message)
-        except (SendFailed, NoConnector) as error:
-            _log.warning("notice.lost", why=str(error))
+            async with asyncio.timeout(_NOTICE_SECONDS):
+                await self.deliver(message)
+        except (SendFailed, NoConnector, TimeoutError) as error:
+            _log.warning("notice.lost", why=str(error) or f"not taken within {_NOTICE_SECONDS:g} s")
 
     def is_watched(self, key: ConversationKey, answers: tuple[str, ...]) -> bool:
         """Whether anybody sees the reply to *answers* while it is written."""
@@ -125,8 +138,7 @@ class Outbox:
             yield
         finally:
             sign.cancel()
-            with suppress(asyncio.CancelledError):
-                await sign
+            await asyncio.wait({sign})  # raises nothing of the sign's, and hides no cancellation of ours
 
     async def _keep(self, message: OutboundMessage) -> dict[str, str]:
         name = self._key(message.key, message.turn_id)
@@ -137,31 +149,61 @@ class Outbox:
             _, _, states = await pipe.execute()
         return dict(states)
 
+    async def _mark_sending(self, message: OutboundMessage, part: OutboundPart) -> None:
+        self._surely_unsent.add((message.turn_id, part.index))
+        await self._mark(message, part, _SENDING)
+        self._surely_unsent.discard((message.turn_id, part.index))
+
+    async def _mark_unsent(self, message: OutboundMessage, part: OutboundPart) -> None:
+        self._surely_unsent.add((message.turn_id, part.index))
+        await self._mark(message, part, _UNSENT)
+        self._surely_unsent.discard((message.turn_id, part.index))
+
     async def _mark(self, message: OutboundMessage, part: OutboundPart, state: str) -> None:
         field = f"part:{part.index}"
         await self._redis.hset(self._key(message.key, message.turn_id), mapping={field: state})
 
     async def _send(self, connector: Connector, message: OutboundMessage, part: OutboundPart) -> Receipt | None:
         """The receipt; None where the outcome is unknown and the part is not to be sent again."""
-        for attempt in range(1, _SEND_ATTEMPTS + 1):
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + _GIVE_UP_SECONDS
+        for attempt in itertools.count(1):
+            await self._mark_sending(message, part)
             try:
-                return await connector.send(message, part)
+                return await _within(connector.send(message, part))
             except SendFailed as error:
                 if error.ambiguous and self._ambiguous == "skip":
                     _log.warning("reply.ambiguous", part=part.index, why=str(error))
                     return None
-                if attempt == _SEND_ATTEMPTS or not (error.retryable or error.ambiguous):
+                if not error.ambiguous:
+                    await self._mark_unsent(message, part)
+                wait = error.retry_after_seconds or _backoff_seconds(attempt)
+                if not (error.retryable or error.ambiguous) or loop.time() + wait > give_up_at:
                     raise
-                wait = error.retry_after_seconds or random.uniform(0, _BACKOFF_SECONDS * 2**attempt)  # noqa: S311
                 _log.info(
                     "reply.retried", part=part.index, attempt=attempt, why=str(error), wait_seconds=round(wait, 2)
                 )
-                await asyncio.sleep(min(wait, _MAX_WAIT_SECONDS))
+                await asyncio.sleep(wait)
         raise AssertionError("the loop returns or raises")
 
     @staticmethod
     def _key(key: ConversationKey, turn_id: str) -> str:
         return redis_key(_OWNER, key.tag, "turn", key.encoded, turn_id)
+
+
+def _backoff_seconds(attempt: int) -> float:
+    """Full jitter: anything up to a bound that doubles with each attempt."""
+    first, longest = _BACKOFF_SECONDS
+    return random.uniform(0, min(longest, first * 2.0 ** min(attempt - 1, 20)))  # noqa: S311 - jitter, no secret
+
+
+async def _within(sending: Awaitable[Receipt]) -> Receipt:
+    """What *sending* returns. A send that never ends is one of unknown outcome."""
+    try:
+        async with asyncio.timeout(_SEND_SECONDS):
+            return await sending
+    except TimeoutError as error:
+        raise SendFailed(f"no answer within {_SEND_SECONDS:g} s", retryable=True, ambiguous=True) from error
 
 
 async def _keep_typing(connector: ShowsTyping, key: ConversationKey) -> None:

@@ -2,13 +2,22 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from redis.asyncio import Redis
 
 from connectors.connector import Accept, Capabilities, Connector, Health, SendFailed, State
-from connectors.message import ConversationKey, Degraded, OutboundMessage, OutboundPart, Receipt, Source, Usage
+from connectors.message import (
+    ConversationKey,
+    Degraded,
+    OutboundMessage,
+    OutboundPart,
+    Receipt,
+    Source,
+    StoreUnavailable,
+    Usage,
+)
 from runtime.outbox import NoConnector, Outbox
 
 KEY = ConversationKey("acme", "paper", "desk")
@@ -144,3 +153,89 @@ async def test_the_sign_of_typing_lasts_as_long_as_the_work_and_hides_no_error(r
 
     assert signs >= 2
     assert paper.signs == signs
+
+
+async def test_a_part_that_was_refused_for_now_is_still_unsent_after_an_end_of_the_process(redis: Redis) -> None:
+    paper = Paper()
+    paper.failures = [SendFailed("busy", retryable=True, retry_after_seconds=60)]
+    delivering = asyncio.create_task(outbox(redis, paper).deliver(REPLY))
+    await asyncio.sleep(0.1)  # it waits for the platform to be ready again
+    delivering.cancel()
+    await asyncio.wait([delivering])
+
+    await outbox(redis, paper).deliver(REPLY)
+
+    assert paper.shown == ["one", "two", "three"]
+
+
+async def test_a_part_that_was_never_handed_over_because_the_store_went_silent_is_sent_later(redis: Redis) -> None:
+    paper = Paper()
+    box = outbox(redis, paper)
+    marked = redis.hset
+    troubles = 1
+
+    async def silent(*args: Any, **options: Any) -> int:
+        """Takes the mark, and cannot say so."""
+        nonlocal troubles
+        done = await marked(*args, **options)
+        if troubles:
+            troubles -= 1
+            raise StoreUnavailable("Redis: timeout")
+        return int(done)
+
+    redis.hset = silent  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable):
+        await box.deliver(REPLY)
+    await box.deliver(REPLY)
+
+    assert paper.shown == ["one", "two", "three"]
+
+
+async def test_a_send_that_never_ends_counts_as_one_of_which_nobody_knows(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.outbox._SEND_SECONDS", 0.05)
+    paper = Paper()
+
+    async def hang(message: OutboundMessage, part: OutboundPart) -> Receipt:
+        if part.index == 0:
+            await asyncio.Event().wait()
+        return await Paper.send(paper, message, part)
+
+    paper.send = hang  # type: ignore[method-assign]
+    async with asyncio.timeout(5):
+        await outbox(redis, paper).deliver(REPLY)
+
+    assert paper.shown == ["two", "three"]
+
+
+async def test_a_notice_that_is_not_taken_holds_nobody_up(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.outbox._NOTICE_SECONDS", 0.05)
+    paper = Paper()
+    paper.failures = [SendFailed("busy", retryable=True, retry_after_seconds=60)]
+
+    async with asyncio.timeout(5):
+        await outbox(redis, paper).notice(KEY, "slow down")
+
+    assert paper.shown == []
+
+
+async def test_a_stop_is_not_lost_while_the_sign_of_typing_ends(redis: Redis) -> None:
+    class Slow(Paper):
+        async def typing(self, key: ConversationKey) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0.05)
+
+    async def work() -> None:
+        async with outbox(redis, Slow()).typing(KEY):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
+
+    working = asyncio.create_task(work())
+    await asyncio.sleep(0.03)  # the sign is ending now
+    working.cancel()
+    await asyncio.wait([working], timeout=0.5)
+
+    assert working.cancelled()
