@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 import structlog
 
@@ -16,7 +17,7 @@ from grounding.transcript.log import Transcript
 
 _BATCH = 200
 _SWEEP_SECONDS = 5.0
-_TAIL_BYTES = 256 * 1024
+_HEAD = b"\n#"
 _log = structlog.get_logger()
 
 
@@ -57,40 +58,67 @@ class MarkdownCopy:
             self._wake.clear()
 
     async def flush(self) -> None:
-        """Copy all that waits now. Raises OSError or `connectors.message.StoreUnavailable`."""
-        while self._waiting:
-            partition = self._waiting.pop()
-            try:
-                while batch := await self._transcript.to_copy(partition, _BATCH):
-                    by_key: dict[ConversationKey, list[Entry]] = {}
-                    for _, key, entry in batch:
-                        by_key.setdefault(key, []).append(entry)
-                    for key, entries in by_key.items():
-                        await asyncio.to_thread(self._write, key, entries)
-                    await self._transcript.copied(partition, [export_id for export_id, _, _ in batch])
-            except BaseException:
-                self._waiting.add(partition)
-                raise
+        """Copy all that waits now, and can be. Raises OSError or `connectors.message.StoreUnavailable`."""
+        waiting, self._waiting = self._waiting, set()
+        failed: OSError | None = None
+        try:
+            while waiting:
+                partition = min(waiting)
+                if error := await self._copy(partition):
+                    self._waiting.add(partition)
+                    failed = failed or error
+                waiting.discard(partition)
+        finally:
+            self._waiting |= waiting
+        if failed is not None:
+            raise failed
+
+    async def _copy(self, partition: int) -> OSError | None:
+        """Copy what waits in *partition*. A file that cannot be written keeps no other from it; its error."""
+        while batch := await self._transcript.to_copy(partition, _BATCH):
+            by_key: dict[ConversationKey, list[tuple[str, Entry]]] = {}
+            for export_id, key, entry in batch:
+                by_key.setdefault(key, []).append((export_id, entry))
+            failed: OSError | None = None
+            copied: list[str] = []
+            for key, exported in by_key.items():
+                try:
+                    await asyncio.to_thread(self._write, key, [entry for _, entry in exported])
+                    copied += [export_id for export_id, _ in exported]
+                except OSError as error:
+                    failed = failed or error
+            await self._transcript.copied(partition, copied)
+            if failed is not None:
+                return failed
+        return None
 
     def _write(self, key: ConversationKey, entries: Iterable[Entry]) -> None:
         path = self._data_dir / markdown.path(key)
-        texts = [markdown.render(entry) for entry in entries]
+        # A message's text comes as it is: line ends and half surrogate pairs too.
+        text = "".join(map(markdown.render, entries)).encode("utf-8", "surrogatepass")
         path.parent.mkdir(parents=True, exist_ok=True)
-        # 'a' with newline='' keeps every character of a message as it is.
-        with path.open("a+", encoding="utf-8", errors="surrogatepass", newline="") as file:
+        known = path in self._touched
+        self._touched.discard(path)  # if this write fails, who knows how much of it is there
+        with path.open("ab+") as file:
             size = file.seek(0, os.SEEK_END)
-            if size == 0:
-                file.write(markdown.title(key))
-            elif path not in self._touched:
-                texts = _unwritten(texts, path, size)
-            for text in texts:
-                file.write(text)
+            if not known or size == 0:
+                text = _unwritten(file, size, markdown.title(key).encode(), text)
+            file.write(text)
         self._touched.add(path)
 
 
-def _unwritten(texts: list[str], path: Path, size: int) -> list[str]:
-    """*texts* without those that an interrupted run had written already."""
-    with path.open("rb") as file:
-        file.seek(max(0, size - _TAIL_BYTES))
-        end = file.read().decode("utf-8", "replace")
-    return [text for text in texts if text not in end]
+def _unwritten(file: BinaryIO, size: int, title: bytes, text: bytes) -> bytes:
+    """What of *title* and *text* an interrupted write, which may have ended anywhere, has not put into *file*."""
+    whole = title + text
+    if size < len(title):
+        return whole[size:]
+    file.seek(max(0, size - len(text)))
+    end = file.read()
+    # No line of a message begins with "#", so that only the heads of entries are looked at. The empty line
+    # before a head may be there already, too: a second one does no harm.
+    at = end.find(_HEAD)
+    while at >= 0:
+        if text.startswith(end[at:]):
+            return text[len(end) - at :]
+        at = end.find(_HEAD, at + 1)
+    return text

@@ -1,6 +1,7 @@
 """What is kept of conversations and turns: transcript, chat logs, context documents, manifests, usage, jobs."""
 
 import asyncio
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,62 @@ async def test_a_full_disk_loses_no_log(redis: Redis, data_dir: Path) -> None:
     await MarkdownCopy(transcript, data_dir).flush()
 
     assert len(markdown.read((data_dir / markdown.path(KEY)).read_text())) == 2
+
+
+@pytest.mark.parametrize("cut", [1, 20, 70, 90, 120, 200, 230])
+async def test_a_copy_that_was_interrupted_while_writing_is_completed(redis: Redis, data_dir: Path, cut: int) -> None:
+    transcript = Transcript(redis)
+    await transcript.append(KEY, "t1", turn(1))
+    await MarkdownCopy(transcript, data_dir / "whole").flush()
+    whole = (data_dir / "whole" / markdown.path(KEY)).read_bytes()
+    path = data_dir / markdown.path(KEY)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(whole[:cut])
+    (log,) = [key async for key in redis.scan_iter("ar:transcript:*:log:*")]
+    entries: Any = await redis.xrange(log)
+    for entry_id, _ in entries:
+        await redis.xadd(f"ar:transcript:{{p{KEY.partition}}}:export", {"key": KEY.encoded, "id": entry_id})
+
+    await MarkdownCopy(transcript, data_dir).flush()
+
+    assert path.read_bytes() == whole
+
+
+async def test_a_write_that_failed_halfway_is_completed_by_the_next(redis: Redis, data_dir: Path) -> None:
+    transcript = Transcript(redis)
+    copy = MarkdownCopy(transcript, data_dir)
+    await transcript.append(KEY, "t1", turn(1))
+    await copy.flush()
+    path = data_dir / markdown.path(KEY)
+    before = path.stat().st_size
+    await transcript.append(KEY, "t2", turn(2))
+    copy.appended(KEY)
+    await asyncio.to_thread(resource.setrlimit, resource.RLIMIT_FSIZE, (before + 30, resource.RLIM_INFINITY))
+    try:
+        with pytest.raises(OSError, match="large"):
+            await copy.flush()
+    finally:
+        await asyncio.to_thread(resource.setrlimit, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+
+    await copy.flush()
+
+    assert [one.text for one in markdown.read(path.read_text())] == ["question 1", "answer 1", "question 2", "answer 2"]
+    assert path.read_text().count("t2") == 2
+
+
+async def test_a_log_that_cannot_be_written_holds_up_no_other(redis: Redis, data_dir: Path) -> None:
+    transcript = Transcript(redis)
+    neighbours = [ConversationKey("acme", "http", f"n{number}") for number in range(200)]
+    near = next(key for key in neighbours if key.partition == KEY.partition)
+    (data_dir / markdown.path(KEY)).mkdir(parents=True)  # a folder where the file should be
+    for key in (KEY, near, OTHER):
+        await transcript.append(key, "t1", turn(1))
+
+    with pytest.raises(OSError, match="directory"):
+        await MarkdownCopy(transcript, data_dir).flush()
+
+    assert (data_dir / markdown.path(near)).is_file()
+    assert (data_dir / markdown.path(OTHER)).is_file()
 
 
 async def test_a_context_document_is_replaced_only_by_its_next_version(redis: Redis) -> None:
