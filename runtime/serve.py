@@ -19,6 +19,7 @@ from runtime.api.app import create_app
 from runtime.api.metrics import Metrics
 from runtime.api.server import HttpServer, listen_tcp, listen_unix, serving, unlink_if_ours
 from runtime.bootstrap import Runtime, open_runtime
+from runtime.embedded.installed import check_installed
 from runtime.embedded.sockets import socket_path
 from runtime.event_stream import EventStream
 from runtime.platforms import open_platforms
@@ -41,10 +42,11 @@ async def serve(settings: Settings, role: str = "all", log_format: events.Format
 
     The order of stopping: no new messages (platforms and HTTP), then the answers that people wait for,
     then the turns still in hand, each bounded by ``SHUTDOWN_GRACE_SECONDS``; the stores last. Raises
-    `RoleUnavailable`, `runtime.api.server.CannotListen`, `runtime.embedded.child.ChildFailed` and `OSError`
-    with a text for the operator, before anything was accepted.
+    `RoleUnavailable`, `runtime.embedded.installed.NotInstalled`, `runtime.api.server.CannotListen`,
+    `runtime.embedded.child.ChildFailed` and `OSError` with a text for the operator, before anything was accepted.
     """
     check_role(settings, role)
+    await asyncio.to_thread(check_installed, settings)
     stream, metrics, redaction = EventStream(), Metrics(), Redaction.of(settings)
 
     def keep(event: events.Event) -> None:

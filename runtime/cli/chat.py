@@ -22,6 +22,7 @@ from runtime.cli.invocation import workspace_of
 from runtime.cli.local import open_local
 from runtime.cli.output import StatusLine, note, status_line
 from runtime.cli.remote import RemoteDoor
+from runtime.embedded.installed import check_installed
 from runtime.embedded.redis_server import StoreInUse
 
 OPENING_SECONDS = 60.0
@@ -85,6 +86,7 @@ class _Conversation(ConsoleConnector):
 
 async def _with_own(settings: Settings, wish: Wish, workspace: str, terminal: Terminal, status: StatusLine) -> int:
     """Run everything here; other commands reach it through the socket meanwhile."""
+    await asyncio.to_thread(check_installed, settings)
     status.show("opening the stores …")
     console = _Conversation(terminal, settings, wish, workspace)
     async with open_local(settings, ALL_PARTS, platforms=[console], socket_name=SOCKET_NAME) as (runtime, _):

@@ -1,0 +1,51 @@
+"""Which embedded parts are wanted and not installed, and what to set instead."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from config.settings import Settings
+from connectors.message import AgentRuntimeError
+from runtime.embedded.model_server import WEIGHTS_PACKAGE
+from runtime.embedded.redis_server import NoRedisServer, find_binary
+
+
+class NotInstalled(AgentRuntimeError):
+    """The settings leave a part to what is embedded, which is not installed. ``exit_code`` 2: they are to change."""
+
+    exit_code = 2
+
+
+def check_installed(settings: Settings) -> None:
+    """Raises `NotInstalled` with everything that has to be set, so that nobody finds out one by one."""
+    unset = missing(settings)
+    if unset:
+        raise NotInstalled(
+            "\n  ".join(["this installation lacks embedded parts that the settings ask for; set:", *unset])
+        )
+
+
+def missing(settings: Settings) -> list[str]:
+    """Each variable that has to be set on this installation, and to what."""
+    wanted = []
+    if settings.redis_url is None and not _has_redis():
+        wanted.append("AGENT_RUNTIME_REDIS_URL        a Redis server, such as redis://localhost:6379")
+    if settings.qdrant_url is None and not _has("qdrant_edge"):
+        wanted.append("AGENT_RUNTIME_QDRANT_URL       a Qdrant server, such as http://localhost:6333")
+    if settings.llm_model is None and not (_has("xllamacpp") and _has(WEIGHTS_PACKAGE)):
+        wanted.append("AGENT_RUNTIME_LLM_MODEL        a LiteLLM model id; `agent-runtime setup` finds or asks for one")
+    if settings.embedding_model is None and not _has("wordllama"):
+        wanted.append("AGENT_RUNTIME_EMBEDDING_MODEL  a LiteLLM embedding id, such as openai/text-embedding-3-small")
+    return wanted
+
+
+def _has(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def _has_redis() -> bool:
+    try:
+        find_binary()
+    except NoRedisServer:
+        return False
+    return True

