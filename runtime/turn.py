@@ -21,6 +21,7 @@ from connectors.message import (
     Role,
     Scope,
     Source,
+    StoreUnavailable,
 )
 from grounding import assemble
 from grounding.blocks import Prompt
@@ -160,12 +161,9 @@ class Turns:
                 except (assemble.ContextTooLarge, ModelFailed) as error:
                     reply = _apology(batch, built, error)
                     _log.error("turn.failed", why=reply.error_code, detail=str(error), attempts=batch.attempt)
+                await self._account(reply, built, completion)
         await self._deliver(reply)
         await self._record(batch, reply)
-        if built is not None:
-            await self._manifests.keep(built.context, built.prompt, _now(), _outcome(reply, completion))
-        if completion is not None:
-            await self._usage.record(batch.key.scope, batch.turn_id, "reply", completion.model, completion.usage)
         for kind in AFTER_TURN:
             await self._jobs.enqueue(Job(kind, batch.key, batch.turn_id))
         if completion is not None and built is not None:
@@ -271,12 +269,24 @@ class Turns:
         watched = self._outbox.is_watched(batch.key, answers)
         return await self._model.complete(prompt.messages, on_delta=show if watched else None)
 
+    async def _account(self, reply: OutboundMessage, built: Built | None, completion: Completion | None) -> None:
+        """Keep what the reply was made of and what it cost. Before it is delivered: a turn that is interrupted
+        later is taken up again with its stored reply, when nobody knows that any more."""
+        if built is not None:
+            await self._manifests.keep(built.context, built.prompt, _now(), _outcome(reply, completion))
+        if completion is not None:
+            await self._usage.record(reply.key.scope, reply.turn_id, "reply", completion.model, completion.usage)
+
     async def _deliver(self, reply: OutboundMessage) -> None:
-        """Deliver; a reply that the platform refuses for good is recorded all the same."""
+        """Deliver; a reply that the platform refuses for good, or chokes on, is recorded all the same."""
         try:
             await self._outbox.deliver(reply)
         except (SendFailed, NoConnector) as error:
             _log.error("turn.failed", why="undeliverable", detail=str(error))
+        except StoreUnavailable:
+            raise
+        except Exception:  # noqa: BLE001 - a broken adapter; to answer again would break again, for ever
+            _log.exception("turn.failed", why="undeliverable")
 
     async def _record(self, batch: Batch, reply: OutboundMessage) -> None:
         said = [

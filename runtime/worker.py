@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 
 import structlog
 
@@ -15,6 +16,7 @@ from runtime.turn import Turns
 SWEEP_SECONDS = 2.0
 """How often waiting conversations are looked for that nobody announced: after an outage or a restart."""
 MAX_CONCURRENT_TURNS = 64
+"""For each connector."""
 _log = structlog.get_logger()
 
 
@@ -29,7 +31,8 @@ class Worker:
         self._waiting: asyncio.Queue[ConversationKey] = asyncio.Queue()
         self._busy: dict[ConversationKey, bool] = {}
         """Conversations at work, and whether they were announced again meanwhile."""
-        self._slots = asyncio.Semaphore(MAX_CONCURRENT_TURNS)
+        self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_CONCURRENT_TURNS))
+        """By connector: a platform that takes no replies now must not hold up the others."""
         self._stopping = False
 
     def wake(self, key: ConversationKey) -> None:
@@ -76,12 +79,14 @@ class Worker:
             workspace_id=key.workspace_id, context_id=key.context_id, connector=key.connector
         ):
             try:
-                async with self._slots:
+                async with self._slots[key.connector]:
                     while not self._stopping and await self._answer_next(key):
                         self._busy[key] = False
             except StoreUnavailable as error:
                 # What waits is safe in the mailbox; the sweep finds it when the store is back.
                 _log.warning("store.degraded", store="redis", why=str(error))
+            except Exception:  # noqa: BLE001 - what waits there cannot be read; the other conversations can
+                _log.exception("turn.failed", why="unreadable")
             finally:
                 if self._busy.pop(key) and not self._stopping:
                     self.wake(key)
