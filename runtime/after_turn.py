@@ -17,8 +17,6 @@ from runtime.model import Model
 from runtime.model_errors import ModelFailed
 from runtime.usage import Usage
 
-_SEARCHED_ENTRIES = 64
-"""Newest log entries among which a turn's own are looked for."""
 _log = structlog.get_logger()
 
 
@@ -101,8 +99,8 @@ class RememberTurn:
         self._turns = turns
 
     async def __call__(self, job: Job) -> None:
-        newest = await self._transcript.newest(job.key, _SEARCHED_ENTRIES)
-        entries = [entry for entry in newest if entry.turn_id == job.turn_id and entry.role is not EntryRole.TOOL]
+        said = await self._transcript.of_turn(job.key, job.turn_id)
+        entries = [entry for entry in said if entry.role is not EntryRole.TOOL]
         if not entries:
             return
         text = "\n".join(_line(entry) for entry in entries)

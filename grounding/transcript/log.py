@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _OWNER = "transcript"
 _RECORDED_SECONDS = 7 * 24 * 3600
 """How long a turn is remembered as recorded; no turn is taken up again after that."""
+_PAGE = 64
+_SEARCHED_PAGES = 80
+"""Work that follows turns may lag behind them by this many pages of the log: a flood, an outage."""
 
 _APPEND = """
 if not redis.call('SET', KEYS[4], '1', 'NX', 'EX', ARGV[1]) then return 0 end
@@ -83,6 +86,22 @@ class Transcript:
         """The last *count* entries of any role, oldest first."""
         page: Any = await self._redis.xrevrange(self._key(key, "log"), count=count)
         return [Entry.from_fields(fields) for _, fields in reversed(page)]
+
+    async def of_turn(self, key: ConversationKey, turn_id: str) -> list[Entry]:
+        """The entries of one of the conversation's last turns, oldest first; none of a turn far back."""
+        found: list[Entry] = []
+        newest = "+"
+        for _ in range(_SEARCHED_PAGES):
+            page: Any = await self._redis.xrevrange(self._key(key, "log"), max=newest, count=_PAGE)
+            for entry_id, fields in page:
+                newest = f"({entry_id}"
+                if fields.get("turn") == turn_id:
+                    found.append(Entry.from_fields(fields))
+                elif found:
+                    return found[::-1]
+            if len(page) < _PAGE:
+                break
+        return found[::-1]
 
     async def reach(self, key: ConversationKey) -> Reach:
         """How many turns and entries the conversation has."""

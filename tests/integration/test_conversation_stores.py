@@ -275,10 +275,78 @@ async def test_jobs_that_were_left_by_a_crash_are_done_at_the_next_start(redis: 
     async def work(job: Job) -> None:
         done.append(job.turn_id)
 
-    await Jobs(redis, {}).enqueue(Job("work", KEY, "t1"))
+    await Jobs(redis, {"work": work}).enqueue(Job("work", KEY, "t1"))
     await run_until_idle(Jobs(redis, {"work": work}))
 
     assert done == ["t1"]
+
+
+async def test_a_job_that_cannot_be_done_now_is_kept_and_holds_up_no_other_kind(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.jobs._SWEEP_SECONDS", 0.02)
+    monkeypatch.setattr("runtime.jobs.MAX_ATTEMPTS", 1)
+    done: list[str] = []
+    away = True
+
+    async def recall(job: Job) -> None:
+        if away:
+            raise Busy
+        done.append(f"recall {job.turn_id}")
+
+    async def refresh(job: Job) -> None:
+        done.append(f"refresh {job.turn_id}")
+
+    jobs = Jobs(redis, {"recall": recall, "refresh": refresh})
+    for turn_id in ("t1", "t2"):
+        await jobs.enqueue(Job("recall", KEY, turn_id))
+        await jobs.enqueue(Job("refresh", KEY, turn_id))
+    running = asyncio.create_task(jobs.run())
+    async with asyncio.timeout(10):
+        while len(done) < 2:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1.0)  # long enough for every attempt
+        assert done == ["refresh t1", "refresh t2"]
+        away = False
+        await jobs.idle()
+    running.cancel()
+    await asyncio.wait([running])
+
+    assert done[2:] == ["recall t1", "recall t2"]
+
+
+async def test_a_job_that_fails_longer_than_an_outage_lasts_is_given_up(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.jobs._SWEEP_SECONDS", 0.02)
+    monkeypatch.setattr("runtime.jobs.MAX_ATTEMPTS", 1)
+    monkeypatch.setattr("runtime.jobs.GIVE_UP_SECONDS", 0.1)
+    done: list[str] = []
+
+    async def work(job: Job) -> None:
+        if job.turn_id == "t1":
+            raise Busy
+        done.append(job.turn_id)
+
+    jobs = Jobs(redis, {"work": work})
+    for turn_id in ("t1", "t2"):
+        await jobs.enqueue(Job("work", KEY, turn_id))
+    await run_until_idle(jobs)
+
+    assert done == ["t2"]
+
+
+async def test_a_turn_is_found_behind_a_flood_of_later_ones(redis: Redis) -> None:
+    transcript = Transcript(redis)
+    for number in range(1, 200):
+        await transcript.append(KEY, f"t{number}", turn(number))
+
+    assert [one.text for one in await transcript.of_turn(KEY, "t3")] == ["question 3", "answer 3"]
+    assert await transcript.of_turn(KEY, "t999") == []
+
+
+class Busy(AgentRuntimeError):
+    retryable = True
 
 
 async def run_until_idle(jobs: Jobs) -> None:
