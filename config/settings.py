@@ -167,11 +167,13 @@ class Settings(BaseModel):
     telegram_webhook_secret: SecretStr | None = None
     """Read, not used yet: updates come by long polling."""
     discord_bot_token: SecretStr | None = None
-    """Read, not used yet: Discord is to come."""
+    """From the Developer Portal, under Bot, where Message Content Intent has to be on. Set: Discord is on."""
     discord_api_base: WebUrl = "https://discord.com/api/v10"
-    """Read, not used yet: Discord is to come."""
+    """Where the REST API is."""
     discord_gateway_url: Annotated[str, _url_with_scheme("ws", "wss")] = "wss://gateway.discord.gg/"
-    """Read, not used yet: Discord is to come."""
+    """Where the gateway is; another than Discord's own is used for resuming, too."""
+    discord_timeout_seconds: PositiveSeconds = 20.0
+    """One request to Discord; a call may wait for rate limits besides."""
 
     # The HTTP face.
     http_host: str = "127.0.0.1"

@@ -25,7 +25,20 @@ def _telegram(settings: Settings) -> Connector | None:
     )
 
 
-_PLATFORMS: tuple[Callable[[Settings], Connector | None], ...] = (_telegram,)
+def _discord(settings: Settings) -> Connector | None:
+    if settings.discord_bot_token is None:
+        return None
+    from connectors.discord.connector import DiscordConnector
+
+    return DiscordConnector(
+        settings.discord_bot_token,
+        settings.discord_api_base,
+        settings.discord_gateway_url,
+        timeout_seconds=settings.discord_timeout_seconds,
+    )
+
+
+_PLATFORMS: tuple[Callable[[Settings], Connector | None], ...] = (_telegram, _discord)
 
 
 async def open_platforms(settings: Settings) -> list[Connector]:

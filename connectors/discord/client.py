@@ -1,0 +1,112 @@
+"""discord.py's client, pointed where the settings say, telling what happens in order.
+
+discord.py starts a task for each event, which may overtake one another, and has its addresses in class
+variables. Here events are told by one call each, in the order in which the gateway sent them, and the
+addresses belong to the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+import discord
+from discord.http import HTTPClient, Route
+from discord.state import ConnectionState
+from yarl import URL
+
+# The bot does not speak aloud: no warnings that it could not.
+discord.VoiceClient.warn_nacl = False
+discord.VoiceClient.warn_dave = False
+
+Told = Callable[[str, tuple[Any, ...]], None]
+"""Called with discord.py's name of an event and its arguments. Must neither block nor raise."""
+
+LONGEST_RATE_LIMIT_SECONDS = 30.0
+"""Longest wait for a rate limit inside a call (the least that discord.py allows); beyond it raises."""
+
+SESSION_WAIT_SECONDS = 5.0
+"""Reference, "Rate Limiting" of the gateway: one new session in 5 seconds."""
+
+
+def intents() -> discord.Intents:
+    """What the bot needs to hear, and nothing else. Message content has to be allowed by a person."""
+    return discord.Intents(
+        guilds=True,
+        guild_messages=True,
+        dm_messages=True,
+        guild_reactions=True,
+        dm_reactions=True,
+        message_content=True,
+    )
+
+
+class _Calls(HTTPClient):
+    """Calls go to *api_base* and sockets to *gateway_url*; each attempt has *timeout_seconds*."""
+
+    def __init__(self, api_base: str, gateway_url: str, timeout_seconds: float, **options: Any) -> None:
+        super().__init__(**options)
+        self._api_base = api_base.rstrip("/")
+        self._gateway_url = URL(gateway_url)
+        self._timeout_seconds = timeout_seconds
+
+    async def request(self, route: Route, **options: Any) -> Any:
+        route.url = self._api_base + route.url.removeprefix(Route.BASE)
+        options.setdefault("timeout", aiohttp.ClientTimeout(total=self._timeout_seconds))
+        answer = await super().request(route, **options)
+        if isinstance(answer, str) and answer:
+            raise discord.InvalidData("the answer is not JSON, so not Discord's")  # discord.py would trip over it
+        return answer
+
+    async def ws_connect(self, url: str, *, compress: int = 0) -> aiohttp.ClientWebSocketResponse:
+        asked = URL(url)
+        if self._gateway_url.host != discord.gateway.DiscordWebSocket.DEFAULT_GATEWAY.host:
+            # A proxy: it stands before the addresses, too, that Discord gives out for resuming.
+            asked = self._gateway_url.with_query(asked.query)
+        return await super().ws_connect(str(asked), compress=compress)
+
+
+class GatewayClient(discord.Client):
+    """One login. *tell* hears every event of the gateway; ``heard_at`` is when the last frame came
+    (``time.monotonic``), answers to heartbeats included."""
+
+    def __init__(
+        self,
+        tell: Told,
+        api_base: str,
+        gateway_url: str,
+        *,
+        timeout_seconds: float,
+        heartbeat_timeout_seconds: float,
+        ready_seconds: float,
+        session_wait_seconds: float = SESSION_WAIT_SECONDS,
+    ) -> None:
+        self._tell = tell
+        self._addresses = (api_base, gateway_url, timeout_seconds)
+        self._session_wait_seconds = session_wait_seconds
+        self.heard_at = time.monotonic()
+        super().__init__(
+            intents=intents(),
+            allowed_mentions=discord.AllowedMentions.none(),
+            heartbeat_timeout=heartbeat_timeout_seconds,
+            guild_ready_timeout=ready_seconds,
+            enable_debug_events=True,  # the only way to see answers to heartbeats
+        )
+
+    def _get_state(self, **options: Any) -> ConnectionState[Any]:
+        # Called once, while the client is made: the last moment at which its calls can be replaced.
+        self.http = _Calls(*self._addresses, loop=self.loop, max_ratelimit_timeout=LONGEST_RATE_LIMIT_SECONDS)
+        return super()._get_state(**options)
+
+    def dispatch(self, event: str, /, *args: Any, **_: Any) -> None:
+        if event == "socket_raw_receive":
+            self.heard_at = time.monotonic()
+        else:
+            self._tell(event, args)
+
+    async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
+        if not initial:
+            await asyncio.sleep(self._session_wait_seconds)

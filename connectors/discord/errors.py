@@ -1,0 +1,126 @@
+"""What each error of discord.py means for a send and for the connection: one table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import discord
+from aiohttp import ClientConnectorError, ClientError, ConnectionTimeoutError
+from discord.errors import DiscordException
+
+from connectors.connector import SendFailed
+from connectors.message import AgentRuntimeError
+
+TOKEN_VARIABLE = "AGENT_RUNTIME_DISCORD_BOT_TOKEN"  # noqa: S105 - the variable's name
+BASE_VARIABLE = "AGENT_RUNTIME_DISCORD_API_BASE"
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """``retryable`` and ``ambiguous`` as in `connectors.connector.SendFailed`; ``needs_person``: what a
+    person has to do before anything can work."""
+
+    retryable: bool
+    ambiguous: bool = False
+    needs_person: str = ""
+
+
+_REFUSED = Meaning(retryable=False)
+_LATER = Meaning(retryable=True)
+_UNKNOWN = Meaning(retryable=True, ambiguous=True)
+_BAD_TOKEN = Meaning(
+    retryable=False,
+    needs_person=f"Discord does not accept the bot token. Set {TOKEN_VARIABLE} to the token that the Developer "
+    f"Portal shows under Bot (and leave {BASE_VARIABLE} unset unless you use a proxy).",
+)
+_NO_INTENT = Meaning(
+    retryable=False,
+    needs_person="Discord does not let the bot read messages: switch on the Message Content Intent in the Developer "
+    f"Portal, under Bot, for the application of {TOKEN_VARIABLE}, and start again.",
+)
+
+MEANINGS: dict[type[Exception], Meaning] = {
+    # Refused: the request was read and not carried out.
+    discord.HTTPException: _REFUSED,
+    discord.Forbidden: _REFUSED,
+    discord.NotFound: _REFUSED,
+    # Not now.
+    discord.RateLimited: _LATER,
+    discord.GatewayNotFound: _LATER,
+    discord.ConnectionClosed: _LATER,
+    # No answer, or one that says nothing about whether the request was carried out.
+    discord.DiscordServerError: _UNKNOWN,
+    ClientError: _UNKNOWN,
+    OSError: _UNKNOWN,  # TimeoutError, too
+    discord.InvalidData: _UNKNOWN,
+    # No connection, so nothing was sent.
+    ClientConnectorError: _LATER,
+    ConnectionTimeoutError: _LATER,
+    # Only a person can help.
+    discord.LoginFailure: _BAD_TOKEN,
+    discord.PrivilegedIntentsRequired: _NO_INTENT,
+    # Raised inside discord.py, before anything is sent.
+    DiscordException: _REFUSED,
+    discord.ClientException: _REFUSED,
+    discord.InteractionResponded: _REFUSED,
+    discord.MissingApplicationID: _REFUSED,
+    discord.errors.FFmpegProcessError: _REFUSED,
+}
+
+DISCORD_ERRORS = (DiscordException, ClientError, OSError)
+"""What a call through discord.py may raise."""
+
+# Reference, "Gateway Close Event Codes": those after which a client must not connect again.
+_FATAL_CLOSES = {
+    4004: _BAD_TOKEN,
+    4010: Meaning(False, needs_person="Discord refuses the gateway's shard (code 4010): this is a fault of ours."),
+    4011: Meaning(False, needs_person="The bot is on too many servers for one connection (code 4011)."),
+    4012: Meaning(False, needs_person="Discord no longer speaks this version of its gateway: upgrade Agent Runtime."),
+    4013: Meaning(False, needs_person="Discord does not know an intent (code 4013): upgrade Agent Runtime."),
+    4014: _NO_INTENT,
+}
+
+
+class DiscordUnavailable(AgentRuntimeError):
+    """Discord could not be asked just now."""
+
+    retryable = True
+
+
+def meaning(error: Exception) -> Meaning:
+    """The table's entry for *error*, or for the nearest of its base classes. Raises `KeyError`."""
+    if isinstance(error, discord.ConnectionClosed) and error.code in _FATAL_CLOSES:
+        return _FATAL_CLOSES[error.code]
+    # discord.py has no class for these two. It takes a 429 without a ``Via`` header for a ban and raises it;
+    # a proxy may have taken the header away, or Discord's edge may have said it: it passes.
+    if isinstance(error, discord.HTTPException) and error.status == 429:
+        return _LATER
+    if isinstance(error, discord.HTTPException) and error.status == 401:
+        return _BAD_TOKEN
+    for known in type(error).__mro__:
+        if known in MEANINGS:
+            return MEANINGS[known]
+    raise KeyError(type(error))
+
+
+def retry_after_seconds(error: Exception) -> float | None:
+    """The wait that Discord asked for, if *error* is its 429."""
+    if isinstance(error, discord.RateLimited):
+        return error.retry_after
+    if not isinstance(error, discord.HTTPException) or error.status != 429:
+        return None
+    try:
+        return float(error.response.headers["Retry-After"])
+    except (KeyError, ValueError):
+        return None
+
+
+def send_failed(error: Exception, why: str) -> SendFailed:
+    """*error* as ours; *why* is its text without secrets."""
+    found = meaning(error)
+    return SendFailed(
+        f"Discord did not take the message: {why}",
+        retryable=found.retryable,
+        ambiguous=found.ambiguous,
+        retry_after_seconds=retry_after_seconds(error),
+    )

@@ -1,0 +1,697 @@
+"""Discord's REST API and gateway on loopback, refusing what Discord refuses.
+
+It speaks to the real SDK; what it answers follows Discord's reference (discord.com/developers/docs). Tests
+(or a person) speak through `say`, look through `shown`, and make it misbehave through `fail_next`, `down`,
+`mute`, `drop`, `ask_to_reconnect` and `invalidate`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import zlib
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+MAX_TEXT_CHARACTERS = 2000
+MAX_NONCE_CHARACTERS = 25
+SUPPRESS_EMBEDS = 1 << 2
+VOICE_MESSAGE = 1 << 13
+EPOCH_MILLISECONDS = 1_420_070_400_000
+
+GUILDS, GUILD_MESSAGES, GUILD_REACTIONS = 1 << 0, 1 << 9, 1 << 10
+DIRECT_MESSAGES, DIRECT_REACTIONS, MESSAGE_CONTENT = 1 << 12, 1 << 13, 1 << 15
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Person:
+    """Someone with an account; as a place, their direct messages with the bot."""
+
+    id: int = 501
+    name: str = "Lena"
+    is_bot: bool = False
+
+    @property
+    def channel_id(self) -> int:
+        return 7_000_000 + self.id
+
+    @property
+    def guild_id(self) -> None:
+        return None
+
+    def as_json(self) -> Json:
+        return {
+            "id": str(self.id),
+            "username": self.name.lower(),
+            "global_name": self.name,
+            "discriminator": "0",
+            "avatar": None,
+            "bot": self.is_bot,
+        }
+
+
+@dataclass(frozen=True)
+class Room:
+    """A channel of a server; with a ``parent``, a thread below that channel."""
+
+    channel_id: int = 910
+    name: str = "general"
+    guild_id: int = 900
+    parent: int | None = None
+    joined: bool = False
+    """For a thread: whether the bot is a member of it."""
+
+
+Place = Person | Room
+
+
+@dataclass
+class Shown:
+    """A message of the bot as people see it."""
+
+    channel_id: int
+    message_id: int
+    text: str
+    nonce: str = ""
+    reply_to: int | None = None
+    has_preview: bool = True
+    pings: bool = True
+    edits: int = 0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong with one call. ``lost`` drops the connection, ``before`` or ``after`` doing the work."""
+
+    status: int = 200
+    body: Json = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    lost: Literal["before", "after"] | None = None
+
+
+def rate_limited(seconds: float, *, via: bool = False) -> Fault:
+    """Discord's 429; without the header ``Via``, as a proxy may leave it."""
+    headers = {"Retry-After": str(seconds)} | ({"Via": "1.1 google"} if via else {})
+    return Fault(429, {"message": "You are being rate limited.", "retry_after": seconds, "global": False}, headers)
+
+
+FORBIDDEN = Fault(403, {"message": "Missing Access", "code": 50001})
+LOST_ANSWER = Fault(lost="after")
+LOST_REQUEST = Fault(lost="before")
+SERVER_ERROR = Fault(503, {"message": "upstream connect error"})
+BAD_GATEWAY = Fault(502, {"message": "bad gateway"})
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, code: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+@dataclass
+class _Session:
+    """What one IDENTIFY began. Outlives its socket, for RESUME."""
+
+    id: str
+    intents: int
+    sequence: int = 0
+    sent: list[Json] = field(default_factory=list)
+    socket: _Socket | None = None
+
+    async def push(self, event: str, data: Json) -> None:
+        self.sequence += 1
+        frame = {"op": 0, "t": event, "s": self.sequence, "d": data}
+        self.sent.append(frame)
+        if self.socket is not None:
+            await self.socket.send(frame)
+
+
+class _Socket:
+    """A WebSocket that compresses as asked: one zlib stream, flushed after each frame."""
+
+    def __init__(self, ws: web.WebSocketResponse, compress: bool) -> None:
+        self.ws = ws
+        self._stream = zlib.compressobj() if compress else None
+
+    async def send(self, frame: Json) -> None:
+        if self.ws.closed:
+            return
+        text = json.dumps(frame)
+        try:
+            if self._stream is None:
+                await self.ws.send_str(text)
+            else:
+                packed = self._stream.compress(text.encode()) + self._stream.flush(zlib.Z_SYNC_FLUSH)
+                await self.ws.send_bytes(packed)
+        except ConnectionError:
+            return  # the other side has gone: the session keeps the frame for RESUME
+
+    def abort(self) -> None:
+        transport = self.ws._req.transport if self.ws._req is not None else None
+        if transport is not None:
+            transport.abort()
+
+
+class DiscordEmulator:
+    """One bot's Discord. Use as an asynchronous context manager; ``base_url`` and ``gateway_url`` are its addresses."""
+
+    def __init__(self, token: str = "MTIz.abc.def", rooms: tuple[Room, ...] = (Room(),)) -> None:
+        self.token = token
+        self.me = Person(id=123, name="Helper", is_bot=True)
+        self.role_id = 321
+        """The role that the server keeps for the bot."""
+        self.rooms = {room.channel_id: room for room in rooms}
+        self.base_url = ""
+        self.gateway_url = ""
+        self.heartbeat_interval_seconds = 40.0
+        self.allows_message_content = True
+        """The switch "Message Content Intent" of the Developer Portal."""
+        self.down = False
+        """Whether every connection is dropped, as in an outage."""
+        self.mute = False
+        """Whether open sockets say nothing any more, not even to heartbeats."""
+        self.identifies = 0
+        self.resumes = 0
+        self.typing: list[int] = []
+        self.reactions: dict[tuple[int, int], list[str]] = {}
+        self.calls: list[str] = []
+        self.bodies: list[Json] = []
+        self._faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
+        self._sessions: dict[str, _Session] = {}
+        self._people: dict[int, Person] = {}
+        self._messages: dict[int, Json] = {}
+        self._by_nonce: dict[tuple[int, str], int] = {}
+        self._shown: list[Shown] = []
+        self._last_id = 0
+        self._runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> DiscordEmulator:
+        app = web.Application()
+        api = "/api/v10"
+        routes: dict[tuple[str, str], tuple[str, Callable[[web.Request, Json], Any]]] = {
+            ("GET", "/users/@me"): ("me", lambda _r, _b: self.me.as_json()),
+            ("GET", "/oauth2/applications/@me"): ("application", self._application),
+            ("GET", "/channels/{channel}"): ("channel", self._get_channel),
+            ("GET", "/channels/{channel}/messages"): ("history", self._history),
+            ("POST", "/channels/{channel}/messages"): ("send", self._send),
+            ("PATCH", "/channels/{channel}/messages/{message}"): ("edit", self._edit),
+            ("POST", "/channels/{channel}/typing"): ("typing", self._type),
+            ("PUT", "/channels/{channel}/messages/{message}/reactions/{emoji}/@me"): ("react", self._react),
+        }
+        for (method, path), (name, answer) in routes.items():
+            app.router.add_route(method, api + path, self._answering(name, answer))
+        app.router.add_get("/", self._gateway)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        port = self._runner.addresses[0][1]
+        self.base_url = f"http://127.0.0.1:{port}{api}"
+        self.gateway_url = f"ws://127.0.0.1:{port}/"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for session in self._sessions.values():
+            if session.socket is not None:
+                session.socket.abort()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    # What people do and see
+
+    @property
+    def at_bot(self) -> str:
+        return f"<@{self.me.id}>"
+
+    async def say(
+        self, text: str, *, to: Room | None = None, by: Person = Person(), reply_to: int | None = None, **more: Any
+    ) -> int:
+        """*by* says *text* (in private, or *to* a room); its message id. ``more`` goes into the message as it is."""
+        place: Place = to or by
+        self.join(place)
+        message = self._new_message(place, by, text)
+        if reply_to is not None:
+            message |= {
+                "type": 19,
+                "message_reference": {"message_id": str(reply_to), "channel_id": str(place.channel_id)},
+                "referenced_message": {k: v for k, v in self._messages[reply_to].items() if k != "referenced_message"},
+            }
+        message |= more
+        self._messages[int(message["id"])] = message
+        await self.push("MESSAGE_CREATE", message, place)
+        return int(message["id"])
+
+    async def change(self, message_id: int, text: str) -> None:
+        """Somebody edits a message of theirs."""
+        edited = self._messages[message_id] | {"content": text, "edited_timestamp": "2026-01-01T00:00:01+00:00"}
+        self._messages[message_id] = edited
+        await self.push("MESSAGE_UPDATE", edited, self._place_of(edited))
+
+    async def preview(self, message_id: int) -> None:
+        """Discord has made the preview of a link in a message."""
+        shown = self._messages[message_id] | {"embeds": [{"type": "link", "title": "A page"}]}
+        await self.push("MESSAGE_UPDATE", shown, self._place_of(shown))
+
+    async def delete(self, *message_ids: int) -> None:
+        """Messages of one place are deleted."""
+        gone = [self._messages.pop(one) for one in message_ids]
+        place = self._place_of(gone[0])
+        where = self._where(place)
+        if len(gone) == 1:
+            await self.push("MESSAGE_DELETE", {"id": gone[0]["id"], **where}, place)
+        else:
+            await self.push("MESSAGE_DELETE_BULK", {"ids": [one["id"] for one in gone], **where}, place)
+
+    async def react(self, message_id: int, emoji: str, by: Person = Person(), *, take_away: bool = False) -> None:
+        place = self._place_of(self._messages[message_id])
+        data: Json = {
+            "user_id": str(by.id),
+            "message_id": str(message_id),
+            "emoji": {"id": None, "name": emoji},
+            "type": 0,
+            **self._where(place),
+        }
+        if place.guild_id is not None and not take_away:
+            data["member"] = self._member(by) | {"user": by.as_json()}
+        await self.push("MESSAGE_REACTION_REMOVE" if take_away else "MESSAGE_REACTION_ADD", data, place)
+
+    async def deliver_again(self, message_id: int) -> None:
+        message = self._messages[message_id]
+        await self.push("MESSAGE_CREATE", message, self._place_of(message))
+
+    async def push(self, event: str, data: Json, place: Place | None = None) -> None:
+        """Any event, to every session whose intents ask for it."""
+        if place is not None and not isinstance(place, Person):
+            data = data | {"guild_id": str(place.guild_id)}
+        for session in self._sessions.values():
+            if not session.intents & _intent_for(event, direct=isinstance(place, Person)):
+                continue
+            told = data
+            hides = not session.intents & MESSAGE_CONTENT and not isinstance(place, Person)
+            if hides and "content" in data and self.at_bot not in data["content"]:
+                told = data | {"content": "", "attachments": [], "embeds": []}
+            socket, self_mute = session.socket, self.mute
+            session.socket = None if self_mute else socket
+            await session.push(event, told)
+            session.socket = socket
+
+    def join(self, place: Place) -> None:
+        """The bot may write there from now on."""
+        if isinstance(place, Person):
+            self._people[place.channel_id] = place
+        else:
+            self.rooms[place.channel_id] = place
+
+    def shown(self, place: Place) -> list[Shown]:
+        """What the bot said there, oldest first."""
+        return [message for message in self._shown if message.channel_id == place.channel_id]
+
+    # How it misbehaves
+
+    def fail_next(self, call: str, *faults: Fault) -> None:
+        """The next calls of *call* (``send``, ``edit``, ``history``, ``me`` …) fail so, one each."""
+        self._faults[call].extend(faults)
+
+    async def drop(self) -> None:
+        """Every socket breaks, without a word."""
+        for session in self._sessions.values():
+            if session.socket is not None:
+                session.socket.abort()
+                session.socket = None
+
+    async def close_with(self, code: int) -> None:
+        for session in self._sessions.values():
+            if session.socket is not None:
+                await session.socket.ws.close(code=code)
+
+    async def ask_to_reconnect(self) -> None:
+        """RECONNECT: Discord moves its sessions to another machine."""
+        await self._to_all({"op": 7, "d": None})
+
+    async def invalidate(self, *, resumable: bool = False) -> None:
+        """INVALID_SESSION."""
+        sessions = list(self._sessions.values())
+        if not resumable:
+            self._sessions.clear()
+        for session in sessions:
+            if session.socket is not None:
+                await session.socket.send({"op": 9, "d": resumable})
+
+    def forget_sessions(self) -> None:
+        """No session can be resumed any more."""
+        self._sessions.clear()
+
+    async def until(self, condition: Callable[[DiscordEmulator], bool], seconds: float = 20.0) -> None:
+        """Waits until *condition* holds. Raises `TimeoutError`."""
+        async with asyncio.timeout(seconds):
+            while not condition(self):
+                await asyncio.sleep(0.005)
+
+    async def _to_all(self, frame: Json) -> None:
+        for session in self._sessions.values():
+            if session.socket is not None:
+                await session.socket.send(frame)
+
+    # The gateway
+
+    async def _gateway(self, request: web.Request) -> web.StreamResponse:
+        if self.down:
+            return _dropped(request)
+        if request.query.get("v") != "10" or request.query.get("encoding") != "json":
+            return web.Response(status=400)
+        ws = web.WebSocketResponse(autoping=False)
+        await ws.prepare(request)
+        socket = _Socket(ws, request.query.get("compress") == "zlib-stream")
+        session: _Session | None = None
+        if not self.mute:
+            await socket.send({"op": 10, "d": {"heartbeat_interval": int(self.heartbeat_interval_seconds * 1000)}})
+        try:
+            async for received in ws:
+                if received.type is not WSMsgType.TEXT or self.mute:
+                    continue
+                frame = json.loads(received.data)
+                match frame["op"]:
+                    case 1:
+                        await socket.send({"op": 11, "d": None})
+                    case 2:
+                        session = await self._identify(socket, frame["d"])
+                    case 6:
+                        session = await self._resume(socket, frame["d"])
+        finally:
+            if session is not None and session.socket is socket:
+                session.socket = None
+            if session is not None and ws.close_code in (WSCloseCode.OK, WSCloseCode.GOING_AWAY):
+                self._sessions.pop(session.id, None)  # a client that closes so ends its session
+        return ws
+
+    async def _identify(self, socket: _Socket, asked: Json) -> _Session | None:
+        self.identifies += 1
+        if asked["token"] != self.token:
+            await socket.ws.close(code=4004, message=b"Authentication failed.")
+            return None
+        if asked["intents"] & MESSAGE_CONTENT and not self.allows_message_content:
+            await socket.ws.close(code=4014, message=b"Disallowed intent(s).")
+            return None
+        session = _Session(f"session-{self.identifies}", asked["intents"], socket=socket)
+        guilds = sorted({room.guild_id for room in self.rooms.values()})
+        await session.push(
+            "READY",
+            {
+                "v": 10,
+                "user": self.me.as_json(),
+                "session_id": session.id,
+                "resume_gateway_url": self.gateway_url,
+                "guilds": [{"id": str(guild), "unavailable": True} for guild in guilds],
+                "application": {"id": "124", "flags": 0},
+                "private_channels": [],
+            },
+        )
+        for guild in guilds:
+            await session.push("GUILD_CREATE", self.guild(guild) | {"unavailable": False})
+        self._sessions[session.id] = session
+        return session
+
+    async def _resume(self, socket: _Socket, asked: Json) -> _Session | None:
+        self.resumes += 1
+        session = self._sessions.get(asked["session_id"] or "")
+        if session is None or asked["token"] != self.token:
+            await socket.send({"op": 9, "d": False})
+            return None
+        session.socket = socket
+        for frame in [frame for frame in session.sent if frame["s"] > asked["seq"]]:
+            await socket.send(frame)
+        await session.push("RESUMED", {})
+        return session
+
+    def guild(self, guild_id: int) -> Json:
+        """A server as GUILD_CREATE tells it."""
+        rooms = [room for room in self.rooms.values() if room.guild_id == guild_id]
+        return {
+            "id": str(guild_id),
+            "name": "The crew",
+            "owner_id": "1",
+            "member_count": 3,
+            "system_channel_id": str(rooms[0].channel_id),
+            "roles": [
+                {"id": str(guild_id), "name": "@everyone", "permissions": "0", "position": 0, "color": 0},
+                {
+                    "id": str(self.role_id),
+                    "name": self.me.name,
+                    "permissions": "0",
+                    "position": 1,
+                    "color": 0,
+                    "managed": True,
+                    "tags": {"bot_id": str(self.me.id)},
+                },
+            ],
+            "members": [self._member(self.me) | {"user": self.me.as_json()}],
+            "channels": [self._channel(room) for room in rooms if room.parent is None],
+            "threads": [self._channel(room) for room in rooms if room.parent is not None],
+            "emojis": [],
+            "stickers": [],
+            "presences": [],
+            "voice_states": [],
+            "features": [],
+        }
+
+    # What the bot calls
+
+    def _answering(self, name: str, answer: Callable[[web.Request, Json], Any]) -> Any:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            self.calls.append(name)
+            body: Json = await request.json() if request.can_read_body else {}
+            fault = self._faults[name].popleft() if self._faults[name] else None
+            if self.down or (fault and fault.lost == "before"):
+                return _dropped(request)
+            try:
+                self._authorise(request)
+                if fault and fault.status != 200:
+                    return _told(fault.body, fault.status, fault.headers)
+                if body:
+                    self.bodies.append(body)
+                result = answer(request, body)
+            except _Refused as refused:
+                told = {"message": str(refused), "code": refused.code}
+                return _told(told, refused.status, {"Via": "1.1 google"})
+            if fault and fault.lost == "after":
+                return _dropped(request)
+            return _told(result) if result is not None else web.Response(status=204)
+
+        return handle
+
+    def _authorise(self, request: web.Request) -> None:
+        if request.headers.get("Authorization") != f"Bot {self.token}":
+            raise _Refused(401, 0, "401: Unauthorized")
+
+    def _application(self, _request: web.Request, _body: Json) -> Json:
+        return {
+            "id": "124",
+            "name": "Helper",
+            "description": "",
+            "icon": None,
+            "bot_public": True,
+            "bot_require_code_grant": False,
+            "verify_key": "0",
+            "flags": 0,
+            "summary": "",
+            "owner": self.me.as_json(),
+        }
+
+    def _get_channel(self, request: web.Request, _body: Json) -> Json:
+        place = self._asked_place(request)
+        if isinstance(place, Person):
+            return {"id": str(place.channel_id), "type": 1, "recipients": [place.as_json()]}
+        return self._channel(place) | {"guild_id": str(place.guild_id)}
+
+    def _history(self, request: web.Request, _body: Json) -> list[Json]:
+        place = self._asked_place(request)
+        after = int(request.query.get("after") or 0)
+        limit = int(request.query.get("limit") or 50)
+        if not 1 <= limit <= 100:
+            raise _Refused(400, 50035, "Invalid Form Body")
+        mine = [m for m in self._messages.values() if int(m["channel_id"]) == place.channel_id]
+        # The oldest after that id, told newest first: as Discord does.
+        page = sorted((m for m in mine if int(m["id"]) > after), key=lambda m: int(m["id"]))[:limit]
+        return page[::-1]
+
+    def _send(self, request: web.Request, body: Json) -> Json:
+        place = self._asked_place(request)
+        text = self._text(body)
+        nonce = str(body.get("nonce") or "")
+        if len(nonce) > MAX_NONCE_CHARACTERS:
+            raise _Refused(400, 50035, "Invalid Form Body\nIn nonce: Must be 25 or fewer in length.")
+        if nonce and body.get("enforce_nonce") and (place.channel_id, nonce) in self._by_nonce:
+            return self._messages[self._by_nonce[place.channel_id, nonce]]
+        reference = body.get("message_reference") or {}
+        replied = int(reference["message_id"]) if reference else None
+        if replied is not None and replied not in self._messages:
+            if reference.get("fail_if_not_exists", True):
+                raise _Refused(400, 50035, "Invalid Form Body\nIn message_reference: Unknown message")
+            replied = None
+        message = self._new_message(place, self.me, text) | {"nonce": nonce}
+        message_id = int(message["id"])
+        self._messages[message_id] = message
+        if nonce:
+            self._by_nonce[place.channel_id, nonce] = message_id
+        self._shown.append(
+            Shown(
+                place.channel_id,
+                message_id,
+                text,
+                nonce,
+                reply_to=replied,
+                has_preview=not body.get("flags", 0) & SUPPRESS_EMBEDS,
+                pings=_pings(body),
+            )
+        )
+        self._echo(message, place)
+        return message
+
+    def _echo(self, message: Json, place: Place) -> None:
+        """The bot hears itself, like everybody in the channel."""
+        told = asyncio.ensure_future(self.push("MESSAGE_CREATE", message, place))
+        told.add_done_callback(lambda done: done.exception())
+
+    def _edit(self, request: web.Request, body: Json) -> Json:
+        place, message_id = self._asked_place(request), int(request.match_info["message"])
+        text = self._text(body)
+        known = [m for m in self._shown if (m.channel_id, m.message_id) == (place.channel_id, message_id)]
+        if not known:
+            raise _Refused(404, 10008, "Unknown Message")
+        known[0].text = text
+        known[0].edits += 1
+        known[0].has_preview = not body.get("flags", 0) & SUPPRESS_EMBEDS
+        known[0].pings = _pings(body)
+        self._messages[message_id]["content"] = text
+        return self._messages[message_id]
+
+    def _type(self, request: web.Request, _body: Json) -> None:
+        self.typing.append(self._asked_place(request).channel_id)
+
+    def _react(self, request: web.Request, _body: Json) -> None:
+        place, message_id = self._asked_place(request), int(request.match_info["message"])
+        emoji = request.match_info["emoji"]
+        if message_id not in self._messages:
+            raise _Refused(404, 10008, "Unknown Message")
+        if emoji.isascii() and ":" not in emoji:
+            raise _Refused(400, 10014, "Unknown Emoji")
+        self.reactions.setdefault((place.channel_id, message_id), []).append(emoji)
+
+    def _asked_place(self, request: web.Request) -> Place:
+        channel_id = int(request.match_info["channel"])
+        place: Place | None = self.rooms.get(channel_id) or self._people.get(channel_id)
+        if place is None:
+            raise _Refused(404, 10003, "Unknown Channel")
+        return place
+
+    def _text(self, body: Json) -> str:
+        text = str(body.get("content") or "").strip()
+        if not text:
+            raise _Refused(400, 50006, "Cannot send an empty message")
+        # Discord does not say what a character is: the stricter way to count.
+        if len(text.encode("utf-16-le")) // 2 > MAX_TEXT_CHARACTERS:
+            raise _Refused(400, 50035, "Invalid Form Body\nIn content: Must be 2000 or fewer in length.")
+        return text
+
+    # What things look like
+
+    def _new_message(self, place: Place, author: Person, text: str) -> Json:
+        message: Json = {
+            "id": str(self._new_id()),
+            "channel_id": str(place.channel_id),
+            "author": author.as_json(),
+            "content": text,
+            "timestamp": "2026-01-01T00:00:00+00:00",
+            "edited_timestamp": None,
+            "tts": False,
+            "mention_everyone": False,
+            "mentions": [self.me.as_json()] if self.at_bot in text else [],
+            "mention_roles": [str(self.role_id)] if f"<@&{self.role_id}>" in text else [],
+            "attachments": [],
+            "embeds": [],
+            "pinned": False,
+            "type": 0,
+            "flags": 0,
+        }
+        return message
+
+    def _new_id(self) -> int:
+        """A snowflake: later ones are larger, also across places."""
+        now = (int(time.time() * 1000) - EPOCH_MILLISECONDS) << 22
+        self._last_id = max(self._last_id + 1, now)
+        return self._last_id
+
+    def _place_of(self, message: Json) -> Place:
+        channel_id = int(message["channel_id"])
+        return self.rooms.get(channel_id) or self._people[channel_id]
+
+    def _where(self, place: Place) -> Json:
+        return {"channel_id": str(place.channel_id)}
+
+    def _member(self, person: Person) -> Json:
+        roles = [str(self.role_id)] if person == self.me else []
+        return {"roles": roles, "flags": 0, "joined_at": "2026-01-01T00:00:00+00:00", "deaf": False, "mute": False}
+
+    def _channel(self, room: Room) -> Json:
+        newest = max(
+            (int(m["id"]) for m in self._messages.values() if m["channel_id"] == str(room.channel_id)), default=0
+        )
+        found: Json = {
+            "id": str(room.channel_id),
+            "guild_id": str(room.guild_id),
+            "name": room.name,
+            "type": 0 if room.parent is None else 11,
+            "position": 0,
+            "permission_overwrites": [],
+            "parent_id": None if room.parent is None else str(room.parent),
+            "last_message_id": str(newest) if newest else None,
+        }
+        if room.parent is not None:
+            found |= {
+                "owner_id": "1",
+                "message_count": 0,
+                "member_count": 1,
+                "thread_metadata": {
+                    "archived": False,
+                    "auto_archive_duration": 1440,
+                    "archive_timestamp": "2026-01-01T00:00:00+00:00",
+                },
+            }
+            if room.joined:
+                member = {"id": str(room.channel_id), "user_id": str(self.me.id), "flags": 0}
+                found["member"] = member | {"join_timestamp": "2026-01-01T00:00:00+00:00"}
+        return found
+
+
+def _told(answer: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    # Without a charset, as Discord does: discord.py reads no other as JSON.
+    named = {"Content-Type": "application/json", **(headers or {})}
+    return web.Response(status=status, body=json.dumps(answer).encode(), headers=named)
+
+
+def _pings(body: Json) -> bool:
+    return bool(body.get("allowed_mentions", {"parse": ["users"]}).get("parse"))
+
+
+def _dropped(request: web.Request) -> web.Response:
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response()
+
+
+def _intent_for(event: str, *, direct: bool) -> int:
+    if event.startswith("MESSAGE_REACTION"):
+        return DIRECT_REACTIONS if direct else GUILD_REACTIONS
+    if event.startswith("MESSAGE"):
+        return DIRECT_MESSAGES if direct else GUILD_MESSAGES
+    return GUILDS
