@@ -1,0 +1,65 @@
+"""Operators read events by their names: the page names every one, and no other."""
+
+import ast
+import re
+from pathlib import Path
+
+from runtime.api.metrics import _COUNTING
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("connectors", "grounding", "promptpolicy", "runtime")
+LEVELS = {"info", "warning", "error", "exception", "critical"}
+LOGGERS = {"log", "_log"}
+NAME = re.compile(r"[a-z]+\.[a-z_]+")
+
+
+def logged(tree: ast.AST) -> set[str]:
+    """The event names in calls such as ``_log.info("turn.answered", …)``, and of a level that was chosen."""
+    return {
+        call.args[0].value
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and call.args
+        and isinstance(call.args[0], ast.Constant)
+        and isinstance(call.args[0].value, str)
+        and (
+            (
+                isinstance(call.func, ast.Attribute)
+                and call.func.attr in LEVELS
+                and isinstance(call.func.value, ast.Name)
+                and call.func.value.id in LOGGERS
+            )
+            or (isinstance(call.func, ast.Name) and call.func.id == "level")
+        )
+    }
+
+
+def emitted() -> set[str]:
+    paths = (path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    found = set().union(*(logged(ast.parse(path.read_text(encoding="utf-8"))) for path in paths))
+    return found | {"library.log"}  # made of what libraries log
+
+
+def documented() -> set[str]:
+    page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    table = page.partition("| event | says |")[2].partition("\n\n")[0]
+    return {
+        name
+        for row in table.splitlines()
+        for name in re.findall(r"`([^`]+)`", row.removeprefix("| ").partition(" | ")[0])
+        if NAME.fullmatch(name)
+    }
+
+
+def test_every_event_has_a_name_of_the_usual_form() -> None:
+    assert {name for name in emitted() if not NAME.fullmatch(name)} == set()
+
+
+def test_the_page_names_every_event_and_no_other() -> None:
+    assert emitted() - documented() == set(), "name these in docs/operating.md"
+    assert documented() - emitted() == set(), "these are logged nowhere"
+    assert len(emitted()) > 30
+
+
+def test_what_is_counted_is_logged() -> None:
+    assert _COUNTING.keys() <= emitted()
