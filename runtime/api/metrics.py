@@ -5,7 +5,6 @@ Format: https://prometheus.io/docs/instrumenting/exposition_formats/ (text, vers
 
 from __future__ import annotations
 
-import math
 import threading
 from bisect import bisect_left
 from collections import defaultdict
@@ -121,7 +120,8 @@ class Metrics:
 
     def _grounded(self, event: Mapping[str, Any]) -> None:
         self._time("grounding_seconds", event.get("duration_ms"))
-        for part in event.get("degraded") or ():
+        degraded = event.get("degraded")
+        for part in degraded if isinstance(degraded, list | tuple) else ():
             if isinstance(part, Mapping):
                 self._count("degraded_blocks_total", block=str(part.get("block", "")))
 
@@ -161,9 +161,13 @@ _COUNTING = {
 }
 
 
+_MOST = 2**53
+"""Beyond it a float no longer counts by one; no event of ours says so much."""
+
+
 def _is_number(value: Any) -> bool:
     """Whether it can be added up: no counter ever falls, and no sum is lost to infinity."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST
 
 
 def _amount(event: Mapping[str, Any], name: str) -> float:

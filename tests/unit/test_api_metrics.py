@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,6 +63,19 @@ def test_degraded_blocks_count_by_block() -> None:
     text = metrics.exposition()
     assert 'agent_runtime_degraded_blocks_total{block="retrieved"} 2\n' in text
     assert 'agent_runtime_degraded_blocks_total{block="summary"} 2\n' in text
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"degraded": True}, {"degraded": 7}, {"degraded": "tail"}, {"duration_ms": 10**400}, {"duration_ms": 1e308}],
+)
+def test_a_field_of_another_kind_is_passed_over(fields: dict[str, Any]) -> None:
+    """An event that is not as it should be costs its number, not the process."""
+    metrics = Metrics()
+    for _ in range(3):
+        metrics.observe({"event": "grounding.assembled", **fields})
+    assert "degraded_blocks_total{" not in metrics.exposition()
+    assert "inf" not in metrics.exposition().casefold().replace("+inf", "")
 
 
 def test_unknown_events_count_nothing() -> None:
