@@ -1,0 +1,156 @@
+"""What Slack's events leave out and has to be asked for: names, and who takes part in a thread. I/O.
+
+A question that is not answered soon delays no message: the message goes on with less known about it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+import structlog
+from slack_sdk.web.async_slack_response import AsyncSlackResponse
+
+from connectors.slack import errors, mrkdwn
+from connectors.slack.api import Api
+from connectors.slack.convert import Identity
+
+log = structlog.get_logger()
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+NAME_LASTS_SECONDS = 3600.0
+FAILURE_LASTS_SECONDS = 60.0
+ANSWER_WITHIN_SECONDS = 1.0
+"""Slack waits 3 s for an acknowledgement, and the message has to be stored in that time, too."""
+
+_REMEMBERED = 5000
+_REPLIES_READ = 200
+
+
+class Recent(Generic[_Key, _Value]):
+    """A mapping that keeps the newest *size* entries."""
+
+    def __init__(self, size: int = _REMEMBERED) -> None:
+        self._size = size
+        self._entries: OrderedDict[_Key, _Value] = OrderedDict()
+
+    def get(self, key: _Key) -> _Value | None:
+        if key in self._entries:
+            self._entries.move_to_end(key)
+        return self._entries.get(key)
+
+    def put(self, key: _Key, value: _Value) -> None:
+        self._entries[key] = value
+        self._entries.move_to_end(key)
+        while len(self._entries) > self._size:
+            self._entries.popitem(last=False)
+
+    def __contains__(self, key: _Key) -> bool:
+        return key in self._entries
+
+
+class People:
+    """Names by user id, remembered for `NAME_LASTS_SECONDS`."""
+
+    def __init__(self, api: Api, now: Callable[[], float] = time.monotonic) -> None:
+        self._api = api
+        self._now = now
+        self._names: Recent[str, tuple[str, float]] = Recent()
+        self._silent_until = 0.0
+
+    async def names(self, user_ids: Iterable[str]) -> dict[str, str]:
+        """The names that are known, or can be had within `ANSWER_WITHIN_SECONDS`."""
+        found: dict[str, str] = {}
+        unknown: list[str] = []
+        for user_id in sorted(set(user_ids)):
+            known = self._names.get(user_id)
+            if known is None or known[1] < self._now():
+                unknown.append(user_id)
+            if known is not None and known[0]:
+                found[user_id] = known[0]
+        if unknown and self._silent_until <= self._now():
+            try:
+                async with asyncio.timeout(ANSWER_WITHIN_SECONDS):
+                    for user_id in unknown:
+                        found[user_id] = await self._ask(user_id) or found.get(user_id, "")
+            except TimeoutError:
+                log.debug("connector.lookup_failed", connector="slack", what="users.info", why="no answer in time")
+                self._silent_until = self._now() + FAILURE_LASTS_SECONDS
+        return {user_id: name for user_id, name in found.items() if name}
+
+    async def _ask(self, user_id: str) -> str:
+        if self._silent_until > self._now():
+            return ""
+        try:
+            answer = await self._api.call(lambda client: client.users_info(user=user_id))
+        except TimeoutError:
+            raise
+        except errors.SLACK_ERRORS as error:
+            log.debug("connector.lookup_failed", connector="slack", what="users.info", why=self._api.describe(error))
+            if errors.meaning(error).retryable:
+                self._silent_until = self._now() + (errors.retry_after_seconds(error) or FAILURE_LASTS_SECONDS)
+            else:  # this person cannot be known: somebody of another workspace, or a scope is missing
+                self._names.put(user_id, ("", self._now() + FAILURE_LASTS_SECONDS))
+            return ""
+        name = _name(answer)
+        self._names.put(user_id, (name, self._now() + NAME_LASTS_SECONDS))
+        return name
+
+
+def _name(answer: AsyncSlackResponse) -> str:
+    """As Slack shows the person: the display name, which may be empty, else the real one."""
+    user: dict[str, Any] = answer.get("user") or {}
+    profile: dict[str, Any] = user.get("profile") or {}
+    candidates = (profile.get("display_name"), profile.get("real_name"), user.get("real_name"), user.get("name"))
+    return next((str(name) for name in candidates if name), "")
+
+
+class Threads:
+    """In which threads the bot takes part: where it was called or has spoken."""
+
+    def __init__(self, api: Api, now: Callable[[], float] = time.monotonic) -> None:
+        self._api = api
+        self._now = now
+        self._known: Recent[tuple[str, str], bool] = Recent()
+        self._silent_until = 0.0
+
+    def joined(self, channel: str, thread: str) -> None:
+        """The bot takes part from now on."""
+        self._known.put((channel, thread), True)
+
+    async def takes_part(self, channel: str, thread: str, me: Identity) -> bool:
+        """Whether the bot takes part, as far as can be found out within `ANSWER_WITHIN_SECONDS`.
+
+        Slack is asked once for a thread that this process does not know yet, for its first messages.
+        """
+        known = self._known.get((channel, thread))
+        if known is not None or self._silent_until > self._now():
+            return bool(known)
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN_SECONDS):
+                answer = await self._api.call(
+                    lambda client: client.conversations_replies(channel=channel, ts=thread, limit=_REPLIES_READ)
+                )
+        except errors.SLACK_ERRORS as error:
+            why = self._api.describe(error)
+            log.debug("connector.lookup_failed", connector="slack", what="conversations.replies", why=why)
+            self._silent_until = self._now() + (errors.retry_after_seconds(error) or FAILURE_LASTS_SECONDS)
+            return False
+        said: list[dict[str, Any]] = answer.get("messages") or []
+        found = any(_is_part(message, me) for message in said)
+        self._known.put((channel, thread), found)
+        return found
+
+
+def _is_part(message: dict[str, Any], me: Identity) -> bool:
+    return (
+        message.get("user") == me.user_id
+        or (bool(me.bot_id) and message.get("bot_id") == me.bot_id)
+        or me.user_id in (message.get("reply_users") or ())
+        or mrkdwn.names_person(message.get("text") or "", me.user_id)
+    )

@@ -1,0 +1,112 @@
+"""Socket Mode: Slack's events over a WebSocket that we open. I/O.
+
+The SDK's own client handles envelopes side by side, so that their order is lost, repeats a refused
+``apps.connections.open`` for ever, and lets nobody see how it fares. So the loop here is ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from aiohttp import ClientError, ClientWebSocketResponse, WSMsgType
+
+log = structlog.get_logger()
+
+_LINGER_SECONDS = 10.0
+_SEND_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One thing that Slack delivered, to be acknowledged on the socket that it came by."""
+
+    kind: str
+    payload: dict[str, Any]
+    envelope_id: str
+    socket: Socket
+
+    async def acknowledge(self) -> None:
+        """May be lost: then Slack delivers again."""
+        await self.socket.say({"envelope_id": self.envelope_id})
+
+
+class Socket:
+    """One connection. `read` runs until it ends; ``retiring`` is set when another is wanted, and ``why`` says why."""
+
+    def __init__(self, websocket: ClientWebSocketResponse, take: Callable[[Envelope], None]) -> None:
+        self._websocket = websocket
+        self._take = take
+        self.greeted = False
+        """Whether Slack said ``hello``: events come from then on."""
+        self.announced = False
+        """Whether Slack asked for another connection, instead of this one breaking."""
+        self.settled = asyncio.Event()
+        """Set once it is known whether Slack greets."""
+        self.retiring = asyncio.Event()
+        self.why = "the connection ended"
+
+    async def read(self, hello_seconds: float) -> None:
+        """Pass on envelopes until the connection ends; for `_LINGER_SECONDS` after Slack announced its end."""
+        try:
+            async with asyncio.timeout(hello_seconds) as patience:
+                while await self._read_one(patience):
+                    pass
+        except TimeoutError:
+            if not self.greeted:
+                self.why = "Slack did not greet on the new connection"
+        finally:
+            self.settled.set()
+            self.retiring.set()
+            await self.close()
+
+    async def say(self, message: dict[str, Any]) -> None:
+        """Send; a connection that is gone loses it."""
+        try:
+            async with asyncio.timeout(_SEND_SECONDS):
+                await self._websocket.send_str(json.dumps(message))
+        except (ClientError, OSError, TimeoutError) as error:
+            log.debug("connector.acknowledgement_lost", connector="slack", why=type(error).__name__)
+
+    async def close(self) -> None:
+        try:
+            async with asyncio.timeout(_SEND_SECONDS):
+                await self._websocket.close()
+        except (ClientError, OSError, TimeoutError) as error:
+            log.debug("connector.close_failed", connector="slack", why=type(error).__name__)
+
+    async def _read_one(self, patience: asyncio.Timeout) -> bool:
+        """Whether there may be more."""
+        frame = await self._websocket.receive()
+        if frame.type is not WSMsgType.TEXT:
+            if frame.type is WSMsgType.ERROR:
+                self.why = f"the connection broke ({type(frame.data).__name__})"
+            elif isinstance(error := self._websocket.exception(), Exception):
+                self.why = f"Slack does not answer on the connection ({type(error).__name__})"
+            return frame.type is WSMsgType.BINARY
+        try:
+            said = json.loads(frame.data)
+            kind = said["type"]
+        except (ValueError, TypeError, KeyError):
+            log.warning("message.ignored", connector="slack", why="unreadable")
+            return True
+        self._understand(kind, said, patience)
+        return True
+
+    def _understand(self, kind: str, said: dict[str, Any], patience: asyncio.Timeout) -> None:
+        if kind == "hello":
+            self.greeted = True
+            self.settled.set()
+            patience.reschedule(None)
+        elif kind == "disconnect":
+            self.announced = True
+            self.why = f"Slack asked for another connection ({said.get('reason', 'no reason')})"
+            self.retiring.set()
+            patience.reschedule(asyncio.get_running_loop().time() + _LINGER_SECONDS)
+        elif "envelope_id" in said:
+            payload = said.get("payload")
+            self._take(Envelope(kind, payload if isinstance(payload, dict) else {}, str(said["envelope_id"]), self))
