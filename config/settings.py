@@ -149,13 +149,15 @@ class Settings(BaseModel):
 
     # Platforms. A platform is on when its token is set.
     slack_bot_token: Annotated[SecretStr | None, _prefixed_secret("xoxb-")] = None
-    """Read, not used yet: Slack is to come."""
+    """The app's Bot User OAuth Token. Set: Slack is on; it needs one of the next two as well."""
     slack_app_token: Annotated[SecretStr | None, _prefixed_secret("xapp-")] = None
-    """Read, not used yet: Slack is to come."""
+    """An app-level token with connections:write. Set: events come by Socket Mode."""
     slack_signing_secret: SecretStr | None = None
-    """Read, not used yet: Slack is to come."""
+    """Without SLACK_APP_TOKEN: events come over HTTP, at /slack/events, and are checked with this."""
     slack_api_base: WebUrl = "https://slack.com/api/"
-    """Read, not used yet: Slack is to come."""
+    """Where the Web API is; it also says where Socket Mode connects to."""
+    slack_timeout_seconds: PositiveSeconds = 20.0
+    """One call to Slack."""
     telegram_bot_token: SecretStr | None = None
     """From @BotFather. Set: Telegram is on."""
     telegram_api_base: WebUrl = "https://api.telegram.org"

@@ -38,7 +38,21 @@ def _discord(settings: Settings) -> Connector | None:
     )
 
 
-_PLATFORMS: tuple[Callable[[Settings], Connector | None], ...] = (_telegram, _discord)
+def _slack(settings: Settings) -> Connector | None:
+    if settings.slack_bot_token is None:
+        return None
+    from connectors.slack.connector import SlackConnector
+
+    return SlackConnector(
+        settings.slack_bot_token,
+        settings.slack_api_base,
+        app_token=settings.slack_app_token,
+        signing_secret=settings.slack_signing_secret,
+        timeout_seconds=settings.slack_timeout_seconds,
+    )
+
+
+_PLATFORMS: tuple[Callable[[Settings], Connector | None], ...] = (_telegram, _discord, _slack)
 
 
 async def open_platforms(settings: Settings) -> list[Connector]:

@@ -29,23 +29,28 @@ from tests.contract.connector_suite import (
 from tests.contract.console_harness import console_connector, console_harness
 from tests.contract.discord_harness import discord_connector, discord_harness
 from tests.contract.http_harness import http_connector, http_harness
+from tests.contract.slack_harness import slack_connector, slack_harness, slack_over_http_harness
 from tests.contract.telegram_harness import telegram_connector, telegram_harness
 
 # A platform takes part by one line in each of these (the third only where it can refuse a message).
 HARNESSES: dict[str, HarnessFactory] = {
     "telegram": telegram_harness,
+    "slack": slack_harness,
+    "slack over http": slack_over_http_harness,
     "discord": discord_harness,
     "http": http_harness,
     "console": console_harness,
 }
 UNCONNECTED: dict[str, Callable[[], Connector]] = {
     "telegram": telegram_connector,
+    "slack": slack_connector,
     "discord": discord_connector,
     "http": http_connector,
     "console": console_connector,
 }
 REFUSING: dict[str, RefusingHarnessFactory] = {
     "telegram": telegram_harness,
+    "slack": slack_harness,
     "discord": discord_harness,
 }
 
