@@ -19,6 +19,7 @@ from grounding.run_context import (
     SummaryInput,
     TailEntry,
 )
+from grounding.sections import speaker
 from grounding.strategy import Choice, search_text
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
@@ -144,8 +145,8 @@ class Pipeline:
 
 
 def _tail_entry(entry: Entry) -> TailEntry:
-    speaker = ASSISTANT if entry.role is EntryRole.OUTBOUND else (entry.author or "user")
-    return TailEntry(speaker=speaker, text=entry.text[:MAX_TAIL_ENTRY_CHARACTERS], turn_id=entry.turn_id)
+    by = ASSISTANT if entry.role is EntryRole.OUTBOUND else speaker(entry.author)
+    return TailEntry(speaker=by, text=entry.text[:MAX_TAIL_ENTRY_CHARACTERS], turn_id=entry.turn_id)
 
 
 def _word(error: BaseException) -> str:

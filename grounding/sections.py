@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +13,13 @@ from grounding.tokens import ELLIPSIS, Tokens, clip, utf8_length
 _MIN_CUT_TOKENS = 12
 """A piece is not cut to less than this: a few words of a passage help nobody."""
 
-_CONTROLS = {code: None for code in (*range(32), 127) if chr(code) not in "\n\t"}
+_INVISIBLE = (0xAD, 0x180E, 0x200B, 0x200E, 0x200F, 0xFEFF, *range(0x2060, 0x2065), *range(0xE0000, 0xE0080))
+_REORDERING = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_CONTROLS: dict[int, str | None] = {
+    **dict.fromkeys((*range(32), *range(127, 160), *_INVISIBLE, *_REORDERING)),
+    **dict.fromkeys((0x0A, 0x85, 0x2028, 0x2029), "\n"),
+    0x09: "\t",
+}
 _DELIMITERS = (
     "conversation_summary",
     "recent_conversation",
@@ -22,21 +29,58 @@ _DELIMITERS = (
     "system",
     "instructions",
 )
+_OUR_SPEAKERS = ("assistant", "system", "developer", "agentruntime")
 _OUR_TAG = re.compile(r"<(?=\s*/?\s*(?:" + "|".join(map(re.escape, _DELIMITERS)) + r")\b)", re.IGNORECASE)
-_TEMPLATE_TOKEN = re.compile(r"<(?=\|)|(?<=\|)>|\[(?=/?INST\])|<(?=/?s>)|<(?=<\s*/?SYS)|<(?=/?(?:start|end)_of_turn>)")
+_TEMPLATE_TOKEN = re.compile(
+    r"<(?=[|｜])|(?<=[|｜])>|<(?=<\s*/?SYS)|<(?=/?(?:s|bos|eos|pad|unk|(?:start|end)_of_turn)>)"
+    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|gMASK)\])"
+)
+_HARMLESS = {"<": "‹", ">": "›", "[": "("}
+_BRACKETED = re.compile(r"^([ \t]*)\[([^\]\n]*)\](?!\()", re.MULTILINE)
+_LIKE_A_LABEL = re.compile(r"›|\.(?:md|txt)\b|\d{4}-\d\d-\d\d", re.IGNORECASE)
 
 
 def neutral(text: str) -> str:
-    """*text* without control characters and without anything that a chat template could take for its own.
+    """*text* without control and invisible characters, and without what a chat template could take for its own.
 
-    Tokens such as ``<|im_start|>`` lose their bracket, so that no text can open a message of its own.
+    Tokens such as ``<|im_start|>`` get another bracket, so that no text can open a message of its own. The
+    bracket is never just taken out: what is left and right of it could then become a token.
     """
-    return _TEMPLATE_TOKEN.sub("", text.translate(_CONTROLS))
+    return _TEMPLATE_TOKEN.sub(lambda match: _HARMLESS[match[0]], text.translate(_CONTROLS))
 
 
 def as_data(text: str) -> str:
     """*text* as evidence inside a delimited block: `neutral`, and unable to close or open a delimiter."""
     return _OUR_TAG.sub("&lt;", neutral(text))
+
+
+def as_excerpt(text: str) -> str:
+    """`as_data` in which no line begins like the label of another excerpt; its brackets become round."""
+    return _BRACKETED.sub(_unlabelled, as_data(text))
+
+
+def _unlabelled(match: re.Match[str]) -> str:
+    return f"{match[1]}({match[2]})" if _LIKE_A_LABEL.search(match[2]) else match[0]
+
+
+def one_line(text: str) -> str:
+    """A name from outside as data on one line."""
+    return " ".join(as_data(text).split())
+
+
+def speaker(name: str, otherwise: str = "user") -> str:
+    """How a person called *name* is shown before their words; *otherwise* where they have no name.
+
+    People choose their names: none ends before the colon that we put there, and none is the assistant's.
+    """
+    shown = one_line(name).replace(":", " ").strip()
+    letters = "".join(filter(str.isalpha, unicodedata.normalize("NFKC", shown).casefold()))
+    return f"{shown} (user)" if letters.startswith(_OUR_SPEAKERS) else shown or otherwise
+
+
+def spoken(by: str, text: str) -> str:
+    """What *by* (see `speaker`) said. Further lines are indented, so that none poses as another speaker's."""
+    return f"{by}: " + "\n  ".join(text.splitlines())
 
 
 @dataclass(frozen=True, slots=True)

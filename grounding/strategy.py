@@ -24,7 +24,7 @@ MIN_QUESTION_WORDS = 5
 
 _WORD = re.compile(r"[^\W_]+(?:['’\-][^\W_]+)*")
 _URL = re.compile(r"\bhttps?://\S", re.IGNORECASE)
-_DOTTED = re.compile(r"(?<![\w@.])(?:[\w\-]+\.)+([a-z]{2,10})(?![\w@])", re.IGNORECASE)
+_DOTTED = re.compile(r"(?<![\w@.\-])(?:[\w\-]+\.)+([a-z]{2,10})(?![\w@])", re.IGNORECASE)
 _GREETS_NAME = re.compile(
     r"\s*(?:hi|hello|hey|good (?:morning|afternoon|evening)|thanks|thank you|bye),? ([^\W\d_]+)\s*[!.,]*\s*",
     re.IGNORECASE,

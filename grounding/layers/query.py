@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grounding.run_context import Query
-from grounding.sections import Section, neutral
+from grounding.sections import Section, as_data, neutral, one_line
 
 MAX_QUOTE_CHARACTERS = 600
 
@@ -20,11 +20,11 @@ def section(query: Query, max_tokens: int) -> Section:
     pieces = [neutral(query.text[: max_tokens * LONGEST_TOKEN_CHARACTERS]).strip()]
     pieces += [_quote(quote.author, quote.text) for quote in query.quotes]
     if query.attachments:
-        pieces.append("Attached files: " + ", ".join(neutral(name) for name in query.attachments))
+        pieces.append("Attached files: " + ", ".join(one_line(name) for name in query.attachments))
     return Section(pieces=tuple(piece for piece in pieces if piece), joint="\n\n")
 
 
 def _quote(author: str, text: str) -> str:
-    shortened = neutral(text).strip()[:MAX_QUOTE_CHARACTERS]
+    shortened = as_data(text).strip()[:MAX_QUOTE_CHARACTERS]
     lines = "\n".join("> " + line for line in shortened.splitlines())
-    return f"In reply to {neutral(author) or 'a message'}:\n{lines}"
+    return f"In reply to {one_line(author) or 'a message'}:\n{lines}"

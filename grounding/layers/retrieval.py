@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grounding.run_context import Passage
-from grounding.sections import Section, as_data
+from grounding.sections import Section, as_excerpt, one_line
 from grounding.tokens import Tokens, clip
 
 HEAD = (
@@ -25,7 +25,7 @@ NOT_SEARCHED = (
 def label(source: str, heading: str) -> str:
     """How a passage is named and cited: ``[refunds.md › Windows]``."""
     inside = f"{source} › {heading}" if heading else source
-    return "[" + " ".join(as_data(inside).replace("[", "(").replace("]", ")").split()) + "]"
+    return "[" + one_line(inside).replace("[", "(").replace("]", ")") + "]"
 
 
 def section(passages: Sequence[Passage], tokens: Tokens, excerpt_bytes: int) -> Section:
@@ -33,7 +33,7 @@ def section(passages: Sequence[Passage], tokens: Tokens, excerpt_bytes: int) -> 
     pieces = tuple(
         label(passage.source, passage.heading)
         + "\n"
-        + clip(as_data(passage.text).strip(), tokens, max_tokens=excerpt_bytes, max_bytes=excerpt_bytes)
+        + clip(as_excerpt(passage.text).strip(), tokens, max_tokens=excerpt_bytes, max_bytes=excerpt_bytes)
         for passage in passages
     )
     return Section(HEAD, pieces, FOOT, joint="\n\n")

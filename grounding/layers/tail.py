@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from grounding.run_context import TailEntry
-from grounding.sections import Section, as_data, keep_newest
+from grounding.sections import Section, as_data, keep_newest, one_line
 from grounding.tokens import utf8_length
 
 MAX_LINE_BYTES = 320
@@ -19,9 +19,9 @@ def lines(entries: Iterable[TailEntry]) -> list[str]:
     result: list[str] = []
     for entry in entries:
         spoken = [line.strip() for line in as_data(entry.text).splitlines() if line.strip()]
-        speaker = " ".join(as_data(entry.speaker).split()) or "someone"
+        by = one_line(entry.speaker) or "someone"
         for number, line in enumerate(spoken):
-            result.append(_shorten(f"{speaker}: {line}" if number == 0 else f"  {line}"))
+            result.append(_shorten(f"{by}: {line}" if number == 0 else f"  {line}"))
     return result
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from grounding.blocks import ChatMessage
 from grounding.memory.document import SECTIONS, bodies, render
-from grounding.sections import as_data
+from grounding.sections import as_data, speaker
 from grounding.transcript.entry import Entry, EntryRole, Reach
 
 MAX_ENTRY_CHARACTERS = 600
@@ -35,7 +35,7 @@ def plan(previous: str, entries: Sequence[Entry], max_items: int, max_tokens: in
         "If nothing in the document has to change, return only the word UNCHANGED."
     )
     turns = "\n".join(_line(entry) for entry in entries if entry.role is not EntryRole.TOOL)
-    user = f"The document so far:\n\n{previous.strip() or '(none yet)'}\n\nWhat was said since:\n\n{turns}"
+    user = f"The document so far:\n\n{as_data(previous).strip() or '(none yet)'}\n\nWhat was said since:\n\n{turns}"
     return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 
@@ -74,6 +74,6 @@ def accept(answer: str, previous: str, max_bytes: int) -> str | Rejected | Uncha
 
 
 def _line(entry: Entry) -> str:
-    speaker = "assistant" if entry.role is EntryRole.OUTBOUND else (entry.author or "user")
+    by = "assistant" if entry.role is EntryRole.OUTBOUND else speaker(entry.author)
     folded = " ".join(as_data(entry.text).split())
-    return f"{speaker}: {folded[:MAX_ENTRY_CHARACTERS]}"
+    return f"{by}: {folded[:MAX_ENTRY_CHARACTERS]}"

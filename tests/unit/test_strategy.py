@@ -1,5 +1,7 @@
 """What a message needs is decided by what it says, as words and phrases."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -171,3 +173,12 @@ def test_a_search_is_for_what_is_asked_not_for_the_word_file(text: str, searched
 def test_a_search_never_becomes_empty_nor_longer(text: str) -> None:
     assert bool(search_text(text).strip()) == bool(text.strip())
     assert len(search_text(text)) <= len(text)
+
+
+def test_a_long_run_of_hyphens_is_decided_at_once() -> None:
+    """Where a name with dots may begin is looked for once in a run of letters and hyphens, not at each of them."""
+    started = time.perf_counter()
+    choose("-" * 20_000)
+
+    assert time.perf_counter() - started < 0.5
+    assert choose("see --my-notes.md please").reason == "workspace_retrieval_cue"
