@@ -129,6 +129,24 @@ def _fence(text: str, opened: re.Match[str], closed: re.Match[str] | None, limit
             return
 
 
+def natural_edge(text: str, furthest: int) -> int | None:
+    """The best cut in ``text[:furthest]`` after a paragraph, a line, a sentence or a word, if there is one."""
+    for edge, least_full in _EDGES:
+        ends = [m.end() for m in edge.finditer(text, 0, furthest)]
+        for cut in reversed(ends):
+            if cut > furthest * least_full and not _joined(text, 0, cut):
+                return cut
+    return None
+
+
+def cluster_edge(text: str, furthest: int) -> int:
+    """The last cut up to *furthest* (at least 1) between grapheme clusters; *furthest* if there is none."""
+    cut = furthest
+    while cut > 0 and _joined(text, 0, cut):
+        cut -= 1
+    return cut or furthest
+
+
 class _Cutter:
     """Finds where the part that begins at ``start`` ends."""
 
