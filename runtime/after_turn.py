@@ -10,6 +10,7 @@ from config.settings import Settings
 from grounding.documents.turns import Turns as TurnIndex
 from grounding.memory import extract, refresh
 from grounding.memory.contexts import ContextDocument, ContextDocuments
+from grounding.sections import speaker, spoken
 from grounding.transcript.entry import Entry, EntryRole, Reach
 from grounding.transcript.log import Transcript
 from runtime.jobs import Job
@@ -113,5 +114,4 @@ def _unread(reach: Reach, covered: Reach | None) -> int:
 
 
 def _line(entry: Entry) -> str:
-    speaker = "assistant" if entry.role is EntryRole.OUTBOUND else (entry.author or "user")
-    return f"{speaker}: {entry.text}"
+    return spoken("assistant" if entry.role is EntryRole.OUTBOUND else speaker(entry.author), entry.text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +20,8 @@ MAX_ID_CHARACTERS = 512
 MAX_NAME_CHARACTERS = 200
 TOO_MANY = "You are writing faster than I can answer. Please wait {seconds} s and try again."
 _log = structlog.get_logger()
+# Marked and not taken out: what is left would be somebody else's id, or begin as no person's may.
+_UNFIT = re.compile(r"[\x00\ud800-\udfff]")
 
 
 class Gateway:
@@ -109,7 +112,9 @@ def _not_for_us(message: InboundMessage) -> str:
 
 def _clean(message: InboundMessage) -> InboundMessage:
     """*message* with text that every store and model takes: no lone surrogates, no NUL, no endless ids."""
-    author = replace(message.author, id=_text(message.author.id, MAX_ID_CHARACTERS), name=_name(message.author.name))
+    author = replace(
+        message.author, id=_UNFIT.sub("\ufffd", message.author.id)[:MAX_ID_CHARACTERS], name=_name(message.author.name)
+    )
     quote = message.quote and replace(message.quote, author=_name(message.quote.author), text=_text(message.quote.text))
     attachments = tuple(replace(one, name=_name(one.name)) for one in message.attachments)
     return replace(message, text=_text(message.text), author=author, quote=quote, attachments=attachments)

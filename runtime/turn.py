@@ -29,6 +29,7 @@ from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
 from grounding.layers.retrieval import label
 from grounding.pipeline import Grounds, Pipeline
 from grounding.run_context import Budgets, DegradedBlock, Participant, Query, QuotedMessage, RunContext, TailEntry
+from grounding.sections import speaker, spoken
 from grounding.strategy import Choice, Strategy, choose
 from grounding.tokens import Tokens
 from grounding.transcript.copy import MarkdownCopy
@@ -75,7 +76,7 @@ class Question:
         }
         named = len(authors) > 1
         texts = [
-            f"{message.author.name or message.author.id}: {message.text}" if named else message.text
+            spoken(speaker(message.author.name, message.author.id), message.text) if named else message.text
             for message in messages
             if message.text.strip()
         ]

@@ -29,15 +29,18 @@ _ANSWERS = {
     "/rollback": "The new version",
 }
 
+Number = Annotated[int, Field(ge=0, le=2**53)]
+"""Of a version; JSON holds no larger one exactly, and Redis reads none beyond 64 bits."""
+
 
 class NewText(Body):
     text: str
-    expected_version: int | None = Field(default=None, ge=0)
+    expected_version: Number | None = None
 
 
 class Rollback(Body):
-    version: int = Field(ge=1)
-    expected_version: int | None = Field(default=None, ge=0)
+    version: Annotated[Number, Field(ge=1)]
+    expected_version: Number | None = None
 
 
 class PromptRoutes(Routes):
@@ -76,7 +79,7 @@ class PromptRoutes(Routes):
             rows += [_row(one) for one in snapshot.versions.values() if one.text is not None]
         return reply({"prompts": sorted(rows, key=_order)})
 
-    async def show(self, request: Request, context: str = "", version: int | None = None) -> Response:
+    async def show(self, request: Request, context: str = "", version: Number | None = None) -> Response:
         slot = await self._slot(request, context)
         if version is not None:
             return reply(_whole(await self._publisher.directives.version(slot, version)))
@@ -94,7 +97,7 @@ class PromptRoutes(Routes):
         )
         return reply(_whole(published))
 
-    async def clear(self, request: Request, context: str = "", expected_version: int | None = None) -> Response:
+    async def clear(self, request: Request, context: str = "", expected_version: Number | None = None) -> Response:
         slot = await self._slot(request, context, write=True)
         author = caller_of(request).id
         cleared = await self._publisher.clear(slot, author=author, origin="api", expected_version=expected_version)
@@ -107,13 +110,13 @@ class PromptRoutes(Routes):
         request: Request,
         context: str = "",
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
-        before: int | None = None,
+        before: Number | None = None,
     ) -> Response:
         slot = await self._slot(request, context)
         versions = await self._publisher.directives.history(slot, limit, before)
         return reply({"versions": [_row(one) for one in versions]})
 
-    async def diff(self, request: Request, a: int, b: int, context: str = "") -> Response:
+    async def diff(self, request: Request, a: Number, b: Number, context: str = "") -> Response:
         slot = await self._slot(request, context)
         return reply({"diff": await self._publisher.diff(slot, a, b)})
 

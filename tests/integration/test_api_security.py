@@ -239,3 +239,35 @@ async def test_what_nobody_foresaw_is_logged_and_tells_nothing(face: Face, monke
     assert (await face.client.get("/v1/workspaces")).status_code == 200
     logged = await face.event("http.failed", error="RuntimeError")
     assert "secret detail" not in str(logged)
+
+
+async def test_no_spelling_of_an_author_is_the_holder_of_a_token(face: Face) -> None:
+    """An id that would begin like a caller's once its NUL was gone is some person's, with a person's role."""
+    await face.workspace("acme")
+    answer = await face.client.post(
+        "/v1/workspaces/acme/messages", json={"text": "hello", "author": "tok\x00en:admin", "context": "nul"}
+    )
+    turn = (await face.client.get(f"/v1/workspaces/acme/turns/{answer.json()['turn_id']}")).json()
+    assert [(author["user"], author["role"]) for author in turn["context"]["authors"]] == [
+        ("http:tok\ufffden:admin", "member")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "?version=99999999999999999999", None),
+        ("GET", "/diff?a=1&b=99999999999999999999", None),
+        ("GET", "/history?before=99999999999999999999", None),
+        ("POST", "/rollback", {"version": 10**20}),
+        ("PUT", "", {"text": "x", "expected_version": 10**20}),
+        ("DELETE", "?expected_version=99999999999999999999", None),
+    ],
+)
+async def test_numbers_beyond_the_stores_are_refused(
+    face: Face, method: str, path: str, body: dict[str, object] | None
+) -> None:
+    """A version that no store can hold is a bad request, not a failure of ours."""
+    await face.workspace("acme")
+    answer = await face.client.request(method, f"/v1/workspaces/acme/prompts/workspace/soul{path}", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
