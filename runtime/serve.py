@@ -41,7 +41,7 @@ async def serve(settings: Settings, role: str = "all", log_format: events.Format
     """Serve until SIGTERM or SIGINT; a second one ends the process at once.
 
     The order of stopping: no new messages (platforms and HTTP), then the answers that people wait for,
-    then the turns still in hand, each bounded by ``SHUTDOWN_GRACE_SECONDS``; the stores last. Raises
+    then the turns still in hand, all within ``SHUTDOWN_GRACE_SECONDS``; the stores last. Raises
     `RoleUnavailable`, `runtime.embedded.installed.NotInstalled`, `runtime.api.server.CannotListen`,
     `runtime.embedded.child.ChildFailed` and `OSError` with a text for the operator, before anything was accepted.
     """
@@ -86,7 +86,10 @@ async def _run(runtime: Runtime, metrics: Metrics, sockets: list[socket.socket],
         _tell_where(runtime.settings, sockets)
         await stop.wait()
         _log.info("serve.stopping")
+        runtime.worker.stops_soon()
         _close_intake(server, supervisor)
+        # Whoever still waits then is told to ask again; cut connections would tell them nothing.
+        asyncio.get_running_loop().call_later(runtime.settings.shutdown_grace_seconds, runtime.http.release)
 
 
 def _close_intake(server: HttpServer, supervisor: asyncio.Task[None]) -> None:

@@ -26,6 +26,7 @@ class Worker:
     def __init__(self, settings: Settings, mailbox: Mailbox, turns: Turns) -> None:
         self._collect_seconds = settings.turn_collect_milliseconds / 1000
         self._grace_seconds = settings.shutdown_grace_seconds
+        self._stop_by: float | None = None
         self._mailbox = mailbox
         self._turns = turns
         self._waiting: asyncio.Queue[ConversationKey] = asyncio.Queue()
@@ -42,8 +43,12 @@ class Worker:
         else:
             self._waiting.put_nowait(key)
 
+    def stops_soon(self) -> None:
+        """Say that the process is stopping: the grace period begins now, though answers go on for the while."""
+        self._stop_by = asyncio.get_running_loop().time() + self._grace_seconds
+
     async def run(self) -> None:
-        """Answer until cancelled; turns that run are then given the grace period to end."""
+        """Answer until cancelled; turns that run are then given (the rest of) the grace period to end."""
         finishing: set[asyncio.Task[None]] = set()
         async with asyncio.TaskGroup() as group:
             sweeper = group.create_task(self._sweep())
@@ -62,7 +67,12 @@ class Worker:
                 # Shielded and bounded: a turn in hand ends well, or stays in the mailbox for the next run.
                 sweeper.cancel()
                 self._stopping = True
-                await asyncio.shield(_finish(finishing, self._grace_seconds))
+                await asyncio.shield(_finish(finishing, self._rest_of_grace()))
+
+    def _rest_of_grace(self) -> float:
+        if self._stop_by is None:
+            return self._grace_seconds
+        return max(0.0, self._stop_by - asyncio.get_running_loop().time())
 
     async def _sweep(self) -> None:
         while True:

@@ -143,9 +143,13 @@ class HttpConnector:
         for waiter in self._waiting.of(key, answers):
             waiter.add(delta)
 
+    def release(self) -> None:
+        """Let all requests go that still wait: they are told that the runtime stops, and how to have the answer."""
+        self._waiting.close()
+
     async def close(self) -> None:
         self._state = State.STOPPED
-        self._waiting.close()
+        self.release()
 
     def routes(self) -> Sequence[BaseRoute]:
         return (Route("/v1/workspaces/{workspace_id}/messages", self._post, methods=["POST"], name="messages"),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import math
 import os
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -54,8 +55,8 @@ class HttpServer:
                 lifespan="off",
                 ws="none",
                 server_header=False,
-                # Whole seconds are all it takes; at least one, because 0 would cut every open answer.
-                timeout_graceful_shutdown=max(1, round(grace_seconds)),
+                # Whole seconds are all it takes; the one beyond is for those who are let go at the end of the others.
+                timeout_graceful_shutdown=math.ceil(grace_seconds) + 1,
             )
         )
 

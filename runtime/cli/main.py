@@ -5,6 +5,7 @@ Nothing heavy is imported before it is known which command is wanted, so that he
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -82,6 +83,8 @@ def main() -> NoReturn:
     except BrokenPipeError:
         # Whoever read has enough; the interpreter must not complain about it when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    # Else the interpreter looks through all that was ever imported for garbage, for seconds, before it ends.
+    gc.freeze()
     sys.exit(code)
 
 

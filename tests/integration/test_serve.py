@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,29 @@ async def test_an_answer_in_hand_is_still_given_when_it_stops(data_dir: Path, op
             while True:
                 await client.get("/healthz")
         assert await running.end() == 0
+
+
+async def test_who_waits_when_the_grace_is_over_is_told_how_to_have_the_answer(
+    data_dir: Path, openai_server: openai.FakeOpenAI
+) -> None:
+    """The whole stop takes the grace period once, however long the model hangs."""
+    openai_server.will(*["hang"] * 4)
+    async with process(data_dir, openai_server, SHUTDOWN_GRACE_SECONDS="2") as running, client_of(running) as client:
+        sample = "/v1/workspaces/sample/messages"
+        plain = asyncio.create_task(client.post(sample, json={"text": "hello", "context": "a"}))
+        streaming = {"Accept": "text/event-stream"}
+        stream = asyncio.create_task(client.post(sample, json={"text": "hi", "context": "b"}, headers=streaming))
+        while len(openai_server.requests) < 2:
+            await asyncio.sleep(0.01)
+        running.child.send_signal(signal.SIGTERM)
+        stopping = await running.event("serve.stopping")
+        stopped = await running.event("serve.stopped")
+        assert await running.end() == 0
+
+        assert ((await plain).status_code, (await plain).json()["error"]["code"]) == (503, "stopping")
+        assert '"code": "stopping"' in (await stream).text
+        moments = [datetime.fromisoformat(event["timestamp"]) for event in (stopping, stopped)]
+        assert moments[1] - moments[0] < timedelta(seconds=3.9)  # 2 s for HTTP and 2 s for turns would be more
 
 
 async def test_a_second_signal_ends_it_at_once(data_dir: Path, openai_server: openai.FakeOpenAI) -> None:
