@@ -75,8 +75,9 @@ class EmbeddedIndex:
         if self._closed:
             raise IndexUnavailable("the search index is closed")
         try:
-            job = asyncio.get_running_loop().run_in_executor(self._thread, self._call, call)
-            return await asyncio.wait_for(job, self._timeout_seconds)
+            # No wait_for: before Python 3.12 it loses a cancellation that comes as the work ends.
+            async with asyncio.timeout(self._timeout_seconds):
+                return await asyncio.get_running_loop().run_in_executor(self._thread, self._call, call)
         except TimeoutError as error:
             raise IndexUnavailable(f"the search index took longer than {self._timeout_seconds} s") from error
 
@@ -96,7 +97,7 @@ class EmbeddedIndex:
             return edge.EdgeShard.load(str(self._path))
         # A folder without configuration is what a crash during creation leaves: nothing is in it yet.
         shutil.rmtree(self._path, ignore_errors=True)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return edge.EdgeShard.create(
             str(self._path),
             edge.EdgeConfig(

@@ -112,7 +112,9 @@ class ServerIndex:
 
     async def _ask(self, answer: Awaitable[T]) -> T:
         try:
-            return await asyncio.wait_for(answer, self._timeout_seconds)
+            # No wait_for: before Python 3.12 it loses a cancellation that comes as the answer does.
+            async with asyncio.timeout(self._timeout_seconds):
+                return await answer
         except tuple(kind for kind, _, _ in ERRORS) as error:
             raise unavailable(error, self._place) from error
 

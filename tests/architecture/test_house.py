@@ -35,6 +35,11 @@ def test_every_redis_owner_is_one_module_or_one_package_of_a_room() -> None:
     assert len(owners) >= 12
 
 
+def test_nothing_waits_in_a_way_that_loses_a_cancellation() -> None:
+    """Before Python 3.12 ``asyncio.wait_for`` swallows one that comes as what it waits for ends."""
+    assert [name for name, text in sources().items() if "asyncio.wait_for(" in text] == []
+
+
 def test_help_needs_none_of_the_heavy_libraries() -> None:
     heavy = ["litellm", "redis", "qdrant_client", "qdrant_edge", "aiogram", "fastapi", "tiktoken", "wordllama"]
     asked = "import sys, runtime.cli.main; print([name for name in sys.argv[1:] if name in sys.modules])"
