@@ -73,6 +73,15 @@ async def test_a_turn_that_is_done_leaves_what_came_meanwhile(mailbox: Mailbox) 
     assert [one.message.message_id for one in (await take(mailbox)).envelopes] == ["m2"]
 
 
+async def test_a_conversation_stays_ready_while_something_waits(mailbox: Mailbox) -> None:
+    await mailbox.store(KEY, envelope(1))
+    batch = await take(mailbox)
+    await mailbox.store(KEY, envelope(2))
+    await mailbox.done(batch)
+
+    assert await mailbox.ready() == [KEY]
+
+
 async def test_an_empty_mailbox_gives_nothing_and_is_not_ready(mailbox: Mailbox) -> None:
     await mailbox.store(KEY, envelope(1))
     assert await mailbox.ready() == [KEY]
@@ -95,6 +104,25 @@ async def test_the_same_message_again_is_known_with_the_turn_that_answered_it(ma
     assert await mailbox.known(KEY, "m1") == batch.turn_id
     assert await mailbox.take(KEY) is None
     assert await mailbox.known(KEY, "m2") is None
+
+
+async def test_an_answered_message_is_forgotten_after_a_while(mailbox: Mailbox, redis: Redis) -> None:
+    await mailbox.store(KEY, envelope(1))
+    await mailbox.done(await take(mailbox))
+
+    assert [await redis.ttl(name) > 0 async for name in redis.scan_iter("ar:mailbox:*:seen:*")] == [True]
+
+
+async def test_a_message_whose_turn_is_not_over_points_to_the_turn_at_hand(mailbox: Mailbox) -> None:
+    await mailbox.store(KEY, envelope(1))
+    assert await mailbox.turn_of(KEY, "m1") == ""
+    batch = await take(mailbox)
+    await mailbox.store(KEY, envelope(2))
+
+    assert await mailbox.turn_of(KEY, "m1") == batch.turn_id
+    await mailbox.done(batch)
+    assert await mailbox.turn_of(KEY, "m1") == batch.turn_id
+    assert await mailbox.turn_of(KEY, "m2") == ""
 
 
 async def test_of_many_deliveries_at_once_one_is_stored(mailbox: Mailbox) -> None:

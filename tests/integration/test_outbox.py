@@ -19,6 +19,7 @@ from connectors.message import (
     Usage,
 )
 from runtime.outbox import NoConnector, Outbox
+from runtime.stored import NewerFormat
 
 KEY = ConversationKey("acme", "paper", "desk")
 REPLY = OutboundMessage(
@@ -127,6 +128,53 @@ async def test_a_send_of_which_nobody_knows_is_not_repeated_by_default(redis: Re
     await outbox(redis, paper).deliver(REPLY)
 
     assert paper.shown == ["two", "three"]
+
+
+async def test_a_send_of_which_nobody_knows_stays_unrepeated_after_a_restart(redis: Redis) -> None:
+    paper = Paper()
+    paper.failures = [SendFailed("lost", retryable=True, ambiguous=True)]
+    await outbox(redis, paper).deliver(REPLY)
+
+    await outbox(redis, paper, "resend").deliver(REPLY)
+
+    assert paper.shown == ["two", "three"]
+
+
+async def test_a_send_of_which_nobody_knows_is_repeated_where_the_setting_says_so(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.outbox._BACKOFF_SECONDS", (0.001, 0.001))
+    paper = Paper()
+    paper.failures = [SendFailed("lost", retryable=False, ambiguous=True)]
+
+    await outbox(redis, paper, "resend").deliver(REPLY)
+
+    assert paper.shown == ["one", "two", "three"]
+
+
+async def test_the_wait_that_a_platform_asks_for_is_kept(redis: Redis) -> None:
+    paper = Paper()
+    paper.failures = [SendFailed("slow down", retryable=True, retry_after_seconds=0.2)]
+    began = asyncio.get_running_loop().time()
+
+    await outbox(redis, paper).deliver(REPLY)
+
+    assert asyncio.get_running_loop().time() - began >= 0.2
+
+
+async def test_a_stored_reply_goes_after_a_while(redis: Redis) -> None:
+    await outbox(redis, Paper()).deliver(REPLY)
+
+    assert [await redis.ttl(name) > 0 async for name in redis.scan_iter("ar:outbox:*")] == [True]
+
+
+async def test_a_reply_of_a_newer_format_is_refused_by_name(redis: Redis) -> None:
+    await outbox(redis, Paper()).deliver(REPLY)
+    async for name in redis.scan_iter("ar:outbox:*"):
+        await redis.hset(name, mapping={"v": "2"})
+
+    with pytest.raises(NewerFormat, match="upgrade"):
+        await outbox(redis, Paper()).load(KEY, "t1")
 
 
 async def test_a_refusal_for_good_is_raised(redis: Redis) -> None:

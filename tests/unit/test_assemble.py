@@ -155,6 +155,76 @@ def test_what_is_retrieved_yields_first_and_the_users_words_last() -> None:
     assert prompt.tokens_total <= 60
 
 
+def test_room_is_taken_from_one_block_after_the_other_in_the_order_of_their_worth() -> None:
+    changes: dict[str, Any] = {
+        "query": Query(text="query " * 12),
+        "summary": SummaryInput(text="## Facts\n" + "- summary " * 12, turns=3, version=1),
+        "tail": (TailEntry(speaker="Lena", text="tail " * 12, turn_id="t0"),),
+        "recalled": (RecalledTurn(turn_id="t-9", said_on="2026-01-02", text="records " * 12, score=1.0),),
+        "passages": (Passage(source="a.md", heading="H", text="retrieved " * 12, score=1.0),),
+        "hint": "hint " * 12,
+    }
+    gone: list[str] = []
+    for ceiling in range(build(**changes).tokens_total, 8, -1):
+        prompt = build(**changes, budgets=BUDGETS.model_copy(update={"prompt_tokens": ceiling}))
+        gone += [block.name for block in prompt.blocks if not block.used and block.name not in gone]
+
+    assert gone == ["retrieved", "records", "summary", "tail", "hint"]
+
+
+def test_the_ceiling_over_all_blocks_holds_for_the_user_message_too() -> None:
+    whole = build().tokens_total
+    tight = BUDGETS.model_copy(update={"context_tokens": whole - 10})
+
+    assert build(budgets=tight).tokens_total <= whole - 10
+
+
+def test_a_model_that_needs_more_tokens_than_are_counted_keeps_room_for_its_answer() -> None:
+    small = BUDGETS.model_copy(update={"window_tokens": 2000, "output_tokens": 1000})
+    prompt = build(budgets=small, query=Query(text="boat " * 3000))
+
+    assert (prompt.tokens_total + prompt.blocks[0].tokens) * assemble.WINDOW_SAFETY <= 1000
+
+
+def test_a_window_with_room_for_a_few_words_only_is_refused() -> None:
+    window = BUDGETS.output_tokens + int((assemble.MIN_USER_TOKENS - 1) * assemble.WINDOW_SAFETY)
+
+    with pytest.raises(assemble.ContextTooLarge):
+        build(budgets=BUDGETS.model_copy(update={"window_tokens": window}), query=Query(text="hi"))
+
+
+def test_of_more_passages_than_asked_for_the_best_are_shown() -> None:
+    many = tuple(Passage(source=f"{n}.md", heading="", text=f"passage {n}", score=1.0 - n / 10) for n in range(5))
+    shown = build(passages=many, budgets=BUDGETS.model_copy(update={"top_k": 2})).user
+
+    assert "passage 1" in shown
+    assert "passage 2" not in shown
+
+
+def test_a_passage_is_left_out_rather_than_cut_to_a_few_words() -> None:
+    first = Passage(source="a.md", heading="", text="The boat is blue.", score=1.0)
+    second = Passage(source="b.md", heading="", text="harbour " * 200, score=0.5)
+    alone = build(passages=(first,)).block("retrieved")
+    assert alone is not None
+    tight = BUDGETS.model_copy(update={"retrieved_tokens": alone.tokens + 8})
+
+    shown = build(passages=(first, second), budgets=tight).block("retrieved")
+
+    assert shown is not None
+    assert shown.text == alone.text
+
+
+def test_control_characters_reach_no_block() -> None:
+    noise = "a\x00b\x1b[31mc\x7fd\te"
+    prompt = build(
+        query=Query(text=noise),
+        passages=(Passage(source="a.md", heading="H", text=noise, score=1.0),),
+        tail=(TailEntry(speaker="x", text=noise, turn_id="t0"),),
+    )
+
+    assert prompt.user.count("ab[31mcd\te") == 3
+
+
 def test_an_identity_that_fills_the_window_is_refused_by_name_and_size() -> None:
     with pytest.raises(assemble.ContextTooLarge) as refused:
         build(identity="word " * 9000)

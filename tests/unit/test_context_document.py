@@ -64,6 +64,26 @@ def test_of_a_corrected_fact_the_latest_holds() -> None:
     assert "freeze window: Monday" in facts
 
 
+def test_of_too_many_facts_the_ones_stated_last_stay() -> None:
+    made = extract.document("", [said(f"Our {chr(97 + n)}{chr(97 + n)} dock is number {n}.") for n in range(24)], 7)
+    made = extract.document(made, [said("Our aa dock is number 99."), said("Our new dock is number 100.")], 7)
+
+    facts = bodies(made)["Facts"]
+    assert "aa dock: number 99" in facts
+    assert "bb dock" not in facts
+
+
+def test_what_is_asked_is_no_fact() -> None:
+    made = bodies(extract.document("", [said("I wonder whether our boat is blue?")], 7))
+
+    assert "blue" not in made.get("Facts", "")
+
+
+@pytest.mark.parametrize("text", ["The problem is that it rains.", "The point is to win.", "The best is to wait."])
+def test_a_turn_of_phrase_is_no_fact(text: str) -> None:
+    assert "Facts" not in bodies(extract.document("", [said(text)], 7))
+
+
 def test_what_the_assistant_says_is_no_evidence() -> None:
     made = bodies(extract.document("", [said("hello"), answered("The codename is Heron.")], 7))
 
@@ -100,6 +120,14 @@ GOOD = render({"Active Context": "- boats", "Facts": "- boat: blue"})
 
 def test_a_good_answer_is_taken_in_canonical_form() -> None:
     assert refresh.accept(f"```markdown\n{GOOD}```", "", 65536) == GOOD
+
+
+@pytest.mark.parametrize("passing", ["Active Context", "Progress"])
+def test_what_passes_with_time_may_be_left_out(passing: str) -> None:
+    previous = render({"Facts": "- boat: blue", passing: "- buying a boat"})
+    answer = render({"Facts": "- boat: blue"})
+
+    assert refresh.accept(answer, previous, 65536) == answer
 
 
 def test_unchanged_keeps_the_document() -> None:

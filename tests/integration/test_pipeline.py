@@ -1,0 +1,99 @@
+"""What is gathered for a turn, and what is left out."""
+
+import asyncio
+from collections.abc import Sequence
+
+from redis.asyncio import Redis
+
+from config import load
+from connectors.message import ConversationKey, Scope
+from grounding.memory.contexts import ContextDocuments
+from grounding.pipeline import Pipeline
+from grounding.run_context import Budgets, Passage, RecalledTurn, TailEntry
+from grounding.strategy import choose
+from grounding.transcript.entry import Entry, EntryRole
+from grounding.transcript.log import Transcript
+
+KEY = ConversationKey("acme", "http", "default")
+BUDGETS = Budgets.from_settings(load({}).settings, window_tokens=8192)
+AS_WE_SAID = "as we discussed, which file explains pricing?"
+
+
+class Shelf:
+    """Documents and earlier turns; keeps what it was asked, and may hang."""
+
+    def __init__(self) -> None:
+        self.searched: list[str] = []
+        self.excluded: list[frozenset[str]] = []
+        self.hangs = False
+
+    async def passages(self, scope: Scope, query: str, top_k: int, excerpt_bytes: int) -> Sequence[Passage]:
+        self.searched.append(query)
+        if self.hangs:
+            await asyncio.Event().wait()
+        return [Passage(source="a.md", heading="", text="blue", score=1.0)]
+
+    async def recall(self, scope: Scope, query: str, top_k: int, exclude: frozenset[str]) -> Sequence[RecalledTurn]:
+        self.excluded.append(exclude)
+        return []
+
+
+def pipeline(redis: Redis, shelf: Shelf, timeout_seconds: float = 5.0) -> Pipeline:
+    return Pipeline(Transcript(redis), ContextDocuments(redis), shelf, shelf, timeout_seconds)
+
+
+async def record(redis: Redis, turn_id: str, text: str) -> None:
+    await Transcript(redis).append(
+        KEY, turn_id, [Entry(EntryRole.INBOUND, text, turn_id, "2026-11-21T10:00:00.000Z", author="Lena")]
+    )
+
+
+async def test_a_turn_that_is_taken_up_again_does_not_read_itself_in_the_tail(redis: Redis) -> None:
+    await record(redis, "t1", "before")
+    await record(redis, "t2", "now")
+
+    grounds = await pipeline(redis, Shelf()).ground(KEY, "now", choose("now what?"), BUDGETS, "t2")
+
+    assert [entry.text for entry in grounds.tail] == ["before"]
+
+
+async def test_what_the_tail_shows_is_not_recalled_again(redis: Redis) -> None:
+    await record(redis, "t1", "before")
+    shelf = Shelf()
+
+    await pipeline(redis, shelf).ground(KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2")
+
+    assert shelf.excluded == [frozenset({"t1"})]
+
+
+async def test_the_search_is_for_what_is_asked_and_not_for_the_words_that_say_where_to_look(redis: Redis) -> None:
+    shelf = Shelf()
+    question = "which file explains pricing?"
+
+    await pipeline(redis, shelf).ground(KEY, question, choose(question), BUDGETS)
+
+    assert "pricing" in shelf.searched[0]
+    assert "file" not in shelf.searched[0]
+
+
+async def test_a_history_that_is_given_stands_in_for_everything_stored(redis: Redis) -> None:
+    await record(redis, "t1", "before")
+    shelf = Shelf()
+    given = [TailEntry(speaker="Bo", text="another past", turn_id="")]
+
+    grounds = await pipeline(redis, shelf).ground(KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2", given)
+
+    assert grounds.tail == tuple(given)
+    assert shelf.excluded == []
+
+
+async def test_a_layer_that_takes_too_long_is_left_out_and_named(redis: Redis) -> None:
+    await record(redis, "t1", "before")
+    shelf = Shelf()
+    shelf.hangs = True
+
+    async with asyncio.timeout(5):
+        grounds = await pipeline(redis, shelf, 0.2).ground(KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2")
+
+    assert [(part.block, part.why) for part in grounds.degraded] == [("retrieved", "timeout")]
+    assert [entry.text for entry in grounds.tail] == ["before"]
