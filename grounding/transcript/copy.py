@@ -96,15 +96,20 @@ class MarkdownCopy:
         path = self._data_dir / markdown.path(key)
         # A message's text comes as it is: line ends and half surrogate pairs too.
         text = "".join(map(markdown.render, entries)).encode("utf-8", "surrogatepass")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         known = path in self._touched
         self._touched.discard(path)  # if this write fails, who knows how much of it is there
-        with path.open("ab+") as file:
+        with open(path, "ab+", opener=_open_private) as file:
             size = file.seek(0, os.SEEK_END)
             if not known or size == 0:
                 text = _unwritten(file, size, markdown.title(key).encode(), text)
             file.write(text)
         self._touched.add(path)
+
+
+def _open_private(path: str, flags: int) -> int:
+    """What people said is for this user alone, and stays where it belongs: a link is not followed."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _unwritten(file: BinaryIO, size: int, title: bytes, text: bytes) -> bytes:

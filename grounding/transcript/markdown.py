@@ -13,6 +13,9 @@ from connectors.message import ConversationKey, file_stem
 from grounding.transcript.entry import Entry, EntryRole
 
 _HEADER = re.compile(r"^## (\S+) `(INBOUND|OUTBOUND|TOOL)` (\S+)$")
+# Where Markdown or an editor shows a new line though no line feed is there; CR LF is one.
+_LINE_END = re.compile("\r(?!$)|[\v\f\x1c-\x1e\x85\u2028\u2029]")
+_QUOTED_LINE_END = re.compile("([\r\v\f\x1c-\x1e\x85\u2028\u2029])> ")
 _FIELD = re.compile(r"^- (actor|user|message): `(.*)`$")
 
 
@@ -30,7 +33,7 @@ def title(key: ConversationKey) -> str:
 
 def render(entry: Entry) -> str:
     """One entry, to be appended to the file."""
-    quoted = "\n".join("> " + line for line in entry.text.split("\n"))
+    quoted = "\n".join("> " + _LINE_END.sub(lambda match: match[0] + "> ", line) for line in entry.text.split("\n"))
     return (
         f"\n## {entry.at} `{entry.role.value.upper()}` {entry.turn_id}\n"
         f"- actor: `{_span(entry.author)}`\n- user: `{_span(entry.user)}`\n- message: `{_span(entry.message_id)}`\n"
@@ -60,7 +63,7 @@ def read(text: str) -> list[Entry]:
                 )
             header, fields, quoted = _HEADER.match(line), {}, []
         elif line.startswith("> "):
-            quoted.append(line[2:])
+            quoted.append(_QUOTED_LINE_END.sub(lambda match: match[1], line[2:]))
         elif match := _FIELD.match(line):
             fields[match[1]] = _unspan(match[2])
     return entries

@@ -355,3 +355,20 @@ async def run_until_idle(jobs: Jobs) -> None:
         await jobs.idle()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_chat_log_is_for_its_owner_alone_and_follows_no_link(redis: Redis, data_dir: Path) -> None:
+    """Other users of the machine cannot read it; a link in its place is not written through."""
+    transcript = Transcript(redis)
+    await transcript.append(KEY, "t1", turn(1))
+    await MarkdownCopy(transcript, data_dir).flush()
+    log = data_dir / markdown.path(KEY)
+    assert (log.stat().st_mode & 0o077, log.parent.stat().st_mode & 0o077) == (0, 0)
+
+    elsewhere = data_dir / "elsewhere"
+    log.unlink()
+    log.symlink_to(elsewhere)
+    await transcript.append(KEY, "t2", turn(2))
+    with pytest.raises(OSError, match="symbolic"):
+        await MarkdownCopy(transcript, data_dir).flush()
+    assert not elsewhere.exists()
