@@ -239,7 +239,7 @@ class DiscordEmulator:
         """*by* says *text* (in private, or *to* a room); its message id. ``more`` goes into the message as it is."""
         place: Place = to or by
         self.join(place)
-        message = self._new_message(place, by, text)
+        message = self.message_json(place, by, text)
         if reply_to is not None:
             message |= {
                 "type": 19,
@@ -538,7 +538,7 @@ class DiscordEmulator:
             if reference.get("fail_if_not_exists", True):
                 raise _Refused(400, 50035, "Invalid Form Body\nIn message_reference: Unknown message")
             replied = None
-        message = self._new_message(place, self.me, text) | {"nonce": nonce}
+        message = self.message_json(place, self.me, text) | {"nonce": nonce}
         message_id = int(message["id"])
         self._messages[message_id] = message
         if nonce:
@@ -605,7 +605,8 @@ class DiscordEmulator:
 
     # What things look like
 
-    def _new_message(self, place: Place, author: Person, text: str) -> Json:
+    def message_json(self, place: Place, author: Person, text: str) -> Json:
+        """A new message as the gateway tells it."""
         message: Json = {
             "id": str(self._new_id()),
             "channel_id": str(place.channel_id),

@@ -1,0 +1,323 @@
+"""Discord's events, as discord.py understands them, become our nouns; our parts become bodies of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import discord
+import pytest
+from discord.user import ClientUser
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.discord import convert
+from connectors.discord.client import GatewayClient
+from connectors.discord.events import heard
+from connectors.message import (
+    Attachment,
+    Author,
+    ConversationKey,
+    InboundKind,
+    InboundMessage,
+    OutboundMessage,
+    OutboundPart,
+    Quote,
+    check_workspace_id,
+)
+from tests.emulators.discord import VOICE_MESSAGE, DiscordEmulator, Json, Person, Place, Room
+
+LENA = Person(id=501, name="Lena")
+TEAM = Room(channel_id=910, name="general")
+THREAD = Room(channel_id=911, name="refunds", parent=910)
+JOINED = Room(channel_id=912, name="prices", parent=910, joined=True)
+FILE: Json = {"id": "1", "size": 12, "filename": "a.md", "url": "https://cdn/a.md", "proxy_url": "https://cdn/a.md"}
+
+
+class Ear:
+    """Hears what discord.py tells of the gateway's frames, without a gateway."""
+
+    def __init__(self) -> None:
+        self.discord = DiscordEmulator(rooms=(TEAM, THREAD, JOINED))
+        self.heard: list[InboundMessage] = []
+        self.client = GatewayClient(
+            self._tell,
+            "http://127.0.0.1:1",
+            "ws://127.0.0.1:1",
+            timeout_seconds=1,
+            heartbeat_timeout_seconds=60,
+            ready_seconds=0,
+        )
+        user: Any = self.discord.me.as_json()
+        self.state = self.client._connection
+        self.state.user = ClientUser(state=self.state, data=user)
+        self.frame("GUILD_CREATE", self.discord.guild(900))
+        self.heard.clear()
+
+    def frame(self, event: str, data: Json) -> None:
+        self.state.parsers[event](data)
+
+    def hears(self, text: str, *, to: Place = LENA, by: Person = LENA, **more: Any) -> InboundMessage | None:
+        """What a message becomes."""
+        told = self.discord.message_json(to, by, text) | {"id": "1000"} | more
+        if to.guild_id is not None:
+            told |= {
+                "guild_id": str(to.guild_id),
+                "member": {"roles": [], "flags": 0, "joined_at": None, "nick": "Leni"},
+            }
+        before = len(self.heard)
+        self.frame("MESSAGE_CREATE", told)
+        return self.heard[before] if len(self.heard) > before else None
+
+    def _tell(self, event: str, args: tuple[Any, ...]) -> None:
+        self.heard += heard(self.client, self.discord.me.id, event, args)
+
+
+@pytest.fixture
+def ear() -> Ear:
+    return Ear()
+
+
+def test_a_direct_message_is_addressed_and_has_a_workspace_of_its_own(ear: Ear) -> None:
+    assert ear.hears("hello") == InboundMessage(
+        connector="discord",
+        external_id="7000501",
+        message_id="1000",
+        author=Author("501", "Lena"),
+        text="hello",
+        sent_at=discord.utils.parse_time("2026-01-01T00:00:00+00:00"),
+        direct=True,
+        addressed=True,
+        routes=("discord:7000501",),
+        default_workspace="discord-dm-501",
+        reply_hint=convert.REPLY_HINT,
+    )
+
+
+def test_on_a_server_only_a_mention_addresses_the_bot(ear: Ear) -> None:
+    """By its name or by the role that Discord made for it; the routes go from the channel to the server."""
+    plain = ear.hears("nobody asks", to=TEAM)
+    assert plain is not None
+    assert (plain.addressed, plain.direct, plain.author.name) == (False, False, "Leni")
+    for name in ("<@123>", "<@!123>", "<@&321>"):
+        called = ear.hears(f"{name} what is up?", to=TEAM)
+        assert called is not None
+        assert (called.addressed, called.text) == (True, "what is up?")
+        assert called.routes == ("discord:900/910", "discord:900")
+        assert called.default_workspace == "discord-900"
+
+
+def test_a_thread_is_a_place_of_its_own_below_its_channel(ear: Ear) -> None:
+    said = ear.hears("<@123> and here?", to=THREAD)
+    assert said is not None
+    assert said.external_id == "911"
+    assert said.routes == ("discord:900/911", "discord:900/910", "discord:900")
+
+
+def test_in_a_thread_that_the_bot_is_a_member_of_everything_is_meant_for_it(ear: Ear) -> None:
+    inside, outside = ear.hears("and now?", to=JOINED), ear.hears("and now?", to=THREAD)
+    assert inside is not None
+    assert outside is not None
+    assert (inside.addressed, outside.addressed) == (True, False)
+
+
+def test_a_reply_to_the_bot_addresses_it_and_brings_the_quote(ear: Ear) -> None:
+    own = ear.discord.message_json(TEAM, ear.discord.me, "It is <@501>'s.") | {"mentions": [LENA.as_json()]}
+    other = ear.discord.message_json(TEAM, Person(id=7, name="Bo"), "mine")
+    reference = {"message_id": own["id"], "channel_id": "910"}
+    said = ear.hears("sure?", to=TEAM, type=19, message_reference=reference, referenced_message=own)
+    assert said is not None
+    assert said.addressed
+    assert said.quote == Quote("Helper", "It is @Lena's.")
+    said = ear.hears("sure?", to=TEAM, type=19, message_reference=reference, referenced_message=other)
+    assert said is not None
+    assert (said.addressed, said.quote) == (False, Quote("Bo", "mine"))
+    said = ear.hears("sure?", to=TEAM, type=19, message_reference=reference, referenced_message=None)
+    assert said is not None
+    assert said.quote is None
+
+
+def test_names_stand_where_discord_has_ids(ear: Ear) -> None:
+    said = ear.hears("<@7> see <#910> and <#912>, <@&321>", to=TEAM, mentions=[Person(id=7, name="Bo").as_json()])
+    assert said is not None
+    assert said.text == "@Bo see #general and #prices,"
+
+
+def test_own_messages_and_discords_notes_are_nobodys_words(ear: Ear) -> None:
+    assert ear.hears("I said", by=ear.discord.me) is None
+    assert ear.hears("", type=7, to=TEAM) is None
+    assert ear.hears("", to=TEAM) is None
+
+
+def test_other_bots_and_webhooks_are_marked(ear: Ear) -> None:
+    bot = ear.hears("<@123> beep", to=TEAM, by=Person(id=8, name="Beep", is_bot=True))
+    hook = ear.hears("<@123> boop", to=TEAM, webhook_id="55")
+    assert bot is not None
+    assert hook is not None
+    assert bot.author.is_bot
+    assert hook.author.is_bot
+
+
+@pytest.mark.parametrize(
+    ("media_type", "flags", "kind"),
+    [
+        ("image/png", 0, "image"),
+        ("audio/ogg; codecs=opus", VOICE_MESSAGE, "voice"),
+        ("audio/mpeg", 0, "other"),
+        ("video/mp4", 0, "other"),
+        ("text/markdown; charset=utf-8", 0, "document"),
+        (None, 0, "document"),
+    ],
+)
+def test_files_are_listed_by_kind(ear: Ear, media_type: str | None, flags: int, kind: Any) -> None:
+    file = FILE | ({"content_type": media_type} if media_type else {})
+    said = ear.hears("", attachments=[file], flags=flags)
+    assert said is not None
+    plain = (media_type or "").partition(";")[0]
+    assert said.attachments == (Attachment(kind, "a.md", plain, 12, "https://cdn/a.md"),)
+
+
+def test_a_sticker_is_named(ear: Ear) -> None:
+    said = ear.hears("", sticker_items=[{"id": "3", "name": "Wave", "format_type": 1}])
+    assert said is not None
+    assert [(file.kind, file.name) for file in said.attachments] == [("other", "sticker Wave")]
+
+
+def test_a_forwarded_message_comes_as_a_quote_with_its_files(ear: Ear) -> None:
+    snapshot = {
+        "type": 0,
+        "content": "the fee is 12 euros",
+        "embeds": [],
+        "attachments": [FILE],
+        "timestamp": "2026-01-01T00:00:00+00:00",
+        "edited_timestamp": None,
+        "flags": 0,
+    }
+    reference = {"type": 1, "message_id": "5", "channel_id": "910"}
+    said = ear.hears("", message_reference=reference, message_snapshots=[{"message": snapshot}])
+    assert said is not None
+    assert said.quote == Quote("", "the fee is 12 euros")
+    assert [file.name for file in said.attachments] == ["a.md"]
+    assert said.looks_unfinished
+
+
+@pytest.mark.parametrize(("length", "unfinished"), [(1899, False), (1900, True), (2000, True)])
+def test_a_message_near_the_limit_may_go_on(ear: Ear, length: int, unfinished: bool) -> None:
+    said = ear.hears("a" * length)
+    assert said is not None
+    assert said.looks_unfinished is unfinished
+
+
+def test_an_edit_is_told_and_a_preview_is_none(ear: Ear) -> None:
+    told = ear.discord.message_json(LENA, LENA, "see https://example.org")
+    ear.frame("MESSAGE_UPDATE", told | {"embeds": [{"type": "link", "title": "A page"}]})
+    assert ear.heard == []
+    ear.frame("MESSAGE_UPDATE", told | {"edited_timestamp": "2026-01-01T00:00:09+00:00"})
+    assert [(m.kind, m.text) for m in ear.heard] == [(InboundKind.EDIT, "see https://example.org")]
+    assert ear.heard[0].sent_at == discord.utils.parse_time("2026-01-01T00:00:09+00:00")
+
+
+def test_a_deletion_has_the_author_of_what_is_remembered(ear: Ear) -> None:
+    ear.hears("gone soon", to=TEAM)
+    ear.heard.clear()
+    ear.frame("MESSAGE_DELETE", {"id": "1000", "channel_id": "910", "guild_id": "900"})
+    ear.frame("MESSAGE_DELETE", {"id": "999", "channel_id": "910", "guild_id": "900"})
+    ear.frame("MESSAGE_DELETE", {"id": "998", "channel_id": "7000501"})
+    assert [(m.kind, m.message_id, m.author.id) for m in ear.heard] == [
+        (InboundKind.DELETE, "1000", "501"),
+        (InboundKind.DELETE, "999", ""),
+    ]
+
+
+def test_many_deletions_are_told_one_by_one(ear: Ear) -> None:
+    ear.frame("MESSAGE_DELETE_BULK", {"ids": ["3", "2"], "channel_id": "910", "guild_id": "900"})
+    assert [m.message_id for m in ear.heard] == ["2", "3"]
+
+
+def test_reactions_are_told_and_the_bots_own_are_not(ear: Ear) -> None:
+    where = {"message_id": "5", "channel_id": "910", "guild_id": "900", "type": 0}
+    ear.frame("MESSAGE_REACTION_ADD", where | {"user_id": "501", "emoji": {"id": None, "name": "👍"}})
+    ear.frame("MESSAGE_REACTION_ADD", where | {"user_id": "501", "emoji": {"id": "88", "name": "anchor"}})
+    ear.frame("MESSAGE_REACTION_REMOVE", where | {"user_id": "501", "emoji": {"id": None, "name": "👍"}})
+    ear.frame("MESSAGE_REACTION_ADD", where | {"user_id": "123", "emoji": {"id": None, "name": "👀"}})
+    assert [(m.kind, m.reaction, m.addressed) for m in ear.heard] == [
+        (InboundKind.REACTION, "👍", False),
+        (InboundKind.REACTION, ":anchor:", False),
+        (InboundKind.REACTION, "", False),
+    ]
+
+
+def test_coming_to_a_server_and_leaving_it_are_told(ear: Ear) -> None:
+    other = ear.discord.guild(900) | {"id": "901", "system_channel_id": None, "channels": [], "threads": []}
+    ear.frame("GUILD_CREATE", other)
+    ear.frame("GUILD_DELETE", {"id": "901"})
+    ear.frame("GUILD_DELETE", {"id": "900"})
+    assert [(m.kind, m.external_id, m.default_workspace) for m in ear.heard] == [
+        (InboundKind.JOINED, "901", "discord-901"),
+        (InboundKind.LEFT, "901", "discord-901"),
+        (InboundKind.LEFT, "910", "discord-900"),
+    ]
+
+
+def test_a_server_that_is_not_known_yet_is_no_direct_message(ear: Ear) -> None:
+    said = ear.hears("<@123> psst", to=Room(channel_id=5, guild_id=77))
+    assert said is not None
+    assert (said.direct, said.routes) == (False, ("discord:77/5", "discord:77"))
+
+
+@given(st.integers(1, 2**63 - 1))
+def test_no_two_places_share_a_workspace(number: int) -> None:
+    """A server and a person with the same number, even, have workspaces of their own, with valid names."""
+    state: Any = None
+    server = discord.PartialMessageable(state=state, id=1, guild_id=number)
+    direct = discord.PartialMessageable(state=state, id=1)
+    names = {convert._default_workspace(place, number) for place in (server, direct)}
+    assert len(names) == 2
+    assert all(check_workspace_id(name) for name in names)
+
+
+KEY = ConversationKey("acme", "discord", "910")
+
+
+def answer(text: str, **more: Any) -> OutboundMessage:
+    return OutboundMessage(KEY, "t1", text, **more)
+
+
+def test_a_part_is_said_once_without_pings_and_previews_below_its_question() -> None:
+    message = answer("x" * 3000, reply_to="77")
+    first, second = convert.to_parts(message)
+    assert convert.to_send(message, first) == {
+        "content": first.text,
+        "allowed_mentions": {"parse": []},
+        "flags": 4,
+        "nonce": convert.nonce_of(first),
+        "enforce_nonce": True,
+        "message_reference": {"message_id": "77", "fail_if_not_exists": False},
+    }
+    assert "message_reference" not in convert.to_send(message, second)
+    assert convert.to_edit(second) == {"content": second.text, "allowed_mentions": {"parse": []}, "flags": 4}
+
+
+def test_a_foreign_message_id_is_refused() -> None:
+    message = answer("hello", reply_to="../1")
+    with pytest.raises(ValueError, match="invalid literal"):
+        convert.to_send(message, convert.to_parts(message)[0])
+
+
+@given(st.text(min_size=1, max_size=400), st.text(min_size=1, max_size=400))
+def test_a_nonce_is_short_stable_and_the_tokens_own(one: str, other: str) -> None:
+    nonce: Callable[[str], str] = lambda token: convert.nonce_of(OutboundPart(0, 1, "x", token))  # noqa: E731
+    assert 0 < len(nonce(one)) <= convert.NONCE_CHARACTERS
+    assert nonce(one) == nonce(one)
+    assert (nonce(one) == nonce(other)) == (one == other)
+
+
+def test_a_code_block_is_closed_and_opened_again_where_it_is_cut() -> None:
+    parts = convert.to_parts(answer("```python\n" + "print('ahoy')\n" * 300 + "```"))
+    assert len(parts) >= 3
+    assert all(part.text.startswith("```python\n") and part.text.rstrip().endswith("```") for part in parts)
+
+
+def test_nothing_to_be_seen_is_not_sent() -> None:
+    assert convert.to_parts(answer(" \u200b\n")) == ()
+    assert [part.text for part in convert.to_parts(answer("\ud800!"))] == ["\ufffd!"]
