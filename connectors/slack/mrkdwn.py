@@ -27,7 +27,7 @@ _MD_FENCE = re.compile(
 )
 _MD_CODE = re.compile(r"(?<!`)(`+)(?!`)[^\n]+?(?<!`)\1(?!`)")
 _MD_LINK = re.compile(r"!?\[([^\[\]\n]+)\]\(<?(https?://[^\s()<>|]+(?:\([^\s()<>|]*\)[^\s()<>|]*)*)>?\)")
-_MD_BARE = re.compile(r"<?(https?://[^\s<>|]+)>?")
+_MD_BARE = re.compile(r"<(https?://[^\s<>|]+)>|https?://[^\s<>|]*[^\s<>|*_~.,:;!?)]")
 _MD_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(\S[^\n]*?)[ \t]*#*[ \t]*$", re.MULTILINE)
 _MD_BOTH = re.compile(r"\*\*\*(?=[^\s*])([^*\n]*?[^\s*])\*\*\*")
 _MD_BOLD = re.compile(r"\*\*(?=[^\s*])([^\n]*?[^\s*])\*\*|(?<!\w)__(?=[^\s_])([^\n]*?[^\s_])__(?!\w)")
@@ -137,7 +137,7 @@ def from_markdown(text: str) -> str:
     text = _MD_FENCE.sub(lambda m: hold("```\n" + escape(m["body"]) + ("```" if m["end"] else "")), text)
     text = _MD_CODE.sub(lambda m: hold(escape(m[0])), text)
     text = _MD_LINK.sub(lambda m: hold(f"<{escape(m[2])}|{escape(m[1])}>"), text)
-    text = _MD_BARE.sub(lambda m: hold(escape(m[0])), text)
+    text = _MD_BARE.sub(lambda m: hold(escape(m[1] or m[0])), text)
     text = _styled(escape(text))
     while _HELD.search(text):  # a link's words may themselves be code
         text = _HELD.sub(lambda match: held[int(match[1])], text)

@@ -1,0 +1,305 @@
+"""What Slack's events mean, and how replies become arguments of its methods."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.message import ConversationKey, InboundKind, InboundMessage, OutboundMessage, check_workspace_id
+from connectors.slack import convert
+from connectors.slack.convert import Identity, Known
+
+ME = Identity(user_id="U0BOT", bot_id="B0BOT", team_id="T0TEAM", name="helper")
+TS = "1700000001.000100"
+ROOT = "1700000000.000100"
+
+
+def said(text: str = "hello", channel: str = "C200", **more: Any) -> dict[str, Any]:
+    return {"type": "message", "user": "U501", "text": text, "ts": TS, "channel": channel, **more}
+
+
+def read(event: dict[str, Any], known: Known | None = None) -> InboundMessage:
+    message = convert.to_inbound(event, ME, known)
+    assert message is not None
+    return message
+
+
+def test_a_direct_message_is_for_the_bot() -> None:
+    """Everything that the runtime needs to answer it."""
+    message = read(said("good *morning*", "D501", channel_type="im"), Known({"U501": "Lena"}))
+    assert (message.external_id, message.message_id) == ("D501", TS)
+    assert (message.direct, message.addressed) == (True, True)
+    assert (message.author.id, message.author.name, message.author.is_bot) == ("U501", "Lena", False)
+    assert message.text == "good **morning**"
+    assert message.routes == ("slack:T0TEAM/D501", "slack:T0TEAM")
+    assert message.default_workspace == "slack-t0team"
+    assert message.sent_at == datetime(2023, 11, 14, 22, 13, 21, 100, UTC)
+
+
+def test_a_mention_in_a_channel_begins_a_thread() -> None:
+    """The conversation is the thread under the mention; both events about it say the same."""
+    message = read(said("<@U0BOT> hello"))
+    assert (message.external_id, message.text) == (f"C200/{TS}", "hello")
+    assert (message.direct, message.addressed) == (False, True)
+    assert read(said("<@U0BOT> hello", type="app_mention")) == message
+
+
+def test_what_is_said_to_nobody_in_a_channel_is_not_for_the_bot() -> None:
+    """It belongs to the channel."""
+    message = read(said())
+    assert (message.external_id, message.addressed) == ("C200", False)
+
+
+@pytest.mark.parametrize(
+    ("more", "known", "addressed"),
+    [
+        ({}, Known(), False),
+        ({}, Known(takes_part=True), True),
+        ({"parent_user_id": "U0BOT"}, Known(), True),
+        ({"parent_user_id": "U501"}, Known(), False),
+        ({"text": "<@U0BOT> and now?"}, Known(), True),
+    ],
+)
+def test_a_reply_in_a_thread_is_for_the_bot_where_it_takes_part(
+    more: dict[str, Any], known: Known, addressed: bool
+) -> None:
+    """As author of the first message, called now, or by what is known of the thread."""
+    message = read(said(thread_ts=ROOT) | more, known)
+    assert (message.external_id, message.addressed) == (f"C200/{ROOT}", addressed)
+
+
+def test_threads_of_direct_messages_are_conversations_of_their_own() -> None:
+    """The first message stays where it was said, also when it has replies."""
+    assert read(said(channel="D501", thread_ts=ROOT)).external_id == f"D501/{ROOT}"
+    assert read(said(channel="D501", thread_ts=TS)).external_id == "D501"
+
+
+def test_who_takes_part_is_asked_only_where_it_matters() -> None:
+    """Not for direct messages, mentions, first messages, bots and deletions."""
+    assert convert.thread_in_question(said(thread_ts=ROOT), ME) == ("C200", ROOT)
+    for event in (
+        said(),
+        said(thread_ts=TS),
+        said(thread_ts=ROOT, channel="D501"),
+        said("<@U0BOT> hi", thread_ts=ROOT),
+        said(thread_ts=ROOT, parent_user_id="U0BOT"),
+        said(thread_ts=ROOT, bot_id="B9"),
+        said(thread_ts=ROOT, user="U0BOT"),
+        said(subtype="channel_topic", thread_ts=ROOT),
+        {"type": "reaction_added", "user": "U501", "item": {}},
+    ):
+        assert convert.thread_in_question(event, ME) is None
+
+
+@pytest.mark.parametrize("more", [{"user": "U0BOT"}, {"bot_id": "B0BOT"}, {"user": "U0BOT", "subtype": "bot_message"}])
+def test_what_the_bot_says_itself_is_nothing(more: dict[str, Any]) -> None:
+    """Else it would talk to itself."""
+    assert convert.to_inbound(said() | more, ME) is None
+
+
+@pytest.mark.parametrize("more", [{"bot_id": "B9"}, {"subtype": "bot_message", "user": None}, {"user": "USLACKBOT"}])
+def test_other_bots_are_known_as_bots(more: dict[str, Any]) -> None:
+    """So that the runtime can leave them alone."""
+    message = read(said(channel="D501") | more)
+    assert message.author.is_bot
+    assert message.author.id
+
+
+@pytest.mark.parametrize("subtype", ["channel_join", "channel_topic", "pinned_item", "assistant_app_thread", "new"])
+def test_service_notes_are_nothing(subtype: str) -> None:
+    """Also those that are yet to be invented."""
+    assert convert.to_inbound(said(subtype=subtype), ME) is None
+
+
+@pytest.mark.parametrize("subtype", ["file_share", "thread_broadcast", "me_message"])
+def test_other_ways_to_speak_are_messages(subtype: str) -> None:
+    """With a file, into the channel as well, or in the third person."""
+    assert read(said(subtype=subtype)).kind is InboundKind.MESSAGE
+
+
+def changed(subtype: str, **more: Any) -> dict[str, Any]:
+    at = "1700000009.000100"
+    return {"type": "message", "subtype": subtype, "channel": "C200", "ts": at, "event_ts": at, **more}
+
+
+def test_an_edit_is_the_same_message_with_another_text() -> None:
+    """A link preview that came, or a thread that grew, is none."""
+    before = {"user": "U501", "text": "<@U0BOT> hello", "ts": TS}
+    message = read(changed("message_changed", message=before | {"text": "<@U0BOT> bye"}, previous_message=before))
+    assert (message.kind, message.message_id, message.text) == (InboundKind.EDIT, TS, "bye")
+    assert message.external_id == f"C200/{TS}"
+    grown = before | {"thread_ts": TS, "reply_count": 1, "attachments": [{"title": "preview"}]}
+    assert convert.to_inbound(changed("message_changed", message=grown, previous_message=before), ME) is None
+
+
+def test_a_deletion_names_the_message_and_its_place() -> None:
+    """Also where a message with replies leaves a stone behind."""
+    before = {"user": "U501", "text": "<@U0BOT> hello", "ts": TS}
+    deleted = read(changed("message_deleted", deleted_ts=TS, previous_message=before))
+    stone = {"subtype": "tombstone", "user": "USLACKBOT", "text": "This message was deleted.", "ts": TS}
+    buried = read(changed("message_changed", message=stone, previous_message=before))
+    for message in (deleted, buried):
+        assert (message.kind, message.message_id) == (InboundKind.DELETE, TS)
+        assert (message.external_id, message.author.id) == (f"C200/{TS}", "U501")
+    assert read(changed("message_deleted", deleted_ts=TS)).message_id == TS
+
+
+def test_reactions_come_as_emoji_where_they_are_known() -> None:
+    """And by Slack's name else; taking one away is the empty reaction; the place is the message's own."""
+    item = {"type": "message", "channel": "C200", "ts": TS}
+    event = {"type": "reaction_added", "user": "U501", "reaction": "eyes", "item": item, "event_ts": ROOT}
+    place = Known(place=f"C200/{ROOT}")
+    message = read(event, place)
+    assert (message.kind, message.reaction) == (InboundKind.REACTION, "👀")
+    assert (message.external_id, message.message_id, message.addressed) == (f"C200/{ROOT}", TS, False)
+    assert read(event | {"reaction": "party-parrot"}).reaction == ":party-parrot:"
+    assert read(event | {"reaction": "+1::skin-tone-2"}).reaction == "👍"
+    assert read(event | {"type": "reaction_removed"}).reaction == ""
+    assert read(event).external_id == "C200"
+    assert convert.to_inbound(event | {"user": "U0BOT"}, ME) is None
+    assert convert.to_inbound(event | {"item": {"type": "file"}}, ME) is None
+
+
+def test_the_bot_comes_and_goes() -> None:
+    """Others' comings and goings are nothing."""
+    joined = {"type": "member_joined_channel", "user": "U0BOT", "channel": "C200", "inviter": "U501", "event_ts": TS}
+    message = read(joined)
+    assert (message.kind, message.external_id, message.author.id) == (InboundKind.JOINED, "C200", "U501")
+    assert read({"type": "channel_left", "channel": "C200", "actor_id": "U501"}).kind is InboundKind.LEFT
+    assert convert.to_inbound(joined | {"user": "U501"}, ME) is None
+    assert convert.to_inbound({"type": "team_join", "user": {"id": "U9"}}, ME) is None
+
+
+def test_files_are_listed_with_a_handle() -> None:
+    """By kind; what Slack no longer shows is left out."""
+    files = [
+        {"id": "F1", "name": "plan.pdf", "mimetype": "application/pdf", "size": 12},
+        {"id": "F2", "name": "cat.png", "mimetype": "image/png"},
+        {"id": "F3", "title": "memo", "mimetype": "audio/mp4"},
+        {"id": "F4", "mimetype": "video/mp4"},
+        {"id": "F5", "mode": "tombstone"},
+    ]
+    message = read(said("", "D501", subtype="file_share", files=files))
+    assert [(a.kind, a.name, a.handle) for a in message.attachments] == [
+        ("document", "plan.pdf", "F1"),
+        ("image", "cat.png", "F2"),
+        ("voice", "memo", "F3"),
+        ("other", "F4", "F4"),
+    ]
+
+
+def test_a_shared_message_is_quoted() -> None:
+    """Text and author come along."""
+    shared = {"is_share": True, "author_name": "Omar", "text": "*ship* it"}
+    quote = read(said("", "D501", attachments=[{"title": "preview"}, shared])).quote
+    assert quote is not None
+    assert (quote.author, quote.text) == ("Omar", "**ship** it")
+
+
+def test_a_message_without_anything_is_nothing() -> None:
+    """Such as one of blocks only."""
+    assert convert.to_inbound(said("", "D501"), ME) is None
+
+
+def test_the_two_events_of_one_mention_have_one_identity() -> None:
+    """Everything else has that of its event."""
+    payload = {"event_id": "Ev1", "event": said("<@U0BOT> hi")}
+    other = {"event_id": "Ev2", "event": said("<@U0BOT> hi", type="app_mention")}
+    edited = {"event_id": "Ev3", "event": changed("message_changed")}
+    assert convert.identity_of(payload) == convert.identity_of(other) == f"C200/{TS}"
+    assert convert.identity_of(edited) == "Ev3"
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(sorted(said())), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = ["type", "subtype", "ts", "channel", "user", "text", "message", "item", "files", "attachments", "thread_ts"]
+
+
+@given(
+    st.dictionaries(st.sampled_from(FIELDS), JUNK),
+    st.sampled_from(["message", "app_mention", "reaction_added", "member_joined_channel"]),
+    st.sampled_from([None, "message_changed", "message_deleted"]),
+)
+def test_an_event_of_any_shape_raises_only_what_is_said(event: dict[str, Any], kind: str, subtype: str | None) -> None:
+    """The documented errors, which the connector takes for "unreadable"."""
+    try:
+        convert.to_inbound({**event, "type": kind, "subtype": subtype}, ME)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        assert event.keys() <= set(FIELDS)
+
+
+@given(st.lists(st.text(max_size=70), min_size=2, max_size=2, unique=True))
+def test_two_teams_never_share_a_workspace(teams: list[str]) -> None:
+    """The default workspace is a valid id, and another for every team."""
+    one, other = (convert.default_workspace(team) for team in teams)
+    assert check_workspace_id(one) != check_workspace_id(other)
+
+
+@pytest.mark.parametrize(("one", "other"), [("T1", "t1"), ("T_1", "T1"), ("TÄ", "TA"), ("T" * 58, "T" * 59)])
+def test_near_teams_have_workspaces_of_their_own(one: str, other: str) -> None:
+    """Case, signs and length."""
+    assert convert.default_workspace(one) != convert.default_workspace(other)
+
+
+def reply(text: str, place: str = "C200/" + ROOT) -> OutboundMessage:
+    return OutboundMessage(ConversationKey("acme", "slack", place), "turn-1", text)
+
+
+def test_a_part_is_sent_into_its_thread_without_previews_and_with_its_token() -> None:
+    """Into the channel where there is no thread."""
+    message = reply("**hello** <!here>")
+    (part,) = convert.to_parts(message)
+    assert convert.to_send(message, part) == {
+        "channel": "C200",
+        "thread_ts": ROOT,
+        "text": "*hello* &lt;!here&gt;",
+        "mrkdwn": True,
+        "link_names": False,
+        "unfurl_links": False,
+        "unfurl_media": False,
+        "metadata": {
+            "event_type": "agent_runtime_part",
+            "event_payload": {"turn_id": "turn-1", "token": "turn-1.reply.0"},
+        },
+    }
+    assert "thread_ts" not in convert.to_send(reply("hi", "D501"), part)
+
+
+@given(st.text("ab<>&\n 😀`*[](~_#-", max_size=20))
+def test_any_text_is_sent_within_the_limit_for_edits(unit: str) -> None:
+    """As sent, with everything escaped."""
+    message = reply(unit * 700)
+    for part in convert.to_parts(message):
+        assert len(convert.to_send(message, part)["text"]) <= convert.MAX_TEXT_CHARACTERS
+
+
+@pytest.mark.parametrize("place", ["", "7/8", "c200", "C200/", "C200/abc", "C200/1/2", "../C1"])
+def test_ids_that_are_none_of_slacks_are_refused(place: str) -> None:
+    """Before anything is sent."""
+    with pytest.raises(ValueError, match="no channel"):
+        convert.to_place(place)
+
+
+def test_a_part_is_found_by_its_token_among_the_bots_own_messages() -> None:
+    """Nobody else's metadata counts."""
+    (part,) = convert.to_parts(reply("hi"))
+    metadata = convert.to_send(reply("hi"), part)["metadata"]
+    others = {"ts": "1.1", "user": "U501", "metadata": metadata}
+    mine = {"ts": "2.2", "bot_id": "B0BOT", "metadata": metadata}
+    assert convert.found_in([{"ts": "0.0", "user": "U0BOT"}, others, mine], part, ME) == "2.2"
+    assert convert.found_in([others], part, ME) is None
+
+
+@pytest.mark.parametrize(
+    ("emoji", "name"), [("👀", "eyes"), ("⏳", "hourglass_flowing_sand"), (":tada:", "tada"), ("🧿", None), ("", None)]
+)
+def test_emoji_have_slacks_names(emoji: str, name: str | None) -> None:
+    """Or none, and then there is no reaction."""
+    assert convert.emoji_name(emoji) == name
