@@ -7,11 +7,12 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 import structlog
 
+from config.load import FallenBack
 from config.settings import Settings
 from connectors.message import AgentRuntimeError
 from runtime import events
@@ -37,8 +38,15 @@ class RoleUnavailable(AgentRuntimeError):
     exit_code = 2
 
 
-async def serve(settings: Settings, role: str = "all", log_format: events.Format = "json") -> None:
+async def serve(
+    settings: Settings,
+    role: str = "all",
+    log_format: events.Format = "json",
+    fallen_back: Sequence[FallenBack] = (),
+) -> None:
     """Serve until SIGTERM or SIGINT; a second one ends the process at once.
+
+    *fallen_back* are the numbers that stand at their default because what was set is none: one warning each.
 
     The order of stopping: no new messages (platforms and HTTP), then the answers that people wait for,
     then the turns still in hand, all within ``SHUTDOWN_GRACE_SECONDS``; the stores last. Raises
@@ -54,6 +62,8 @@ async def serve(settings: Settings, role: str = "all", log_format: events.Format
         metrics.observe(event)
 
     events.configure(redaction, log_format=log_format, keep=keep)
+    for number in fallen_back:
+        _log.warning("setting.fallen_back", variable=number.variable, value=number.value, default=number.default)
     with _stop_signals() as stop:
         async with _listening(settings) as sockets:
             platforms = await open_platforms(settings)

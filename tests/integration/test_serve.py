@@ -26,16 +26,6 @@ from runtime.serve import RoleUnavailable, check_role
 from tests.emulators import openai
 from tests.emulators.face import ADMIN, ready
 
-PROGRAM = """
-import asyncio, os, sys
-from config.load import load
-from connectors.message import AgentRuntimeError
-from runtime.serve import serve
-try:
-    asyncio.run(serve(load(os.environ).settings))
-except AgentRuntimeError as error:
-    sys.exit(str(error))
-"""
 SECONDS = 30
 
 
@@ -78,8 +68,9 @@ async def process(data_dir: Path, provider: openai.FakeOpenAI, **settings: str) 
     }
     child = await asyncio.create_subprocess_exec(
         sys.executable,
-        "-c",
-        PROGRAM,
+        "-m",
+        "runtime",
+        "serve",
         env={**os.environ, **{f"AGENT_RUNTIME_{name}": value for name, value in environment.items()}},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -251,6 +242,20 @@ async def test_a_port_in_use_is_a_clear_error(data_dir: Path, openai_server: ope
     assert "another program" in told
     assert "Traceback" not in told
     assert not (data_dir / "redis").exists()
+
+
+async def test_a_grounding_number_that_is_none_falls_back_with_an_event(
+    data_dir: Path, openai_server: openai.FakeOpenAI
+) -> None:
+    """Each is named by one warning among the events, with what was set and what holds."""
+    wrong = {"LLM_GROUNDING_TOP_K": "many", "LLM_GROUNDING_QMD_MAX_TOKENS": "0"}
+    async with process(data_dir, openai_server, **wrong) as running:
+        await running.event("http.listening")
+    warnings = [event for event in running.events if event["event"] == "setting.fallen_back"]
+    assert [(one["level"], one["variable"], one["value"], one["default"]) for one in warnings] == [
+        ("warning", "AGENT_RUNTIME_LLM_GROUNDING_TOP_K", "many", 3),
+        ("warning", "AGENT_RUNTIME_LLM_GROUNDING_QMD_MAX_TOKENS", "0", 900),
+    ]
 
 
 async def test_a_second_process_of_one_folder_is_refused(data_dir: Path, openai_server: openai.FakeOpenAI) -> None:

@@ -22,5 +22,5 @@ def command(invocation: Invocation, role: str) -> None:
 
     from runtime.serve import serve
 
-    settings = invocation.settings()
-    asyncio.run(serve(settings, role, invocation.log_format))
+    loaded = invocation.load()
+    asyncio.run(serve(loaded.settings, role, invocation.log_format, loaded.fallen_back))
