@@ -14,9 +14,14 @@ from typing import Any
 
 import aiohttp
 import discord
+import structlog
 from discord.http import HTTPClient, Route
 from discord.state import ConnectionState
 from yarl import URL
+
+from connectors.discord.convert import CONNECTOR
+
+log = structlog.get_logger()
 
 # The bot does not speak aloud: no warnings that it could not.
 discord.VoiceClient.warn_nacl = False
@@ -42,6 +47,19 @@ def intents() -> discord.Intents:
         dm_reactions=True,
         message_content=True,
     )
+
+
+def _guarded(event: str, parse: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """*parse*, with the boundary that discord.py has not: a frame that it trips over must not end the session."""
+
+    def guarded(data: Any) -> None:
+        try:
+            parse(data)
+        except Exception as error:  # noqa: BLE001 - logged; the next frames do not depend on it
+            why = type(error).__name__  # without the error's own words, which may quote the message
+            log.warning("message.ignored", connector=CONNECTOR, why="unreadable", frame=event, error=why)
+
+    return guarded
 
 
 class _Calls(HTTPClient):
@@ -99,7 +117,9 @@ class GatewayClient(discord.Client):
     def _get_state(self, **options: Any) -> ConnectionState[Any]:
         # Called once, while the client is made: the last moment at which its calls can be replaced.
         self.http = _Calls(*self._addresses, loop=self.loop, max_ratelimit_timeout=LONGEST_RATE_LIMIT_SECONDS)
-        return super()._get_state(**options)
+        state = super()._get_state(**options)
+        state.parsers = {event: _guarded(event, parse) for event, parse in state.parsers.items()}
+        return state
 
     def dispatch(self, event: str, /, *args: Any, **_: Any) -> None:
         if event == "socket_raw_receive":

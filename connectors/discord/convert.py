@@ -90,7 +90,9 @@ def from_message(message: discord.Message, me: int, kind: InboundKind = InboundK
 
 def from_edit(event: discord.RawMessageUpdateEvent, me: int) -> InboundMessage | None:
     """An edit by its author. Discord sends the same event when it has made a preview of a link: then None."""
-    if event.message.edited_at is None:
+    edited_at = event.message.edited_at
+    before = event.cached_message
+    if edited_at is None or (before is not None and before.edited_at == edited_at):
         return None
     return from_message(event.message, me, InboundKind.EDIT)
 

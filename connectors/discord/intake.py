@@ -112,6 +112,9 @@ class Intake:
                 failures += 1
                 self.trouble = f"what was missed cannot be read yet: {self._login.describe(error)}"
                 await self._backoff.wait(failures, retry_after_seconds(error))
+            except Exception as error:  # noqa: BLE001 - the boundary: one channel must not stop all others
+                _log_fault(error, f"after {after}")
+                return
             else:
                 self.trouble = ""
                 return

@@ -89,12 +89,15 @@ class Shown:
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong with one call. ``lost`` drops the connection, ``before`` or ``after`` doing the work."""
+    """What goes wrong with one call. ``lost`` drops the connection, ``before`` or ``after`` doing the work, or
+    ``never`` answers."""
 
     status: int = 200
     body: Json = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
-    lost: Literal["before", "after"] | None = None
+    lost: Literal["before", "after", "never"] | None = None
+    page: str = ""
+    """Answered instead, as a web page."""
 
 
 def rate_limited(seconds: float, *, via: bool = False) -> Fault:
@@ -107,6 +110,7 @@ FORBIDDEN = Fault(403, {"message": "Missing Access", "code": 50001})
 LOST_ANSWER = Fault(lost="after")
 LOST_REQUEST = Fault(lost="before")
 SERVER_ERROR = Fault(503, {"message": "upstream connect error"})
+NOT_DISCORD = Fault(page="<html>Welcome to the hotel's network</html>")
 BAD_GATEWAY = Fault(502, {"message": "bad gateway"})
 
 
@@ -221,7 +225,7 @@ class DiscordEmulator:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for session in self._sessions.values():
+        for session in list(self._sessions.values()):
             if session.socket is not None:
                 session.socket.abort()
         if self._runner is not None:
@@ -293,7 +297,7 @@ class DiscordEmulator:
         """Any event, to every session whose intents ask for it."""
         if place is not None and not isinstance(place, Person):
             data = data | {"guild_id": str(place.guild_id)}
-        for session in self._sessions.values():
+        for session in list(self._sessions.values()):
             if not session.intents & _intent_for(event, direct=isinstance(place, Person)):
                 continue
             told = data
@@ -324,13 +328,13 @@ class DiscordEmulator:
 
     async def drop(self) -> None:
         """Every socket breaks, without a word."""
-        for session in self._sessions.values():
+        for session in list(self._sessions.values()):
             if session.socket is not None:
                 session.socket.abort()
                 session.socket = None
 
     async def close_with(self, code: int) -> None:
-        for session in self._sessions.values():
+        for session in list(self._sessions.values()):
             if session.socket is not None:
                 await session.socket.ws.close(code=code)
 
@@ -358,7 +362,7 @@ class DiscordEmulator:
                 await asyncio.sleep(0.005)
 
     async def _to_all(self, frame: Json) -> None:
-        for session in self._sessions.values():
+        for session in list(self._sessions.values()):
             if session.socket is not None:
                 await session.socket.send(frame)
 
@@ -473,6 +477,10 @@ class DiscordEmulator:
             fault = self._faults[name].popleft() if self._faults[name] else None
             if self.down or (fault and fault.lost == "before"):
                 return _dropped(request)
+            if fault and fault.lost == "never":
+                await asyncio.sleep(3600)
+            if fault and fault.page:
+                return web.Response(text=fault.page, content_type="text/html")
             try:
                 self._authorise(request)
                 if fault and fault.status != 200:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import discord
@@ -89,6 +90,7 @@ def test_a_wait_that_discord_py_refuses_is_passed_on() -> None:
     assert meaning(discord.RateLimited(42.0)).retryable
 
 
+_NO_GATEWAY: Callable[[], Exception] = discord.GatewayNotFound
 _KEY = ConnectionKey("host", 443, True, True, None, None, None)
 
 
@@ -110,7 +112,7 @@ def test_without_an_answer_the_outcome_is_unknown(error: Exception) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [ClientConnectorError(_KEY, OSError("refused")), ConnectionTimeoutError(), discord.GatewayNotFound()],
+    [ClientConnectorError(_KEY, OSError("refused")), ConnectionTimeoutError(), _NO_GATEWAY()],
     ids=repr,
 )
 def test_without_a_connection_nothing_was_sent(error: Exception) -> None:

@@ -1,0 +1,554 @@
+"""Discord's connector with the real SDK, against a REST API and a gateway on loopback that enforce Discord's limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectors.connector import (
+    Connector,
+    ConnectorFailed,
+    EditsMessages,
+    FetchesMissed,
+    Reacts,
+    SendFailed,
+    ShowsTyping,
+    State,
+)
+from connectors.discord.connector import DiscordConnector
+from connectors.discord.errors import DiscordUnavailable
+from connectors.discord.inbox import Inbox
+from connectors.message import Accepted, ConversationKey, InboundKind, InboundMessage, OutboundMessage
+from tests.contract.connector_suite import FakeGateway, eventually, reply_to, running, send_all
+from tests.contract.discord_harness import discord_connector
+from tests.emulators import discord as emulated
+from tests.emulators.discord import DiscordEmulator, Person, Room
+
+LENA = Person(id=501, name="Lena")
+OMAR = Person(id=502, name="Omar")
+TEAM = Room(channel_id=910, name="general")
+OTHER = Room(channel_id=920, name="other")
+THREAD = Room(channel_id=911, name="refunds", parent=910)
+IN_TEAM = ConversationKey("acme", "discord", "910")
+
+
+@pytest.fixture
+async def discord() -> AsyncIterator[DiscordEmulator]:
+    async with DiscordEmulator(rooms=(TEAM, OTHER, THREAD)) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+async def bot(discord: DiscordEmulator) -> AsyncIterator[DiscordConnector]:
+    connector = discord_connector(discord)
+    yield connector
+    await connector.close()
+
+
+@pytest.fixture
+def gateway() -> FakeGateway:
+    return FakeGateway()
+
+
+def texts(gateway: FakeGateway) -> list[str]:
+    return [message.text for message in gateway.accepted]
+
+
+def says(text: str, key: ConversationKey = IN_TEAM, turn: str = "t1", **more: Any) -> OutboundMessage:
+    return OutboundMessage(key, turn, text, **more)
+
+
+def test_the_connector_has_the_port_and_the_abilities_of_discord() -> None:
+    """What the runtime asks with isinstance."""
+    connector = discord_connector()
+    assert isinstance(connector, Connector)
+    assert isinstance(connector, EditsMessages)
+    assert isinstance(connector, ShowsTyping)
+    assert isinstance(connector, Reacts)
+    assert isinstance(connector, FetchesMissed)
+    assert connector.capabilities.idempotency == "nonce"
+
+
+# Receiving
+
+
+async def test_all_that_happens_arrives_in_its_kind(
+    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+) -> None:
+    """Messages, edits, reactions and deletions come in the order in which they happened."""
+    async with running(bot, gateway):
+        said = await discord.say(f"{discord.at_bot} hello", to=TEAM, by=LENA)
+        await discord.change(said, f"{discord.at_bot} hello all")
+        await discord.preview(said)
+        await discord.react(said, "👍", by=OMAR)
+        await discord.react(said, "👍", by=OMAR, take_away=True)
+        await discord.delete(said)
+        await gateway.until(lambda g: len(g.accepted) >= 5)
+    assert [(m.kind, m.text, m.reaction) for m in gateway.accepted] == [
+        (InboundKind.MESSAGE, "hello", ""),
+        (InboundKind.EDIT, "hello all", ""),
+        (InboundKind.REACTION, "", "👍"),
+        (InboundKind.REACTION, "", ""),
+        (InboundKind.DELETE, "", ""),
+    ]
+    assert gateway.accepted[-1].author.id == "501"
+
+
+async def test_one_message_is_accepted_at_a_time(discord: DiscordEmulator, bot: DiscordConnector) -> None:
+    """While a message is being stored, those behind it wait, and none overtakes it."""
+    release = asyncio.Event()
+    started: list[str] = []
+
+    class SlowGateway(FakeGateway):
+        async def accept(self, message: InboundMessage) -> Accepted:
+            started.append(message.text)
+            if message.text == "first":
+                await release.wait()
+            return await super().accept(message)
+
+    gateway = SlowGateway()
+    async with running(bot, gateway):
+        await discord.say("first", by=LENA)
+        await discord.say("second", by=LENA)
+        await eventually(lambda: started == ["first"])
+        release.set()
+        await gateway.until(lambda g: len(g.accepted) == 2)
+    assert texts(gateway) == ["first", "second"]
+
+
+async def test_the_bot_does_not_hear_itself(
+    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+) -> None:
+    async with running(bot, gateway):
+        await discord.say("hello", by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        await send_all(bot, reply_to(gateway.accepted[0], "hello yourself"))
+        await discord.say("bye", by=LENA)
+        await gateway.until(lambda g: len(g.accepted) >= 2)
+    assert texts(gateway) == ["hello", "bye"]
+
+
+async def test_a_message_that_cannot_be_accepted_does_not_stop_the_others(
+    discord: DiscordEmulator, bot: DiscordConnector
+) -> None:
+    """After three attempts it is given up, and said so without its words."""
+
+    class Choosy(FakeGateway):
+        async def accept(self, message: InboundMessage) -> Accepted:
+            if message.text == "secret poison":
+                raise RuntimeError("secret poison")
+            return await super().accept(message)
+
+    gateway = Choosy()
+    with capture_logs() as logs:
+        async with running(bot, gateway):
+            await discord.say("secret poison", by=LENA)
+            await discord.say("still there?", by=LENA)
+            await gateway.until(lambda g: len(g.accepted) == 1)
+            await eventually(lambda: bot.health.state is State.CONNECTED)
+    failed = [entry for entry in logs if entry["event"] == "message.failed"]
+    assert len(failed) == 3
+    assert "secret poison" not in str(logs)
+
+
+async def test_an_event_that_cannot_be_read_is_left_out(
+    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+) -> None:
+    """What nobody understands is logged; the session goes on."""
+    async with running(bot, gateway):
+        broken = discord.message_json(LENA, LENA, "odd") | {"message_snapshots": [{"message": {"content": None}}]}
+        await discord.push("MESSAGE_CREATE", broken, LENA)
+        await discord.say("fine", by=LENA)
+        await gateway.until(lambda g: "fine" in texts(g))
+
+
+async def test_a_message_in_hand_when_receiving_stops_is_offered_again(
+    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+) -> None:
+    """A connector that is started again goes on where it was."""
+    gateway.store_available = False
+    receiving = asyncio.create_task(bot.run(gateway.accept))
+    await eventually(lambda: bot.health.state is State.CONNECTED)
+    await discord.say("keep me", by=LENA)
+    await gateway.until(lambda g: g.refusals >= 1)
+    assert "store" in bot.health.why
+    receiving.cancel()
+    with suppress(asyncio.CancelledError):
+        await receiving
+    gateway.store_available = True
+    async with running(bot, gateway):
+        await gateway.until(lambda g: "keep me" in texts(g))
+
+
+# Connections
+
+
+async def test_a_dropped_connection_is_resumed_and_nothing_is_missed(
+    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+) -> None:
+    """Within the session Discord sends what came in between, and nothing twice."""
+    async with running(bot, gateway):
+        await discord.say("before", by=LENA)
+        await discord.drop()
+        await discord.say("in between", by=LENA)
+        await gateway.until(lambda g: len(g.accepted) >= 2)
+        await eventually(lambda: bot.health.state is State.CONNECTED)
+        await discord.say("after", by=LENA)
+        await gateway.until(lambda g: len(g.accepted) >= 3)
+    assert texts(gateway) == ["before", "in between", "after"]
+    assert (discord.identifies, discord.resumes) == (1, 1)
+
+
+async def test_a_session_that_discord_moves_is_resumed(
+    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+) -> None:
+    async with running(bot, gateway):
+        await discord.ask_to_reconnect()
+        await discord.until(lambda d: d.resumes == 1)
+        await discord.say("still there?", by=LENA)
+        await gateway.until(lambda g: texts(g) == ["still there?"])
+        await discord.invalidate(resumable=True)
+        await discord.until(lambda d: d.resumes == 2)
+    assert discord.identifies == 1
+
+
+async def test_what_was_said_without_a_session_is_read_before_anything_newer(
+    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+) -> None:
+    """In channels that were heard of and in those that were not, in threads and in known direct messages."""
+    async with running(bot, gateway):
+        await discord.say("known", by=LENA)
+        await discord.say(f"{discord.at_bot} known too", to=TEAM, by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 2)
+        discord.forget_sessions()
+        missed = [f"{discord.at_bot} missed {number}" for number in range(120)]
+        for text in missed:
+            await discord.say(text, to=TEAM, by=LENA)
+        await discord.say("missed alone", by=LENA)
+        await discord.say(f"{discord.at_bot} missed elsewhere", to=OTHER, by=OMAR)
+        await discord.say(f"{discord.at_bot} missed below", to=THREAD, by=OMAR)
+        held = asyncio.Event()
+        gateway.store_available = False
+        await _lose_the_socket(bot)
+        await discord.until(lambda d: d.identifies == 2)
+        await discord.say("newer", by=LENA)
+        gateway.store_available = True
+        held.set()
+        await gateway.until(lambda g: "newer" in texts(g))
+    assert texts(gateway)[2:-1].count("missed alone") == 1
+    assert [text for text in texts(gateway) if text.startswith("missed ") and text[7:].isdigit()] == [
+        f"missed {number}" for number in range(120)
+    ]
+    assert {"missed elsewhere", "missed below"} <= set(texts(gateway))
+    assert texts(gateway)[-1] == "newer"
+    addressed = {m.text: m.addressed for m in gateway.accepted}
+    assert addressed["missed 7"]
+
+
+async def test_what_does_not_fit_into_memory_is_read_again(discord: DiscordEmulator, gateway: FakeGateway) -> None:
+    """With the store away for long, messages beyond the limit are left at Discord, and come after all."""
+    bot = discord_connector(discord, inbox=Inbox(limit=3))
+    gateway.store_available = False
+    said = [f"number {number}" for number in range(12)]
+    async with running(bot, gateway):
+        for text in said:
+            await discord.say(text, by=LENA)
+        await gateway.until(lambda g: g.refusals >= 2)
+        gateway.store_available = True
+        await gateway.until(lambda g: set(texts(g)) >= set(said))
+    assert texts(gateway) == said
+
+
+async def test_reading_what_was_missed_waits_out_an_error(
+    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+) -> None:
+    async with running(bot, gateway):
+        await discord.say("known", by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        discord.forget_sessions()
+        await discord.say("missed", by=LENA)
+        discord.fail_next("history", emulated.SERVER_ERROR, emulated.rate_limited(0.01))
+        await _lose_the_socket(bot)
+        await gateway.until(lambda g: "missed" in texts(g))
+        await eventually(lambda: bot.health.state is State.CONNECTED)
+    assert discord.calls.count("history") == 3
+
+
+async def test_a_channel_that_may_not_be_read_is_passed_over(
+    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+) -> None:
+    async with running(bot, gateway):
+        await discord.say("known", by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        discord.forget_sessions()
+        await discord.say(f"{discord.at_bot} hidden", to=TEAM, by=LENA)
+        await discord.say("missed", by=LENA)
+        discord.fail_next("history", emulated.FORBIDDEN)
+        await _lose_the_socket(bot)
+        await gateway.until(lambda g: "missed" in texts(g))
+    assert "hidden" not in texts(gateway)
+
+
+async def test_a_mute_socket_is_noticed_and_opened_again(discord: DiscordEmulator, gateway: FakeGateway) -> None:
+    """A gateway that answers no heartbeat is not healthy, however open its socket is."""
+    discord.heartbeat_interval_seconds = 0.05
+    bot = discord_connector(discord, heartbeat_timeout_seconds=0.3)
+    async with running(bot, gateway):
+        discord.mute = True
+        await discord.say("into the void", by=LENA)
+        await eventually(lambda: bot.health.state is State.DEGRADED)
+        assert bot.health.why
+        discord.mute = False
+        await eventually(lambda: bot.health.state is State.CONNECTED)
+        await gateway.until(lambda g: "into the void" in texts(g))
+
+
+async def test_an_outage_is_said_and_survived(
+    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+) -> None:
+    async with running(bot, gateway):
+        discord.down = True
+        await discord.drop()
+        await eventually(lambda: bot.health.state is State.DEGRADED)
+        discord.down = False
+        await discord.say("are you back?", by=LENA)
+        await gateway.until(lambda g: "are you back?" in texts(g))
+        assert bot.health.state is State.CONNECTED
+
+
+async def test_a_session_that_does_not_come_back_is_begun_anew(discord: DiscordEmulator, gateway: FakeGateway) -> None:
+    """discord.py waits longer and longer between attempts to resume; patience ends before that."""
+    bot = discord_connector(discord, patience_seconds=0.2)
+    async with running(bot, gateway):
+        await discord.say("known", by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        discord.down = True
+        await discord.drop()
+        await asyncio.sleep(0.6)
+        discord.down = False
+        discord.forget_sessions()
+        await discord.say("and now?", by=LENA)
+        await gateway.until(lambda g: "and now?" in texts(g))
+
+
+async def test_discord_away_at_the_start_is_waited_for(
+    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+) -> None:
+    discord.fail_next("me", emulated.LOST_REQUEST, emulated.SERVER_ERROR, emulated.rate_limited(0.01))
+    async with running(bot, gateway):
+        assert bot.health.state is State.CONNECTED
+
+
+async def test_a_gateway_away_at_the_start_is_waited_for(discord: DiscordEmulator, gateway: FakeGateway) -> None:
+    """discord.py breaks when its first socket cannot be opened: that is no reason to end."""
+    right, discord.gateway_url = discord.gateway_url, "ws://127.0.0.1:1/"
+    bot = discord_connector(discord)
+    discord.gateway_url = right
+    receiving = asyncio.create_task(bot.run(gateway.accept))
+    await eventually(lambda: bool(bot.health.why))
+    assert bot.health.state is State.CONNECTING
+    assert not receiving.done()
+    receiving.cancel()
+    with suppress(asyncio.CancelledError):
+        await receiving
+    await bot.close()
+
+
+@pytest.mark.parametrize("when", ["login", "session"])
+async def test_a_bad_token_names_its_variable(discord: DiscordEmulator, gateway: FakeGateway, when: str) -> None:
+    """Whether it is refused at the login or revoked later."""
+    bot = discord_connector(discord)
+    receiving = asyncio.create_task(bot.run(gateway.accept))
+    if when == "session":
+        await eventually(lambda: bot.health.state is State.CONNECTED)
+        discord.token = "another"
+        await discord.close_with(4004)
+    else:
+        discord.token = "another"
+    with pytest.raises(ConnectorFailed, match="AGENT_RUNTIME_DISCORD_BOT_TOKEN"):
+        await receiving
+    assert bot.health.state is State.FAILED
+    assert "MTIz" not in bot.health.why
+    await bot.close()
+    assert bot.health.state is State.FAILED
+
+
+async def test_a_missing_intent_names_the_switch(
+    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+) -> None:
+    discord.allows_message_content = False
+    with pytest.raises(ConnectorFailed, match="Message Content Intent"):
+        await bot.run(gateway.accept)
+    assert bot.health.state is State.FAILED
+
+
+# Sending
+
+
+async def test_the_same_part_sent_twice_is_shown_once(
+    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+) -> None:
+    """Discord knows a part by its nonce; a part of another turn is another."""
+    message = says("hello")
+    part = bot.render(message)[0]
+    first, again = await bot.send(message, part), await bot.send(message, part)
+    assert first == again
+    other = says("hello", turn="t2")
+    await bot.send(other, bot.render(other)[0])
+    assert [m.text for m in discord.shown(TEAM)] == ["hello", "hello"]
+
+
+async def test_a_reply_hangs_at_its_question_and_pings_nobody(discord: DiscordEmulator, bot: DiscordConnector) -> None:
+    said = await discord.say("question", to=TEAM, by=LENA)
+    message = says("@everyone see https://example.org", reply_to=str(said))
+    await bot.send(message, bot.render(message)[0])
+    gone = says("too late", reply_to="1", turn="t2")
+    await bot.send(gone, bot.render(gone)[0])
+    shown = discord.shown(TEAM)
+    assert [m.reply_to for m in shown] == [said, None]
+    assert not any(m.pings or m.has_preview for m in shown)
+
+
+async def test_a_part_can_be_replaced(discord: DiscordEmulator, bot: DiscordConnector) -> None:
+    message = says("one moment")
+    receipt = await bot.send(message, bot.render(message)[0])
+    final = bot.render(says("the answer"))[0]
+    await bot.edit(message, final, receipt)
+    await bot.edit(message, final, receipt)
+    assert [(m.text, m.has_preview, m.pings) for m in discord.shown(TEAM)] == [("the answer", False, False)]
+
+
+async def test_signs_are_shown_and_their_loss_is_no_error(discord: DiscordEmulator, bot: DiscordConnector) -> None:
+    said = await discord.say("question", to=TEAM, by=LENA)
+    await bot.typing(IN_TEAM)
+    await bot.react(IN_TEAM, str(said), "👀")
+    assert discord.typing == [TEAM.channel_id]
+    assert discord.reactions[TEAM.channel_id, said] == ["👀"]
+    discord.fail_next("typing", emulated.SERVER_ERROR)
+    discord.fail_next("react", emulated.FORBIDDEN)
+    await bot.typing(IN_TEAM)
+    await bot.react(IN_TEAM, str(said), "🎉")
+    assert discord.reactions[TEAM.channel_id, said] == ["👀"]
+
+
+async def test_a_rate_limit_is_waited_out_by_discord_py(discord: DiscordEmulator, bot: DiscordConnector) -> None:
+    """A short one; what it tells as too long is passed on with the wait."""
+    discord.fail_next("send", emulated.rate_limited(0.01, via=True))
+    message = says("hello")
+    await bot.send(message, bot.render(message)[0])
+    assert discord.calls.count("send") == 2
+    discord.fail_next("send", emulated.rate_limited(55, via=True))
+    with pytest.raises(SendFailed) as caught:
+        await bot.send(message, bot.render(message)[0])
+    assert (caught.value.retryable, caught.value.ambiguous, caught.value.retry_after_seconds) == (True, False, 55)
+
+
+async def test_a_send_that_discord_py_repeats_is_shown_once(discord: DiscordEmulator, bot: DiscordConnector) -> None:
+    """It sends again after a 502, which the nonce makes harmless."""
+    discord.fail_next("send", emulated.BAD_GATEWAY)
+    message = says("hello")
+    await bot.send(message, bot.render(message)[0])
+    assert [m.text for m in discord.shown(TEAM)] == ["hello"]
+
+
+async def test_a_silent_discord_leaves_the_outcome_unknown(discord: DiscordEmulator) -> None:
+    bot = discord_connector(discord, timeout_seconds=0.3)
+    message = says("hello")
+    await bot.typing(IN_TEAM)
+    discord.fail_next("send", emulated.Fault(lost="never"))
+    with pytest.raises(SendFailed) as caught:
+        await bot.send(message, bot.render(message)[0])
+    assert caught.value.ambiguous
+    await bot.close()
+
+
+async def test_an_answer_that_is_not_discords_leaves_the_outcome_unknown(
+    discord: DiscordEmulator, bot: DiscordConnector
+) -> None:
+    discord.fail_next("send", emulated.NOT_DISCORD)
+    message = says("hello")
+    with pytest.raises(SendFailed) as caught:
+        await bot.send(message, bot.render(message)[0])
+    assert caught.value.ambiguous
+
+
+async def test_a_send_without_a_login_was_not_sent(discord: DiscordEmulator, bot: DiscordConnector) -> None:
+    """Nothing went out, so it may simply be tried again."""
+    discord.fail_next("me", emulated.SERVER_ERROR)
+    message = says("hello")
+    with pytest.raises(SendFailed) as caught:
+        await bot.send(message, bot.render(message)[0])
+    assert (caught.value.retryable, caught.value.ambiguous) == (True, False)
+    await bot.send(message, bot.render(message)[0])
+
+
+@pytest.mark.parametrize("place", ["../users/@me", "", "C1", "1/2"])
+async def test_ids_that_are_not_discords_are_refused(bot: DiscordConnector, place: str) -> None:
+    message = says("hello", ConversationKey("acme", "discord", place or " "))
+    with pytest.raises(SendFailed) as caught:
+        await bot.send(message, bot.render(message)[0])
+    assert not caught.value.retryable
+
+
+async def test_a_closed_connector_sends_nothing(bot: DiscordConnector) -> None:
+    await bot.close()
+    with pytest.raises(SendFailed) as caught:
+        await bot.send(says("hello"), bot.render(says("hello"))[0])
+    assert caught.value.retryable
+
+
+async def test_a_missed_message_that_cannot_be_read_does_not_stop_the_others(
+    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+) -> None:
+    """Its channel is given up, and that is logged; the others are read."""
+    async with running(bot, gateway):
+        await discord.say("known", by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        discord.forget_sessions()
+        await discord.say("odd", to=TEAM, by=LENA, message_snapshots=[{"message": {}}])
+        await discord.say("missed", by=LENA)
+        with capture_logs() as logs:
+            await _lose_the_socket(bot)
+            await gateway.until(lambda g: "missed" in texts(g))
+    assert [entry["why"] for entry in logs if entry["event"] == "message.failed"] == ["KeyError"]
+
+
+# What was missed over a restart
+
+
+async def test_after_a_restart_what_was_missed_can_be_read(discord: DiscordEmulator, bot: DiscordConnector) -> None:
+    """By conversation, after the last message known, without the bot's own words."""
+    last = await discord.say(f"{discord.at_bot} known", to=TEAM, by=LENA)
+    await bot.send(says("an answer"), bot.render(says("an answer"))[0])
+    await discord.say(f"{discord.at_bot} missed", to=TEAM, by=OMAR)
+    alone = await discord.say("known alone", by=LENA)
+    await discord.say("missed alone", by=LENA)
+    there = [message async for message in bot.missed(IN_TEAM, str(last))]
+    direct = ConversationKey("acme", "discord", str(LENA.channel_id))
+    here = [message async for message in bot.missed(direct, str(alone))]
+    assert [(m.text, m.addressed, m.direct, m.default_workspace) for m in there + here] == [
+        ("missed", True, False, "discord-900"),
+        ("missed alone", True, True, "discord-dm-501"),
+    ]
+
+
+async def test_what_was_missed_may_have_to_wait(discord: DiscordEmulator, bot: DiscordConnector) -> None:
+    discord.fail_next("history", emulated.SERVER_ERROR)
+    await discord.say("hello", to=TEAM)
+    with pytest.raises(DiscordUnavailable):
+        _ = [message async for message in bot.missed(IN_TEAM, "1")]
+    gone = ConversationKey("acme", "discord", "404")
+    assert [message async for message in bot.missed(gone, "1")] == []
+
+
+async def _lose_the_socket(bot: DiscordConnector) -> None:
+    """The connection breaks while its session is not known any more."""
+    client = bot._login.client
+    assert client is not None
+    socket: Any = client.ws.socket
+    socket._response.connection.transport.abort()
