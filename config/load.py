@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from config.settings import GROUNDING_NUMBERS, SECRETS, Settings
 ENVIRONMENT_PREFIX = "AGENT_RUNTIME_"
 FILE_VARIABLE = "AGENT_RUNTIME_CONFIG"
 DEFAULT_FILE = Path("agent-runtime.toml")
+MASK = "**********"
+_PASSWORD = re.compile(r"//\S*@")
+"""User and password of a URL, or what was meant to be one."""
 
 
 class ConfigurationError(Exception):
@@ -114,7 +118,7 @@ def _describe(detail: ErrorDetails, values: Mapping[str, Any]) -> str:
     name = str(detail["loc"][0])
     if detail["type"] == "extra_forbidden":
         return f"{_variable(name)}: no such setting; see the list of settings in docs/settings.md"
-    shown = "**********" if name in SECRETS else repr(detail.get("input", values.get(name)))
+    shown = MASK if name in SECRETS else _PASSWORD.sub(f"//{MASK}@", repr(detail.get("input", values.get(name))))
     where = "".join(f"[{part}]" for part in detail["loc"][1:] if isinstance(part, str) and part != "[key]")
     return f"{_variable(name)}{where}={shown}: {expected}"
 

@@ -31,7 +31,11 @@ def _comma_separated(value: object) -> object:
 def _url_with_scheme(*schemes: str) -> BeforeValidator:
     def check(value: object) -> object:
         if isinstance(value, str):
-            parts = urlsplit(value)
+            try:
+                parts = urlsplit(value)
+            except ValueError:
+                # Its text may quote the user and password.
+                raise ValueError("expected a URL; this one cannot be read") from None
             if parts.scheme not in schemes or not (parts.netloc or parts.path):
                 raise ValueError(f"expected a URL starting with {' or '.join(s + '://' for s in schemes)}")
         return value

@@ -9,7 +9,7 @@ from datetime import date, datetime
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import SecretStr
 
@@ -59,12 +59,18 @@ class Redaction:
             value = getattr(settings, name)
             if isinstance(value, SecretStr):
                 redaction.add(value.get_secret_value())
-                redaction.add(_password(value.get_secret_value()))
+                redaction.add_password_of(value.get_secret_value())
         for name in type(settings).model_fields:
             value = getattr(settings, name)
             if isinstance(value, str):
-                redaction.add(_password(value))
+                redaction.add_password_of(value)
         return redaction
+
+    def add_password_of(self, url: str) -> None:
+        """Mask the password in *url*, as it stands there and as clients send it."""
+        password = _password(url)
+        self.add(password)
+        self.add(unquote(password))
 
     def add(self, secret: str) -> None:
         """Mask *secret* from now on, as it is and as it stands in a URL."""

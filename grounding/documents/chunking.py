@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import PurePosixPath
+from typing import Any
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -28,7 +29,12 @@ _FRONT_MATTER_MAX_LINES = 200
 _TITLE = re.compile(r"title[ \t]*:[ \t]*(?P<quote>[\"']?)(?P<title>.*?)(?P=quote)[ \t]*$", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’)\]]*\s+")
 _SPACE = re.compile(r"\s+")
+_HEADING_MAX_MARKUP = 10 * _HEADING_MAX_CHARACTERS
 _markdown = MarkdownIt("commonmark").enable("table")
+# What stands inside of paragraphs matters in headings alone, and takes most of the time: a megabyte of ``![``
+# is half a minute.
+_blocks_only = MarkdownIt("commonmark").enable("table")
+_blocks_only.core.ruler.enableOnly(["normalize", "block"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,9 @@ def _markdown_sections(text: str, count: CountTokens, cap: int) -> tuple[str, li
     lines = _newline_lines(text)
     offsets = list(accumulate((len(line) for line in lines), initial=0))
     title, skip = _front_matter(lines)
-    blocks = _top_blocks(_markdown.parse("".join(_blank(lines, skip))), len(lines), skip)
+    references: dict[str, Any] = {}
+    tokens = _blocks_only.parse("".join(_blank(lines, skip)), references)
+    blocks = _top_blocks(tokens, references, len(lines), skip)
     sections = [_Section((), [])]
     open_headings: list[tuple[int, str]] = []
     for first, last, token, heading in blocks:
@@ -144,7 +152,9 @@ def _front_matter(lines: list[str]) -> tuple[str, int]:
     return "", 0
 
 
-def _top_blocks(tokens: list[Token], line_count: int, skip: int) -> Iterator[tuple[int, int, Token | None, str]]:
+def _top_blocks(
+    tokens: list[Token], references: dict[str, Any], line_count: int, skip: int
+) -> Iterator[tuple[int, int, Token | None, str]]:
     """Outermost blocks as (first line, line after the last, token, heading text); between them no line is lost."""
     tops = [
         (index, token) for index, token in enumerate(tokens) if token.level == 0 and token.map and token.nesting >= 0
@@ -156,12 +166,15 @@ def _top_blocks(tokens: list[Token], line_count: int, skip: int) -> Iterator[tup
     if starts[0] > skip:
         yield skip, starts[0], None, ""
     for (index, token), first, following in zip(tops, starts, [*starts[1:], line_count], strict=True):
-        yield first, following, token, _plain(tokens[index + 1]) if token.type == "heading_open" else ""
+        heading = _plain(tokens[index + 1].content, references) if token.type == "heading_open" else ""
+        yield first, following, token, heading
 
 
-def _plain(inline: Token) -> str:
-    """A heading's words without their markup."""
-    words = "".join(child.content or " " for child in inline.children or [] if child.type != "html_inline")
+def _plain(markup: str, references: dict[str, Any]) -> str:
+    """A heading's words without their markup; *references* are the link definitions of the document."""
+    parsed = _markdown.parseInline(markup[:_HEADING_MAX_MARKUP], references)
+    inside = [child for inline in parsed for child in inline.children or []]
+    words = "".join(child.content or " " for child in inside if child.type != "html_inline")
     return _SPACE.sub(" ", words).strip()[:_HEADING_MAX_CHARACTERS].strip()
 
 

@@ -102,7 +102,8 @@ def check_path(path: str) -> str:
     elif not is_document_path(path):
         problem = "is no document: use .md or .txt, no hidden name, no heartbeat file, and not below logs/ or memory/"
     if problem:
-        raise DocumentRefused(f"the path {path!r} {problem}", why="path")
+        shown = path if len(path) <= PATH_MAX_BYTES else path[:PATH_MAX_BYTES] + "…"
+        raise DocumentRefused(f"the path {shown!r} {problem}", why="path")
     return path
 
 

@@ -136,4 +136,6 @@ def _first(error: Exception) -> Exception:
 
 
 def _say(line: str) -> None:
-    click.echo(f"agent-runtime: {line}", err=True)
+    from connectors.console.convert import neutralise
+
+    click.echo(neutralise(f"agent-runtime: {line}"), err=True)

@@ -19,7 +19,13 @@ _NARROWEST = 20
 
 def print_json(value: Any) -> None:
     """One object as one line, or indented where a person looks."""
-    click.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+    click.echo(json_text(value, indent=2 if sys.stdout.isatty() else None))
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """*value* as JSON that people can read. What a terminal would obey, or no encoder takes, is escaped. Pure."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return "".join(one if neutralise(one) == one else f"\\u{ord(one):04x}" for one in text)
 
 
 def line(text: str = "", **style: Any) -> None:

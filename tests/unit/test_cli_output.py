@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connectors.console.convert import neutralise
 from connectors.message import ConversationKey, Degraded, Source, Usage
 from grounding.strategy import Reason, Strategy, choose
 from runtime.cli import explaining
 from runtime.cli.commands.metrics import readable
 from runtime.cli.commands.search import excerpt
 from runtime.cli.greeting import EXAMPLES, Greeting, greeting
-from runtime.cli.output import count, dollars, milliseconds, plain_table
+from runtime.cli.output import count, dollars, json_text, milliseconds, plain_table
 from runtime.cli.remote import answer
 
 
@@ -119,3 +121,18 @@ def test_an_answer_over_http_is_shown_like_one_of_this_process() -> None:
     assert message.sources == (Source("a.md", "A"),)
     assert message.degraded == (Degraded("tail", "timeout"),)
     assert message.usage == Usage(5, 1, 2, 0.5)
+
+
+@given(st.dictionaries(st.text(max_size=5), st.text(st.characters(), max_size=20)))
+def test_json_says_the_same_and_moves_no_terminal(value: dict[str, str]) -> None:
+    """A C1 control such as U+009B begins an escape sequence like ESC [ does; half a surrogate pair has no bytes."""
+    text = json_text(value)
+
+    assert json.loads(text) == value
+    assert neutralise(text) == text
+    text.encode()
+
+
+def test_an_event_stays_on_its_line_whatever_its_place_is_called() -> None:
+    shown = readable({"event": "turn.answered", "workspace_id": "acme", "context_id": "http:a\n12:00:00 forged"})
+    assert "\n" not in shown

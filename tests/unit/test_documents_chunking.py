@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -152,3 +154,14 @@ def test_ids_are_unique_and_stable(text: str) -> None:
     first, second = cut(text), cut(text)
     assert first == second
     assert len({chunk.id for chunk in first}) == len(first)
+
+
+@pytest.mark.parametrize("opening", ["![", "[", "[a](", "*a_ ", "<a:"])
+def test_markup_that_never_closes_costs_no_more_than_words(opening: str) -> None:
+    """What is inside of paragraphs is not parsed: a document made to be slow is cut as quickly as any."""
+    text = "# [Title](x) **here**\n\n" + opening * (200_000 // len(opening))
+    started = time.perf_counter()
+    chunks = chunk_document("a.md", text, lambda part: len(part) // 4)
+
+    assert time.perf_counter() - started < 2
+    assert chunks[0].title == "Title here"

@@ -107,3 +107,11 @@ def test_values_of_all_kinds_read_as_json() -> None:
         "odd": None,
         "redacted": ["text"],
     }
+
+
+def test_a_password_in_a_url_is_masked_as_it_stands_there_and_as_it_is_sent() -> None:
+    """Percent signs in a URL are not part of the password that a client's error may quote."""
+    settings = Settings.model_validate({"redis_url": "redis://:p%40ss%2Fword@h:1", "qdrant_url": "http://u:q%23pw@h"})
+    redaction = Redaction.of(settings)
+    for secret in ("p%40ss%2Fword", "p@ss/word", "q%23pw", "q#pw"):
+        assert secret not in redaction.mask(f"cannot log in with {secret}")

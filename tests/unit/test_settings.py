@@ -97,3 +97,15 @@ def test_every_setting_is_described_and_the_page_is_as_declared() -> None:
     assert [name for name, text in reference.descriptions().items() if not text] == []
     assert set(reference.descriptions()) == set(Settings.model_fields)
     assert DOCS.read_text(encoding="utf-8") == reference.markdown()
+
+
+@pytest.mark.parametrize("variable", ["QDRANT_URL", "LLM_API_BASE", "REDIS_URL", "TELEGRAM_API_BASE"])
+@pytest.mark.parametrize(
+    "url", ["ftp://bot:hunter2@host/x", "http://bot:hunter2@[::1", "http://bot:hunter2\u2100@host"]
+)
+def test_a_mistake_in_a_url_does_not_show_its_password(variable: str, url: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load({f"AGENT_RUNTIME_{variable}": url, "AGENT_RUNTIME_HTTP_PORT": "eighty"})
+
+    assert "hunter2" not in str(refused.value)
+    assert f"AGENT_RUNTIME_{variable}" in str(refused.value) or url.startswith("http://bot:hunter2\u2100")

@@ -62,7 +62,7 @@ def _style(event: dict[str, Any]) -> dict[str, Any]:
 
 def readable(event: dict[str, Any]) -> str:
     """*event* on one line: time, name, place, then its own fields. Pure."""
-    place = "/".join(str(event[name]) for name in ("workspace_id", "context_id") if event.get(name))
+    place = "/".join(_value(str(event[name])) for name in ("workspace_id", "context_id") if event.get(name))
     fields = " ".join(
         f"{name}={_value(value[:_DIGEST_CHARACTERS] if name.endswith('_digest') else value)}"
         for name, value in event.items()
