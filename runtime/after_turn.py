@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 import structlog
 
 from config.settings import Settings
+from connectors.message import ConversationKey
 from grounding.documents.turns import Turns as TurnIndex
 from grounding.memory import extract, refresh
 from grounding.memory.contexts import ContextDocument, ContextDocuments
+from grounding.memory.copy import ContextCopy
 from grounding.sections import speaker, spoken
 from grounding.transcript.entry import Entry, EntryRole, Reach
 from grounding.transcript.log import Transcript
@@ -27,18 +29,43 @@ class SummaryRefresh:
     With a configured model the model writes it; its answer is validated. Where no valid document exists
     and the model cannot make one, or where the only model is the small local one (which cannot write
     such a document), it is extracted. A failed refresh leaves a document that a model made as it is.
+
+    After every turn the document's file is brought in step, so that one that could not be written (a full
+    disk, a crash in between) comes back.
     """
 
     def __init__(
-        self, settings: Settings, transcript: Transcript, contexts: ContextDocuments, model: Model, usage: Usage
+        self,
+        settings: Settings,
+        transcript: Transcript,
+        contexts: ContextDocuments,
+        copy: ContextCopy,
+        model: Model,
+        usage: Usage,
     ) -> None:
         self._settings = settings
         self._transcript = transcript
         self._contexts = contexts
+        self._copy = copy
         self._model = model
         self._usage = usage
+        self._copy_failing = False
 
     async def __call__(self, job: Job) -> None:
+        await self._refresh(job)
+        if document := await self._contexts.latest(job.key):
+            await self._copy_for_people(job.key, document.text)
+
+    async def _copy_for_people(self, key: ConversationKey, text: str) -> None:
+        try:
+            await self._copy.write(key, text)
+            self._copy_failing = False
+        except OSError as error:
+            if not self._copy_failing:
+                _log.warning("store.degraded", store="context_copies", why=type(error).__name__, detail=str(error))
+            self._copy_failing = True
+
+    async def _refresh(self, job: Job) -> None:
         settings = self._settings
         reach = await self._transcript.reach(job.key)
         current = await self._contexts.latest(job.key)

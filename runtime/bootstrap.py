@@ -16,6 +16,7 @@ from connectors.connector import Accept, Connector, Health
 from connectors.http.connector import HttpConnector
 from connectors.message import ConversationKey, StoreUnavailable
 from grounding.memory.contexts import ContextDocuments
+from grounding.memory.copy import ContextCopy
 from grounding.pipeline import Pipeline
 from grounding.tokens import Tokens, load_tokens
 from grounding.transcript.copy import MarkdownCopy
@@ -171,7 +172,9 @@ async def _build(
     jobs = Jobs(
         redis,
         {
-            "summary.refresh": SummaryRefresh(settings, transcript, contexts, model, usage),
+            "summary.refresh": SummaryRefresh(
+                settings, transcript, contexts, ContextCopy(settings.data_dir), model, usage
+            ),
             "turn.remember": remember,
         },
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from config.settings import Settings
+from connectors.message import ConversationKey
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 
@@ -63,6 +64,48 @@ async def test_the_current_message_is_not_repeated_in_the_tail(bot: Bot) -> None
 
     assert bot.sent["user"].count("an unrepeatable remark") == 1
     assert bot.sent["user"].count("first things first") >= 1
+
+
+async def test_the_summary_can_be_read_in_a_file_of_its_own(bot: Bot) -> None:
+    """It is the document that the next turn is told; one that was lost is back after the next turn."""
+    await bot.say("the codename is Falcon", context="deck/one")
+    await bot.settle()
+    file = bot.runtime.settings.data_dir / "workspaces/acme/memory/contexts/http%3Adeck%2Fone.md"
+    document = await bot.runtime.contexts.latest(ConversationKey("acme", "http", "deck/one"))
+    assert document is not None
+    assert "Falcon" in document.text
+    assert file.read_text(encoding="utf-8") == document.text
+
+    file.unlink()
+    await bot.say("is the sky blue?", context="deck/one")
+    await bot.settle()
+
+    assert file.read_text(encoding="utf-8") == document.text
+    assert [other.name for other in file.parent.iterdir()] == [file.name]
+
+
+async def test_a_summary_file_that_cannot_be_written_costs_only_itself(bot: Bot) -> None:
+    """It is named once as degraded; the summary is in use all the same, and no link is written through."""
+    folder = bot.runtime.settings.data_dir / "workspaces/acme/memory"
+    folder.write_text("in the way", encoding="utf-8")
+    for text in ("the codename is Falcon", "is the sky blue?"):
+        await bot.say(text)
+        await bot.settle()
+    assert bot.grounding["used_summary"] is True
+    assert [event["store"] for event in bot.told("store.degraded")] == ["context_copies"]
+
+    folder.unlink()
+    (folder / "contexts").mkdir(parents=True)
+    target = folder / "elsewhere.md"
+    target.write_text("not ours", encoding="utf-8")
+    file = folder / "contexts" / "http%3Adefault.md"
+    file.symlink_to(target)
+    await bot.say("and the sea?")
+    await bot.settle()
+
+    assert "Falcon" in file.read_text(encoding="utf-8")
+    assert not file.is_symlink()
+    assert target.read_text(encoding="utf-8") == "not ours"
 
 
 async def test_the_summary_is_refreshed_after_turns_one_and_seven(bot: Bot) -> None:
