@@ -333,6 +333,11 @@ class DiscordEmulator:
                 session.socket.abort()
                 session.socket = None
 
+    async def drop_for_good(self) -> None:
+        """Every socket breaks, and no session can be resumed."""
+        await self.drop()
+        self.forget_sessions()
+
     async def close_with(self, code: int) -> None:
         for session in list(self._sessions.values()):
             if session.socket is not None:

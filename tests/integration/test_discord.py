@@ -225,20 +225,17 @@ async def test_what_was_said_without_a_session_is_read_before_anything_newer(
         await discord.say("known", by=LENA)
         await discord.say(f"{discord.at_bot} known too", to=TEAM, by=LENA)
         await gateway.until(lambda g: len(g.accepted) == 2)
-        discord.forget_sessions()
+        await discord.drop_for_good()
         missed = [f"{discord.at_bot} missed {number}" for number in range(120)]
         for text in missed:
             await discord.say(text, to=TEAM, by=LENA)
         await discord.say("missed alone", by=LENA)
         await discord.say(f"{discord.at_bot} missed elsewhere", to=OTHER, by=OMAR)
         await discord.say(f"{discord.at_bot} missed below", to=THREAD, by=OMAR)
-        held = asyncio.Event()
         gateway.store_available = False
-        await _lose_the_socket(bot)
         await discord.until(lambda d: d.identifies == 2)
         await discord.say("newer", by=LENA)
         gateway.store_available = True
-        held.set()
         await gateway.until(lambda g: "newer" in texts(g))
     assert texts(gateway)[2:-1].count("missed alone") == 1
     assert [text for text in texts(gateway) if text.startswith("missed ") and text[7:].isdigit()] == [
@@ -270,10 +267,9 @@ async def test_reading_what_was_missed_waits_out_an_error(
     async with running(bot, gateway):
         await discord.say("known", by=LENA)
         await gateway.until(lambda g: len(g.accepted) == 1)
-        discord.forget_sessions()
+        await discord.drop_for_good()
         await discord.say("missed", by=LENA)
         discord.fail_next("history", emulated.SERVER_ERROR, emulated.rate_limited(0.01))
-        await _lose_the_socket(bot)
         await gateway.until(lambda g: "missed" in texts(g))
         await eventually(lambda: bot.health.state is State.CONNECTED)
     assert discord.calls.count("history") == 3
@@ -285,11 +281,10 @@ async def test_a_channel_that_may_not_be_read_is_passed_over(
     async with running(bot, gateway):
         await discord.say("known", by=LENA)
         await gateway.until(lambda g: len(g.accepted) == 1)
-        discord.forget_sessions()
+        await discord.drop_for_good()
         await discord.say(f"{discord.at_bot} hidden", to=TEAM, by=LENA)
         await discord.say("missed", by=LENA)
         discord.fail_next("history", emulated.FORBIDDEN)
-        await _lose_the_socket(bot)
         await gateway.until(lambda g: "missed" in texts(g))
     assert "hidden" not in texts(gateway)
 
@@ -331,7 +326,7 @@ async def test_a_session_that_does_not_come_back_is_begun_anew(discord: DiscordE
         await discord.drop()
         await asyncio.sleep(0.6)
         discord.down = False
-        discord.forget_sessions()
+        await discord.drop_for_good()
         await discord.say("and now?", by=LENA)
         await gateway.until(lambda g: "and now?" in texts(g))
 
@@ -509,11 +504,10 @@ async def test_a_missed_message_that_cannot_be_read_does_not_stop_the_others(
     async with running(bot, gateway):
         await discord.say("known", by=LENA)
         await gateway.until(lambda g: len(g.accepted) == 1)
-        discord.forget_sessions()
+        await discord.drop_for_good()
         await discord.say("odd", to=TEAM, by=LENA, message_snapshots=[{"message": {}}])
         await discord.say("missed", by=LENA)
         with capture_logs() as logs:
-            await _lose_the_socket(bot)
             await gateway.until(lambda g: "missed" in texts(g))
     assert [entry["why"] for entry in logs if entry["event"] == "message.failed"] == ["KeyError"]
 
@@ -544,11 +538,3 @@ async def test_what_was_missed_may_have_to_wait(discord: DiscordEmulator, bot: D
         _ = [message async for message in bot.missed(IN_TEAM, "1")]
     gone = ConversationKey("acme", "discord", "404")
     assert [message async for message in bot.missed(gone, "1")] == []
-
-
-async def _lose_the_socket(bot: DiscordConnector) -> None:
-    """The connection breaks while its session is not known any more."""
-    client = bot._login.client
-    assert client is not None
-    socket: Any = client.ws.socket
-    socket._response.connection.transport.abort()

@@ -1,0 +1,190 @@
+"""People talk to the bot on Discord: the real SDK against an emulated Discord."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import pytest_asyncio
+
+from config.settings import Settings
+from connectors.message import Role
+from tests.contract.discord_harness import discord_connector
+from tests.emulators import discord as emulated
+from tests.emulators.bot import Bot, running_bot
+from tests.emulators.discord import DiscordEmulator, Person, Place, Room
+from tests.emulators.openai import FakeOpenAI, Reply
+
+LENA = Person(id=501, name="Lena")
+BO = Person(id=502, name="Bo")
+TEAM = Room(channel_id=910, name="general")
+THREAD = Room(channel_id=911, name="refunds", parent=910, joined=True)
+
+
+@dataclass
+class Chat:
+    """A bot on Discord and the people around it."""
+
+    bot: Bot
+    discord: DiscordEmulator
+
+    async def hears(self, text: str, by: Person = LENA, to: Room | None = None, reply_to: int | None = None) -> str:
+        """What the bot says next to *by* (or in the channel), when *by* says *text*."""
+        place: Place = to or by
+        before = len(self.discord.shown(place))
+        await self.discord.say(text, by=by, to=to, reply_to=reply_to)
+        await self.discord.until(lambda discord: len(discord.shown(place)) > before)
+        return self.discord.shown(place)[-1].text
+
+    @property
+    def at_bot(self) -> str:
+        return self.discord.at_bot
+
+
+@pytest_asyncio.fixture
+async def discord() -> AsyncIterator[DiscordEmulator]:
+    async with DiscordEmulator(rooms=(TEAM, THREAD)) as emulator:
+        yield emulator
+
+
+@pytest_asyncio.fixture
+async def chat(
+    discord: DiscordEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> AsyncIterator[Chat]:
+    settings = model_settings(access_policy="open", default_workspace="acme")
+    async with running_bot(settings, openai_server, [discord_connector(discord)]) as bot:
+        await discord.until(lambda discord: discord.identifies == 1)
+        yield Chat(bot, discord)
+
+
+async def test_a_direct_message_is_answered_and_remembered(chat: Chat) -> None:
+    chat.bot.model.will("Ahoy, Lena!")
+    assert await chat.hears("the boat is called Petrel") == "Ahoy, Lena!"
+    await chat.bot.settle()
+    chat.bot.model.will("Petrel, you said.")
+    assert await chat.hears("what did I call the boat?") == "Petrel, you said."
+
+    assert "Lena: the boat is called Petrel" in chat.bot.sent["user"]
+    assert "assistant: Ahoy, Lena!" in chat.bot.sent["user"]
+    assert LENA.channel_id in chat.discord.typing
+
+
+async def test_on_a_server_the_bot_answers_only_when_it_is_meant(chat: Chat) -> None:
+    await chat.discord.say("nobody asks the bot", by=BO, to=TEAM)
+    reply = await chat.hears(f"{chat.at_bot} what is the pricing policy?", by=LENA, to=TEAM)
+
+    assert reply
+    assert len(chat.discord.shown(TEAM)) == 1
+    assert chat.bot.sent["user"].startswith("what is the pricing policy?")
+    assert "nobody asks" not in chat.bot.sent["user"]
+
+
+async def test_a_reply_to_the_bot_needs_no_mention(chat: Chat) -> None:
+    await chat.hears(f"{chat.at_bot} hello", to=TEAM)
+    answer = chat.discord.shown(TEAM)[-1]
+    assert await chat.hears("what does that policy say?", to=TEAM, reply_to=answer.message_id)
+
+
+async def test_a_thread_is_a_conversation_of_its_own_in_which_all_is_meant(chat: Chat) -> None:
+    await chat.hears(f"{chat.at_bot} the code is 1234", to=TEAM)
+    await chat.hears("as I said, what is the code?", to=THREAD)
+
+    assert "1234" not in chat.bot.sent["user"]
+
+
+async def test_a_very_long_reply_arrives_whole_and_in_order_and_pings_nobody(chat: Chat) -> None:
+    whole = "@everyone\n\n" + "\n\n".join(f"Paragraph {n}. " + "All of it has to arrive. " * 12 for n in range(30))
+    chat.bot.model.will(Reply(text=whole))
+
+    await chat.discord.say("tell me everything", by=LENA)
+    await chat.discord.until(lambda discord: "Paragraph 29" in "".join(m.text for m in discord.shown(LENA)))
+
+    parts = chat.discord.shown(LENA)
+    assert len(parts) >= 4
+    assert "".join("".join(part.text for part in parts).split()) == "".join(whole.split())
+    assert not any(part.pings or part.has_preview for part in parts)
+
+
+async def test_a_message_that_is_delivered_twice_is_answered_once(chat: Chat) -> None:
+    said = await chat.discord.say("only once, please", by=LENA)
+    await chat.discord.until(lambda discord: len(discord.shown(LENA)) == 1)
+    await chat.discord.deliver_again(said)
+    await chat.hears("and another")
+
+    assert len(chat.discord.shown(LENA)) == 2
+    assert len(chat.bot.replies_asked) == 2
+
+
+async def test_what_was_said_while_no_session_was_open_is_answered(chat: Chat) -> None:
+    await chat.hears("hello there")
+    await chat.discord.drop_for_good()
+    await chat.discord.say("did you hear that?", by=LENA)
+    await chat.discord.until(lambda discord: len(discord.shown(LENA)) == 2)
+
+    assert "did you hear that?" in chat.bot.sent["user"]
+    assert chat.discord.identifies == 2
+
+
+async def test_a_send_that_is_held_back_by_discord_is_made_good(chat: Chat) -> None:
+    chat.discord.fail_next("send", emulated.rate_limited(0.1))
+
+    assert await chat.hears("are the docs up?")
+    assert len(chat.bot.told("reply.retried")) == 1
+    assert len(chat.discord.shown(LENA)) == 1
+
+
+async def test_a_send_of_which_nobody_knows_is_not_repeated_but_counted(chat: Chat) -> None:
+    chat.discord.fail_next("send", emulated.LOST_ANSWER)
+
+    await chat.hears("are the docs up?")
+    await chat.hears("and now, what do they say?")
+
+    assert len(chat.discord.shown(LENA)) == 2
+    assert len(chat.bot.told("reply.ambiguous")) == 1
+
+
+async def test_a_stranger_pairs_with_a_code_that_an_admin_approves(
+    discord: DiscordEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="pairing", default_workspace="acme")
+    async with running_bot(settings, openai_server, [discord_connector(discord)]) as bot:
+        await discord.until(lambda discord: discord.identifies == 1)
+        chat = Chat(bot, discord)
+        notice = await chat.hears("hello?")
+        assert openai_server.requests == []
+
+        waiting = await bot.runtime.access.pending()
+        code = next(word.strip("`.,:") for word in notice.split() if len(word.strip("`.,:")) >= 8 and word.isupper())
+        assert [person.user for person in waiting] == ["discord:501"]
+        approved = await bot.runtime.access.approve(code)
+        assert approved.role is Role.MEMBER
+
+        openai_server.will("Welcome aboard.")
+        assert await chat.hears("hello again, what do the docs say?") == "Welcome aboard."
+        assert bot.told("access.refused")
+
+
+async def test_each_place_gets_a_workspace_of_its_own_where_nothing_routes_it(
+    discord: DiscordEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="open", routes={"discord:900/911": "crew"})
+    async with running_bot(settings, openai_server, [discord_connector(discord)]) as bot:
+        await discord.until(lambda discord: discord.identifies == 1)
+        chat = Chat(bot, discord)
+        await chat.hears("hello there, bot")
+        await chat.hears(f"{chat.at_bot} hello", to=TEAM)
+        await chat.hears("hello", to=THREAD)
+
+        seen = [event["workspace_id"] for event in bot.told("message.accepted")]
+        assert seen == ["discord-dm-501", "discord-900", "crew"]
+
+
+async def test_a_wrong_token_fails_discord_alone(
+    discord: DiscordEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    connector = discord_connector(discord)
+    discord.token = "another"
+    async with running_bot(model_settings(access_policy="open"), openai_server, [connector]) as bot:
+        await bot.say("hello over HTTP")
+        states = [event for event in bot.told("connector.state") if event["connector"] == "discord"]
+
+        assert states[-1]["state"] == "failed"
+        assert "AGENT_RUNTIME_DISCORD_BOT_TOKEN" in states[-1]["why"]
