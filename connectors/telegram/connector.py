@@ -28,7 +28,7 @@ from pydantic import SecretStr, ValidationError
 from connectors.connector import Accept, Capabilities, ConnectorFailed, Health, SendFailed, State
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt, StoreUnavailable
 from connectors.telegram import convert
-from connectors.telegram.errors import AIOGRAM_ERRORS, meaning, retry_after_seconds, send_failed
+from connectors.telegram.errors import AIOGRAM_ERRORS, meaning, refuses_formatting, retry_after_seconds, send_failed
 from connectors.telegram.mentions import Identity
 
 log = structlog.get_logger()
@@ -114,12 +114,12 @@ class TelegramConnector:
         return convert.to_parts(message)
 
     async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
-        sent = await self._ask(lambda: convert.to_send(message, part))
+        sent = await self._ask_formatted(part, lambda said: convert.to_send(message, said))
         return Receipt(message_id=str(sent.message_id))
 
     async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
         try:
-            await self._ask(lambda: convert.to_edit(message, part, receipt))
+            await self._ask_formatted(part, lambda said: convert.to_edit(message, said, receipt))
         except SendFailed as failed:
             if "message is not modified" not in str(failed):
                 raise
@@ -282,6 +282,19 @@ class TelegramConnector:
             return await bot(method)
         except AIOGRAM_ERRORS as error:
             raise send_failed(error, self._describe(error)) from error
+
+    async def _ask_formatted(
+        self, part: OutboundPart, build: Callable[[OutboundPart], TelegramMethod[_Result]]
+    ) -> _Result:
+        """Asks with the formatting of *part*, and, where Telegram refuses just that, once more without."""
+        try:
+            return await self._ask(lambda: build(part))
+        except SendFailed as failed:
+            plain = convert.without_formatting(part)
+            if plain is part or not refuses_formatting(failed):
+                raise
+            log.warning("reply.unformatted", connector=self.name, token=part.token)
+            return await self._ask(lambda: build(plain))
 
     async def _ask_in_passing(self, build: Callable[[], TelegramMethod[bool]]) -> None:
         """Asks for what may be lost."""

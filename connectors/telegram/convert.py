@@ -6,6 +6,7 @@ Telegram counts text and the offsets of entities in UTF-16 code units (Bot API, 
 from __future__ import annotations
 
 import unicodedata
+from dataclasses import replace
 from typing import Literal
 
 from aiogram.methods import EditMessageText, SendChatAction, SendMessage, SetMessageReaction
@@ -32,12 +33,18 @@ from connectors.message import (
     Receipt,
 )
 from connectors.telegram.mentions import Identity, without_own_mentions
-from connectors.text.split import split, utf16_units
+from connectors.text import html
+from connectors.text.form import parse
+from connectors.text.parts import parts
+from connectors.text.split import utf16_units
 
 CONNECTOR = "telegram"
 
 MAX_TEXT_UNITS = 4096
 """Bot API, sendMessage: "1-4096 characters after entities parsing", counted in UTF-16 code units."""
+
+HTML = "html"
+"""The payload of a part whose text is HTML; any other is plain."""
 
 UNFINISHED_UNITS = 4000
 """From this size on a message may be the first part of one that the sender's app had to cut: apps cut a
@@ -227,17 +234,33 @@ def _attachments(message: Message) -> tuple[Attachment, ...]:
 
 
 def to_parts(message: OutboundMessage) -> tuple[OutboundPart, ...]:
-    """*message* as plain texts within Telegram's limit; none for a text in which nothing can be seen.
+    """*message* as HTML within Telegram's limit; none for a text in which nothing can be seen.
 
     Parts without anything visible are left out: Telegram refuses them as empty. Surrogates without
     their other half, which no protocol can carry, are replaced by U+FFFD.
     """
-    text = message.text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    texts = [piece.text for piece in split(text, MAX_TEXT_UNITS, utf16_units) if _can_be_seen(piece.text)]
+    cut = parts(parse(message.text), MAX_TEXT_UNITS, html.size, html.render)
+    texts = [part for part in cut if _can_be_seen(html.seen(part))]
     return tuple(
-        OutboundPart(index=index, total=len(texts), text=part, token=f"{message.turn_id}.{message.kind}.{index}")
+        OutboundPart(
+            index=index,
+            total=len(texts),
+            text=part,
+            token=f"{message.turn_id}.{message.kind}.{index}",
+            payload=HTML,
+        )
         for index, part in enumerate(texts)
     )
+
+
+def without_formatting(part: OutboundPart) -> OutboundPart:
+    """*part* as plain text, with the addresses of its links as far as they find room."""
+    if part.payload != HTML:
+        return part
+    text = html.seen_with_addresses(part.text)
+    if utf16_units(text) > MAX_TEXT_UNITS:
+        text = html.seen(part.text)
+    return replace(part, text=text, payload="plain")
 
 
 def _can_be_seen(text: str) -> bool:
@@ -250,6 +273,10 @@ def to_place(external_id: str) -> tuple[int, int | None]:
     return int(chat), int(topic) if slash else None
 
 
+def _parse_mode(part: OutboundPart) -> str | None:
+    return "HTML" if part.payload == HTML else None
+
+
 def to_send(message: OutboundMessage, part: OutboundPart) -> SendMessage:
     """The call that says *part* in its place; the first part hangs at the message that it replies to."""
     chat, topic = to_place(message.key.external_id)
@@ -260,7 +287,7 @@ def to_send(message: OutboundMessage, part: OutboundPart) -> SendMessage:
         chat_id=chat,
         message_thread_id=topic,
         text=part.text,
-        parse_mode=None,
+        parse_mode=_parse_mode(part),
         link_preview_options=_NO_PREVIEW,
         reply_parameters=reply,
     )
@@ -273,7 +300,7 @@ def to_edit(message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> E
         chat_id=chat,
         message_id=int(receipt.message_id),
         text=part.text,
-        parse_mode=None,
+        parse_mode=_parse_mode(part),
         link_preview_options=_NO_PREVIEW,
     )
 

@@ -84,3 +84,8 @@ def send_failed(error: Exception, why: str) -> SendFailed:
         ambiguous=found.ambiguous,
         retry_after_seconds=retry_after_seconds(error),
     )
+
+
+def refuses_formatting(failed: SendFailed) -> bool:
+    """Whether Telegram read the message, could not read its formatting, and so showed nothing of it."""
+    return isinstance(failed.__cause__, aio.TelegramBadRequest) and "can't parse entities" in str(failed).lower()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.connector import Connector, SendFailed, State
-from connectors.message import ConversationKey, InboundKind, OutboundMessage
+from connectors.message import ConversationKey, InboundKind, OutboundMessage, OutboundPart
 from tests.contract.connector_suite import (
     PATIENCE_SECONDS,
     FakeGateway,
@@ -31,6 +31,7 @@ from tests.contract.discord_harness import discord_connector, discord_harness
 from tests.contract.http_harness import http_connector, http_harness
 from tests.contract.slack_harness import slack_connector, slack_harness, slack_over_http_harness
 from tests.contract.telegram_harness import telegram_connector, telegram_harness
+from tests.emulators.telegram_html import parse_html
 
 # A platform takes part by one line in each of these (the third only where it can refuse a message).
 HARNESSES: dict[str, HarnessFactory] = {
@@ -184,21 +185,46 @@ async def test_a_refused_send_says_what_may_be_done(
             assert not failure.retryable
 
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="`~"), max_size=600)
+# What people see of a part, by the payload of the platforms that give it a form of their own.
+SEEN: dict[str, Callable[[str], str]] = {"html": lambda html: parse_html(html)[0]}
+
+MARKDOWN = "\\`~*_[]<>#&|-+=!:.)0123456789\0"
+PROSE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=MARKDOWN), max_size=600)
+ANY_TEXT = st.lists(
+    st.text(max_size=40) | st.sampled_from([*MARKDOWN, "\n", "\n\n", "```", "**", "](http://x.y)"])
+).map("".join)
+
+
+def rendered(connector: Connector, text: str) -> tuple[Sequence[OutboundPart], list[str]]:
+    """The parts of *text*, and what people see of them."""
+    message = OutboundMessage(key=ConversationKey("acme", connector.name, "7"), turn_id="t1", text=text)
+    parts = connector.render(message)
+    assert list(connector.render(message)) == list(parts)
+    return parts, [SEEN.get(part.payload, str)(part.text) for part in parts]
+
+
+def repeated(texts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.one_of(texts, st.builds(lambda text, times: text * times, texts, st.integers(1, 60)))
 
 
 @pytest.mark.parametrize("build", UNCONNECTED.values(), ids=UNCONNECTED.keys())
-@given(text=st.one_of(TEXT, st.builds(lambda t, n: t * n, TEXT, st.integers(1, 60))))
-@settings(max_examples=60, deadline=None)
-def test_render_keeps_every_character_and_every_limit(build: Callable[[], Connector], text: str) -> None:
-    """Parts are within the platform's limit, numbered, identified for good, and together are the whole text."""
+@given(text=repeated(PROSE))
+@settings(max_examples=50, deadline=None)
+def test_prose_is_shown_whole(build: Callable[[], Connector], text: str) -> None:
+    """The parts of a text without Markdown together show every character of it."""
+    _, seen = rendered(build(), text)
+    assert visible("".join(seen)) == visible(text)
+
+
+@pytest.mark.parametrize("build", UNCONNECTED.values(), ids=UNCONNECTED.keys())
+@given(text=repeated(ANY_TEXT))
+@settings(max_examples=50, deadline=None)
+def test_every_part_is_within_the_limit_and_identified(build: Callable[[], Connector], text: str) -> None:
+    """Whatever the text, its parts show something, are within the limit, numbered and identified for good."""
     connector = build()
-    message = OutboundMessage(key=ConversationKey("acme", connector.name, "7"), turn_id="t1", text=text)
-    parts = connector.render(message)
+    parts, seen = rendered(connector, text)
     limit = connector.capabilities.max_part_units
-    assert all(0 < measured(part.text, connector.capabilities.units) <= limit for part in parts)
-    assert visible("".join(part.text for part in parts)) == visible(text)
+    assert all(0 < measured(part, connector.capabilities.units) <= limit for part in seen)
     assert [part.index for part in parts] == list(range(len(parts)))
     assert {part.total for part in parts} <= {len(parts)}
     assert len({part.token for part in parts}) == len(parts)
-    assert list(connector.render(message)) == list(parts)

@@ -12,11 +12,13 @@ import json
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Literal
 
 from aiohttp import web
+
+from tests.emulators.telegram_html import CannotParse, Entity, parse_html
 
 MAX_TEXT_UNITS = 4096
 FIRST_UPDATE = 1000
@@ -71,6 +73,8 @@ class Shown:
     chat_id: int
     message_id: int
     text: str
+    entities: tuple[Entity, ...] = ()
+    """What of ``text`` is set how (not the mentions and addresses that Telegram marks by itself)."""
     topic: int | None = None
     reply_to: int | None = None
     has_preview: bool = True
@@ -339,7 +343,7 @@ class TelegramEmulator:
 
     def _send_message(self, params: Params) -> Json:
         chat = self._chat(params)
-        text = self._text(params)
+        text, entities = self._text(params)
         topic = int(params["message_thread_id"]) if params.get("message_thread_id") else None
         if topic is not None and topic not in self._topics.get(chat["id"], ()):
             raise _Refused(400, "Bad Request: message thread not found")
@@ -355,6 +359,7 @@ class TelegramEmulator:
                 chat_id=chat["id"],
                 message_id=message["message_id"],
                 text=text,
+                entities=entities,
                 topic=topic,
                 reply_to=reply.get("message_id"),
                 has_preview=_has_preview(params),
@@ -364,17 +369,18 @@ class TelegramEmulator:
 
     def _edit_message(self, params: Params) -> Json:
         chat = self._chat(params)
-        text = self._text(params)
+        text, entities = self._text(params)
         known = [m for m in self._shown if (m.chat_id, m.message_id) == (chat["id"], int(params["message_id"]))]
         if not known:
             raise _Refused(400, "Bad Request: message to edit not found")
-        if known[0].text == text:
+        if (known[0].text, known[0].entities) == (text, entities):
             raise _Refused(
                 400,
                 "Bad Request: message is not modified: specified new message content and reply markup are exactly "
                 "the same as a current content and reply markup of the message",
             )
         known[0].text = text
+        known[0].entities = entities
         known[0].edits += 1
         known[0].has_preview = _has_preview(params)
         return self._messages[chat["id"], known[0].message_id] | {"text": text, "edit_date": 1_700_000_200}
@@ -400,15 +406,23 @@ class TelegramEmulator:
         except (KeyError, ValueError):
             raise _Refused(400, "Bad Request: chat not found") from None
 
-    def _text(self, params: Params) -> str:
-        if params.get("parse_mode"):
-            raise _Refused(400, "Bad Request: can't parse entities: this emulator parses no formatting")
-        text = params.get("text", "").strip()
-        if not text:
+    def _text(self, params: Params) -> tuple[str, tuple[Entity, ...]]:
+        """What people see. White space goes from the end, and from the start up to the first entity."""
+        text = params.get("text", "")
+        entities: tuple[Entity, ...] = ()
+        mode = params.get("parse_mode")
+        if mode and mode.lower() != "html":
+            raise _Refused(400, "Bad Request: unsupported parse_mode")
+        if mode:
+            try:
+                text, entities = parse_html(text)
+            except CannotParse as error:
+                raise _Refused(400, f"Bad Request: can't parse entities: {error}") from None
+        if not text.strip():
             raise _Refused(400, "Bad Request: message text is empty")
         if _units(text) > MAX_TEXT_UNITS:
             raise _Refused(400, "Bad Request: message is too long")
-        return text
+        return _trimmed(text, entities)
 
     def _new_message(self, chat: Json, author: Person, topic: int | None) -> Json:
         message_id = self._next_message[chat["id"]]
@@ -419,3 +433,12 @@ class TelegramEmulator:
 
 def _has_preview(params: Params) -> bool:
     return not json.loads(params.get("link_preview_options") or "{}").get("is_disabled", False)
+
+
+def _trimmed(text: str, entities: tuple[Entity, ...]) -> tuple[str, tuple[Entity, ...]]:
+    lead = len(text) - len(text.lstrip())
+    cut = min([lead, *(entity.offset for entity in entities)])
+    shown = text[cut:].rstrip()
+    size = _units(shown)
+    kept = (replace(e, offset=e.offset - cut, length=min(e.length, size - e.offset + cut)) for e in entities)
+    return shown, tuple(entity for entity in kept if entity.length > 0)

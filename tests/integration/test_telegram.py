@@ -398,6 +398,52 @@ async def test_replies_have_no_link_preview_and_hang_at_the_question_once(
     assert [m.reply_to for m in shown] == [said, None, None]
 
 
+async def test_a_reply_is_shown_formatted(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """Telegram reads the tags as they are meant; an edit that changes the formatting alone is one."""
+    async with running(bot, gateway):
+        await telegram.say("how?")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        said = reply_to(gateway.accepted[0], "Use **1 < 2** in `a & b`, see [docs](https://x.example/?a=1&b=2).")
+        receipt = await bot.send(said, bot.render(said)[0])
+        (shown,) = telegram.shown(LENA)
+        assert shown.text == "Use 1 < 2 in a & b, see docs."
+        assert [(e.kind, e.of(shown.text), e.detail) for e in shown.entities] == [
+            ("bold", "1 < 2", ""),
+            ("code", "a & b", ""),
+            ("text_link", "docs", "https://x.example/?a=1&b=2"),
+        ]
+        plainer = reply_to(gateway.accepted[0], "Use 1 < 2 in a & b, see docs.")
+        await bot.edit(plainer, bot.render(plainer)[0], receipt)
+    assert (telegram.shown(LENA)[0].entities, telegram.shown(LENA)[0].edits) == ((), 1)
+
+
+async def test_formatting_that_telegram_refuses_goes_out_plain_once(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """The same part without tags, its links spelled out; another refusal is none of the formatting's."""
+    refused = emulated.Fault(400, 'Bad Request: can\'t parse entities: Unsupported start tag "x" at byte offset 0')
+    async with running(bot, gateway):
+        await telegram.say("how?")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        said = reply_to(gateway.accepted[0], "**see** [docs](https://x.example/)")
+        telegram.fail_next("sendMessage", refused)
+        receipt = await bot.send(said, bot.render(said)[0])
+        telegram.fail_next("editMessageText", refused)
+        await bot.edit(said, bot.render(said)[0], receipt)
+        sent = telegram.calls.count("sendmessage")
+        telegram.fail_next("sendMessage", refused, refused)
+        with pytest.raises(SendFailed) as caught:
+            await send_all(bot, said)
+        telegram.fail_next("sendMessage", emulated.Fault(400, "Bad Request: chat not found"))
+        with pytest.raises(SendFailed):
+            await send_all(bot, said)
+    assert [(m.text, m.entities) for m in telegram.shown(LENA)] == [("see docs (https://x.example/)", ())]
+    assert (caught.value.ambiguous, caught.value.retryable) == (False, False)
+    assert telegram.calls.count("sendmessage") == sent + 3
+
+
 async def test_a_429_says_how_long_to_wait(
     telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
 ) -> None:

@@ -335,11 +335,11 @@ def outbound(text: str, external_id: str = "-10001/7", reply_to: str | None = No
     return OutboundMessage(ConversationKey("acme", "telegram", external_id), "t1", text, reply_to=reply_to)
 
 
-def test_a_reply_goes_to_its_topic_plain_and_without_previews() -> None:
-    """No parse mode, no link preview, and the first part alone hangs at the question."""
+def test_a_reply_goes_to_its_topic_formatted_and_without_previews() -> None:
+    """HTML, no link preview, and the first part alone hangs at the question."""
     said = outbound("word " * 1000, reply_to="9")
     calls = [convert.to_send(said, part) for part in convert.to_parts(said)]
-    assert [(c.chat_id, c.message_thread_id, c.parse_mode) for c in calls] == [(-10001, 7, None)] * 2
+    assert [(c.chat_id, c.message_thread_id, c.parse_mode) for c in calls] == [(-10001, 7, "HTML")] * 2
     previews = [c.model_dump()["link_preview_options"] for c in calls]
     assert [preview["is_disabled"] for preview in previews] == [True, True]
     assert [c.reply_parameters and c.reply_parameters.message_id for c in calls] == [9, None]
@@ -364,6 +364,26 @@ def test_parts_keep_their_token_however_often_they_are_rendered() -> None:
 def test_what_telegram_would_refuse_is_not_sent(text: str, texts: list[str]) -> None:
     """Texts without anything visible have no parts; lone surrogates become U+FFFD."""
     assert [part.text for part in convert.to_parts(outbound(text))] == texts
+
+
+def test_a_reply_is_formatted_and_can_go_out_plain() -> None:
+    """Marks become tags and what looks like a tag is escaped; plain, links are followed by their addresses."""
+    (part,) = convert.to_parts(outbound("**1 < 2** & [docs](https://x.example/?a=1&b=2) [refunds.md › Windows]"))
+    assert part.text == (
+        '<b>1 &lt; 2</b> &amp; <a href="https://x.example/?a=1&amp;b=2">docs</a> [refunds.md › Windows]'
+    )
+    plain = convert.without_formatting(part)
+    assert plain.text == "1 < 2 & docs (https://x.example/?a=1&b=2) [refunds.md › Windows]"
+    assert convert.to_send(outbound(""), plain).parse_mode is None
+    assert (plain.index, plain.token) == (part.index, part.token)
+    assert convert.without_formatting(plain) is plain
+
+
+def test_a_plain_part_is_within_the_limit_too() -> None:
+    """Addresses that would make it too long are left out."""
+    parts = convert.to_parts(outbound(f"[docs](https://x.example/{'a' * 200}) " * 30))
+    plain = [convert.without_formatting(part).text for part in parts]
+    assert plain == [("docs " * 30).rstrip()]
 
 
 def test_edits_typing_and_reactions_name_their_place() -> None:

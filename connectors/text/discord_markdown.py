@@ -1,0 +1,112 @@
+"""A form as the Markdown that Discord's apps show ("Markdown Text 101"). Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from connectors.text.form import Form, Mark, Span, Spans, Style
+from connectors.text.layout import (
+    ZERO_WIDTH_SPACE,
+    Piece,
+    address,
+    around,
+    by_line,
+    goes_to,
+    lay_out,
+    nested,
+    prefixed,
+    shows,
+    with_address,
+)
+
+_SCHEMES = frozenset({"http", "https"})
+_LARGEST_HEADING = 3
+_URL = re.compile(r"(https?://[^\s<>]+)")
+_SPECIAL = re.compile(r"[\\*_~`|<]|\](?=\()")
+_LINE_START = re.compile(r"\A(\s*)(#{1,3}|>{1,3}|-#?|\+|\d+(?=\.))(?=[\s.]|\Z)")
+_MASS_MENTION = re.compile(r"@(?=everyone\b|here\b)", re.IGNORECASE)
+
+
+def render(form: Form) -> str:
+    """*form* so that Discord shows its text as it is meant and mentions nobody; tables as code blocks."""
+    return lay_out(form, _Discord())
+
+
+class _Discord:
+    bullet = "-"
+
+    def paragraph(self, spans: Spans) -> str:
+        return "\n".join(_line(line) for line in by_line(spans))
+
+    def heading(self, level: int, spans: Spans) -> str:
+        line = nested(spans, _leaf, _wrapped)
+        if level > _LARGEST_HEADING or not line.strip():
+            return self.paragraph(tuple(replace(span, marks=span.marks | {Style.BOLD}) for span in spans))
+        return f"{'#' * level} {line}"
+
+    def code(self, text: str, language: str) -> Piece:
+        return Piece(f"```{language}\n{_apart(text)}\n```", verbatim=True)
+
+    def rule(self) -> str:
+        return "———"
+
+    def quote(self, pieces: Sequence[Piece], depth: int) -> list[Piece]:
+        return [replace(piece, text=prefixed(piece.text, "> "), verbatim=False) for piece in pieces]
+
+
+def _apart(code: str) -> str:
+    """*code* without three backticks in a row, which would end the block."""
+    return re.sub(r"`{3,}", lambda run: ZERO_WIDTH_SPACE.join(run[0]), code)
+
+
+def _line(spans: Spans) -> str:
+    return _LINE_START.sub(_kept_from_starting, nested(spans, _leaf, _wrapped))
+
+
+def _kept_from_starting(start: re.Match[str]) -> str:
+    sign = start[2]
+    return start[1] + (sign + "\\" if sign.isdigit() else "\\" + sign)
+
+
+def _wrapped(mark: Mark, inner: str, before: str, after: str) -> str:
+    if mark is Style.BOLD:
+        return around("**", inner, "**")
+    if mark is Style.STRIKE:
+        return around("~~", inner, "~~")
+    # "_" keeps apart from the "*" of bold, but does not work inside a word.
+    sign = "*" if _is_word(before) or _is_word(after) else "_"
+    return around(sign, inner, sign)
+
+
+def _is_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
+
+
+def _leaf(span: Span) -> str:
+    url = address(span)
+    if url is not None and goes_to(url, _SCHEMES) and not shows(span.text, url):
+        target = url.replace("|", "%7C").replace(">", "%3E").replace("<", "%3C")
+        return f"[{_literal(span.text)}](<{target}>)"
+    if Style.CODE in span.marks and span.text.strip():
+        return _code(span.text)
+    return _literal(with_address(span))
+
+
+def _code(text: str) -> str:
+    """Inline code between more backticks than it has in a row."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    if longest > 1:
+        text = re.sub(r"`(?=`)", "`" + ZERO_WIDTH_SPACE, text)
+    fence = "``" if longest else "`"
+    space = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{space}{text}{space}{fence}"
+
+
+def _literal(text: str) -> str:
+    """*text* with what Discord would read as a mark or a mention escaped; bare addresses stay as they are."""
+    return "".join(
+        part if index % 2 else _MASS_MENTION.sub("@" + ZERO_WIDTH_SPACE, _SPECIAL.sub(r"\\\g<0>", part))
+        for index, part in enumerate(_URL.split(text))
+    )
