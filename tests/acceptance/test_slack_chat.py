@@ -1,0 +1,201 @@
+"""People talk to the bot on Slack: the real SDK against an emulated workspace."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import pytest_asyncio
+
+from config.settings import Settings
+from connectors.message import Role
+from tests.contract.slack_harness import slack_connector, slack_connector_over_http
+from tests.emulators import slack as emulated
+from tests.emulators.bot import Bot, running_bot
+from tests.emulators.openai import FakeOpenAI, Reply
+from tests.emulators.slack import Channel, Person, SlackEmulator
+
+LENA = Person("U501", "Lena")
+BO = Person("U502", "Bo")
+TEAM = Channel("C200", "team")
+
+
+@dataclass
+class Chat:
+    """A bot on Slack and the people around it."""
+
+    bot: Bot
+    slack: SlackEmulator
+
+    async def hears(self, text: str, by: Person = LENA, to: Channel | None = None, thread: str | None = None) -> str:
+        """What the bot says next to *by* (or in the channel), when *by* says *text*."""
+        place = to or by
+        before = len(self.slack.shown(place))
+        self.slack.say(text, by=by, to=to, thread=thread)
+        await self.slack.until(lambda slack: len(slack.shown(place)) > before)
+        return self.slack.shown(place)[-1].text
+
+    @property
+    def at_bot(self) -> str:
+        return self.slack.at_bot
+
+
+@pytest_asyncio.fixture
+async def slack() -> AsyncIterator[SlackEmulator]:
+    async with SlackEmulator() as emulator:
+        yield emulator
+
+
+@pytest_asyncio.fixture
+async def chat(
+    slack: SlackEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> AsyncIterator[Chat]:
+    settings = model_settings(access_policy="open", default_workspace="acme")
+    async with running_bot(settings, openai_server, [slack_connector(slack)]) as bot:
+        yield Chat(bot, slack)
+
+
+async def test_a_direct_message_is_answered_and_remembered(chat: Chat) -> None:
+    chat.bot.model.will("Ahoy, Lena!")
+    assert await chat.hears("the boat is called Petrel") == "Ahoy, Lena!"
+    await chat.bot.settle()
+    chat.bot.model.will("Petrel, you said.")
+    assert await chat.hears("what did I call the boat?") == "Petrel, you said."
+
+    assert "Lena: the boat is called Petrel" in chat.bot.sent["user"]
+    assert "assistant: Ahoy, Lena!" in chat.bot.sent["user"]
+
+
+async def test_in_a_channel_the_bot_answers_only_when_it_is_meant(chat: Chat) -> None:
+    chat.slack.say("nobody asks the bot", by=BO, to=TEAM)
+    reply = await chat.hears(f"{chat.at_bot} what is the pricing policy?", to=TEAM)
+
+    assert reply
+    assert len(chat.slack.shown(TEAM)) == 1
+    assert chat.bot.sent["user"].startswith("what is the pricing policy?")
+    assert "nobody asks" not in chat.bot.sent["user"]
+
+
+async def test_a_mention_is_answered_in_its_thread_where_the_talk_goes_on(chat: Chat) -> None:
+    chat.bot.model.will("Noted.")
+    await chat.hears(f"{chat.at_bot} the boat is called Petrel", to=TEAM)
+    await chat.bot.settle()
+    root = chat.slack.shown(TEAM)[-1].thread
+    assert root is not None
+    chat.bot.model.will("Petrel.")
+    assert await chat.hears("what did Lena call the boat?", by=BO, to=TEAM, thread=root) == "Petrel."
+
+    assert "Lena: the boat is called Petrel" in chat.bot.sent["user"]
+    assert [message.thread for message in chat.slack.shown(TEAM)] == [root, root]
+
+
+async def test_threads_of_one_channel_are_conversations_of_their_own(chat: Chat) -> None:
+    await chat.hears(f"{chat.at_bot} the code is 1234", to=TEAM)
+    await chat.hears(f"{chat.at_bot} as I said, what is the code?", to=TEAM)
+
+    assert "1234" not in chat.bot.sent["user"]
+    assert len({message.thread for message in chat.slack.shown(TEAM)}) == 2
+
+
+async def test_a_very_long_reply_arrives_whole_and_in_order(chat: Chat) -> None:
+    whole = "\n\n".join(f"Paragraph {number}. " + "All of it has to arrive. " * 12 for number in range(60))
+    chat.bot.model.will(Reply(text=whole))
+
+    chat.slack.say("tell me everything", by=LENA)
+    await chat.slack.until(lambda slack: "Paragraph 59" in "".join(m.text for m in slack.shown(LENA)))
+
+    parts = [message.text for message in chat.slack.shown(LENA)]
+    assert len(parts) >= 4
+    assert "".join("".join(parts).split()) == "".join(whole.split())
+
+
+async def test_what_slack_delivers_again_and_again_is_answered_once(chat: Chat) -> None:
+    chat.slack.redeliver_seconds = 0.02
+    chat.slack.drop_acks = 4
+    chat.slack.doubles = True
+    await chat.hears(f"{chat.at_bot} only once, please", to=TEAM)
+    await chat.slack.until(lambda slack: all(delivery.acknowledged for delivery in slack.deliveries))
+    await chat.hears("and another")
+
+    assert len(chat.slack.shown(TEAM)) == 1
+    assert len(chat.bot.replies_asked) == 2
+
+
+async def test_what_is_said_while_the_connection_is_away_is_answered(chat: Chat) -> None:
+    chat.slack.down = True
+    await chat.slack.kill()
+    chat.slack.say("is anybody there?", by=LENA)
+    chat.slack.down = False
+
+    await chat.slack.until(lambda slack: len(slack.shown(LENA)) == 1)
+
+
+async def test_a_send_that_is_held_back_by_slack_is_made_good(chat: Chat) -> None:
+    chat.slack.fail_next("chat.postMessage", emulated.rate_limited(1))
+
+    assert await chat.hears("are the docs up?")
+    assert len(chat.bot.told("reply.retried")) == 1
+    assert len(chat.slack.shown(LENA)) == 1
+
+
+async def test_a_send_of_which_nobody_knows_is_not_repeated_but_counted(chat: Chat) -> None:
+    chat.slack.fail_next("chat.postMessage", emulated.LOST_ANSWER)
+
+    await chat.hears("are the docs up?")
+    await chat.hears("and now, what do they say?")
+
+    assert len(chat.slack.shown(LENA)) == 2
+    assert len(chat.bot.told("reply.ambiguous")) == 1
+
+
+async def test_a_stranger_pairs_with_a_code_that_an_admin_approves(
+    slack: SlackEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="pairing", default_workspace="acme")
+    async with running_bot(settings, openai_server, [slack_connector(slack)]) as bot:
+        chat = Chat(bot, slack)
+        notice = await chat.hears("hello?")
+        assert openai_server.requests == []
+
+        waiting = await bot.runtime.access.pending()
+        code = next(word.strip("`.,:") for word in notice.split() if len(word.strip("`.,:")) >= 8 and word.isupper())
+        assert [person.user for person in waiting] == ["slack:U501"]
+        approved = await bot.runtime.access.approve(code)
+        assert approved.role is Role.MEMBER
+
+        openai_server.will("Welcome aboard.")
+        assert await chat.hears("hello again, what do the docs say?") == "Welcome aboard."
+
+
+async def test_a_channel_may_be_routed_and_all_else_goes_to_the_teams_own_workspace(
+    slack: SlackEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="open", routes={"slack:T0TEAM/C200": "crew"})
+    async with running_bot(settings, openai_server, [slack_connector(slack)]) as bot:
+        chat = Chat(bot, slack)
+        await chat.hears("hello there, bot")
+        await chat.hears(f"{chat.at_bot} hello", to=TEAM)
+
+        seen = [event["workspace_id"] for event in bot.told("message.accepted")]
+        assert seen == ["slack-t0team", "crew"]
+
+
+async def test_over_http_people_are_answered_alike(
+    slack: SlackEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="open", default_workspace="acme")
+    async with running_bot(settings, openai_server, [slack_connector_over_http(slack)]) as bot:
+        openai_server.will("Ahoy over HTTP!")
+        assert await Chat(bot, slack).hears(f"{slack.at_bot} are you there?", to=TEAM) == "Ahoy over HTTP!"
+        assert slack.opened == 0
+
+
+async def test_a_wrong_token_fails_slack_alone(
+    slack: SlackEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    connector = slack_connector(slack)
+    slack.token = "xoxb-other"
+    async with running_bot(model_settings(access_policy="open"), openai_server, [connector]) as bot:
+        await bot.say("hello over HTTP")
+        states = [event for event in bot.told("connector.state") if event["connector"] == "slack"]
+
+        assert states[-1]["state"] == "failed"
+        assert "AGENT_RUNTIME_SLACK_BOT_TOKEN" in states[-1]["why"]

@@ -1,0 +1,592 @@
+"""Slack's connector with the real SDK, against a Slack on loopback that enforces Slack's limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from pydantic import SecretStr
+from structlog.testing import capture_logs
+
+from connectors.connector import (
+    Connector,
+    ConnectorFailed,
+    EditsMessages,
+    MountsRoutes,
+    Reacts,
+    ReadsBack,
+    SendFailed,
+    ShowsTyping,
+    State,
+)
+from connectors.message import Accepted, ConversationKey, InboundKind, InboundMessage, OutboundMessage, Receipt
+from connectors.slack.connector import SlackConnector
+from tests.contract.connector_suite import FakeGateway, conversation, eventually, reply_to, running, send_all
+from tests.contract.slack_harness import slack_connector
+from tests.emulators import slack as emulated
+from tests.emulators.slack import Channel, Person, SlackEmulator
+
+LENA = Person("U501", "Lena")
+OMAR = Person("U502", "Omar")
+TEAM = Channel("C200")
+
+
+@pytest.fixture
+async def slack() -> AsyncIterator[SlackEmulator]:
+    async with SlackEmulator() as emulator:
+        emulator.join(TEAM)
+        yield emulator
+
+
+@pytest.fixture
+async def bot(slack: SlackEmulator) -> AsyncIterator[SlackConnector]:
+    connector = slack_connector(slack)
+    yield connector
+    await connector.close()
+
+
+@pytest.fixture
+def gateway() -> FakeGateway:
+    return FakeGateway()
+
+
+async def failed(bot: SlackConnector, gateway: FakeGateway) -> str:
+    """What it says when it fails for good."""
+    with pytest.raises(ConnectorFailed) as caught:
+        await asyncio.wait_for(bot.run(gateway.accept), 20)
+    assert bot.health.state is State.FAILED
+    assert bot.health.why == str(caught.value)
+    return str(caught.value)
+
+
+def test_the_connector_has_the_port_and_the_abilities_of_slack() -> None:
+    """What the runtime asks with isinstance."""
+    connector = slack_connector()
+    for ability in (Connector, EditsMessages, ShowsTyping, Reacts, ReadsBack, MountsRoutes):
+        assert isinstance(connector, ability)
+    assert connector.routes() == ()
+
+
+# Starting
+
+
+@pytest.mark.parametrize("token", ["xoxb-unknown", "xapp-of-the-wrong-kind"])
+async def test_a_bad_bot_token_fails_with_the_name_of_its_variable(
+    slack: SlackEmulator, gateway: FakeGateway, token: str
+) -> None:
+    """Before any socket is opened, which would look healthy. The error never has the token."""
+    slack.app_token = "xapp-of-the-wrong-kind"
+    bot = SlackConnector(SecretStr(token), slack.base_url, app_token=SecretStr(slack.app_token))
+    why = await failed(bot, gateway)
+    await bot.close()
+    assert "AGENT_RUNTIME_SLACK_BOT_TOKEN" in why
+    assert token not in why
+    assert slack.opened == 0
+
+
+async def test_a_bad_app_token_fails_with_the_name_of_its_variable(slack: SlackEmulator, gateway: FakeGateway) -> None:
+    """Instead of being tried for ever, as the SDK does."""
+    bot = slack_connector(slack, app_token=SecretStr("xapp-unknown"))
+    why = await failed(bot, gateway)
+    await bot.close()
+    assert "AGENT_RUNTIME_SLACK_APP_TOKEN" in why
+    assert "xapp-unknown" not in why
+    assert slack.calls.count("apps.connections.open") == 1
+
+
+async def test_without_a_way_in_it_does_not_start(slack: SlackEmulator, gateway: FakeGateway) -> None:
+    """No app token, and no secret by which events over HTTP could be told from forged ones."""
+    for secret in (None, SecretStr(""), SecretStr("  ")):
+        bot = slack_connector(slack, app_token=None, signing_secret=secret)
+        assert bot.routes() == ()
+        why = await failed(bot, gateway)
+        assert "AGENT_RUNTIME_SLACK_APP_TOKEN" in why
+        assert "AGENT_RUNTIME_SLACK_SIGNING_SECRET" in why
+    assert slack.calls == []
+
+
+async def test_it_is_connecting_until_slack_can_be_reached(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """A start without network is no failure: it goes on trying, and says so."""
+    slack.down = True
+    task = asyncio.create_task(bot.run(gateway.accept))
+    await slack.until(lambda s: s.calls.count("auth.test") >= 3)
+    await eventually(lambda: bot.health.why != "")
+    waiting = bot.health
+    slack.down = False
+    await eventually(lambda: bot.health.state is State.CONNECTED)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert waiting.state is State.CONNECTING
+    assert slack.token not in waiting.why
+
+
+@pytest.mark.parametrize("method", ["auth.test", "apps.connections.open"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        emulated.SERVER_ERROR,
+        emulated.GATEWAY_PAGE,
+        emulated.PLAIN_TEXT,
+        emulated.LOST_REQUEST,
+        emulated.LOST_ANSWER,
+        emulated.rate_limited(1),
+        emulated.refused("fatal_error"),
+    ],
+    ids=["500", "502 page", "plain text", "lost request", "lost answer", "429", "fatal_error"],
+)
+async def test_no_passing_failure_keeps_it_from_connecting(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway, method: str, fault: emulated.Fault
+) -> None:
+    """It tries again, after the wait that was asked for."""
+    slack.fail_next(method, fault)
+    async with running(bot, gateway):
+        slack.say("hello")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+    assert slack.calls.count(method) == 2
+
+
+async def test_a_token_that_is_revoked_while_it_runs_is_noticed(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """The open socket knows nothing of it; a refused call tells."""
+    task = asyncio.create_task(bot.run(gateway.accept))
+    await eventually(lambda: bot.health.state is State.CONNECTED)
+    slack.say("hello")
+    await gateway.until(lambda g: len(g.accepted) == 1)
+    slack.revoked = True
+    with pytest.raises(SendFailed) as caught:
+        await send_all(bot, reply_to(gateway.accepted[0], "hi"))
+    with pytest.raises(ConnectorFailed):
+        await asyncio.wait_for(task, 20)
+    assert not caught.value.retryable
+    assert bot.health.state is State.FAILED
+
+
+async def test_the_token_is_tried_from_time_to_time(slack: SlackEmulator, gateway: FakeGateway) -> None:
+    """So that a silent bot whose token was revoked does not look healthy for long; nor after Slack says so."""
+    bot = slack_connector(slack, check_seconds=0.01)
+    task = asyncio.create_task(bot.run(gateway.accept))
+    await slack.until(lambda s: s.calls.count("auth.test") >= 3)
+    slack.revoked = True
+    with pytest.raises(ConnectorFailed):
+        await asyncio.wait_for(task, 20)
+    slack.revoked = False
+    other = slack_connector(slack)
+    task = asyncio.create_task(other.run(gateway.accept))
+    await eventually(lambda: other.health.state is State.CONNECTED)
+    slack.revoked = True
+    slack.push({"type": "tokens_revoked", "tokens": {"bot": ["U0BOT"]}})
+    with pytest.raises(ConnectorFailed):
+        await asyncio.wait_for(task, 20)
+    await bot.close()
+    await other.close()
+
+
+# Receiving
+
+
+async def test_an_envelope_is_acknowledged_only_after_it_was_accepted(
+    slack: SlackEmulator, bot: SlackConnector
+) -> None:
+    """While a message is being stored, Slack still has it and everything after it."""
+    release = asyncio.Event()
+
+    class SlowGateway(FakeGateway):
+        async def accept(self, message: InboundMessage) -> Accepted:
+            if message.text == "second":
+                await release.wait()
+            return await super().accept(message)
+
+    gateway = SlowGateway()
+    async with running(bot, gateway):
+        said = [slack.say(text) for text in ("first", "second", "third")]
+        await slack.until(lambda s: len(s.acknowledged) == 1)
+        await asyncio.sleep(0.05)
+        meanwhile = set(slack.acknowledged)
+        release.set()
+        await slack.until(lambda s: len(s.acknowledged) == 3)
+    assert [m.text for m in gateway.accepted] == ["first", "second", "third"]
+    assert meanwhile == {(LENA.channel_id, said[0])}
+
+
+async def test_an_outage_of_the_store_loses_nothing_and_keeps_the_order(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """What was said before, during and after arrives once each, in order, though Slack repeats itself."""
+    slack.redeliver_seconds = 0.05
+    async with running(bot, gateway):
+        slack.say("before")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        gateway.store_available = False
+        for number in range(5):
+            slack.say(f"during {number}", by=LENA if number % 2 else OMAR)
+        await gateway.until(lambda g: g.refusals >= 5)
+        during = bot.health
+        acknowledged = len(slack.acknowledged)
+        gateway.store_available = True
+        slack.say("after")
+        await slack.until(lambda s: len(s.acknowledged) == 7)
+        await eventually(lambda: bot.health.state is State.CONNECTED)
+    assert [m.text for m in gateway.accepted] == ["before", *(f"during {n}" for n in range(5)), "after"]
+    assert during.state is State.DEGRADED
+    assert "store" in during.why
+    assert acknowledged == 1
+
+
+async def test_what_slack_delivers_again_is_passed_on_once(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """Lost acknowledgements, and events that come twice at once."""
+    slack.redeliver_seconds = 0.02
+    slack.drop_acks = 3
+    slack.doubles = True
+    async with running(bot, gateway):
+        slack.say("once")
+        slack.say(f"{slack.at_bot} twice?", to=TEAM)
+        await slack.until(lambda s: all(delivery.acknowledged for delivery in s.deliveries))
+    assert [m.text for m in gateway.accepted] == ["once", "twice?"]
+    assert sum(delivery.attempt for delivery in slack.deliveries) >= 9
+
+
+async def test_the_same_message_has_the_same_identity_in_another_process(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """For the gateway to recognise what Slack delivers again after a restart."""
+    slack.redeliver_seconds = 0.02
+    slack.drop_acks = 1000
+    async with running(bot, gateway):
+        slack.say("once")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+    again = slack_connector(slack)
+    async with running(again, gateway):
+        await gateway.until(lambda g: len(g.accepted) == 2)
+    assert gateway.accepted[0] == gateway.accepted[1]
+
+
+async def test_a_message_that_can_never_be_accepted_is_given_up_after_a_few_attempts(
+    slack: SlackEmulator, bot: SlackConnector
+) -> None:
+    """A fault of ours with one message is logged each time and does not stop all others."""
+
+    class FaultyGateway(FakeGateway):
+        async def accept(self, message: InboundMessage) -> Accepted:
+            if message.text == "poison":
+                raise RuntimeError(f"a fault of ours with {message.text}")
+            return await super().accept(message)
+
+    gateway = FaultyGateway()
+    slack.say("poison")
+    slack.say("water")
+    with capture_logs() as logs:
+        async with running(bot, gateway):
+            await gateway.until(lambda g: len(g.accepted) == 1)
+            await eventually(lambda: bot.health.state is State.CONNECTED)
+    failures = [e for e in logs if e["event"] == "message.failed"]
+    assert [e["why"] for e in failures] == ["RuntimeError"] * 3
+    assert "poison" not in str(failures)
+
+
+async def test_an_event_that_cannot_be_read_does_not_hold_up_the_others(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """It is logged, acknowledged and passed over."""
+    slack.push({"type": "message", "shape": "from the future"})
+    slack.push({"no": "type"})
+    slack.say("still here?")
+    with capture_logs() as logs:
+        async with running(bot, gateway):
+            await slack.until(lambda s: all(delivery.acknowledged for delivery in s.deliveries))
+    assert [m.text for m in gateway.accepted] == ["still here?"]
+    assert [e["why"] for e in logs if e["event"] == "message.ignored"] == ["unreadable"] * 2
+
+
+async def test_names_are_asked_for_once_and_a_failure_costs_the_name_only(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """A message is never held up by it."""
+    slack.fail_next("users.info", emulated.SERVER_ERROR)
+    async with running(bot, gateway):
+        slack.say("who am I?")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+    other = slack_connector(slack)
+    async with running(other, gateway):
+        slack.say("and now, <@U502>?", by=LENA)
+        slack.people[OMAR.id] = OMAR
+        slack.say("still <@U502>?", by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 3)
+    assert [m.author.name for m in gateway.accepted] == ["", "Lena", "Lena"]
+    assert gateway.accepted[1].text == gateway.accepted[2].text.replace("still", "and now,") == "and now, @Omar?"
+    assert slack.calls.count("users.info") == 3
+
+
+# Connection
+
+
+async def test_a_socket_that_slack_replaces_costs_no_message_and_no_alarm(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """The next is opened before the old one ends; what comes on either is heard."""
+    with capture_logs() as logs:
+        async with running(bot, gateway):
+            for number in range(3):
+                slack.say(f"before {number}")
+                await slack.disconnect(after_seconds=0.02)
+                slack.say(f"after {number}")
+                await slack.until(lambda s, n=number: s.opened >= n + 2)  # type: ignore[misc]
+            await slack.until(lambda s: len(s.acknowledged) == 6)
+            await eventually(lambda: bot.health.state is State.CONNECTED)
+    assert [m.text for m in gateway.accepted] == [f"{when} {n}" for n in range(3) for when in ("before", "after")]
+    assert not [e for e in logs if e["log_level"] in {"warning", "error"}]
+
+
+async def test_a_socket_that_breaks_is_opened_again(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """An outage makes the connector degraded; it comes back by itself with what was said meanwhile."""
+    async with running(bot, gateway):
+        slack.down = True
+        await slack.kill()
+        slack.say("said during the outage")
+        await eventually(lambda: bot.health.state is State.DEGRADED)
+        slack.down = False
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        await eventually(lambda: bot.health.state is State.CONNECTED)
+    assert slack.opened == 2
+
+
+async def test_a_deaf_socket_is_noticed(slack: SlackEmulator, gateway: FakeGateway) -> None:
+    """One that is open but answers no ping is given up for another."""
+    bot = slack_connector(slack, ping_seconds=0.1)
+    async with running(bot, gateway):
+        slack.mute = True
+        await eventually(lambda: bot.health.state is State.DEGRADED)
+        slack.mute = False
+        slack.say("can you hear me?")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        await eventually(lambda: bot.health.state is State.CONNECTED)
+    assert slack.opened >= 2
+
+
+async def test_a_socket_without_a_greeting_is_not_called_connected(slack: SlackEmulator, gateway: FakeGateway) -> None:
+    """It is given up after the time-out; only with ``hello`` do events come."""
+    slack.greets = False
+    bot = slack_connector(slack, timeout_seconds=0.2)
+    task = asyncio.create_task(bot.run(gateway.accept))
+    await slack.until(lambda s: s.opened >= 2)
+    before = bot.health
+    slack.greets = True
+    await eventually(lambda: bot.health.state is State.CONNECTED)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    await bot.close()
+    assert before.state is State.CONNECTING
+    assert "greet" in before.why
+
+
+async def test_a_socket_outlives_the_time_out_of_calls(slack: SlackEmulator, gateway: FakeGateway) -> None:
+    """The bound of one call is none for a connection."""
+    bot = slack_connector(slack, timeout_seconds=0.3)
+    async with running(bot, gateway):
+        await asyncio.sleep(0.7)
+        slack.say("still here?")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+    assert slack.opened == 1
+
+
+# Threads
+
+
+async def test_a_mention_is_answered_in_a_thread_which_is_the_conversation(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """What follows there needs no mention; other talk in the channel is not for the bot."""
+    async with running(bot, gateway):
+        slack.say("just chatting", to=TEAM)
+        root = slack.say(f"{slack.at_bot} what is the plan?", to=TEAM)
+        await gateway.until(lambda g: len(g.accepted) == 2)
+        await send_all(bot, reply_to(gateway.accepted[1], "The plan is simple."))
+        slack.say("which is?", to=TEAM, thread=root)
+        await gateway.until(lambda g: len(g.accepted) == 3)
+    assert [(m.addressed, m.text) for m in gateway.accepted] == [
+        (False, "just chatting"),
+        (True, "what is the plan?"),
+        (True, "which is?"),
+    ]
+    assert gateway.accepted[1].external_id == gateway.accepted[2].external_id == f"{TEAM.id}/{root}"
+    assert [m.text for m in slack.shown(TEAM, thread=root)] == ["The plan is simple."]
+
+
+async def test_threads_of_former_times_are_looked_up_once(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """After a restart the bot still knows its threads, and leaves others' alone."""
+    async with running(bot, gateway):
+        ours = slack.say("a plan, anyone?", to=TEAM)
+        slack.say(f"{slack.at_bot} you", to=TEAM, thread=ours)
+        theirs = slack.say("lunch?", to=TEAM)
+        await gateway.until(lambda g: len(g.accepted) == 3)
+    other, later = slack_connector(slack), FakeGateway()
+    slack.calls.clear()
+    async with running(other, later):
+        for text in ("and?", "go on"):
+            slack.say(text, to=TEAM, thread=ours, by=OMAR)
+            slack.say(text, to=TEAM, thread=theirs, by=OMAR)
+        await later.until(lambda g: len(g.accepted) == 4)
+    assert [m.addressed for m in later.accepted] == [True, False, True, False]
+    assert slack.calls.count("conversations.replies") == 2
+
+
+async def test_edits_deletions_and_reactions_arrive_as_such(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """The same message id and place, another kind; a reaction to a message in a thread is in the thread."""
+    async with running(bot, gateway):
+        said = slack.say(f"{slack.at_bot} when do you opne?", to=TEAM)
+        slack.change(TEAM, said, f"{slack.at_bot} when do you open?")
+        await gateway.until(lambda g: len(g.accepted) == 2)
+        (receipt,) = await send_all(bot, reply_to(gateway.accepted[0], "At nine."))
+        slack.react(TEAM, receipt, "+1")
+        slack.delete(TEAM, said)
+        await gateway.until(lambda g: len(g.accepted) == 4)
+    assert [(m.kind, m.message_id, m.text) for m in gateway.accepted] == [
+        (InboundKind.MESSAGE, said, "when do you opne?"),
+        (InboundKind.EDIT, said, "when do you open?"),
+        (InboundKind.REACTION, receipt, ""),
+        (InboundKind.DELETE, said, "when do you open?"),
+    ]
+    assert {m.external_id for m in gateway.accepted} == {f"{TEAM.id}/{said}"}
+    assert gateway.accepted[2].reaction == "👍"
+
+
+# Sending
+
+
+async def test_ten_thousand_characters_arrive_whole_and_can_be_edited(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """A long reply is cut into messages that chat.update takes, even where a character is sent as five."""
+    text = "".join(f"line {n:03d}: 😀 a & b < c {'word ' * 10}\n" for n in range(150))[:10_000].rstrip()
+    async with running(bot, gateway):
+        slack.say("everything, please")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        message = reply_to(gateway.accepted[0], text)
+        receipts = await send_all(bot, message)
+        for part, receipt in zip(bot.render(message), receipts, strict=True):
+            await bot.edit(message, part, Receipt(receipt))
+    shown = slack.shown(LENA)
+    assert [m.ts for m in shown] == receipts
+    assert [m.edits for m in shown] == [1] * len(shown)
+    assert "".join("".join(m.text for m in shown).split()) == "".join(text.split())
+
+
+async def test_a_reply_notifies_nobody_and_shows_no_preview(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """Whatever the model writes."""
+    async with running(bot, gateway):
+        slack.say("hi")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        await send_all(
+            bot, reply_to(gateway.accepted[0], "<!channel> @here see [this](https://x.org) or https://y.org")
+        )
+    (shown,) = slack.shown(LENA)
+    assert shown.text == "<!channel> @here see this or https://y.org"
+    assert not shown.notifies_all
+    assert not shown.has_preview
+
+
+async def test_a_call_whose_connection_broke_is_not_repeated(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """The SDK would by itself, and the message would be there twice; but what became of it can be found out."""
+    async with running(bot, gateway):
+        slack.say("direct")
+        root = slack.say(f"{slack.at_bot} in a thread", to=TEAM)
+        await gateway.until(lambda g: len(g.accepted) == 2)
+        places: tuple[Person | Channel, ...] = (LENA, TEAM)
+        for message, place in zip(gateway.accepted, places, strict=True):
+            answer = reply_to(message, "once")
+            (part,) = bot.render(answer)
+            assert await bot.find(answer.key, part) is None
+            slack.fail_next("chat.postMessage", emulated.LOST_ANSWER)
+            with pytest.raises(SendFailed) as caught:
+                await bot.send(answer, part)
+            assert caught.value.ambiguous
+            (shown,) = slack.shown(place)
+            assert await bot.find(answer.key, part) == Receipt(shown.ts)
+            assert await bot.find(answer.key, replace(part, token="another")) is None
+    assert slack.calls.count("chat.postMessage") == 2
+    assert slack.shown(TEAM)[0].thread == root
+
+
+@pytest.mark.parametrize(
+    ("fault", "retryable", "ambiguous"),
+    [
+        (emulated.rate_limited(7), True, False),
+        (emulated.refused("channel_not_found"), False, False),
+        (emulated.refused("internal_error"), True, True),
+        (emulated.GATEWAY_PAGE, True, True),
+        (emulated.PLAIN_TEXT, True, True),
+        (emulated.LOST_REQUEST, True, True),
+    ],
+)
+async def test_a_send_that_fails_says_what_may_be_done(
+    slack: SlackEmulator, bot: SlackConnector, fault: emulated.Fault, retryable: bool, ambiguous: bool
+) -> None:
+    """One failure is one call; the token is in no error."""
+    slack.fail_next("chat.postMessage", fault)
+    message = OutboundMessage(ConversationKey("acme", "slack", TEAM.id), "t1", "hi")
+    with pytest.raises(SendFailed) as caught:
+        await send_all(bot, message)
+    assert (caught.value.retryable, caught.value.ambiguous) == (retryable, ambiguous)
+    assert caught.value.retry_after_seconds == (7.0 if fault.status == 429 else None)
+    assert slack.token not in str(caught.value)
+    assert slack.calls == ["chat.postMessage"]
+
+
+async def test_a_place_that_is_none_or_was_left_is_refused(slack: SlackEmulator, bot: SlackConnector) -> None:
+    """For good; and after closing nothing is sent."""
+    slack.leave(TEAM)
+    for place in (TEAM.id, "C999", "not a place"):
+        with pytest.raises(SendFailed) as caught:
+            await send_all(bot, OutboundMessage(ConversationKey("acme", "slack", place), "t1", "hi"))
+        assert (caught.value.retryable, caught.value.ambiguous) == (False, False)
+    await bot.close()
+    with pytest.raises(SendFailed) as caught:
+        await send_all(bot, OutboundMessage(ConversationKey("acme", "slack", TEAM.id), "t1", "hi"))
+    assert not caught.value.ambiguous
+
+
+async def test_status_and_reactions_are_shown_and_may_be_lost(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """The status in threads, until the answer comes; signs that Slack does not take disturb nobody."""
+    async with running(bot, gateway):
+        root = slack.say(f"{slack.at_bot} hi", to=TEAM)
+        slack.say("hi")
+        await gateway.until(lambda g: len(g.accepted) == 2)
+        thread, direct = (conversation(message) for message in gateway.accepted)
+        await bot.typing(thread)
+        await bot.typing(direct)
+        shown = list(slack.statuses)
+        await send_all(bot, reply_to(gateway.accepted[0], "hello"))
+        for emoji in ("👀", "👀", "🧿", "no such place"):
+            await bot.react(thread, root, emoji)
+        slack.down = True
+        await bot.typing(thread)
+        await bot.react(thread, root, "✅")
+        slack.down = False
+        slack.scopes.discard("chat:write")
+        await bot.typing(thread)
+        await bot.typing(thread)
+    assert shown == [(TEAM.id, root, "is thinking…")]
+    assert slack.statuses == []
+    assert slack.reactions == {(TEAM.id, root): ["eyes"]}
+    assert slack.calls.count("assistant.threads.setStatus") == 3
