@@ -49,7 +49,7 @@ The engine raises plain ``Exception`` for everything, so that only its words tel
 """
 
 
-def unavailable(error: Exception, place: Path) -> IndexUnavailable:
+def unavailable(error: BaseException, place: Path) -> IndexUnavailable:
     """*error* of the engine as ours."""
     said = str(error)
     retryable, what = next((retryable, what) for part, retryable, what in ERRORS if part in said)
@@ -88,8 +88,9 @@ class EmbeddedIndex:
             return call(self._shard)
         except IndexUnavailable:
             raise
-        except Exception as error:
-            # The engine has no classes of errors; all of them go through the table.
+        except BaseException as error:
+            # The engine has no classes of errors; all of them go through the table. Where it panics over damaged
+            # files, what it raises is not even an Exception, and would end the process.
             raise unavailable(error, self._path) from error
 
     def _open(self) -> Any:

@@ -252,6 +252,23 @@ async def test_another_model_has_a_collection_of_its_own(tmp_path: Path) -> None
     assert collection_name("a/b", 3) != collection_name("a-b", 3)
 
 
+async def test_a_panic_of_the_engine_is_an_outage_and_not_the_end_of_the_process(tmp_path: Path) -> None:
+    """It panics over damaged files; what it raises then is no ``Exception``."""
+
+    class PanicException(BaseException):
+        """As pyo3 makes it."""
+
+    class Damaged:
+        def __getattr__(self, name: str) -> Any:
+            raise PanicException("index out of bounds")
+
+    index = EmbeddedIndex(tmp_path, "one", 64, timeout_seconds=10)
+    index._shard = Damaged()
+    with pytest.raises(IndexUnavailable, match="out of bounds"):
+        await index.check()
+    await index.close()
+
+
 async def test_a_closed_index_says_so(index: PassageIndex) -> None:
     await index.close()
     await index.close()
