@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -51,6 +52,27 @@ async def process(data_dir: Path, model: FakeOpenAI, *line: str) -> AsyncIterato
         if started.returncode is None:
             started.kill()
             await started.wait()
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_serve_takes_its_file_and_format_before_and_behind_its_name(behind: bool, data_dir: Path) -> None:
+    """Both places mean the same; here the file names a port that is in use, so that it ends at once."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        file = data_dir / "bot.toml"
+        file.write_text(f'data_dir = "{data_dir}"\nhttp_port = {port}\nllm_grounding_top_k = "many"\n')
+        options = ["--config", str(file), "--log-format", "console"]
+        line = ["serve", *options] if behind else [*options, "serve"]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_RUNTIME_")}
+        ended = subprocess.run(
+            [sys.executable, "-m", "runtime", *line],
+            cwd=data_dir, env=environment | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    assert ended.returncode == 1
+    assert f"port {port}" in ended.stderr
+    assert "[warning  ] setting.fallen_back" in ended.stdout
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

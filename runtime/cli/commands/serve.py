@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Literal
+
 import click
 
 from runtime.cli.invocation import Invocation
@@ -15,12 +18,18 @@ from runtime.cli.invocation import Invocation
     show_default=True,
     help="A gateway runs connectors, delivery and HTTP; a worker answers turns; all is both in one process.",
 )
+# Global options, too; who starts a server writes them where they are looked for: behind `serve`.
+@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file with settings.")
+@click.option("--log-format", type=click.Choice(["json", "console"]), help="How events are printed.")
 @click.pass_obj
-def command(invocation: Invocation, role: str) -> None:
+def command(
+    invocation: Invocation, role: str, config: Path | None, log_format: Literal["json", "console"] | None
+) -> None:
     """Run the bot until SIGTERM or Ctrl-C: connectors, answers and the HTTP face. Events go to standard output."""
     import asyncio
 
     from runtime.serve import serve
 
+    invocation = Invocation(config or invocation.config, log_format or invocation.log_format)
     loaded = invocation.load()
     asyncio.run(serve(loaded.settings, role, invocation.log_format, loaded.fallen_back))
