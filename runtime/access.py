@@ -34,14 +34,13 @@ class Decision:
     """Whether a message may be answered.
 
     ``why`` is one word for events, empty where allowed. ``notice`` is what to tell the person, empty
-    where nothing is to be said. ``ignored`` says that the message is none of ours to judge (a bot's).
+    where nothing is to be said.
     """
 
     allowed: bool
     role: Role = Role.VIEWER
     why: str = ""
     notice: str = ""
-    ignored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +75,6 @@ class Access:
         """
         if message.caller_role is not None:
             return Decision(True, await self._bounded_role(message, message.caller_role, workspace_id))
-        if message.author.is_bot:
-            return Decision(False, why="bot", ignored=True)
         user = message.author.user(message.connector)
         role = await self.role_of(user, workspace_id)
         if role is None and self._policy == "open":

@@ -64,9 +64,6 @@ class Gateway:
     async def _accept(self, message: InboundMessage, key: ConversationKey) -> Accepted:
         decision = await self._access.authorise(message, key.workspace_id)
         if not decision.allowed:
-            if decision.ignored:
-                _log.info("message.ignored", why=decision.why)
-                return Accepted("ignored", decision.why, key=key)
             if decision.notice:
                 await self._outbox.notice(key, decision.notice, (message.message_id,))
             return Accepted("refused", decision.why, key=key)

@@ -37,9 +37,15 @@ GIVE_UP_SECONDS = 3600.0
 """How long one job may hold up those behind it: then it is the job, and no outage."""
 
 _ENQUEUE = """
-if not redis.call('SET', KEYS[1], '1', 'NX', 'EX', ARGV[1]) then return 0 end
-redis.call('RPUSH', KEYS[2], ARGV[2])
-return 1
+local added = {}
+for at = 2, #ARGV do
+  local known, queue = KEYS[2 * at - 3], KEYS[2 * at - 2]
+  if redis.call('SET', known, '1', 'NX', 'EX', ARGV[1]) then
+    redis.call('RPUSH', queue, ARGV[at])
+    added[#added + 1] = at - 2
+  end
+end
+return added
 """
 _log = structlog.get_logger()
 
@@ -84,19 +90,22 @@ class Jobs:
         self._failing_since: dict[Lane, tuple[str, float]] = {}
         self._slots = {kind: asyncio.Semaphore(concurrency) for kind in handlers}
 
-    async def enqueue(self, job: Job) -> bool:
-        """Keep *job* until it is done; False if it was enqueued before."""
-        added = await self._enqueue(
-            keys=[
+    async def enqueue(self, *jobs: Job) -> int:
+        """Keep *jobs*, all of one conversation, until they are done; how many were not enqueued before. One step."""
+        keys = [
+            key
+            for job in jobs
+            for key in (
                 redis_key(_OWNER, job.key.tag, "known", job.kind, job.key.encoded, job.turn_id),
                 redis_key(_OWNER, job.key.tag, "queue", job.kind),
-            ],
-            args=[_KNOWN_SECONDS, job.packed()],
-        )
+            )
+        ]
+        added: Any = await self._enqueue(keys=keys, args=[_KNOWN_SECONDS, *(job.packed() for job in jobs)])
+        for index in added:
+            self._waiting.add((jobs[index].key.partition, jobs[index].kind))
         if added:
-            self._waiting.add((job.key.partition, job.kind))
             self._wake.set()
-        return bool(added)
+        return len(added)
 
     async def run(self) -> None:
         """Do what is enqueued until cancelled: in order within a lane, lanes side by side."""

@@ -152,7 +152,8 @@ class Turns:
         built: Built | None = None
         completion: Completion | None = None
         async with self._outbox.typing(batch.key):
-            reply = await self._outbox.load(batch.key, batch.turn_id)
+            # Only a turn that was interrupted can have a reply already.
+            reply = await self._outbox.load(batch.key, batch.turn_id) if batch.attempt > 1 else None
             if reply is None:
                 try:
                     built = await self.build(question, batch.turn_id)
@@ -165,8 +166,7 @@ class Turns:
                 await self._account(reply, built, completion)
         await self._deliver(reply)
         await self._record(batch, reply)
-        for kind in AFTER_TURN:
-            await self._jobs.enqueue(Job(kind, batch.key, batch.turn_id))
+        await self._jobs.enqueue(*(Job(kind, batch.key, batch.turn_id) for kind in AFTER_TURN))
         if completion is not None and built is not None:
             _log_answer(completion, built, (time.perf_counter() - started) * 1000)
 

@@ -91,15 +91,6 @@ async def test_admins_of_the_settings_are_admins_everywhere(redis: Redis) -> Non
         assert await people.authorise(GROUP, "acme") == Decision(True, Role.ADMIN)
 
 
-async def test_a_bot_is_ignored_under_every_policy(redis: Redis) -> None:
-    """What a bot says is ignored, without notice and without a refusal's event."""
-    people = access(redis, access_policy="open", access_admins="telegram:42")
-    with capture_logs() as events:
-        decision = await people.authorise(replace(DIRECT, author=Author("42", is_bot=True)), "acme")
-    assert (decision.allowed, decision.ignored, decision.notice) == (False, True, "")
-    assert events == []
-
-
 async def test_pairing_from_stranger_to_member(redis: Redis) -> None:
     """A stranger gets a code directly, an admin approves it, and the stranger is a member of that workspace only."""
     people = access(redis)

@@ -253,6 +253,21 @@ async def test_a_job_is_done_once_and_tried_again_when_it_may_succeed(redis: Red
     assert done == ["t1", "t1"]
 
 
+async def test_jobs_that_follow_one_turn_are_kept_together_and_each_once(redis: Redis) -> None:
+    done: list[tuple[str, str]] = []
+
+    async def work(job: Job) -> None:
+        done.append((job.kind, job.turn_id))
+
+    jobs = Jobs(redis, {"refresh": work, "recall": work})
+    await jobs.enqueue(Job("refresh", KEY, "t1"))
+
+    assert await jobs.enqueue(Job("refresh", KEY, "t1"), Job("recall", KEY, "t1"), Job("recall", KEY, "t2")) == 2
+    await run_until_idle(jobs)
+
+    assert sorted(done) == [("recall", "t1"), ("recall", "t2"), ("refresh", "t1")]
+
+
 async def test_a_broken_job_stops_no_other_and_is_not_repeated_for_ever(redis: Redis) -> None:
     done: list[str] = []
 
