@@ -18,7 +18,7 @@ from starlette.responses import Response
 from connectors.message import AgentRuntimeError, Role, Scope
 from grounding.documents.index import Hit
 from grounding.documents.indexer import Progress
-from grounding.documents.library import DocumentRefused, check_path
+from grounding.documents.library import PATH_MAX_BYTES, DocumentRefused, check_path
 from runtime.api.bodies import Body, describe, lines, read_body, read_json
 from runtime.api.errors import ApiError, as_api_error
 from runtime.api.indexing import Indexing
@@ -102,13 +102,14 @@ class DocumentRoutes(Routes):
         scope = await enter(self._runtime, workspace_id)
         kept: list[str] = []
         refused: list[dict[str, Any]] = []
-        number = 0
+        number = failed = 0
         try:
             # JSON may write one byte of text as six.
             async for line in lines(request, 6 * self._limit + 10_000):
                 number += 1
                 problem = await self._put_line(scope, line, kept)
-                if problem is not None:
+                failed += problem is not None
+                if problem is not None and failed <= MAX_REPORTED:
                     refused.append({"line": number, **problem})
         except (ApiError, OSError):
             await self._index_quietly(scope, kept)  # what came before the break is kept
@@ -117,7 +118,7 @@ class DocumentRoutes(Routes):
             raise ApiError(400, "empty", 'the body is empty; send one {"path", "text"} a line')
         if not kept:
             raise ApiError(400, "bad_request", f"no document was kept; line 1: {refused[0]['message']}")
-        answer = {"documents": len(kept), "refused": len(refused), "refusals": refused[:MAX_REPORTED]}
+        answer = {"documents": len(kept), "refused": failed, "refusals": refused}
         return await self._indexed(scope, kept, wait, answer)
 
     async def _put_line(self, scope: Scope, line: bytes, kept: list[str]) -> dict[str, Any] | None:
@@ -130,7 +131,7 @@ class DocumentRoutes(Routes):
             await asyncio.to_thread(self._library.put, scope, document.path, document.text)
         except DocumentRefused as error:
             known = as_api_error(error)
-            return {"path": document.path, "code": known.code, "message": known.message}
+            return {"path": document.path[:PATH_MAX_BYTES], "code": known.code, "message": known.message}
         kept.append(document.path)
         return None
 

@@ -11,6 +11,7 @@ from config.settings import Settings
 from runtime.tokens import Caller, Tokens, Unauthenticated
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+_LONGEST_SHOWN = 255
 
 
 class Security:
@@ -38,7 +39,9 @@ class Security:
         host = request.headers.get("host", "").lower()
         name = host.rsplit(":", 1)[0] if host.rpartition(":")[2].isdigit() else host
         if name not in self._hosts and host not in self._hosts:
-            raise HTTPException(403, f"host {host!r} is not served here; add it to AGENT_RUNTIME_HTTP_ALLOWED_HOSTS")
+            raise HTTPException(
+                403, f"host {host[:_LONGEST_SHOWN]!r} is not served here; add it to AGENT_RUNTIME_HTTP_ALLOWED_HOSTS"
+            )
         origin = request.headers.get("origin")
         if origin is not None and origin.lower() != f"{request.url.scheme}://{host}":
             raise HTTPException(403, "requests from other sites' pages are refused")

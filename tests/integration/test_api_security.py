@@ -271,3 +271,19 @@ async def test_numbers_beyond_the_stores_are_refused(
     await face.workspace("acme")
     answer = await face.client.request(method, f"/v1/workspaces/acme/prompts/workspace/soul{path}", json=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
+
+
+async def test_what_was_refused_is_not_sent_back_at_length(face: Face) -> None:
+    """A path or host of any length gives an answer of a few lines; of many refused lines a hundred are named."""
+    await face.workspace("acme")
+    long = await face.client.post(
+        "/v1/workspaces/acme/documents", content=b'{"path": "%s", "text": ""}' % (b"x" * 20_000)
+    )
+    assert long.status_code == 400
+    assert len(long.content) < 3000
+    lines = b'{"path": "bad", "text": ""}\n' * 300 + b'{"path": "good.md", "text": "x"}'
+    many = (await face.client.post("/v1/workspaces/acme/documents", content=lines)).json()
+    assert (many["documents"], many["refused"], len(many["refusals"])) == (1, 300, 100)
+    host = await face.client.get("/healthz", headers={"Host": "h" * 20_000})
+    assert host.status_code == 403
+    assert len(host.content) < 1000
