@@ -35,6 +35,11 @@ ERRORS: tuple[tuple[str, bool, str], ...] = (
     ("WouldBlock", True, "is in use by another process: talk to the running `serve`, or set QDRANT_URL"),
     ("No space left", True, "has no space left on its disk"),
     ("Permission denied", False, "may not be read or written by this user"),
+    (
+        "failed to load segment",
+        True,
+        "is damaged: stop the process, delete this folder and start again to have it rebuilt",
+    ),
     ("Vector dimension error", False, "was made for vectors of another size: run `agent-runtime reindex`"),
     ("Not existing vector name", False, "was made by another version: run `agent-runtime reindex`"),
     ("Wrong input", False, "refused a request"),

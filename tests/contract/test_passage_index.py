@@ -269,6 +269,18 @@ async def test_a_panic_of_the_engine_is_an_outage_and_not_the_end_of_the_process
     await index.close()
 
 
+async def test_a_damaged_index_says_what_to_do(tmp_path: Path) -> None:
+    index = EmbeddedIndex(tmp_path, "one", 64, timeout_seconds=10)
+    await index.ensure()
+    await index.upsert(ACME, [await entry("refund")])
+    await index.close()
+    next(tmp_path.rglob("payload_storage/tracker.dat")).unlink()
+
+    again = EmbeddedIndex(tmp_path, "one", 64, timeout_seconds=10)
+    with pytest.raises(IndexUnavailable, match="delete this folder"):
+        await again.ensure()
+
+
 async def test_a_closed_index_says_so(index: PassageIndex) -> None:
     await index.close()
     await index.close()
