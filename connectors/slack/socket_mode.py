@@ -19,6 +19,8 @@ log = structlog.get_logger()
 
 _LINGER_SECONDS = 10.0
 _SEND_SECONDS = 5.0
+_OVERDUE = 1.1
+"""A socket that lives longer than this many times what Slack said is one that Slack may have forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,9 @@ class Socket:
         except TimeoutError:
             if not self.greeted:
                 self.why = "Slack did not greet on the new connection"
+            elif not self.announced:
+                self.announced = True  # it works as far as anybody knows: no trouble, only time for another
+                self.why = "Slack did not replace the connection in its time"
         finally:
             self.settled.set()
             self.retiring.set()
@@ -101,7 +106,7 @@ class Socket:
         if kind == "hello":
             self.greeted = True
             self.settled.set()
-            patience.reschedule(None)
+            patience.reschedule(_end_of_life(said))
         elif kind == "disconnect":
             self.announced = True
             self.why = f"Slack asked for another connection ({said.get('reason', 'no reason')})"
@@ -110,3 +115,12 @@ class Socket:
         elif "envelope_id" in said:
             payload = said.get("payload")
             self._take(Envelope(kind, payload if isinstance(payload, dict) else {}, str(said["envelope_id"]), self))
+
+
+def _end_of_life(hello: dict[str, Any]) -> float | None:
+    """When, by the loop's clock, a connection is overdue to be replaced; None where Slack does not say."""
+    details = hello.get("debug_info")
+    seconds = details.get("approximate_connection_time") if isinstance(details, dict) else None
+    if not isinstance(seconds, int | float) or seconds <= 0:
+        return None
+    return asyncio.get_running_loop().time() + _OVERDUE * seconds

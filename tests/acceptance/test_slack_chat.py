@@ -1,12 +1,15 @@
 """People talk to the bot on Slack: the real SDK against an emulated workspace."""
 
+import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
+import httpx
 import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import Role
+from runtime.api.app import create_app
 from tests.contract.slack_harness import slack_connector, slack_connector_over_http
 from tests.emulators import slack as emulated
 from tests.emulators.bot import Bot, running_bot
@@ -186,6 +189,20 @@ async def test_over_http_people_are_answered_alike(
         openai_server.will("Ahoy over HTTP!")
         assert await Chat(bot, slack).hears(f"{slack.at_bot} are you there?", to=TEAM) == "Ahoy over HTTP!"
         assert slack.opened == 0
+
+
+async def test_slack_finds_its_address_on_the_runtimes_own_face(
+    slack: SlackEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    body = json.dumps({"type": "url_verification", "challenge": "3eZbrw1aB"}).encode()
+    async with running_bot(model_settings(), openai_server, [slack_connector_over_http(slack)]) as bot:
+        transport = httpx.ASGITransport(create_app(bot.runtime))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as face:
+            answer = await face.post("/slack/events", content=body, headers=slack.signed(body))
+            forged = await face.post("/slack/events", content=body)
+
+    assert answer.json() == {"challenge": "3eZbrw1aB"}
+    assert forged.status_code == 401
 
 
 async def test_a_wrong_token_fails_slack_alone(

@@ -148,6 +148,8 @@ class SlackEmulator:
         """Whether open sockets are silent: no event, no answer to a ping."""
         self.greets = True
         """Whether a new socket is greeted with ``hello``."""
+        self.connection_seconds = 18_060.0
+        """How long a socket is said to live, in its ``hello``."""
         self.doubles = False
         """Whether every event is delivered twice."""
         self.drop_acks = 0
@@ -389,7 +391,14 @@ class SlackEmulator:
         await socket.prepare(request)
         self.opened += 1
         if self.greets:
-            await socket.send_json({"type": "hello", "num_connections": 1, "connection_info": {"app_id": "A0APP"}})
+            await socket.send_json(
+                {
+                    "type": "hello",
+                    "num_connections": 1,
+                    "connection_info": {"app_id": "A0APP"},
+                    "debug_info": {"host": "emulator", "approximate_connection_time": self.connection_seconds},
+                }
+            )
             self._sockets.append(socket)
         async for frame in socket:
             if self.mute:

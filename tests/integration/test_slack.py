@@ -345,6 +345,28 @@ async def test_a_socket_that_slack_replaces_costs_no_message_and_no_alarm(
     assert not [e for e in logs if e["log_level"] in {"warning", "error"}]
 
 
+async def test_a_replacement_waits_for_nothing(slack: SlackEmulator, gateway: FakeGateway) -> None:
+    """What Slack asked for is no failure: no growing wait, and health does not flicker."""
+    bot = slack_connector(slack, first_backoff_seconds=600.0, longest_backoff_seconds=600.0)
+    async with running(bot, gateway):
+        await slack.disconnect("warning")
+        await slack.until(lambda s: s.opened == 2)
+        slack.say("on the new one")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        assert bot.health.state is State.CONNECTED
+
+
+async def test_a_socket_that_slack_forgot_is_replaced(slack: SlackEmulator, gateway: FakeGateway) -> None:
+    """One that lives longer than Slack said, though its pings are answered, may be deaf for events."""
+    bot = slack_connector(slack, first_backoff_seconds=600.0, longest_backoff_seconds=600.0)
+    slack.connection_seconds = 0.05
+    async with running(bot, gateway):
+        slack.connection_seconds = 18_060.0
+        await slack.until(lambda s: s.opened == 2)
+        slack.say("on the new one")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+
+
 async def test_a_socket_that_breaks_is_opened_again(
     slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
 ) -> None:
