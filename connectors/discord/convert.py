@@ -23,7 +23,10 @@ from connectors.message import (
     OutboundPart,
     Quote,
 )
-from connectors.text.split import split, utf16_units
+from connectors.text import discord_markdown
+from connectors.text.form import parse
+from connectors.text.parts import parts
+from connectors.text.split import utf16_units
 
 CONNECTOR = "discord"
 
@@ -37,7 +40,7 @@ UNFINISHED_UNITS = 1900
 NONCE_CHARACTERS = 25
 """Reference, "Create Message": a nonce has at most 25 characters."""
 
-REPLY_HINT = "Write for a chat: short paragraphs and lists. Tables are not shown there as tables."
+REPLY_HINT = "Write for a chat: short paragraphs and lists; small tables only."
 
 _SUPPRESS_EMBEDS = 1 << 2
 """Reference, "Message Flags"."""
@@ -269,13 +272,14 @@ def _default_workspace(place: Place, user_id: int) -> str:
 
 
 def to_parts(message: OutboundMessage) -> tuple[OutboundPart, ...]:
-    """*message* as Markdown texts within Discord's limit; none for a text in which nothing can be seen.
+    """*message* as Discord's kind of Markdown, within its limit; none for a text in which nothing can be seen.
 
     Parts without anything visible are left out: Discord refuses them as empty. Surrogates without
     their other half, which no protocol can carry, are replaced by U+FFFD.
     """
     text = message.text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    texts = [piece.text for piece in split(text, MAX_TEXT_UNITS, utf16_units) if _can_be_seen(piece.text)]
+    cut = parts(parse(text), MAX_TEXT_UNITS, utf16_units, discord_markdown.render)
+    texts = [part for part in cut if _can_be_seen(part)]
     return tuple(
         OutboundPart(index, len(texts), part, f"{message.turn_id}.{message.kind}.{index}", payload="markdown")
         for index, part in enumerate(texts)

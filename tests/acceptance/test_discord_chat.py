@@ -99,7 +99,8 @@ async def test_a_very_long_reply_arrives_whole_and_in_order_and_pings_nobody(cha
 
     parts = chat.discord.shown(LENA)
     assert len(parts) >= 4
-    assert "".join("".join(part.text for part in parts).split()) == "".join(whole.split())
+    shown = "".join(part.text for part in parts).replace("\u200b", "")  # what keeps a name from being a mention
+    assert "".join(shown.split()) == "".join(whole.split())
     assert not any(part.pings or part.has_preview for part in parts)
 
 

@@ -322,6 +322,16 @@ def test_a_code_block_is_closed_and_opened_again_where_it_is_cut() -> None:
     assert all(part.text.startswith("```python\n") and part.text.rstrip().endswith("```") for part in parts)
 
 
+def test_a_reply_is_written_in_discords_kind_of_markdown() -> None:
+    """What Discord has no form for gets the nearest: a table is a grid in a code block."""
+    (part,) = convert.to_parts(answer("| plan | euros |\n|---|---|\n| harbour | 12 |\n\n**bold** and @everyone"))
+    assert part.payload == "markdown"
+    assert part.text.startswith("```")
+    assert "harbour" in part.text
+    assert "**bold**" in part.text
+    assert "@everyone" not in part.text
+
+
 def test_nothing_to_be_seen_is_not_sent() -> None:
     assert convert.to_parts(answer(" \u200b\n")) == ()
     assert [part.text for part in convert.to_parts(answer("\ud800!"))] == ["\ufffd!"]
