@@ -20,6 +20,7 @@ _ENTITIES = {"lt": "<", "gt": ">", "amp": "&"}
 # Stand-ins while a text is converted; neither Slack nor a reader knows these characters.
 _ME, _KEPT, _STAR = "\x00", "\x01", "\x02"
 _STAND_INS = re.compile(f"[{_ME}{_KEPT}{_STAR}]")
+_AFTER_NAME = " \t\n,:;–—-"
 _HELD = re.compile(f"{_KEPT}(\\d+){_KEPT}")
 
 _MD_FENCE = re.compile(
@@ -28,7 +29,7 @@ _MD_FENCE = re.compile(
 _MD_CODE = re.compile(r"(?<!`)(`+)(?!`)[^\n]+?(?<!`)\1(?!`)")
 _MD_LINK = re.compile(r"!?\[([^\[\]\n]+)\]\(<?(https?://[^\s()<>|]+(?:\([^\s()<>|]*\)[^\s()<>|]*)*)>?\)")
 _MD_BARE = re.compile(r"<(https?://[^\s<>|]+)>|https?://[^\s<>|]*[^\s<>|*_~.,:;!?)]")
-_MD_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(\S[^\n]*?)[ \t]*#*[ \t]*$", re.MULTILINE)
+_MD_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(\S[^\n]*)$", re.MULTILINE)
 _MD_BOTH = re.compile(r"\*\*\*(?=[^\s*])([^*\n]*?[^\s*])\*\*\*")
 _MD_BOLD = re.compile(r"\*\*(?=[^\s*])([^\n]*?[^\s*])\*\*|(?<!\w)__(?=[^\s_])([^\n]*?[^\s_])__(?!\w)")
 _MD_ITALIC = re.compile(r"(?<![\w*])\*(?=[^\s*])([^*\n]*?[^\s*])\*(?![\w*])")
@@ -100,10 +101,18 @@ def _without_me(text: str) -> str:
     """*text* without the stand-ins for the bot's own mention and the gaps that those would leave."""
     if _ME not in text:
         return text
-    text = re.sub(rf"\A\s*(?:{_ME}[\s,:;–—-]*)+", "", text)
-    text = re.sub(rf"[ ,]*{_ME}(?=[.!?]|\s*\Z)", "", text)
-    text = re.sub(rf" ?{_ME}(?=[\s,;:])", "", text)
-    return text.replace(_ME, "").strip()
+    # By fragments: patterns for the gaps would take quadratic time on long runs of white space.
+    joined, *fragments = text.split(_ME)
+    for fragment in fragments:
+        if not joined or joined.isspace():
+            joined = fragment.lstrip(_AFTER_NAME)
+        elif not fragment or fragment.isspace() or fragment.startswith((".", "!", "?")):
+            joined = joined.rstrip(" ,") + fragment  # "thanks, @bot!"
+        elif joined[-1].isspace() and (fragment[0].isspace() or fragment[0] in ",;:"):
+            joined = joined.rstrip(" ") + fragment
+        else:
+            joined += fragment
+    return joined.strip()
 
 
 def unescape(text: str) -> str:
@@ -147,8 +156,17 @@ def from_markdown(text: str) -> str:
 def _styled(text: str) -> str:
     text = _MD_QUOTE.sub(r"\1>", text)
     text = _MD_BULLET.sub(r"\1•\2", text)
-    text = _MD_HEADING.sub(lambda m: _STAR + m[1].replace("**", "") + _STAR, text)
+    text = _MD_HEADING.sub(lambda m: _STAR + _heading(m[1]) + _STAR, text)
     text = _MD_BOTH.sub(rf"{_STAR}_\1_{_STAR}", text)
     text = _MD_BOLD.sub(lambda m: _STAR + (m[1] or m[2]) + _STAR, text)
     text = _MD_ITALIC.sub(r"_\1_", text)
     return _MD_STRUCK.sub(r"~\1~", text).replace(_STAR, "*")
+
+
+def _heading(words: str) -> str:
+    """The words of a heading line without its closing ``#`` and emphasis of its own."""
+    words = words.rstrip(" \t")
+    unclosed = words.rstrip("#")
+    if unclosed.endswith((" ", "\t")):
+        words = unclosed.rstrip(" \t")
+    return words.replace("**", "")

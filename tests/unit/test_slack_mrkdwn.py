@@ -74,6 +74,7 @@ def test_only_a_name_outside_of_code_calls() -> None:
         ("**bold**, *slanted*, ***both***, ~~gone~~", "*bold*, _slanted_, *_both_*, ~gone~"),
         ("__bold__ and snake_case_name and 2 * 3 * 4", "*bold* and snake_case_name and 2 * 3 * 4"),
         ("## A **big** heading ##\ntext", "*A big heading*\ntext"),
+        ("# About C#\n### \tclosed ###", "*About C#*\n*closed*"),
         ("- one\n  * two\n+ three", "• one\n  • two\n• three"),
         ("> quoted\n> more", "> quoted\n> more"),
         ("see [the docs](https://x.org/a_b_c?x=1&y=2)", "see <https://x.org/a_b_c?x=1&amp;y=2|the docs>"),
@@ -133,3 +134,15 @@ def test_any_text_of_slack_can_be_read(text: str) -> None:
     """However broken its marks are; the stand-ins of the conversion never come out."""
     read = to_markdown(text, NAMES, "U0BOT")
     assert not set(read) & set("\x00\x01\x02")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [" ," * 19_900 + "{me} x", "x" + " " * 39_000 + "{me}x", "x{me}" + " " * 39_000 + "x", "a {me} " * 3_000 + "b"],
+    ids=["commas before", "spaces before", "spaces after", "many calls"],
+)
+def test_a_message_at_slacks_limit_is_read_without_going_over_it_again_and_again(said: str) -> None:
+    """Slack lets people write 40,000 characters; no pattern may go back over them (the suite's time-out tells)."""
+    text = said.format(me="<@U0BOT>")
+    for _ in range(200):
+        assert "U0BOT" not in to_markdown(text, NAMES, "U0BOT")
