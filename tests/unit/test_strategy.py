@@ -119,6 +119,23 @@ def test_a_message_that_needs_both_gets_both(text: str, named_after: Strategy) -
     assert choice.wants_documents
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("how many files exist here?", "implicit_workspace_question"), ("how many files exist?", "no_retrieval_cue")],
+)
+def test_a_question_of_less_than_five_words_is_too_thin_to_search_for(text: str, reason: str) -> None:
+    assert choose(text).reason == reason
+
+
+def test_words_in_the_shapes_of_another_keyboard_are_the_same_words() -> None:
+    assert choose("ｗｈａｔ ｄｉｄ ｗｅ ｄｅｃｉｄｅ？").reason == "chat_memory_cue"
+
+
+@pytest.mark.parametrize("text", ["Hello Why", "hi Where?", "Thanks, What"])
+def test_a_word_that_asks_is_nobodys_name(text: str) -> None:
+    assert choose(text).reason == "no_retrieval_cue"
+
+
 @pytest.mark.parametrize("text", ["", "   ", "\n\t"])
 def test_an_empty_message_has_a_reason_of_its_own(text: str) -> None:
     assert choose(text).reason == "empty"
