@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -47,6 +49,39 @@ def intents() -> discord.Intents:
         dm_reactions=True,
         message_content=True,
     )
+
+
+@dataclass(slots=True)
+class Flight:
+    """One call: whether a request of it may have been carried out, as far as is known by now, and whether
+    one before the newest may have been."""
+
+    may_have_landed: bool = False
+    earlier: bool = False
+
+
+FLIGHT: ContextVar[Flight | None] = ContextVar("FLIGHT", default=None)
+"""The call that is being made. discord.py waits for rate limits inside a call: a call that runs out of time
+may never have left."""
+
+
+async def _left(_session: object, _context: object, _request: aiohttp.TraceRequestStartParams) -> None:
+    flight = FLIGHT.get()
+    if flight is not None:
+        flight.earlier, flight.may_have_landed = flight.may_have_landed, True
+
+
+async def _answered(_session: object, _context: object, answer: aiohttp.TraceRequestEndParams) -> None:
+    flight = FLIGHT.get()
+    if flight is not None and answer.response.status == 429:
+        flight.may_have_landed = flight.earlier
+
+
+def _watch() -> aiohttp.TraceConfig:
+    trace = aiohttp.TraceConfig()
+    trace.on_request_start.append(_left)
+    trace.on_request_end.append(_answered)
+    return trace
 
 
 def _guarded(event: str, parse: Callable[[Any], Any]) -> Callable[[Any], None]:
@@ -116,7 +151,9 @@ class GatewayClient(discord.Client):
 
     def _get_state(self, **options: Any) -> ConnectionState[Any]:
         # Called once, while the client is made: the last moment at which its calls can be replaced.
-        self.http = _Calls(*self._addresses, loop=self.loop, max_ratelimit_timeout=LONGEST_RATE_LIMIT_SECONDS)
+        self.http = _Calls(
+            *self._addresses, loop=self.loop, max_ratelimit_timeout=LONGEST_RATE_LIMIT_SECONDS, http_trace=_watch()
+        )
         state = super()._get_state(**options)
         state.parsers = {event: _guarded(event, parse) for event, parse in state.parsers.items()}
         return state

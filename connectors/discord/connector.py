@@ -36,9 +36,10 @@ _SLOW_SECONDS = 10.0
 class DiscordConnector:
     """A bot on Discord: `connectors.connector.Connector`, `EditsMessages`, `ShowsTyping`, `Reacts`, `FetchesMissed`.
 
-    ``timeout_seconds`` bounds one request; a call may also wait for rate limits. A gateway from which nothing
-    is heard for ``heartbeat_timeout_seconds`` (Discord wants a heartbeat every 41 s, and answers each) is
-    given up, and a session that does not come back within ``patience_seconds`` is begun anew.
+    ``timeout_seconds`` bounds one request; a call may also wait ``rate_limit_seconds`` for rate limits. A
+    gateway from which nothing is heard for ``heartbeat_timeout_seconds`` (Discord wants a heartbeat every 41 s,
+    and answers each) is given up, and a session that does not come back within ``patience_seconds`` is begun
+    anew.
     """
 
     name = convert.CONNECTOR
@@ -60,6 +61,7 @@ class DiscordConnector:
         gateway_url: str = "wss://gateway.discord.gg/",
         *,
         timeout_seconds: float = 20.0,
+        rate_limit_seconds: float = 60.0,
         heartbeat_timeout_seconds: float = 60.0,
         patience_seconds: float = 120.0,
         ready_seconds: float = 2.0,
@@ -80,7 +82,7 @@ class DiscordConnector:
             )
 
         self._backoff = Backoff(first_backoff_seconds, longest_backoff_seconds)
-        self._login = Login(token, client, timeout_seconds, self._backoff)
+        self._login = Login(token, client, timeout_seconds + rate_limit_seconds, self._backoff)
         self._login.tell = self._hear
         self._intake = Intake(self._login, inbox or Inbox(), self._backoff)
         self._heartbeat_timeout_seconds = heartbeat_timeout_seconds
@@ -102,6 +104,7 @@ class DiscordConnector:
 
     async def run(self, accept: Accept) -> None:
         """Receives until cancelled. Raises `ConnectorFailed` when only a person can help."""
+        self._link = Health(State.CONNECTING)
         try:
             async with asyncio.TaskGroup() as group:
                 accepting = group.create_task(self._intake.accept_all(accept), name="discord accepts")

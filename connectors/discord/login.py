@@ -14,7 +14,7 @@ from discord.gateway import DiscordWebSocket
 from pydantic import SecretStr
 
 from connectors.connector import SendFailed
-from connectors.discord.client import LONGEST_RATE_LIMIT_SECONDS, GatewayClient, Told
+from connectors.discord.client import FLIGHT, Flight, GatewayClient, Told
 from connectors.discord.convert import CONNECTOR
 from connectors.discord.errors import DISCORD_ERRORS, meaning, retry_after_seconds, send_failed
 
@@ -44,11 +44,11 @@ class Login:
     """*make* makes a client that tells what it hears to the callable that it is given."""
 
     def __init__(
-        self, token: SecretStr, make: Callable[[Told], GatewayClient], timeout_seconds: float, backoff: Backoff
+        self, token: SecretStr, make: Callable[[Told], GatewayClient], longest_call_seconds: float, backoff: Backoff
     ) -> None:
         self._token = token
         self._make = make
-        self._longest_call_seconds = timeout_seconds + 2 * LONGEST_RATE_LIMIT_SECONDS
+        self._longest_call_seconds = longest_call_seconds
         self._backoff = backoff
         self._opening = asyncio.Lock()
         self._closed = False
@@ -91,11 +91,17 @@ class Login:
             found = meaning(error)  # nothing was sent: never ambiguous
             why = f"Discord was not reached: {self.describe(error)}"
             raise SendFailed(why, retryable=found.retryable, retry_after_seconds=retry_after_seconds(error)) from error
+        flight = Flight()
+        token = FLIGHT.set(flight)
         try:
-            async with asyncio.timeout(self._longest_call_seconds):
+            async with asyncio.timeout(self._longest_call_seconds) as limit:
                 return await call(client)
         except DISCORD_ERRORS as error:
+            if limit.expired() and not flight.may_have_landed:
+                raise SendFailed("Discord's rate limits let nothing through.", retryable=True) from error
             raise send_failed(error, self.describe(error)) from error
+        finally:
+            FLIGHT.reset(token)
 
     async def ask_in_passing(self, call: Callable[[GatewayClient], Awaitable[None]]) -> None:
         """Asks for what may be lost."""
