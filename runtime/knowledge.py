@@ -7,7 +7,7 @@ the turn goes on without that layer and says so.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from grounding.documents.indexer import Indexer, Progress, Status, Synced
 from grounding.documents.library import Library
 from grounding.documents.search import Search
 from grounding.documents.turns import Turns as TurnIndex
-from grounding.documents.watch import changed_documents, watch
+from grounding.documents.watch import Changed, changed_documents, watch
 from grounding.run_context import Passage, RecalledTurn
 from grounding.tokens import Tokens
 from promptpolicy.files import FilingPublisher
@@ -85,7 +85,7 @@ class Knowledge:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_workspaces())
             group.create_task(self._follow_global_directives())
-            await self._catch_up()
+            await self._catch_up_at_last()
 
     async def close(self) -> None:
         """Let go of the index's files and connections. Never raises."""
@@ -191,8 +191,19 @@ class Knowledge:
         self._why = ""
         self._opened.set()
 
+    async def _catch_up_at_last(self) -> None:
+        """`_catch_up`, as soon as the store lets it."""
+        wait, longest = _RETRY_SECONDS
+        while True:
+            try:
+                return await self._catch_up()
+            except StoreUnavailable as error:
+                _log.warning("store.degraded", store="redis", why=str(error))
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, longest)
+
     async def _catch_up(self) -> None:
-        """What changed on the disk while nobody looked."""
+        """What changed on the disk while nobody looked. Raises `StoreUnavailable`."""
         try:
             await self._publisher.import_all()
             workspaces = [workspace.id for workspace in await self._workspaces.all()]
@@ -201,8 +212,6 @@ class Knowledge:
                 await self._keep_in_step(workspace_id, None, directives=False)
                 self._behind.discard(workspace_id)
                 self._tell_waiting()
-        except StoreUnavailable as error:
-            _log.warning("store.degraded", store="redis", why=str(error))
         finally:
             self._behind = set()
             self._tell_waiting()
@@ -215,11 +224,21 @@ class Knowledge:
         self._caught_up = asyncio.Event()
 
     async def _follow_workspaces(self) -> None:
-        async for change in watch(self._settings.data_dir):
+        async for change in self._changes():
             documents = changed_documents(change)
             directives = any(path == "context" or path.startswith("context/") for path in change.paths)
             if documents is None or documents or directives:
                 await self._keep_in_step(change.workspace_id, documents, directives)
+
+    async def _changes(self) -> AsyncIterator[Changed]:
+        """What changes on the disk, also after the system had no watch to give for a while."""
+        while True:
+            try:
+                async for change in watch(self._settings.data_dir):
+                    yield change
+            except OSError as error:
+                _log.warning("index.failed", why=f"files cannot be followed: {error}")
+            await asyncio.sleep(_RETRY_SECONDS[1])
 
     async def _follow_global_directives(self) -> None:
         folder = self._settings.data_dir / "global"

@@ -45,6 +45,8 @@ _SEND_SECONDS = 90.0
 """Longer than any connector's own time-out: what a send may take before its outcome counts as unknown."""
 _NOTICE_SECONDS = 10.0
 """What a notice may take with all its attempts: messages of other people wait behind it."""
+LONG_TEXT_CHARACTERS = 20_000
+"""Beyond this a reply is rendered off the event loop."""
 _SENT = "sent:"
 _SENDING = "sending"
 _UNSENT = "unsent"
@@ -89,7 +91,10 @@ class Outbox:
         connector = self._connectors.get(message.key.connector)
         if connector is None:
             raise NoConnector(f"no connector {message.key.connector!r} runs in this process")
-        parts = connector.render(message)
+        if len(message.text) > LONG_TEXT_CHARACTERS:
+            parts = await asyncio.to_thread(connector.render, message)
+        else:
+            parts = connector.render(message)
         states = await self._keep(message)
         for part in parts:
             state = states.get(f"part:{part.index}", "")

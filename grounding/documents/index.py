@@ -262,7 +262,7 @@ def passage_of(stored: dict[str, Any] | None) -> Passage:
     if stored.get("v") != PAYLOAD_VERSION:
         raise IndexUnavailable(
             f"the index holds passages of format {stored.get('v')!r}, this version reads {PAYLOAD_VERSION}: "
-            "run `agent-runtime reindex`, or the version that wrote them",
+            "run `agent-runtime index --fresh`, or the version that wrote them",
             retryable=False,
         )
     start, end, first_line, last_line = stored["span"]

@@ -52,7 +52,7 @@ STATUSES: dict[int, tuple[bool, str]] = {
     400: (False, "refused a request"),
     401: (False, "wants another key: check QDRANT_API_KEY"),
     403: (False, "forbids this: check the rights of QDRANT_API_KEY"),
-    404: (True, "has no such collection: run `agent-runtime reindex`"),
+    404: (True, "has no such collection: run `agent-runtime index --fresh`"),
     409: (True, "is changing this collection"),
     413: (False, "refused a request for its size"),
     422: (False, "refused a request"),

@@ -45,7 +45,7 @@ class Registered:
         if stored.get("v") != REGISTRY_VERSION:
             raise RegistryTooNew(
                 f"the registry of documents has format {stored.get('v')!r}, this version reads {REGISTRY_VERSION}: "
-                "run `agent-runtime reindex`, or the version that wrote it"
+                "run `agent-runtime index --fresh`, or the version that wrote it"
             )
         return cls(
             stored["sha256"], stored["fingerprint"], stored["chunks"], stored["size_bytes"], stored["modified_ns"]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from grounding.memory.document import bodies, render
+from grounding.strategy import choose
 from grounding.transcript.entry import Entry, EntryRole
 
 MAX_ITEM_CHARACTERS = 190
@@ -46,14 +47,15 @@ def document(previous: str, entries: Sequence[Entry], max_items: int) -> str:
     Users' messages are evidence: their intents, open questions, statements. Of a statement about the
     same thing the latest holds. *max_items* bounds the items of each section but the facts.
     """
-    said = [entry for entry in entries if entry.role is EntryRole.INBOUND]
+    said = [entry for entry in entries if entry.role is EntryRole.INBOUND and not choose(entry.text).small_talk]
     done = [entry for entry in entries if entry.role is EntryRole.OUTBOUND]
     old = bodies(previous)
     questions = [line for entry in said for line in _sentences(entry.text) if line.endswith("?")]
     actions = [line for entry in done for line in _sentences(entry.text) if _ACTION.search(line)]
     statements = [line for entry in said for line in _sentences(entry.text) if not line.endswith("?")]
     sections = dict(old)
-    sections["Active Context"] = _items(_newest((_first(entry.text) for entry in said), max_items))
+    intents = _items(_newest((_first(entry.text) for entry in said), max_items))
+    sections["Active Context"] = intents or old.get("Active Context", "")
     progress = [f"Done: {line}" for line in _newest(actions, max_items)]
     progress += [f"Open: {line}" for line in _newest(questions[-1:], 1)]
     sections["Progress"] = _items(progress) or old.get("Progress", "")

@@ -20,8 +20,8 @@ from runtime.api.routing import Routes
 from runtime.api.workspaces import enter
 from runtime.mailbox import Batch, Envelope
 from runtime.manifests import block_rows
+from runtime.question import Built, Question
 from runtime.tokens import Caller
-from runtime.turn import Built, Question
 
 if TYPE_CHECKING:
     from runtime.bootstrap import Runtime
@@ -74,6 +74,9 @@ class GroundRoutes(Routes):
         if not body.text.strip():
             raise ApiError(400, "empty", '"text" is empty; there is nothing to ground')
         key = _place(body, workspace_id)
+        if key.connector != "http" and not caller.role.covers(Role.ADMIN):
+            # It would show what was said there, by people who know nothing of this token.
+            raise ApiError(403, "forbidden", "only an admin's token may look into another connector's places")
         author = _author(body, caller)
         message = InboundMessage(
             connector=key.connector,

@@ -27,8 +27,8 @@ class TurnRoutes(Routes):
         self._runtime = runtime
         here = "/workspaces/{workspace_id}/turns"
         self.add("GET", here, self.listing, Role.VIEWER, answers="The newest turns first")
-        self.add("GET", f"{here}/{{turn_id}}", self.show, Role.VIEWER, answers="What went into the turn")
-        self.add("GET", f"{here}/{{turn_id}}/replay", self.replay, Role.VIEWER, answers="The rebuilt prompt")
+        self.add("GET", f"{here}/{{turn_id}}", self.show, Role.ADMIN, answers="What went into the turn")
+        self.add("GET", f"{here}/{{turn_id}}/replay", self.replay, Role.ADMIN, answers="The rebuilt prompt")
 
     async def listing(
         self, workspace_id: str, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 50, before: str = ""

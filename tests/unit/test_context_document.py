@@ -148,3 +148,9 @@ def test_unchanged_keeps_the_document() -> None:
 )
 def test_a_bad_answer_is_refused(answer: str, previous: str) -> None:
     assert isinstance(refresh.accept(answer, previous, 65536), refresh.Rejected)
+
+
+def test_small_talk_is_no_intent() -> None:
+    made = bodies(extract.document("", [said("Hi!"), said("Book the room."), said("thanks!")], 7))
+
+    assert made["Active Context"] == "- Book the room."

@@ -10,7 +10,7 @@ from connectors.message import Author, ConversationKey, InboundMessage, Role
 from grounding.run_context import Passage, Query, QuotedMessage, RecalledTurn
 from grounding.sections import as_excerpt, neutral, speaker, spoken
 from runtime.mailbox import Batch, Envelope
-from runtime.turn import Question
+from runtime.question import Question
 from tests.unit.test_assemble import build
 
 

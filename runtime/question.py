@@ -1,0 +1,70 @@
+"""What a turn is asked, and what was built to answer it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from connectors.message import ConversationKey, Role
+from grounding.blocks import Prompt
+from grounding.run_context import Participant, Query, QuotedMessage, RunContext
+from grounding.sections import speaker, spoken
+from runtime.mailbox import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be answered: the batch's messages as one, and who wrote them."""
+
+    key: ConversationKey
+    text: str
+    query: Query
+    authors: tuple[Participant, ...]
+    role: Role
+    direct: bool
+    hint: str
+
+    @classmethod
+    def of(cls, batch: Batch) -> Question:
+        """The question in *batch*; in a group of several authors each part is named."""
+        messages = [envelope.message for envelope in batch.envelopes]
+        authors = {
+            message.author.user(message.connector): Participant(
+                user=message.author.user(message.connector), name=message.author.name, role=envelope.role.value
+            )
+            for message, envelope in zip(messages, batch.envelopes, strict=True)
+        }
+        named = len(authors) > 1
+        texts = [
+            spoken(speaker(message.author.name, message.author.id), message.text) if named else message.text
+            for message in messages
+            if message.text.strip()
+        ]
+        lowest = min(
+            (envelope.role for envelope in batch.envelopes), key=lambda role: sum(role.covers(r) for r in Role)
+        )
+        return cls(
+            key=batch.key,
+            text="\n\n".join(message.text for message in messages if message.text.strip()),
+            query=Query(
+                text="\n\n".join(texts),
+                quotes=tuple(
+                    QuotedMessage(author=message.quote.author, text=message.quote.text)
+                    for message in messages
+                    if message.quote
+                ),
+                attachments=tuple(attachment.name for message in messages for attachment in message.attachments),
+            ),
+            authors=tuple(authors.values()),
+            role=lowest,
+            direct=all(message.direct for message in messages),
+            hint=next((message.reply_hint for message in messages if message.reply_hint), ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A prompt and all that it was built from. ``grounding_ms`` is how long that took."""
+
+    context: RunContext
+    prompt: Prompt
+    grounding_ms: float

@@ -1,0 +1,106 @@
+"""What a turn says in the end: the model's answer, or an apology that helps. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from connectors.message import AgentRuntimeError, Degraded, OutboundMessage, Source
+from grounding import assemble
+from grounding.layers.retrieval import label
+from runtime.exchange import Completion
+from runtime.mailbox import Batch
+from runtime.model_errors import ModelFailed
+from runtime.question import Built
+
+MAX_EXCERPT_CHARACTERS = 280
+
+
+def answer(batch: Batch, built: Built, completion: Completion) -> OutboundMessage:
+    """The model's answer to *batch*."""
+    return OutboundMessage(
+        key=batch.key,
+        turn_id=batch.turn_id,
+        text=completion.text,
+        answers=answered(batch),
+        reply_to=reply_to(batch),
+        strategy=built.context.strategy,
+        reason=built.context.reason,
+        sources=_sources(built),
+        degraded=tuple(Degraded(part.block, part.why) for part in built.context.degraded),
+        usage=completion.usage,
+    )
+
+
+def apology(batch: Batch, built: Built | None, error: assemble.ContextTooLarge | ModelFailed) -> OutboundMessage:
+    """What is said when no model answered: why, and what the documents say, where they were searched."""
+    base = OutboundMessage(
+        key=batch.key,
+        turn_id=batch.turn_id,
+        text="",
+        kind="apology",
+        answers=answered(batch),
+        reply_to=reply_to(batch),
+    )
+    if isinstance(error, assemble.ContextTooLarge) or built is None:
+        return replace(base, text=error.user_text, error_code="context_too_large")
+    lines = [error.user_text]
+    if built.context.passages:
+        lines.append("This is what the documents of this workspace say about it:")
+        lines += [
+            f"[{passage.source}{' › ' + passage.heading if passage.heading else ''}] {_excerpt(passage.text)}"
+            for passage in built.context.passages
+        ]
+    return replace(
+        base,
+        text="\n\n".join(lines),
+        error_code=f"model_{error.why}",
+        strategy=built.context.strategy,
+        reason=built.context.reason,
+        sources=_sources(built),
+        degraded=(
+            Degraded("model", error.why),
+            *(Degraded(part.block, part.why) for part in built.context.degraded),
+        ),
+    )
+
+
+def broken(batch: Batch) -> OutboundMessage:
+    """What is said when a turn broke in a way that nobody foresaw."""
+    return OutboundMessage(
+        key=batch.key,
+        turn_id=batch.turn_id,
+        text=AgentRuntimeError.user_text,
+        kind="apology",
+        answers=answered(batch),
+        reply_to=reply_to(batch),
+        error_code="internal",
+    )
+
+
+def _sources(built: Built) -> tuple[Source, ...]:
+    """The sources of the passages that stand in the prompt, each once, the best first."""
+    retrieved = built.prompt.block("retrieved")
+    if retrieved is None or not built.context.passages:
+        return ()
+    shown = [
+        Source(passage.source, passage.heading)
+        for passage in built.context.passages
+        if label(passage.source, passage.heading) in retrieved.text
+    ]
+    return tuple(dict.fromkeys(shown))
+
+
+def answered(batch: Batch) -> tuple[str, ...]:
+    """The messages that the turn answers."""
+    return tuple(envelope.message.message_id for envelope in batch.envelopes)
+
+
+def reply_to(batch: Batch) -> str | None:
+    """In a group the reply hangs at the last message it answers."""
+    last = batch.envelopes[-1].message
+    return None if last.direct else last.message_id
+
+
+def _excerpt(text: str) -> str:
+    folded = " ".join(text.split())
+    return folded if len(folded) <= MAX_EXCERPT_CHARACTERS else folded[:MAX_EXCERPT_CHARACTERS].rstrip() + " …"

@@ -1,0 +1,93 @@
+"""What is told of a turn: two events, and the outcome in its manifest. No text of any message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+
+from connectors.message import OutboundMessage
+from grounding.run_context import RunContext
+from runtime.exchange import Completion
+from runtime.question import Built
+
+_log = structlog.get_logger()
+
+
+def outcome(reply: OutboundMessage, completion: Completion | None) -> dict[str, Any]:
+    """What came of a turn, for its manifest."""
+    usage = reply.usage
+    return {
+        "kind": reply.kind,
+        "error_code": reply.error_code,
+        "model": completion.model if completion else "",
+        "attempts": completion.attempts if completion else 0,
+        "first_token_ms": completion.first_token_ms if completion else None,
+        "latency_ms": completion.latency_ms if completion else None,
+        "usage": {
+            "prompt": usage.prompt,
+            "cached": usage.cached,
+            "completion": usage.completion,
+            "cost_usd": usage.cost_usd,
+        },
+        "sources": [{"source": source.source, "heading": source.heading} for source in reply.sources],
+        "degraded": [{"block": part.block, "why": part.why} for part in reply.degraded],
+    }
+
+
+def log_grounding(built: Built) -> None:
+    """``grounding.assembled``: one a turn."""
+    context, prompt = built.context, built.prompt
+    tokens = {block.name: block.tokens for block in prompt.blocks}
+    used = {block.name: block.used for block in prompt.blocks}
+    further = {
+        f"tokens_{name}": count
+        for name, count in tokens.items()
+        if name not in ("query", "summary", "tail", "retrieved")
+    }
+    _log.info(
+        "grounding.assembled",
+        strategy=context.strategy,
+        reason=context.reason,
+        used_summary=used.get("summary", False),
+        used_tail=used.get("tail", False),
+        used_qmd=bool(context.passages) and used.get("retrieved", False),
+        qmd_results=len(context.passages),
+        summary_turns=context.summary.turns if context.summary else 0,
+        tokens_user=tokens.get("query", 0),
+        tokens_summary=tokens.get("summary", 0),
+        tokens_tail=tokens.get("tail", 0),
+        tokens_qmd=tokens.get("retrieved", 0),
+        tokens_total=prompt.tokens_total,
+        **further,
+        layout=prompt.layout,
+        prefix_digest=prompt.prefix_digest,
+        budget_tokens=context.budgets.prompt_tokens,
+        degraded=[{"block": part.block, "why": part.why} for part in context.degraded],
+        summary_refreshed=_summary_is_new(context),
+        duration_ms=round(built.grounding_ms, 2),
+    )
+
+
+def _summary_is_new(context: RunContext) -> bool:
+    """Whether the document was made after the last turn in the tail: that turn did not use it."""
+    if context.summary is None or not context.tail:
+        return context.summary is not None
+    return context.summary.newest_turn_id >= context.tail[-1].turn_id
+
+
+def log_answer(completion: Completion, built: Built, elapsed_ms: float) -> None:
+    """``turn.answered``: what it cost. ``overhead_ms`` is everything but the model."""
+    _log.info(
+        "turn.answered",
+        model=completion.model,
+        tokens_prompt=completion.usage.prompt,
+        tokens_cached=completion.usage.cached,
+        tokens_completion=completion.usage.completion,
+        cost_usd=completion.usage.cost_usd,
+        latency_ms=round(elapsed_ms, 1),
+        overhead_ms=round(elapsed_ms - completion.latency_ms, 1),
+        first_token_ms=completion.first_token_ms,
+        attempts=completion.attempts,
+        strategy=built.context.strategy,
+    )
