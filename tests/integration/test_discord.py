@@ -456,7 +456,7 @@ async def test_a_send_that_only_waited_for_a_rate_limit_was_not_sent(discord: Di
 
 
 async def test_a_rate_limit_does_not_hide_that_an_earlier_attempt_may_have_been_heard(discord: DiscordEmulator) -> None:
-    bot = discord_connector(discord, timeout_seconds=1.0, rate_limit_seconds=1.0)
+    bot = discord_connector(discord, timeout_seconds=1.0, rate_limit_seconds=2.0)
     await bot.typing(IN_TEAM)
     discord.fail_next("send", emulated.BAD_GATEWAY, emulated.rate_limited(20, via=True))
     message = says("hello")
