@@ -20,7 +20,9 @@ def sources() -> dict[str, str]:
 
 
 def test_imports_flow_one_way() -> None:
-    checked = subprocess.run([Path(sys.executable).with_name("lint-imports")], cwd=ROOT, capture_output=True, text=True, check=False)
+    checked = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports")], cwd=ROOT, capture_output=True, text=True, check=False
+    )
 
     assert checked.returncode == 0, checked.stdout
 

@@ -1,0 +1,132 @@
+"""What a turn is asked, under which rules, and what its reply says of itself."""
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from config.settings import Settings
+from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope, Source, StoreUnavailable
+from grounding.pipeline import Grounds
+from grounding.run_context import Passage
+from grounding.tokens import load_tokens
+from promptpolicy.slot import EVERYWHERE, Directive, Kind, Slot
+from runtime import replies
+from runtime.exchange import Completion
+from runtime.mailbox import Batch, Envelope
+from runtime.question import Question
+from runtime.turn import Turns
+
+KEY = ConversationKey("acme", "telegram", "-100")
+MESSAGE = InboundMessage("telegram", "-100", "m1", Author("1", "Ann"), "which file holds the pricing policy?")
+RULE = Directive(Slot(EVERYWHERE, Kind.SYSTEM), 1, "Speak of harbours only.")
+TOKENS = load_tokens()
+
+
+def batch(*messages: tuple[InboundMessage, Role]) -> Batch:
+    return Batch(KEY, "t1", 1, tuple(Envelope(message, role, 1000.0) for message, role in messages))
+
+
+class Rules:
+    """Directives of a store that is there, or away."""
+
+    away = False
+
+    async def load(self, scope: Scope) -> tuple[Directive, ...]:
+        if self.away:
+            raise StoreUnavailable("away")
+        return (RULE,)
+
+    def last_loaded(self, scope: Scope) -> tuple[Directive, ...] | None:
+        return (RULE,)
+
+
+class Layers:
+    """A pipeline that found *passages*."""
+
+    def __init__(self, passages: tuple[Passage, ...] = ()) -> None:
+        self.passages = passages
+
+    async def ground(self, key: ConversationKey, text: str, choice: Any, *more: Any) -> Grounds:
+        return Grounds(passages=self.passages if choice.wants_documents else ())
+
+
+class Window:
+    """A model of which only the window is asked."""
+
+    async def window_tokens(self) -> int:
+        return 8192
+
+
+def turns(rules: Rules | None = None, layers: Layers | None = None) -> Turns:
+    nothing = cast("Any", None)
+    return Turns(
+        Settings(),
+        pipeline=cast("Any", layers or Layers()),
+        directives=cast("Any", rules or Rules()),
+        model=cast("Any", Window()),
+        outbox=nothing,
+        transcript=nothing,
+        copy=nothing,
+        manifests=nothing,
+        jobs=nothing,
+        usage=nothing,
+        tokens=TOKENS,
+    )
+
+
+@pytest.mark.parametrize("roles", [(Role.ADMIN, Role.MEMBER), (Role.MEMBER, Role.ADMIN)])
+def test_of_several_authors_the_least_allowed_one_decides(roles: tuple[Role, Role]) -> None:
+    bo = replace(MESSAGE, message_id="m2", author=Author("2", "Bo"), text="and for me?")
+    asked = Question.of(batch((MESSAGE, roles[0]), (bo, roles[1])))
+
+    assert asked.role is Role.MEMBER
+    assert [one.user for one in asked.authors] == ["telegram:1", "telegram:2"]
+    assert "Ann" in asked.query.text
+    assert "Bo" in asked.query.text
+    assert "Ann" not in asked.text
+
+
+def test_a_conversation_is_direct_only_if_all_of_it_is() -> None:
+    direct = replace(MESSAGE, direct=True)
+
+    assert Question.of(batch((direct, Role.MEMBER))).direct
+    assert not Question.of(batch((direct, Role.MEMBER), (MESSAGE, Role.MEMBER))).direct
+
+
+def test_in_a_group_a_reply_hangs_at_the_last_message_it_answers_and_directly_at_none() -> None:
+    later = replace(MESSAGE, message_id="m2")
+
+    assert replies.broken(batch((MESSAGE, Role.MEMBER), (later, Role.MEMBER))).reply_to == "m2"
+    assert replies.broken(batch((replace(MESSAGE, direct=True), Role.MEMBER))).reply_to is None
+
+
+async def test_only_passages_that_the_model_was_shown_are_sources_and_each_once() -> None:
+    found = (
+        Passage(source="a.md", heading="Plans", text="The harbour plan costs 12.", score=0.9),
+        Passage(source="a.md", heading="Plans", text="The ocean plan costs 40.", score=0.8),
+        Passage(source="b.md", heading="", text="Boats are blue.", score=0.7),
+        Passage(source="c.md", heading="", text="Beyond the three that are shown.", score=0.6),
+    )
+    one = batch((MESSAGE, Role.MEMBER))
+    built = await turns(layers=Layers(found)).build(Question.of(one), "t1")
+    reply = replies.answer(one, built, Completion("12", "fake"))
+
+    assert reply.sources == (Source("a.md", "Plans"), Source("b.md", ""))
+
+
+@pytest.mark.parametrize(("text", "hinted"), [(MESSAGE.text, True), ("hi", False), ("tell me a joke", False)])
+async def test_a_reply_that_nobody_waits_for_needs_no_acknowledgement(text: str, hinted: bool) -> None:
+    message = replace(MESSAGE, text=text, reply_hint="Begin with an acknowledgement.")
+    built = await turns().build(Question.of(batch((message, Role.MEMBER))), "t1")
+
+    assert ("acknowledgement" in built.prompt.user) is hinted
+
+
+async def test_while_the_store_is_away_the_rules_that_held_last_still_hold() -> None:
+    rules = Rules()
+    rules.away = True
+    built = await turns(rules).build(Question.of(batch((MESSAGE, Role.MEMBER))), "t1")
+
+    assert RULE.text in built.prompt.system
+    assert [part.block for part in built.context.degraded] == ["identity"]
