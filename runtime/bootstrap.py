@@ -227,7 +227,7 @@ async def _build(
         gateway=Gateway(workspaces, access, limit, mailbox, outbox, wake),
         http=http,
         connectors=connectors,
-        supervisor=Supervisor(connectors.values()),
+        supervisor=Supervisor(connectors.values(), mailbox),
     )
 
 

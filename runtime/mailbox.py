@@ -2,7 +2,7 @@
 
 Keys (owner ``mailbox``, in the conversation's partition): ``inbox`` the waiting messages, ``current``
 the turn that was made of the first of them, ``seen`` one per message identity with the turn that
-answered it, ``ready`` the conversations that have something waiting.
+answered it, ``ready`` the conversations that have something waiting, ``last`` each one's newest message.
 
 A message leaves the inbox only when its turn is done, so a turn that was interrupted is taken up again
 under the same turn id.
@@ -40,6 +40,7 @@ _STORE = """
 if redis.call('SET', KEYS[1], '', 'NX', 'EX', ARGV[1]) then
   redis.call('RPUSH', KEYS[2], ARGV[2])
   redis.call('SADD', KEYS[3], ARGV[3])
+  redis.call('HSET', KEYS[4], ARGV[3], ARGV[4])
   return {1, ''}
 end
 return {0, redis.call('GET', KEYS[1])}
@@ -122,10 +123,19 @@ class Mailbox:
     async def store(self, key: ConversationKey, envelope: Envelope) -> Stored:
         """Put *envelope* into its mailbox as one atomic step, unless its identity was seen before."""
         new, turn_id = await self._store(
-            keys=[self._seen(key, envelope.message.message_id), self._key(key, "inbox"), _ready(key)],
-            args=[_SEEN_SECONDS, _ENVELOPE.dump_json(envelope), key.encoded],
+            keys=[self._seen(key, envelope.message.message_id), self._key(key, "inbox"), _ready(key), _last(key.tag)],
+            args=[_SEEN_SECONDS, _ENVELOPE.dump_json(envelope), key.encoded, envelope.message.message_id],
         )
         return Stored(bool(new), turn_id)
+
+    async def last_seen(self, connector: str) -> dict[ConversationKey, str]:
+        """The newest message that was stored of each conversation of *connector*."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for partition in range(PARTITIONS):
+                pipe.hgetall(_last(partition_tag(partition)))
+            found = await pipe.execute()
+        newest = {ConversationKey.decode(encoded): message for one in found for encoded, message in one.items()}
+        return {key: message for key, message in newest.items() if key.connector == connector}
 
     async def known(self, key: ConversationKey, message_id: str) -> str | None:
         """None for a message identity not seen before, else the turn that answered it ("" while none has)."""
@@ -183,6 +193,10 @@ class Mailbox:
     @staticmethod
     def _key(key: ConversationKey, part: str) -> str:
         return redis_key(_OWNER, key.tag, part, key.encoded)
+
+
+def _last(tag: str) -> str:
+    return redis_key(_OWNER, tag, "last")
 
 
 def _ready(key: ConversationKey) -> str:

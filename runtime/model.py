@@ -187,6 +187,8 @@ class Model:
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await litellm.close_litellm_async_clients()
+                # Closed clients must not be found again by a runtime that is opened later in this process.
+                litellm.in_memory_llm_clients_cache.flush_cache()
         except Exception as error:  # noqa: BLE001 - the process is ending; nothing is lost
             log.info("model.close_failed", error=type(error).__name__)
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 import structlog
 
 from connectors.connector import Accept, Connector, ConnectorFailed, Health, State
+from runtime.mailbox import Mailbox
+from runtime.missed import hear_missed
 
 _WATCH_SECONDS = 0.5
 _RESTART_SECONDS = (1.0, 60.0)
@@ -16,10 +18,14 @@ _log = structlog.get_logger()
 
 
 class Supervisor:
-    """Runs connectors side by side and says aloud when the state of one changes."""
+    """Runs connectors side by side and says aloud when the state of one changes.
 
-    def __init__(self, connectors: Iterable[Connector]) -> None:
+    With a *mailbox*, platforms that keep what was said meanwhile are asked for it once they are connected.
+    """
+
+    def __init__(self, connectors: Iterable[Connector], mailbox: Mailbox | None = None) -> None:
         self._connectors = tuple(connectors)
+        self._mailbox = mailbox
         self._failed: dict[str, str] = {}
         self._told: dict[str, Health] = {}
 
@@ -33,6 +39,8 @@ class Supervisor:
         async with asyncio.TaskGroup() as group:
             for connector in self._connectors:
                 group.create_task(self._keep_running(connector, accept), name=f"connector {connector.name}")
+                if self._mailbox is not None:
+                    group.create_task(hear_missed(connector, self._mailbox, accept), name=f"missed {connector.name}")
             while True:
                 self._tell()
                 await asyncio.sleep(_WATCH_SECONDS)

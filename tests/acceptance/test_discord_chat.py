@@ -189,3 +189,22 @@ async def test_a_wrong_token_fails_discord_alone(
 
         assert states[-1]["state"] == "failed"
         assert "AGENT_RUNTIME_DISCORD_BOT_TOKEN" in states[-1]["why"]
+
+
+async def test_what_was_said_while_nobody_listened_is_answered_after_the_restart(
+    discord: DiscordEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="open", default_workspace="acme")
+    async with running_bot(settings, openai_server, [discord_connector(discord)]) as bot:
+        await discord.until(lambda discord: discord.identifies == 1)
+        await Chat(bot, discord).hears("the boat is called Petrel")
+        await bot.settle()
+    await discord.say("is anybody there?")
+    shown = len(discord.shown(LENA))
+
+    async with running_bot(settings, openai_server, [discord_connector(discord)]) as bot:
+        await discord.until(lambda discord: len(discord.shown(LENA)) > shown)
+
+        assert "is anybody there?" in bot.sent["user"]
+        assert [event["heard"] for event in bot.told("message.missed")] == [1]
+    assert len(discord.shown(LENA)) == shown + 1
