@@ -44,12 +44,16 @@ class Completion:
 
 @dataclass(frozen=True)
 class Target:
-    """Where one model is called: LiteLLM's id of it, and what is passed beside."""
+    """Where one model is called: LiteLLM's id of it, and what is passed where the call says nothing else.
+
+    ``max_output_tokens`` bounds what a call may ask of it; None does not.
+    """
 
     shown_as: str
     litellm_id: str
     options: Mapping[str, Any]
     local: bool = False
+    max_output_tokens: int | None = None
 
 
 class CallerFailed(Exception):
@@ -110,9 +114,11 @@ class Exchange:
         request = {
             "model": self._target.litellm_id,
             "messages": [dict(message) for message in self._call.messages],
-            **self._call.options,
             **self._target.options,
+            **self._call.options,
         }
+        if self._target.max_output_tokens is not None:
+            request["max_tokens"] = min(request["max_tokens"], self._target.max_output_tokens)
         if self._call.on_delta is None:
             response = await self._litellm.acompletion(**request)
             self._take_whole(response)

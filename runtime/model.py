@@ -227,10 +227,9 @@ class Model:
         options = {
             "api_base": endpoint.base_url,
             "api_key": endpoint.api_key,
-            "max_tokens": min(self._settings.llm_max_output_tokens, LOCAL_MAX_OUTPUT_TOKENS),
             **LOCAL_SAMPLING,
         }
-        return Target(shown_as, f"openai/{endpoint.model}", options, local=True)
+        return Target(shown_as, f"openai/{endpoint.model}", options, True, LOCAL_MAX_OUTPUT_TOKENS)
 
     async def _attempts(self, call: Call, target: Target, purpose: str) -> Completion:
         """One model, asked until it answers or there is no use. Raises `ModelFailed`."""

@@ -13,6 +13,7 @@ from typing import Any
 import blockbuster
 import pytest
 import pytest_asyncio
+import structlog
 from blockbuster import BlockBuster
 from pydantic import SecretStr
 from redis.asyncio import Redis
@@ -79,6 +80,14 @@ def model_settings(settings: MakeSettings, openai_server: openai.FakeOpenAI) -> 
         return settings(**{**model, "llm_timeout_seconds": 10.0, **fields})
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def events_as_they_come() -> Iterator[None]:
+    """No test hears, or keeps from others, the events of one before it."""
+    yield
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
 
 
 @pytest.fixture(autouse=True)

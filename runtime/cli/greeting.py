@@ -12,7 +12,7 @@ from runtime.workspaces import SAMPLE
 EXAMPLES = (
     "What is our password policy?",
     "Which document says who approves a refund of 3000 euros?",
-    "How quickly must the on-call engineer acknowledge a page?",
+    "What does the on-call runbook say about acknowledging a page?",
 )
 """Questions that the sample workspace's documents answer."""
 

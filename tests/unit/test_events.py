@@ -126,9 +126,12 @@ def test_libraries_come_out_as_events_from_warning_on() -> None:
     assert (third["level"], third["why"]) == ("error", "bad arguments %d")
 
 
-def test_libraries_that_see_what_people_say_do_not_repeat_it() -> None:
+def test_libraries_that_see_what_people_say_do_not_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of platform and model libraries only the template of a line is told, never what was filled in."""
     sink = Sink()
+    litellm = logging.getLogger("LiteLLM")  # as it is before LiteLLM is imported and silenced
+    for name, value in {"level": logging.NOTSET, "propagate": True, "disabled": False}.items():
+        monkeypatch.setattr(litellm, name, value)
     logging.getLogger("aiogram.dispatcher").error("update %s failed", "what was said")
     logging.getLogger("LiteLLM").error("prompt: what was said")
     assert [event["why"] for event in sink.lines()] == ["update %s failed", ""]
