@@ -107,10 +107,10 @@ class Pipeline:
         except TimeoutError:
             degraded.append(DegradedBlock(block=block, why="timeout"))
         except AgentRuntimeError as error:
-            degraded.append(DegradedBlock(block=block, why=_word(error)))
+            degraded.append(DegradedBlock(block=block, why=why(error)))
         except Exception as error:  # noqa: BLE001 - a lost layer degrades the turn, whatever broke it
             _log.exception("layer.failed", block=block)
-            degraded.append(DegradedBlock(block=block, why=_word(error)))
+            degraded.append(DegradedBlock(block=block, why=why(error)))
         return None
 
     async def _summary(self, key: ConversationKey, history: Sequence[TailEntry] | None) -> SummaryInput | None:
@@ -149,7 +149,7 @@ def _tail_entry(entry: Entry) -> TailEntry:
     return TailEntry(speaker=by, text=entry.text[:MAX_TAIL_ENTRY_CHARACTERS], turn_id=entry.turn_id)
 
 
-def _word(error: BaseException) -> str:
+def why(error: BaseException) -> str:
     """An error's class as a word of metrics: ``IndexUnavailable`` is ``index_unavailable``."""
     name = type(error).__name__
     return "".join("_" + letter.lower() if letter.isupper() else letter for letter in name).lstrip("_")

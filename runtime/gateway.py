@@ -77,6 +77,10 @@ class Gateway:
             if admission.first_refusal and message.caller_role is None:
                 await self._outbox.notice(key, TOO_MANY.format(seconds=seconds), (message.message_id,))
             return Accepted("refused", "rate_limit", retry_after_seconds=seconds, key=key)
+        if message.workspace_id is None:
+            await self._workspaces.create(
+                key.workspace_id
+            )  # routing creates what it names, once somebody may talk there
         stored = await self._mailbox.store(key, Envelope(message, decision.role, time.time()))
         if not stored.new:
             return await self._duplicate(key, message.message_id)

@@ -22,7 +22,7 @@ from connectors.message import (
 from grounding import assemble
 from grounding.blocks import Prompt
 from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
-from grounding.pipeline import Grounds, Pipeline
+from grounding.pipeline import Grounds, Pipeline, why
 from grounding.run_context import Budgets, DegradedBlock, RunContext, TailEntry
 from grounding.strategy import Choice, Strategy, choose
 from grounding.tokens import Tokens
@@ -152,7 +152,7 @@ class Turns:
         except (AgentRuntimeError, TimeoutError) as error:
             # What held a moment ago is better than no rules at all.
             remembered = self._directives.last_loaded(scope) or ()
-            return policy.measure(role, remembered, count), (DegradedBlock(block="identity", why=type(error).__name__),)
+            return policy.measure(role, remembered, count), (DegradedBlock(block="identity", why=why(error)),)
 
     def _context(
         self,

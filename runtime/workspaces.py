@@ -187,7 +187,7 @@ class Workspaces:
 
         In order: the one that the message names (it must exist, else `UnknownWorkspace`), the most
         specific route of its place, ``DEFAULT_WORKSPACE``, the connector's own default. What routing
-        names is created.
+        names need not exist yet: `create` it once something is to be kept there.
         """
         if message.workspace_id is not None:
             try:
@@ -195,8 +195,7 @@ class Workspaces:
             except InvalidWorkspaceId:
                 raise UnknownWorkspace(message.workspace_id) from None
         workspace_id = await self._routed(message.routes) or self._default or message.default_workspace
-        await self.create(workspace_id)
-        return workspace_id
+        return check_workspace_id(workspace_id)
 
     async def _routed(self, places: Sequence[str]) -> str | None:
         if not places:

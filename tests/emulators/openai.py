@@ -28,6 +28,10 @@ Trouble = Literal[
 ]  # fmt: skip
 
 
+REMEMBERED_PREFIXES = 64
+"""Requests whose beginnings are still cached; a provider forgets, too."""
+
+
 @dataclass(frozen=True)
 class Reply:
     """What the next request gets: text, tool calls (name and arguments), or trouble."""
@@ -75,7 +79,11 @@ class FakeOpenAI:
     def cached_characters(self, body: dict[str, Any]) -> int:
         """The longest prefix that *body* shares with an earlier request of the same model, as providers cache it."""
         new = _flat(body)
-        same = [_flat(old) for old in self.requests if old is not body and old.get("model") == body.get("model")]
+        same = [
+            _flat(old)
+            for old in self.requests[-REMEMBERED_PREFIXES:]
+            if old is not body and old.get("model") == body.get("model")
+        ]
         return max((len(os.path.commonprefix([new, old])) for old in same), default=0)  # noqa: RUF071 - of text
 
 
