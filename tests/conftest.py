@@ -82,12 +82,15 @@ def model_settings(settings: MakeSettings, openai_server: openai.FakeOpenAI) -> 
     return make
 
 
-@pytest.fixture(autouse=True)
-def events_as_they_come() -> Iterator[None]:
-    """No test hears, or keeps from others, the events of one before it."""
-    yield
+@pytest.fixture
+def printed_events() -> Iterator[None]:
+    """Events are printed as by default, whatever a test before this one configured."""
+    configured = structlog.get_config()
     structlog.reset_defaults()
-    structlog.contextvars.clear_contextvars()
+    try:
+        yield
+    finally:
+        structlog.configure(**configured)
 
 
 @pytest.fixture(autouse=True)

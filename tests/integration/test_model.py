@@ -242,7 +242,10 @@ async def test_a_cancelled_call_ends_at_once_and_asks_nobody_else(
 
 
 async def test_nothing_that_was_said_reaches_the_logs(
-    model_settings: MakeSettings, openai_server: FakeOpenAI, capfd: pytest.CaptureFixture[str]
+    model_settings: MakeSettings,
+    openai_server: FakeOpenAI,
+    capfd: pytest.CaptureFixture[str],
+    printed_events: None,
 ) -> None:
     openai_server.will("context_window", "content_policy")
     messages = [{"role": "user", "content": "a private matter"}]
