@@ -25,12 +25,18 @@ from connectors.message import (
     Quote,
 )
 from connectors.slack import mrkdwn
-from connectors.text.split import split
+from connectors.text.form import parse
+from connectors.text.mrkdwn import render
+from connectors.text.parts import parts
+from connectors.text.split import characters
 
 CONNECTOR = "slack"
 
 MAX_TEXT_CHARACTERS = 4000
 """``chat.postMessage`` takes 40,000, but ``chat.update`` refuses more than 4,000 with ``msg_too_long``."""
+
+MRKDWN = "mrkdwn"
+"""The payload of a part whose text is mrkdwn, escaped and ready to be sent."""
 
 METADATA_EVENT = "agent_runtime_part"
 """``event_type`` of the metadata by which a message of ours is found again."""
@@ -347,16 +353,20 @@ def default_workspace(team_id: str) -> str:
 
 
 def to_parts(message: OutboundMessage) -> tuple[OutboundPart, ...]:
-    """*message* as Markdown texts whose mrkdwn is within Slack's limit; none for one in which nothing can be seen."""
+    """*message* as mrkdwn within Slack's limit; none for a text in which nothing can be seen.
+
+    Surrogates without their other half, which no protocol can carry, are replaced by U+FFFD.
+    """
     text = message.text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    texts = [piece.text for piece in split(text, MAX_TEXT_CHARACTERS, mrkdwn.escaped_size) if _can_be_seen(piece.text)]
+    cut = parts(parse(text), MAX_TEXT_CHARACTERS, characters, render)
+    texts = [part for part in cut if _can_be_seen(part)]
     return tuple(
         OutboundPart(
             index=index,
             total=len(texts),
             text=part,
             token=f"{message.turn_id}.{message.kind}.{index}",
-            payload="markdown",
+            payload=MRKDWN,
         )
         for index, part in enumerate(texts)
     )
@@ -379,7 +389,7 @@ def to_send(message: OutboundMessage, part: OutboundPart) -> dict[str, Any]:
     channel, thread = to_place(message.key.external_id)
     arguments: dict[str, Any] = {
         "channel": channel,
-        "text": mrkdwn.from_markdown(part.text),
+        "text": part.text,
         "mrkdwn": True,
         "link_names": False,
         "unfurl_links": False,
@@ -395,7 +405,7 @@ def to_send(message: OutboundMessage, part: OutboundPart) -> dict[str, Any]:
 def to_edit(message: OutboundMessage, part: OutboundPart, message_id: str) -> dict[str, Any]:
     """Arguments of ``chat.update`` that replace the message *message_id* by *part*; its metadata stays."""
     channel, _ = to_place(message.key.external_id)
-    return {"channel": channel, "ts": message_id, "text": mrkdwn.from_markdown(part.text), "link_names": False}
+    return {"channel": channel, "ts": message_id, "text": part.text, "link_names": False}
 
 
 def found_in(messages: list[Any], part: OutboundPart, me: Identity) -> str | None:

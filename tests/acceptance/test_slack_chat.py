@@ -110,6 +110,30 @@ async def test_a_very_long_reply_arrives_whole_and_in_order(chat: Chat) -> None:
     assert "".join("".join(parts).split()) == "".join(whole.split())
 
 
+async def test_a_formatted_reply_is_shown_with_slacks_own_marks(chat: Chat) -> None:
+    chat.bot.model.will("Refunds take **14 days** [refunds.md › Windows]; see [the *policy*](https://x.org/p?a=1&b=2).")
+    shown = await chat.hears("how long do refunds take?")
+
+    assert "Refunds take *14 days* [refunds.md › Windows]; see " in shown
+    assert shown.endswith("see the _policy_.")
+    assert "<https://x.org/p?a=1&amp;b=2|policy>" in chat.slack.shown(LENA)[-1].raw
+
+
+async def test_a_table_is_shown_as_aligned_code(chat: Chat) -> None:
+    chat.bot.model.will(Reply(text="The plans:\n\n| Plan | Price |\n|---|---:|\n| A & B | 5 |\n| Crew | 120 |"))
+    shown = await chat.hears("what are the plans?")
+
+    introduction, table, rest = shown.split("```")
+    assert introduction.strip() == "The plans:"
+    assert table.strip("\n").splitlines() == [
+        "Plan  │ Price",
+        "──────┼──────",
+        "A & B │     5",
+        "Crew  │   120",
+    ]
+    assert rest == ""
+
+
 async def test_what_slack_delivers_again_and_again_is_answered_once(chat: Chat) -> None:
     chat.slack.redeliver_seconds = 0.02
     chat.slack.drop_acks = 4

@@ -31,6 +31,7 @@ from tests.contract.discord_harness import discord_connector, discord_harness
 from tests.contract.http_harness import http_connector, http_harness
 from tests.contract.slack_harness import slack_connector, slack_harness, slack_over_http_harness
 from tests.contract.telegram_harness import telegram_connector, telegram_harness
+from tests.emulators.slack import seen as seen_mrkdwn
 from tests.emulators.telegram_html import parse_html
 
 # A platform takes part by one line in each of these (the third only where it can refuse a message).
@@ -186,7 +187,7 @@ async def test_a_refused_send_says_what_may_be_done(
 
 
 # What people see of a part, by the payload of the platforms that give it a form of their own.
-SEEN: dict[str, Callable[[str], str]] = {"html": lambda html: parse_html(html)[0]}
+SEEN: dict[str, Callable[[str], str]] = {"html": lambda html: parse_html(html)[0], "mrkdwn": seen_mrkdwn}
 
 MARKDOWN = "\\`~*_[]<>#&|-+=!:.)0123456789\0"
 PROSE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=MARKDOWN), max_size=600)

@@ -28,7 +28,7 @@ FIRST_SECOND = 1_700_000_000
 
 _TS = re.compile(r"\d{10}\.\d{6}")
 _EMOJI_NAME = re.compile(r"[a-z0-9_+'-]+")
-_LINK = re.compile(r"<(https?://[^<>|]+)(?:\|([^<>]*))?>")
+_LINK = re.compile(r"<((?:https?://|mailto:)[^<>|]+)(?:\|([^<>]*))?>")
 _MASS_MENTION = re.compile(r"<!(here|channel|everyone)(\|[^>]*)?>")
 _SCOPES = {
     "chat.postMessage": "chat:write",
@@ -488,7 +488,7 @@ class SlackEmulator:
             Shown(
                 channel=channel,
                 ts=ts,
-                text=_seen(text),
+                text=seen(text),
                 raw=text,
                 thread=thread,
                 has_preview=bool(_LINK.search(text) or "http" in text) and asked.get("unfurl_links") is not False,
@@ -507,7 +507,7 @@ class SlackEmulator:
         if not known:
             theirs = any(said["ts"] == asked.get("ts") for said in self._messages[channel])
             raise _Refused("cant_update_message" if theirs else "message_not_found")
-        known[0].raw, known[0].text = text, _seen(text)
+        known[0].raw, known[0].text = text, seen(text)
         known[0].edits += 1
         self._find(channel, known[0].ts)["text"] = text
         return {"channel": channel, "ts": known[0].ts, "text": text}
@@ -588,9 +588,12 @@ def _text(asked: Json) -> str:
     return text
 
 
-def _seen(text: str) -> str:
-    """What people read of mrkdwn: links by their words, entities as characters. Emphasis stays as it is written."""
-    text = _LINK.sub(lambda match: match[2] or match[1], text)
+def seen(text: str) -> str:
+    """What people read of mrkdwn: links by their words, entities as characters, nothing of a zero-width space.
+
+    Emphasis stays as it is written.
+    """
+    text = _LINK.sub(lambda match: match[2] or match[1], text).replace("\u200b", "")
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 

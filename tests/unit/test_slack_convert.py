@@ -6,12 +6,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.message import ConversationKey, InboundKind, InboundMessage, OutboundMessage, check_workspace_id
 from connectors.slack import convert
 from connectors.slack.convert import Identity, Known
+from connectors.slack.mrkdwn import unescape
+from tests.emulators.slack import seen
 
 ME = Identity(user_id="U0BOT", bot_id="B0BOT", team_id="T0TEAM", name="helper")
 TS = "1700000001.000100"
@@ -272,12 +274,39 @@ def test_a_part_is_sent_into_its_thread_without_previews_and_with_its_token() ->
     assert "thread_ts" not in convert.to_send(reply("hi", "D501"), part)
 
 
-@given(st.text("ab<>&\n 😀`*[](~_#-", max_size=20))
+@given(st.text("ab<>&\n 😀`*[](~_#-|", max_size=20))
+@settings(deadline=None)
 def test_any_text_is_sent_within_the_limit_for_edits(unit: str) -> None:
-    """As sent, with everything escaped."""
-    message = reply(unit * 700)
+    """As sent, with everything escaped, and as it takes the place of another part."""
+    message = reply(unit * 300)
     for part in convert.to_parts(message):
-        assert len(convert.to_send(message, part)["text"]) <= convert.MAX_TEXT_CHARACTERS
+        text = convert.to_send(message, part)["text"]
+        assert 0 < len(text) <= convert.MAX_TEXT_CHARACTERS
+        assert convert.to_edit(message, part, TS)["text"] == text
+
+
+@pytest.mark.parametrize("trick", ["<!here>", "<!channel|x>", "<@U1>", "<#C1>"])
+@pytest.mark.parametrize("around", ["{}", "**{}**", "# {}", "[{}](x)", "> {}", "- {}", "`{}`", "```\n{}\n```"])
+def test_a_reply_mentions_nobody(trick: str, around: str) -> None:
+    """Slack's own marks are shown as characters, also where Markdown could carry them in."""
+    (part,) = convert.to_parts(reply(around.format(trick)))
+    assert trick not in part.text
+    assert trick in unescape(part.text)
+
+
+@pytest.mark.parametrize("around", ["{}", "**{}**", "# {}", "[{}](x)", "`{}`", "```\n{}\n```"])
+def test_slacks_own_links_disguise_no_address(around: str) -> None:
+    """Where one works at all, its words are its whole address."""
+    (part,) = convert.to_parts(reply(around.format("<https://evil.org|bank.org>")))
+    assert "<https://evil.org|" not in part.text
+    assert "|bank.org>" not in part.text
+    assert "https://evil.org" in seen(part.text)
+
+
+@pytest.mark.parametrize("text", ["", " \n ", "\u200b"])
+def test_a_text_in_which_nothing_can_be_seen_has_no_parts(text: str) -> None:
+    """Slack would refuse it as "no_text"."""
+    assert convert.to_parts(reply(text)) == ()
 
 
 @pytest.mark.parametrize("place", ["", "7/8", "c200", "C200/", "C200/abc", "C200/1/2", "../C1"])
