@@ -185,3 +185,13 @@ async def test_a_wrong_token_fails_telegram_alone(
 
         assert states[-1]["state"] == "failed"
         assert "AGENT_RUNTIME_TELEGRAM_BOT_TOKEN" in states[-1]["why"]
+
+
+async def test_a_stranger_who_is_refused_makes_no_workspace(
+    telegram: TelegramEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="pairing")
+    async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as bot:
+        await Chat(bot, telegram).hears("hello?")
+
+        assert not await bot.runtime.workspaces.exists("telegram-501")

@@ -90,10 +90,10 @@ async def test_a_message_to_a_workspace_that_does_not_exist_says_how_to_make_it(
 
 
 async def test_without_any_route_the_place_has_a_workspace_of_its_own(redis: Redis) -> None:
-    """An unrouted place gets the connector's default workspace, which is created."""
+    """An unrouted place gets the connector's default workspace; only to ask makes none."""
     register = workspaces(redis)
     assert await register.resolve(MESSAGE) == "discord-g9"
-    assert await register.exists("discord-g9")
+    assert not await register.exists("discord-g9")
 
 
 async def test_default_workspace_takes_what_no_route_names(redis: Redis) -> None:
