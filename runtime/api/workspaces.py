@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
@@ -72,6 +73,9 @@ class WorkspaceRoutes(Routes):
             created = await self._runtime.workspaces.create(body.id)
         except InvalidWorkspaceId as error:  # here it is no missing workspace but a bad request
             raise ApiError(400, "invalid_workspace_id", str(error)) from None
+        # So that people find the folder into which their Markdown goes.
+        docs = self._runtime.knowledge.library.root(Scope(body.id))
+        await asyncio.to_thread(docs.mkdir, parents=True, exist_ok=True)
         return reply({"id": body.id, "created": created}, 201 if created else 200)
 
     async def delete(self, request: Request, workspace_id: str) -> Response:

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def test_workspaces_are_created_once_listed_and_deleted(face: Face) -> None:
     """201 the first time, 200 after; a deleted one is unknown, with all that it held."""
     created = await face.client.post("/v1/workspaces", json={"id": "short-lived"})
+    assert (face.runtime.settings.data_dir / "workspaces" / "short-lived" / "docs").is_dir()
     assert (created.status_code, created.json()) == (201, {"id": "short-lived", "created": True})
     again = await face.client.post("/v1/workspaces", json={"id": "short-lived"})
     assert (again.status_code, again.json()["created"]) == (200, False)
