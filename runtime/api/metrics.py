@@ -195,7 +195,9 @@ def _labels(labels: Labels) -> str:
 
 
 def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    # Only a line feed ends a line of the format, but readers split at other separators, too.
+    plain = "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in value)
+    return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _number(value: float) -> str:
