@@ -24,9 +24,10 @@ _log = structlog.get_logger()
 async def remove_workspace(runtime: Runtime, scope: Scope) -> None:
     """Delete the workspace of *scope*: passages, roles, tokens, directives, conversations, counters, files.
 
-    The index goes before all that is stored: while it is away nothing is deleted. Repeating an interrupted removal is
-    harmless until the record is gone, which is last but for the files. Raises `IndexUnavailable`,
-    `StoreUnavailable`, `runtime.workspaces.WorkspaceInSettings`, and `OSError` for files that stay.
+    The index goes before all that is stored: while it is away nothing is deleted. It goes once more when the files are
+    gone, because whoever follows the disk may have read them in between. The record is last, so that an interrupted
+    removal can be repeated. Raises `IndexUnavailable`, `StoreUnavailable`,
+    `runtime.workspaces.WorkspaceInSettings`, and `OSError` for files that stay.
     """
     workspace_id = scope.workspace_id
     settings = runtime.settings
@@ -40,9 +41,9 @@ async def remove_workspace(runtime: Runtime, scope: Scope) -> None:
     await runtime.access.forget_workspace(workspace_id)
     await runtime.directives.forget_workspace(scope)
     await _forget_keys(runtime.store.client, scope)
+    await asyncio.to_thread(_remove, settings.data_dir / "workspaces" / workspace_id)
+    await runtime.knowledge.forget_workspace(scope)
     await runtime.workspaces.delete(workspace_id)
-    folder = settings.data_dir / "workspaces" / workspace_id
-    await asyncio.to_thread(_remove, folder)
     _log.info("workspace.deleted", workspace_id=workspace_id)
 
 

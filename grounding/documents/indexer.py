@@ -116,8 +116,7 @@ class Indexer:
         Raises `IndexUnavailable`, `EmbedderUnavailable` or `StoreUnavailable`; what was stored until then stays, and
         the next run goes on from there.
         """
-        lock = self._running.setdefault(scope.workspace_id, asyncio.Lock())
-        async with lock:
+        async with self._lock(scope):
             return await self._sync(scope, paths, progress or (lambda _: None), fresh)
 
     async def _sync(
@@ -246,9 +245,13 @@ class Indexer:
         )
 
     async def forget_workspace(self, scope: Scope) -> None:
-        """Take a workspace's passages and its registry out of the index; the files stay."""
-        await self._index.drop_workspace(scope)
-        await self._redis.delete(self._registry_key(scope), self._status_key(scope))
+        """Take a workspace's passages and its registry out of the index, after the run at hand; the files stay."""
+        async with self._lock(scope):
+            await self._index.drop_workspace(scope)
+            await self._redis.delete(self._registry_key(scope), self._status_key(scope))
+
+    def _lock(self, scope: Scope) -> asyncio.Lock:
+        return self._running.setdefault(scope.workspace_id, asyncio.Lock())
 
     async def _registry(self, scope: Scope) -> dict[str, Registered]:
         stored = await self._redis.hgetall(self._registry_key(scope))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from connectors.message import Author, InboundMessage
+from connectors.message import Author, InboundMessage, Scope
 from tests.emulators.face import Face, sse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -38,6 +38,25 @@ async def test_workspaces_are_created_once_listed_and_deleted(face: Face) -> Non
     assert (await face.client.get(f"{here}/search?q=yak")).json()["results"] == []
     assert (await face.client.get(f"{here}/prompts/workspace/soul")).status_code == 404
     assert (await face.client.get(f"{here}/turns")).json() == {"turns": []}
+
+
+async def test_documents_read_again_while_their_workspace_goes_are_gone_too(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever follows the disk may look at a file between the index's end and the file's."""
+    here = await face.workspace("short-lived")
+    await face.client.put(f"{here}/documents/yak.md?wait=true", content=b"The yak.")
+    forget = face.runtime.access.forget_workspace
+
+    async def read_again(workspace_id: str) -> None:
+        synced = await face.runtime.knowledge.sync(Scope(workspace_id))
+        assert synced.documents == 1
+        await forget(workspace_id)
+
+    monkeypatch.setattr(face.runtime.access, "forget_workspace", read_again)
+    assert (await face.client.delete(here)).status_code == 200
+    await face.client.post("/v1/workspaces", json={"id": "short-lived"})
+    assert (await face.client.get(f"{here}/search?q=yak")).json()["results"] == []
 
 
 @pytest.mark.parametrize("name", ["", "UPPER", "../up", "a b", "x" * 65, ".dot"])
