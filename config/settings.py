@@ -101,6 +101,8 @@ class Settings(BaseModel):
     """A LiteLLM embedding id. Unset: the bundled model. Another model makes another index."""
     embedding_timeout_seconds: PositiveSeconds = 20.0
     """One embedding call."""
+    transcription_model: str | None = None
+    """A LiteLLM transcription id, e.g. openai/whisper-1. Unset: voice messages are not heard."""
 
     # The thirteen controls of grounding: ceilings, never raised silently.
     llm_grounding_top_k: Positive = 3
@@ -180,6 +182,26 @@ class Settings(BaseModel):
     """Where the gateway is; another than Discord's own is used for resuming, too."""
     discord_timeout_seconds: PositiveSeconds = 20.0
     """One request to Discord; a call may wait for rate limits besides."""
+
+    # How the bot behaves on platforms.
+    stream_replies: bool = True
+    """Whether replies are shown while they are written, where the platform can."""
+    acknowledgement_reaction: str = ""
+    """An emoji that is put on a message while its answer is on its way, e.g. 👀. Unset: none."""
+    answer_in_groups: Literal["addressed", "all", "never"] = "addressed"
+    """In groups and channels: what is addressed to the bot, everything, or nothing. /answer changes it in a place."""
+    answer_bots: bool = False
+    """Whether messages of other bots are answered."""
+    reply_max_parts: Positive = 5
+    """A reply of more platform messages than this goes as its beginning and a file."""
+
+    # Files that come with messages.
+    attachment_max_bytes: Positive = 10_000_000
+    """Size of one file that is read."""
+    attachment_max_pages: Positive = 50
+    """Pages, sheets or slides that are read of one file."""
+    attachment_timeout_seconds: PositiveSeconds = 30.0
+    """Fetching one file; also reading it."""
 
     # The HTTP face.
     http_host: str = "127.0.0.1"

@@ -19,14 +19,15 @@ itself never retries a send whose outcome is unknown: it raises `SendFailed` wit
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from connectors.message import (
     Accepted,
     AgentRuntimeError,
+    Attachment,
     ConversationKey,
     InboundMessage,
     OutboundMessage,
@@ -99,6 +100,38 @@ class SendFailed(AgentRuntimeError):
         self.retry_after_seconds = retry_after_seconds
 
 
+class AttachmentUnavailable(AgentRuntimeError):
+    """A file that came with a message cannot be had; the text says why, for the person who sent it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.user_text = message
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a file can be fetched. ``headers`` may hold a secret: they are sent to ``hosts`` only.
+
+    ``hosts`` are the only ones that may be asked, redirects included: a name, or ``.name`` for all below it.
+    ``trusts_private`` says that the operator named the host in the settings (a proxy, an API server of their
+    own), so that it may stand at a private address.
+    """
+
+    url: str
+    hosts: tuple[str, ...]
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    trusts_private: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommandHint:
+    """What a platform shows of a command: its word, what follows it (e.g. ``[name]``), and what it does."""
+
+    name: str
+    summary: str
+    arguments: str = ""
+
+
 @runtime_checkable
 class Connector(Protocol):
     """What every platform has."""
@@ -129,10 +162,32 @@ class Connector(Protocol):
 
 @runtime_checkable
 class EditsMessages(Protocol):
-    """Sent parts can be replaced; used to stream a reply and to finalise a placeholder."""
+    """Sent parts can be replaced; used to show a reply while it grows and to give it its final form.
+
+    At which pace is ``capabilities.edits_per_second``.
+    """
 
     async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
         """Replace what *receipt* stands for by *part*. Repeating it is harmless. Raises `SendFailed`."""
+
+    async def take_back(self, message: OutboundMessage, receipt: Receipt) -> None:
+        """Delete what *receipt* stands for; one that is gone already is no error. Raises `SendFailed`."""
+
+
+@runtime_checkable
+class AppendsText(Protocol):
+    """The platform has means of its own to show a reply that grows. Its last form comes by `EditsMessages.edit`,
+    which works also after a restart, when nobody knows any more that the message was begun this way.
+    """
+
+    def appends(self, message: OutboundMessage) -> bool:
+        """Whether the reply to *message*'s ``answers`` can be shown that way in its place."""
+
+    async def begin(self, message: OutboundMessage, text: str) -> Receipt:
+        """Begin the reply with *text* (Markdown). Raises `SendFailed`."""
+
+    async def append(self, message: OutboundMessage, receipt: Receipt, text: str) -> None:
+        """Add *text* to what was begun. May be lost where the last form puts it right. Raises `SendFailed`."""
 
 
 @runtime_checkable
@@ -178,6 +233,22 @@ class FetchesMissed(Protocol):
 
     def missed(self, key: ConversationKey, after_message_id: str) -> AsyncIterator[InboundMessage]:
         """What was said after *after_message_id*, oldest first."""
+
+
+@runtime_checkable
+class LocatesAttachments(Protocol):
+    """Files that come with messages can be fetched."""
+
+    async def locate(self, attachment: Attachment) -> Location:
+        """Where *attachment* (by its ``handle``) lies now. Raises `AttachmentUnavailable`."""
+
+
+@runtime_checkable
+class RegistersCommands(Protocol):
+    """People are shown the commands by the platform itself. They come in as `InboundKind.COMMAND`."""
+
+    async def register_commands(self, commands: Sequence[CommandHint]) -> None:
+        """Have the platform offer *commands*, and no others. Called once connected. Raises `SendFailed`."""
 
 
 @runtime_checkable

@@ -189,7 +189,7 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A file that came with a message; ``handle`` is for the platform's own package to fetch it."""
+    """A file that came with a message; ``handle`` is for the platform's own package to find it again."""
 
     kind: Literal["document", "image", "voice", "other"]
     name: str
@@ -199,9 +199,15 @@ class Attachment:
 
 
 class InboundKind(StrEnum):
-    """What happened on the platform."""
+    """What happened on the platform.
+
+    A ``COMMAND`` was given by the platform's own means (a slash command, a bot command), not as words of a
+    message: its ``text`` is the command's word and what follows it, without a slash. For ``EDIT``, ``DELETE`` and
+    ``REACTION`` the ``message_id`` is that of the message which was edited, deleted or reacted to.
+    """
 
     MESSAGE = "message"
+    COMMAND = "command"
     EDIT = "edit"
     DELETE = "delete"
     REACTION = "reaction"
@@ -307,6 +313,8 @@ class OutboundPart:
     token: str
     payload: str = "plain"
     """How ``text`` is to be understood by the platform package that rendered it (e.g. ``html``)."""
+    file_name: str = ""
+    """Set where the part goes as a file of that name, whose content (UTF-8) is ``text``."""
 
 
 @dataclass(frozen=True, slots=True)
