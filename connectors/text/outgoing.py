@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from connectors.message import OutboundMessage, OutboundPart
 
 FILE_NAME = "whole-reply.md"
-_INVISIBLE = frozenset({"Cc", "Cf", "Zl", "Zp", "Zs"})
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"})
 
 
 def outbound_parts(

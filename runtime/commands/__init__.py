@@ -1,0 +1,1 @@
+"""What people may tell the bot itself to do, in a chat: ``/word``, ``!word`` or the platform's own commands."""
