@@ -1,0 +1,49 @@
+"""What replies of commands are made of: spans, fences, items. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from connectors.message import AgentRuntimeError
+from runtime.commands.command import CommandRefused
+
+_BACKTICKS = re.compile(r"`+")
+
+
+def code(text: str) -> str:
+    """*text* as a code span on one line, whatever it holds."""
+    flat = " ".join(text.split())
+    fence = "`" * (_longest_run(flat) + 1)
+    space = " " if flat.startswith("`") or flat.endswith("`") else ""
+    return f"{fence}{space}{flat}{space}{fence}"
+
+
+def fenced(text: str, language: str = "") -> str:
+    """*text* as a code block that no line of it can close."""
+    fence = "`" * max(3, _longest_run(text) + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def plain(text: str) -> str:
+    """*text* on one line, in which no character means anything to Markdown."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~!@&])", r"\\\1", " ".join(text.split()))
+
+
+def items(lines: Iterable[str]) -> str:
+    """A list, one item for each of *lines*."""
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def refused(error: AgentRuntimeError) -> CommandRefused:
+    """*error* with its own words as what the person is told: for admins, who can do something about it."""
+    return CommandRefused(str(error) or error.user_text)
+
+
+def thousands(number: int) -> str:
+    """``12,345``."""
+    return f"{number:,}"
+
+
+def _longest_run(text: str) -> int:
+    return max((len(run) for run in _BACKTICKS.findall(text)), default=0)
