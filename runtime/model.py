@@ -120,12 +120,17 @@ class Model:
     def __init__(self, settings: Settings, local: LocalModelServer | None = None) -> None:
         self._settings = settings
         self._local = local
-        self._window: int | None = settings.llm_context_window_tokens
+        self._windows: dict[str, int] = {}
 
     @property
     def name(self) -> str:
         """The first model that is asked."""
         return self._settings.llm_model or f"local/{MODEL_NAME}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All configured models, in the order in which they are asked."""
+        return tuple(dict.fromkeys((self.name, *self._settings.llm_fallback_models)))
 
     async def warm(self) -> None:
         """Import LiteLLM and start the local model, so that the first turn need not wait. Raises nothing."""
@@ -136,14 +141,17 @@ class Model:
         with contextlib.suppress(ImportError):
             await asyncio.to_thread(importlib.import_module, _IMPORTED_BY_TOOLS)
 
-    async def window_tokens(self) -> int:
-        """The model's context window: as set, else as LiteLLM knows it, else `DEFAULT_WINDOW_TOKENS`."""
-        if self._window is None:
-            if self._settings.llm_model is None:
-                self._window = CONTEXT_TOKENS
-            else:
-                self._window = await asyncio.to_thread(_known_window, self._settings.llm_model)
-        return self._window
+    async def window_tokens(self, first: str | None = None) -> int:
+        """The context window of the model that is asked first (see `complete`): as set, else as LiteLLM knows it,
+        else `DEFAULT_WINDOW_TOKENS`."""
+        if self._settings.llm_context_window_tokens is not None:
+            return self._settings.llm_context_window_tokens
+        name = self._order(first)[0]
+        if name is None:
+            return CONTEXT_TOKENS
+        if name not in self._windows:
+            self._windows[name] = await asyncio.to_thread(_known_window, name)
+        return self._windows[name]
 
     async def complete(
         self,
@@ -156,27 +164,36 @@ class Model:
         response_format: Mapping[str, Any] | None = None,
         temperature: float | None = None,
         purpose: str = "reply",
+        first: str | None = None,
     ) -> Completion:
         """The model's answer to *messages* (OpenAI's form). Streams where *on_delta* is given.
 
-        *tools* are OpenAI function descriptions. *purpose* goes into events only. Raises `ModelRefused`
-        or `ModelUnavailable`: the failure of the first model, when every model failed.
+        *tools* are OpenAI function descriptions. *purpose* goes into events only. *first* is one of `names`,
+        which is asked before the others; any other name counts as none, so that a choice may outlive the settings
+        under which it was made. Raises `ModelRefused` or `ModelUnavailable`: the failure of the model that was asked
+        first, when every model failed.
         """
         call = Call(
             messages, on_delta, on_restart, self._options(max_output_tokens, tools, response_format, temperature)
         )
-        first: ModelFailed | None = None
-        for name in (self._settings.llm_model, *self._settings.llm_fallback_models):
+        failed: ModelFailed | None = None
+        for name in self._order(first):
             try:
                 target = await self._target(name)
                 return await self._attempts(call, target, purpose)
             except ModelFailed as failure:
                 log.warning("model.failed", model=failure.model, why=failure.why, purpose=purpose)
-                first = first or failure
+                failed = failed or failure
                 if call.shown and on_restart is None:
                     break
-        assert first is not None
-        raise first
+        assert failed is not None
+        raise failed
+
+    def _order(self, first: str | None) -> tuple[str | None, ...]:
+        """The models in the order in which they are asked; None is the local one."""
+        configured = (self._settings.llm_model, *self._settings.llm_fallback_models)
+        chosen = [name for name in configured if first is not None and (name or self.name) == first][:1]
+        return (*chosen, *(name for name in configured if name not in chosen))
 
     async def close(self) -> None:
         """Let LiteLLM's connections go. Bounded; never raises."""

@@ -172,7 +172,7 @@ async def test_instructions_that_do_not_fit_the_window_are_named(face: Face, mon
     """422 context_too_large names the block, its tokens and the window, and no model is asked."""
     here = await shop(face)
 
-    async def small() -> int:
+    async def small(_first: str | None = None) -> int:
         return 1100
 
     monkeypatch.setattr(face.runtime.model, "window_tokens", small)

@@ -157,6 +157,22 @@ async def test_fallback_models_are_asked_in_their_order(
     assert [sent["model"] for sent in openai_server.requests] == ["fake", "b", "c"]
 
 
+@pytest.mark.parametrize(
+    ("first", "asked"),
+    [("openai/c", ["c", "fake", "b"]), ("openai/fake", ["fake", "b", "c"]), ("openai/gone", ["fake", "b", "c"])],
+)
+async def test_a_configured_model_can_be_asked_before_the_others(
+    model_settings: MakeSettings, openai_server: FakeOpenAI, first: str, asked: list[str]
+) -> None:
+    openai_server.will("not_found", "not_found")
+    model = Model(model_settings(llm_fallback_models="openai/b,openai/c"))
+
+    await model.complete(MESSAGES, first=first)
+
+    assert [body["model"] for body in openai_server.requests] == asked
+    assert model.names == ("openai/fake", "openai/b", "openai/c")
+
+
 async def test_when_all_models_fail_the_first_ones_failure_is_told(
     model_settings: MakeSettings, openai_server: FakeOpenAI
 ) -> None:
@@ -263,6 +279,9 @@ async def test_the_window_is_as_set_else_as_known_else_a_default(settings: MakeS
     assert await Model(settings(llm_model="openai/gpt-4o")).window_tokens() == 128_000
     assert await Model(settings(llm_model="openai/unheard-of")).window_tokens() == 8192
     assert await Model(settings()).window_tokens() == 8192
+    several = Model(settings(llm_model="openai/unheard-of", llm_fallback_models="openai/gpt-4o"))
+    assert await several.window_tokens("openai/gpt-4o") == 128_000
+    assert await several.window_tokens("openai/other") == 8192
 
 
 async def test_cost_is_by_the_price_list_and_cached_tokens_cost_less(

@@ -54,7 +54,7 @@ class Layers:
 class Window:
     """A model of which only the window is asked."""
 
-    async def window_tokens(self) -> int:
+    async def window_tokens(self, first: str | None = None) -> int:
         return 8192
 
 
