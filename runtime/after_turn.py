@@ -55,6 +55,8 @@ class SummaryRefresh:
         await self._refresh(job)
         if document := await self._contexts.latest(job.key):
             await self._copy_for_people(job.key, document.text)
+            if await self._contexts.latest(job.key) is None:  # forgotten in between
+                await self._copy.remove(job.key)
 
     async def _copy_for_people(self, key: ConversationKey, text: str) -> None:
         try:
@@ -133,6 +135,8 @@ class RememberTurn:
             return
         text = "\n".join(_line(entry) for entry in entries)
         await self._turns.remember(job.key.scope, job.turn_id, text, datetime.fromisoformat(entries[0].at))
+        if not await self._transcript.of_turn(job.key, job.turn_id):  # forgotten in between
+            await self._turns.forget(job.key.scope, [job.turn_id])
 
 
 def _unread(reach: Reach, covered: Reach | None) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _OWNER = "manifests"
 _VERSION = 1
 KEPT_TURNS = 10_000
+_PAGE = 500
 KEPT_SECONDS = 30 * 24 * 3600
 
 
@@ -126,6 +128,15 @@ class Manifests:
             except UnknownTurn:  # outlived its time; the index is trimmed by count
                 continue
         return found
+
+    async def forget(self, scope: Scope, turn_ids: Sequence[str]) -> None:
+        """Drop the manifests of *turn_ids*, with all that was said in them; they cannot be explained any more."""
+        for start in range(0, len(turn_ids), _PAGE):
+            page = turn_ids[start : start + _PAGE]
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.delete(*(self._key(scope, "turn", turn_id) for turn_id in page))
+                pipe.zrem(self._key(scope, "index"), *page)
+                await pipe.execute()
 
     @staticmethod
     def _key(scope: Scope, *parts: str) -> str:

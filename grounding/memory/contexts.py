@@ -1,11 +1,13 @@
 """The context documents in Redis: the latest of each conversation, and every version that was.
 
-Keys (owner ``contexts``, in the conversation's partition): ``latest`` a hash, ``history`` a stream.
+Keys (owner ``contexts``, in the conversation's partition): ``latest`` a hash, ``history`` a stream, ``forgotten`` a
+set of turns of which no document may be made any more.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,12 +23,38 @@ _VERSION = "1"
 _STORE = """
 local current = tonumber(redis.call('HGET', KEYS[1], 'version') or '0')
 if current ~= tonumber(ARGV[1]) then return 0 end
+for _, turn in ipairs(cjson.decode(ARGV[2])) do
+  if redis.call('SISMEMBER', KEYS[3], turn) == 1 then return 0 end
+end
 local fields = {}
-for at = 2, #ARGV do fields[#fields + 1] = ARGV[at] end
+for at = 3, #ARGV do fields[#fields + 1] = ARGV[at] end
 redis.call('HSET', KEYS[1], unpack(fields))
 redis.call('XADD', KEYS[2], '*', unpack(fields))
 return 1
 """
+
+# Every version from the first that was made of the turn on has it, because each is made of the one before.
+_FORGET_TURN = """
+redis.call('SADD', KEYS[3], ARGV[1])
+redis.call('EXPIRE', KEYS[3], ARGV[2])
+local kept, gone = nil, 0
+for _, one in ipairs(redis.call('XRANGE', KEYS[2], '-', '+')) do
+  local has = gone > 0
+  for at = 1, #one[2], 2 do
+    if one[2][at] == 'turn_ids' then
+      for _, turn in ipairs(cjson.decode(one[2][at + 1])) do has = has or turn == ARGV[1] end
+    end
+  end
+  if has then gone = gone + redis.call('XDEL', KEYS[2], one[1]) else kept = one[2] end
+end
+if gone > 0 then
+  redis.call('DEL', KEYS[1])
+  if kept then redis.call('HSET', KEYS[1], unpack(kept)) end
+end
+return gone
+"""
+_FORGOTTEN_SECONDS = 24 * 3600
+"""How long a document that was in the making may take to arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +76,7 @@ class ContextDocuments:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._store = redis.register_script(_STORE)
+        self._forget_turn = redis.register_script(_FORGET_TURN)
 
     async def latest(self, key: ConversationKey) -> ContextDocument | None:
         """The conversation's document, if it has one. Raises `UnknownFormat`."""
@@ -67,7 +96,8 @@ class ContextDocuments:
         )
 
     async def store(self, key: ConversationKey, document: ContextDocument) -> bool:
-        """Make *document* the latest if the one before it still is; False where another came first."""
+        """Make *document* the latest if the one before it still is; False where another came first, or a turn of
+        which it was made is forgotten."""
         fields = {
             "v": _VERSION,
             "text": document.text,
@@ -80,9 +110,27 @@ class ContextDocuments:
         }
         flat = [part for pair in fields.items() for part in pair]
         stored = await self._store(
-            keys=[self._key(key, "latest"), self._key(key, "history")], args=[document.version - 1, *flat]
+            keys=self._keys(key), args=[document.version - 1, json.dumps(document.turn_ids), *flat]
         )
         return bool(stored)
+
+    async def forget_turn(self, key: ConversationKey, turn_id: str) -> int:
+        """Drop every version that was made of the turn, or of one that was; the version before them is the latest
+        again. How many were dropped."""
+        return int(await self._forget_turn(keys=self._keys(key), args=[turn_id, _FORGOTTEN_SECONDS]))
+
+    async def forget(self, key: ConversationKey, turn_ids: Sequence[str]) -> None:
+        """Drop the document with all its versions; none is made of *turn_ids*, the newest turns, any more."""
+        latest, history, forgotten = self._keys(key)
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.delete(latest, history)
+            if turn_ids:
+                pipe.sadd(forgotten, *turn_ids)
+                pipe.expire(forgotten, _FORGOTTEN_SECONDS)
+            await pipe.execute()
+
+    def _keys(self, key: ConversationKey) -> list[str]:
+        return [self._key(key, part) for part in ("latest", "history", "forgotten")]
 
     @staticmethod
     def _key(key: ConversationKey, part: str) -> str:

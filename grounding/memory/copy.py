@@ -27,6 +27,10 @@ class ContextCopy:
         """Make the file hold *text*, whole or not at all. Raises OSError."""
         await asyncio.to_thread(_write, self._data_dir / path(key), text.encode("utf-8", "surrogatepass"))
 
+    async def remove(self, key: ConversationKey) -> None:
+        """Take the file away, if there is one. Raises OSError."""
+        await asyncio.to_thread((self._data_dir / path(key)).unlink, missing_ok=True)
+
 
 def _write(file: Path, content: bytes) -> None:
     if _holds(file, content):

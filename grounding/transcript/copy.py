@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,7 +14,7 @@ import structlog
 from connectors.message import PARTITIONS, ConversationKey, StoreUnavailable
 from grounding.transcript import markdown
 from grounding.transcript.entry import Entry
-from grounding.transcript.log import Transcript
+from grounding.transcript.log import Forget, ToCopy, Transcript
 
 _BATCH = 200
 _SWEEP_SECONDS = 5.0
@@ -76,21 +77,45 @@ class MarkdownCopy:
     async def _copy(self, partition: int) -> OSError | None:
         """Copy what waits in *partition*. A file that cannot be written keeps no other from it; its error."""
         while batch := await self._transcript.to_copy(partition, _BATCH):
-            by_key: dict[ConversationKey, list[tuple[str, Entry]]] = {}
-            for export_id, key, entry in batch:
-                by_key.setdefault(key, []).append((export_id, entry))
+            by_key: dict[ConversationKey, list[ToCopy]] = {}
+            for one in batch:
+                by_key.setdefault(one.key, []).append(one)
             failed: OSError | None = None
             copied: list[str] = []
-            for key, exported in by_key.items():
+            for key, ordered in by_key.items():
                 try:
-                    await asyncio.to_thread(self._write, key, [entry for _, entry in exported])
-                    copied += [export_id for export_id, _ in exported]
+                    for what in _steps(ordered):
+                        await asyncio.to_thread(self._do, key, what)
+                    copied += [one.export_id for one in ordered]
                 except OSError as error:
                     failed = failed or error
             await self._transcript.copied(partition, copied)
             if failed is not None:
                 return failed
         return None
+
+    def _do(self, key: ConversationKey, what: list[Entry] | Forget) -> None:
+        if isinstance(what, Forget):
+            self._forget(key, what)
+        else:
+            self._write(key, what)
+
+    def _forget(self, key: ConversationKey, what: Forget) -> None:
+        """Take a turn out of the file, or the file away. The file is whole at every moment."""
+        path = self._data_dir / markdown.path(key)
+        self._touched.discard(path)
+        if not what.turn_id:
+            path.unlink(missing_ok=True)
+            return
+        try:
+            with open(path, "rb", opener=_open_private) as file:
+                before = file.read()
+        except FileNotFoundError:
+            return
+        text = before.decode("utf-8", "surrogatepass")
+        after = markdown.without_turn(text, what.turn_id).encode("utf-8", "surrogatepass")
+        if after != before:
+            _replace(path, after)
 
     def _write(self, key: ConversationKey, entries: Iterable[Entry]) -> None:
         path = self._data_dir / markdown.path(key)
@@ -105,6 +130,32 @@ class MarkdownCopy:
                 text = _unwritten(file, size, markdown.title(key).encode(), text)
             file.write(text)
         self._touched.add(path)
+
+
+def _steps(ordered: Iterable[ToCopy]) -> Iterator[list[Entry] | Forget]:
+    """What is to be done to one file, in order: entries that follow each other are written at once."""
+    entries: list[Entry] = []
+    for one in ordered:
+        if isinstance(one.what, Entry):
+            entries.append(one.what)
+        elif one.what is not None:
+            if entries:
+                yield entries
+            entries = []
+            yield one.what
+    if entries:
+        yield entries
+
+
+def _replace(path: Path, content: bytes) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".forgetting-")  # for this user alone
+    try:
+        with os.fdopen(descriptor, "wb") as output:
+            output.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def _open_private(path: str, flags: int) -> int:

@@ -1,12 +1,14 @@
 """The transcript in Redis: one append-only stream per conversation.
 
 Keys (owner ``transcript``, in the conversation's partition): ``log`` the entries, ``meta`` their counts,
-``turn`` which turns were recorded, ``export`` what still has to be copied to Markdown.
+``turn`` which turns were recorded, ``export`` what still has to be copied to Markdown, ``amended`` what people
+made of messages afterwards: by message its new text, empty where it was deleted. The log itself stays as it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from connectors.message import ConversationKey, partition_tag, redis_key
@@ -19,6 +21,7 @@ _OWNER = "transcript"
 _RECORDED_SECONDS = 7 * 24 * 3600
 """How long a turn is remembered as recorded; no turn is taken up again after that."""
 _PAGE = 64
+_LONG_PAGE = 1000
 _SEARCHED_PAGES = 80
 """Work that follows turns may lag behind them by this many pages of the log: a flood, an outage."""
 
@@ -38,6 +41,57 @@ redis.call('HSET', KEYS[2], 'v', '1')
 return entries
 """
 
+# By whom is kept, so that the same command, delivered again later, begins no session in the middle of this one.
+_BEGIN_SESSION = """
+if ARGV[1] ~= '' and redis.call('HGET', KEYS[2], 'session_by') == ARGV[1] then return 0 end
+local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
+local after = newest[1] and newest[1][1] or '0-0'
+redis.call('HSET', KEYS[2], 'v', '1', 'session_after', after, 'session_by', ARGV[1])
+return 1
+"""
+
+# The entries of ARGV[1] that the caller found; the order to the Markdown copy stands behind those that it follows.
+_FORGET_TURN = """
+local gone, answered = 0, 0
+for at = 3, #ARGV do
+  local entry = redis.call('XRANGE', KEYS[1], ARGV[at], ARGV[at])
+  if entry[1] then
+    gone = gone + redis.call('XDEL', KEYS[1], ARGV[at])
+    for field = 1, #entry[1][2], 2 do
+      if entry[1][2][field] == 'role' and entry[1][2][field + 1] == 'inbound' then answered = 1 end
+    end
+  end
+end
+if gone > 0 then
+  redis.call('HINCRBY', KEYS[2], 'entries', -gone)
+  redis.call('HINCRBY', KEYS[2], 'turns', -answered)
+end
+redis.call('XADD', KEYS[3], '*', 'key', ARGV[2], 'forget', ARGV[1])
+return gone
+"""
+
+_FORGET_ALL = """
+redis.call('DEL', KEYS[1], KEYS[2])
+redis.call('XADD', KEYS[3], '*', 'key', ARGV[1], 'forget', '')
+return 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """An order to the Markdown copy: to take a turn out, or, without a ``turn_id``, to delete the whole."""
+
+    turn_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToCopy:
+    """One thing to be done to a conversation's Markdown copy. ``what`` is None for an entry that is gone again."""
+
+    export_id: str
+    key: ConversationKey
+    what: Entry | Forget | None
+
 
 class Transcript:
     """The logs of all conversations. Raises `connectors.message.StoreUnavailable` throughout."""
@@ -45,6 +99,9 @@ class Transcript:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._append = redis.register_script(_APPEND)
+        self._begin_session = redis.register_script(_BEGIN_SESSION)
+        self._forget_turn = redis.register_script(_FORGET_TURN)
+        self._forget_all = redis.register_script(_FORGET_ALL)
 
     async def append(self, key: ConversationKey, turn_id: str, entries: Sequence[Entry]) -> bool:
         """Record a turn's entries at the end of the log, in order and as one step.
@@ -67,12 +124,29 @@ class Transcript:
         )
         return bool(added)
 
+    async def amend(self, key: ConversationKey, message_id: str, text: str) -> None:
+        """Let a message read *text* from now on, wherever it is read; without text it is left out."""
+        await self._redis.hset(self._key(key, "amended"), message_id, text)
+
+    async def _as_amended(self, key: ConversationKey, entries: list[Entry]) -> list[Entry]:
+        ids = [entry.message_id for entry in entries if entry.message_id]
+        if not ids:
+            return entries
+        texts: Any = await self._redis.hmget(self._key(key, "amended"), ids)
+        amended = {message_id: text for message_id, text in zip(ids, texts, strict=True) if text is not None}
+        if not amended:
+            return entries
+        now = (replace(entry, text=amended.get(entry.message_id, entry.text)) for entry in entries)
+        return [entry for entry in now if entry.text.strip()]
+
     async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> list[Entry]:
-        """The last *max_entries* spoken entries, oldest first; tool lines and *except_turn* left out."""
+        """The last *max_entries* spoken entries of this session, oldest first, without tool lines and *except_turn*."""
         found: list[Entry] = []
-        newest = "+"
+        newest, session_after = "+", await self._session_after(key)
         for _ in range(8):  # a run of tool lines longer than this many pages ends the tail
-            page: Any = await self._redis.xrevrange(self._key(key, "log"), max=newest, count=max_entries + 8)
+            page: Any = await self._redis.xrevrange(
+                self._key(key, "log"), max=newest, min=f"({session_after}", count=max_entries + 8
+            )
             for entry_id, fields in page:
                 newest = f"({entry_id}"
                 entry = Entry.from_fields(fields)
@@ -80,12 +154,12 @@ class Transcript:
                     found.append(entry)
             if len(found) >= max_entries or len(page) < max_entries + 8:
                 break
-        return found[:max_entries][::-1]
+        return await self._as_amended(key, found[:max_entries][::-1])
 
     async def newest(self, key: ConversationKey, count: int) -> list[Entry]:
         """The last *count* entries of any role, oldest first."""
         page: Any = await self._redis.xrevrange(self._key(key, "log"), count=count)
-        return [Entry.from_fields(fields) for _, fields in reversed(page)]
+        return await self._as_amended(key, [Entry.from_fields(fields) for _, fields in reversed(page)])
 
     async def of_turn(self, key: ConversationKey, turn_id: str) -> list[Entry]:
         """The entries of one of the conversation's last turns, oldest first; none of a turn far back."""
@@ -98,18 +172,67 @@ class Transcript:
                 if fields.get("turn") == turn_id:
                     found.append(Entry.from_fields(fields))
                 elif found:
-                    return found[::-1]
+                    return await self._as_amended(key, found[::-1])
             if len(page) < _PAGE:
                 break
-        return found[::-1]
+        return await self._as_amended(key, found[::-1])
 
     async def reach(self, key: ConversationKey) -> Reach:
         """How many turns and entries the conversation has."""
         meta: Any = await self._redis.hgetall(self._key(key, "meta"))
         return Reach(turns=int(meta.get("turns", 0)), entries=int(meta.get("entries", 0)))
 
-    async def to_copy(self, partition: int, count: int) -> list[tuple[str, ConversationKey, Entry]]:
-        """The oldest entries that still have to be copied to Markdown: export id, conversation, entry."""
+    async def begin_session(self, key: ConversationKey, by: str = "") -> bool:
+        """Let the tail show nothing of what was said until now. *by*, where given, is what asked for it (a message's
+        id): False, and nothing changed, where the same began the session before."""
+        began = await self._begin_session(keys=[self._key(key, "log"), self._key(key, "meta")], args=[by])
+        return bool(began)
+
+    async def turn_ids(self, key: ConversationKey) -> list[str]:
+        """The turns of a conversation, each once, newest first."""
+        found: dict[str, None] = {}
+        newest = "+"
+        while True:
+            page: Any = await self._redis.xrevrange(self._key(key, "log"), max=newest, count=_LONG_PAGE)
+            found |= dict.fromkeys(fields.get("turn", "") for _, fields in page)
+            if len(page) < _LONG_PAGE:
+                return [turn_id for turn_id in found if turn_id]
+            newest = f"({page[-1][0]}"
+
+    async def last_turn(self, key: ConversationKey) -> str:
+        """The newest turn of a conversation; empty where it has none."""
+        page: Any = await self._redis.xrevrange(self._key(key, "log"), count=1)
+        return str(page[0][1].get("turn", "")) if page else ""
+
+    async def forget_turn(self, key: ConversationKey, turn_id: str) -> int:
+        """Take a turn out of the log and, soon after, of its Markdown copy; how many entries that were."""
+        entry_ids: list[str] = []
+        newest = "+"
+        for _ in range(_SEARCHED_PAGES):
+            page: Any = await self._redis.xrevrange(self._key(key, "log"), max=newest, count=_PAGE)
+            entry_ids += [entry_id for entry_id, fields in page if fields.get("turn") == turn_id]
+            if len(page) < _PAGE or (entry_ids and page[-1][1].get("turn") != turn_id):
+                break
+            newest = f"({page[-1][0]}"
+        gone = await self._forget_turn(
+            keys=[self._key(key, "log"), self._key(key, "meta"), redis_key(_OWNER, key.tag, "export")],
+            args=[turn_id, key.encoded, *entry_ids],
+        )
+        return int(gone)
+
+    async def forget(self, key: ConversationKey) -> None:
+        """Drop the whole log of a conversation and, soon after, its Markdown copy."""
+        await self._forget_all(
+            keys=[self._key(key, "log"), self._key(key, "meta"), redis_key(_OWNER, key.tag, "export")],
+            args=[key.encoded],
+        )
+
+    async def _session_after(self, key: ConversationKey) -> str:
+        stored: Any = await self._redis.hget(self._key(key, "meta"), "session_after")
+        return str(stored or "0-0")
+
+    async def to_copy(self, partition: int, count: int) -> list[ToCopy]:
+        """The oldest things that still have to be done to the Markdown copies, in their order."""
         export = redis_key(_OWNER, partition_tag(partition), "export")
         waiting: Any = await self._redis.xrange(export, count=count)
         if not waiting:
@@ -117,19 +240,25 @@ class Transcript:
         keys = [ConversationKey.decode(fields["key"]) for _, fields in waiting]
         async with self._redis.pipeline(transaction=False) as pipe:
             for key, (_, fields) in zip(keys, waiting, strict=True):
-                pipe.xrange(self._key(key, "log"), fields["id"], fields["id"])
+                entry_id = fields.get("id", "0-0")  # no entry has this id: an order to forget asks for none
+                pipe.xrange(self._key(key, "log"), entry_id, entry_id)
             found = await pipe.execute()
         return [
-            (export_id, key, Entry.from_fields(entries[0][1]))
-            for (export_id, _), key, entries in zip(waiting, keys, found, strict=True)
-            if entries
+            ToCopy(export_id, key, _what(fields, entries))
+            for (export_id, fields), key, entries in zip(waiting, keys, found, strict=True)
         ]
 
     async def copied(self, partition: int, export_ids: Sequence[str]) -> None:
-        """Forget what was copied to Markdown."""
+        """Let go of what was done to the Markdown copies."""
         if export_ids:
             await self._redis.xdel(redis_key(_OWNER, partition_tag(partition), "export"), *export_ids)
 
     @staticmethod
     def _key(key: ConversationKey, *parts: str) -> str:
         return redis_key(_OWNER, key.tag, *parts[:1], key.encoded, *parts[1:])
+
+
+def _what(fields: Mapping[str, str], entries: Sequence[tuple[str, Mapping[str, str]]]) -> Entry | Forget | None:
+    if "forget" in fields:
+        return Forget(fields["forget"])
+    return Entry.from_fields(entries[0][1]) if entries else None

@@ -41,6 +41,15 @@ def render(entry: Entry) -> str:
     )
 
 
+def without_turn(text: str, turn_id: str) -> str:
+    """A log file's *text* without the entries of *turn_id*."""
+    blocks = re.split(r"(?<=\n)(?=\n## )", text)
+    headers = [_HEADER.match(block.removeprefix("\n").partition("\n")[0]) for block in blocks]
+    return "".join(
+        block for block, header in zip(blocks, headers, strict=True) if header is None or header[3] != turn_id
+    )
+
+
 def read(text: str) -> list[Entry]:
     """The entries of a log file, in order."""
     entries: list[Entry] = []

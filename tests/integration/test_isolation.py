@@ -56,8 +56,9 @@ async def test_no_conversation_sees_the_log_summary_or_messages_of_another(redis
         assert document is not None
         assert document.text == secret(key)
     for partition in {key.partition for key in KEYS}:
-        for _, key, entry in await transcript.to_copy(partition, 1000):
-            assert entry.text == secret(key)
+        for one in await transcript.to_copy(partition, 1000):
+            assert isinstance(one.what, Entry)
+            assert one.what.text == secret(one.key)
 
 
 async def test_no_conversation_recalls_the_turns_of_another(tmp_path: Path) -> None:

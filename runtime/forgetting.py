@@ -1,0 +1,115 @@
+"""Takes what was said out of everything that keeps it.
+
+Keys (owner ``forgetting``, in the conversation's partition): ``asked`` one key per message that asked for it, with what
+it was about, so that the same message, delivered again, forgets the same once more and nothing that was said since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from connectors.message import ConversationKey, encode_id, redis_key
+from grounding.documents.turns import Turns as TurnIndex
+from grounding.memory.contexts import ContextDocuments
+from grounding.memory.copy import ContextCopy
+from grounding.transcript.copy import MarkdownCopy
+from grounding.transcript.log import Transcript
+from runtime.jobs import Job, Jobs
+from runtime.manifests import Manifests
+from runtime.outbox import Outbox
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+JOB = "turns.forget"
+"""The background job that takes turns out of the recall index, which may be away when they are forgotten."""
+
+_OWNER = "forgetting"
+_ASKED_SECONDS = 7 * 24 * 3600
+_EVERYTHING = "*"
+_NEWEST = 500
+"""Turns of which a document may be in the making: more than `LLM_GROUNDING_MEMORY_SUMMARY_SOURCE_MAX_LINES`."""
+
+
+class Forgetting:
+    """Forgets turns and conversations. Raises `connectors.message.StoreUnavailable` and OSError; asked for again by
+    the same message it then goes on where it stopped."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        transcript: Transcript,
+        copy: MarkdownCopy,
+        contexts: ContextDocuments,
+        context_copy: ContextCopy,
+        manifests: Manifests,
+        outbox: Outbox,
+        jobs: Jobs,
+    ) -> None:
+        self._redis = redis
+        self._transcript = transcript
+        self._copy = copy
+        self._contexts = contexts
+        self._context_copy = context_copy
+        self._manifests = manifests
+        self._outbox = outbox
+        self._jobs = jobs
+
+    async def last(self, key: ConversationKey, message_id: str) -> bool:
+        """Forget the newest turn of *key*, as *message_id* asks; False where there is none.
+
+        A context document that was made of it gives way to the one before, and is made anew when it is due.
+        """
+        newest = await self._transcript.last_turn(key)
+        turn_id = await self._asked(key, message_id, newest) if newest else await self._asked_before(key, message_id)
+        if not turn_id:
+            return False
+        await self._transcript.forget_turn(key, turn_id)
+        self._copy.appended(key)
+        if await self._contexts.forget_turn(key, turn_id):
+            await self._context_copy.remove(key)
+        await self._manifests.forget(key.scope, [turn_id])
+        await self._outbox.forget(key, turn_id)
+        await self._jobs.enqueue(Job(JOB, key, turn_id), Job("summary.refresh", key, f"after-forgetting-{turn_id}"))
+        return True
+
+    async def everything(self, key: ConversationKey, message_id: str) -> None:
+        """Forget all that was said in *key*, as *message_id* asks, with its context document and its session."""
+        if await self._asked_before(key, message_id):
+            return
+        turn_ids = await self._transcript.turn_ids(key)
+        await self._contexts.forget(key, turn_ids[:_NEWEST])
+        await self._context_copy.remove(key)
+        await self._manifests.forget(key.scope, turn_ids)
+        await self._outbox.forget(key)
+        await self._transcript.forget(key)  # last: it knows the turns, should this be interrupted
+        self._copy.appended(key)
+        await self._jobs.enqueue(Job(JOB, key, _EVERYTHING + encode_id(message_id)))
+        await self._asked(key, message_id, _EVERYTHING)
+
+    async def _asked(self, key: ConversationKey, message_id: str, what: str) -> str:
+        """What *message_id* asked to forget: *what*, unless it asked before."""
+        before: Any = await self._redis.set(_key(key, message_id), what, nx=True, get=True, ex=_ASKED_SECONDS)
+        return str(before or what)
+
+    async def _asked_before(self, key: ConversationKey, message_id: str) -> str:
+        return str(await self._redis.get(_key(key, message_id)) or "")
+
+
+class ForgetTurns:
+    """The job that takes what was forgotten out of the recall index."""
+
+    def __init__(self, turns: Callable[[], Awaitable[TurnIndex]]) -> None:
+        self._turns = turns
+
+    async def __call__(self, job: Job) -> None:
+        """Raises `grounding.documents.index.IndexUnavailable`: then it is tried again."""
+        index = await self._turns()
+        everything = job.turn_id.startswith(_EVERYTHING)
+        await index.forget(job.key.scope, None if everything else [job.turn_id])
+
+
+def _key(key: ConversationKey, message_id: str) -> str:
+    return redis_key(_OWNER, key.tag, "asked", key.encoded, encode_id(message_id))

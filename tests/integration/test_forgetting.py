@@ -1,0 +1,232 @@
+"""What is forgotten is gone from everything that keeps it, and what was said after stays."""
+
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from connectors.message import ConversationKey
+from grounding import assemble
+from grounding.memory.contexts import ContextDocument, ContextDocuments
+from grounding.memory.copy import ContextCopy
+from grounding.memory.copy import path as context_path
+from grounding.tokens import load_tokens
+from grounding.transcript import markdown
+from grounding.transcript.copy import MarkdownCopy
+from grounding.transcript.entry import Entry, EntryRole, Reach
+from grounding.transcript.log import Transcript
+from runtime.forgetting import Forgetting
+from runtime.jobs import Jobs
+from runtime.manifests import Manifests, UnknownTurn
+from runtime.outbox import Outbox
+from tests.unit.test_assemble import context
+
+KEY = ConversationKey("acme", "http", "default")
+OTHER = ConversationKey("acme", "http", "other")
+
+
+def turn(number: int) -> list[Entry]:
+    at = "2026-11-21T10:00:00.000Z"
+    return [
+        Entry(
+            EntryRole.INBOUND, f"question {number}\n## not a header", f"t{number}", at, "Lena", "http:u1", f"m{number}"
+        ),
+        Entry(EntryRole.OUTBOUND, f"answer {number}", f"t{number}", at, "agent-runtime"),
+    ]
+
+
+def document(version: int, turns: int, *turn_ids: str) -> ContextDocument:
+    return ContextDocument(f"about {turn_ids}", version, turns, 2 * turns, "model", "2026-11-21T10:00:00Z", turn_ids)
+
+
+class House:
+    """All that keeps what was said."""
+
+    def __init__(self, redis: Redis, data_dir: Path) -> None:
+        self.redis = redis
+        self.data_dir = data_dir
+        self.transcript = Transcript(redis)
+        self.copy = MarkdownCopy(self.transcript, data_dir)
+        self.contexts = ContextDocuments(redis)
+        self.context_copy = ContextCopy(data_dir)
+        self.manifests = Manifests(redis)
+        self.forgetting = Forgetting(
+            redis,
+            transcript=self.transcript,
+            copy=self.copy,
+            contexts=self.contexts,
+            context_copy=self.context_copy,
+            manifests=self.manifests,
+            outbox=Outbox(redis, {}, "skip"),
+            jobs=Jobs(redis, {}),
+        )
+
+    async def say(self, number: int, key: ConversationKey = KEY) -> None:
+        await self.transcript.append(key, f"t{number}", turn(number))
+        prompt = assemble.prompt(context(turn_id=f"t{number}", context_id=key.context_id), load_tokens())
+        await self.manifests.keep(context(turn_id=f"t{number}"), prompt, "2026-11-21T10:00:00Z", {})
+
+    async def log(self, key: ConversationKey = KEY) -> list[str]:
+        await self.copy.flush()
+        path = self.data_dir / markdown.path(key)
+        return [entry.text for entry in markdown.read(path.read_text())] if path.exists() else []
+
+    async def everything_stored(self) -> str:
+        """All values in the store as one text."""
+        found: list[str] = []
+        async for key in self.redis.scan_iter():
+            kind = await self.redis.type(key)
+            match kind:
+                case "string":
+                    found.append(str(await self.redis.get(key)))
+                case "hash":
+                    found.append(str(await self.redis.hgetall(key)))
+                case "stream":
+                    found.append(str(await self.redis.xrange(key)))
+        return "\n".join(found)
+
+
+@pytest.fixture
+def house(redis: Redis, data_dir: Path) -> House:
+    return House(redis, data_dir)
+
+
+async def test_a_new_session_hides_what_was_said_before_and_deletes_nothing(house: House) -> None:
+    await house.say(1)
+    assert await house.transcript.begin_session(KEY, "m9")
+    assert await house.transcript.tail(KEY, 24) == []
+    assert await house.transcript.reach(KEY) == Reach(1, 2)
+
+    await house.say(2)
+    assert [entry.text for entry in await Transcript(house.redis).tail(KEY, 24)][-1] == "answer 2"
+    assert len(await house.transcript.tail(KEY, 24)) == 2
+    assert len(await house.transcript.newest(KEY, 24)) == 4
+
+
+async def test_a_command_that_comes_twice_begins_one_session(house: House) -> None:
+    await house.transcript.begin_session(KEY, "m9")
+    await house.say(1)
+
+    assert not await house.transcript.begin_session(KEY, "m9")
+    assert len(await house.transcript.tail(KEY, 24)) == 2
+
+
+async def test_a_session_in_a_place_where_nothing_was_said_hides_nothing(house: House) -> None:
+    await house.transcript.begin_session(KEY)
+    await house.say(1)
+
+    assert len(await house.transcript.tail(KEY, 24)) == 2
+
+
+async def test_the_last_turn_is_gone_everywhere_and_the_ones_before_stay(house: House) -> None:
+    await house.say(1)
+    await house.say(2)
+    assert len(await house.log()) == 4
+
+    assert await house.forgetting.last(KEY, "m9")
+
+    assert [entry.turn_id for entry in await house.transcript.tail(KEY, 24)] == ["t1", "t1"]
+    assert await house.transcript.reach(KEY) == Reach(1, 2)
+    assert await house.log() == ["question 1\n## not a header", "answer 1"]
+    assert "answer 2" not in await house.everything_stored()
+    with pytest.raises(UnknownTurn):
+        await house.manifests.get(KEY.scope, "t2")
+    assert (await house.manifests.get(KEY.scope, "t1")).turn_id == "t1"
+
+
+async def test_the_same_request_again_forgets_no_further_turn(house: House) -> None:
+    for number in (1, 2, 3):
+        await house.say(number)
+
+    assert await house.forgetting.last(KEY, "m9")
+    assert await house.forgetting.last(KEY, "m9")
+    assert await house.transcript.last_turn(KEY) == "t2"
+
+    assert await house.forgetting.last(KEY, "m10")
+    assert await house.transcript.last_turn(KEY) == "t1"
+
+
+async def test_where_nothing_was_said_nothing_is_forgotten(house: House) -> None:
+    assert not await house.forgetting.last(KEY, "m9")
+
+
+async def test_a_turn_that_was_not_copied_yet_never_reaches_the_log(house: House) -> None:
+    await house.say(1)
+    await house.forgetting.last(KEY, "m9")
+    await house.say(2)
+
+    assert await house.log() == ["question 2\n## not a header", "answer 2"]
+
+
+async def test_a_document_made_of_a_forgotten_turn_gives_way_to_the_one_before(house: House) -> None:
+    for number in (1, 2, 3):
+        await house.say(number)
+    await house.contexts.store(KEY, document(1, 1, "t1"))
+    await house.contexts.store(KEY, document(2, 3, "t2", "t3"))
+    await house.context_copy.write(KEY, "about t3")
+
+    await house.forgetting.last(KEY, "m9")
+
+    latest = await house.contexts.latest(KEY)
+    assert latest == document(1, 1, "t1")
+    assert not (house.data_dir / context_path(KEY)).exists()
+    assert "about ('t2', 't3')" not in await house.everything_stored()
+
+
+async def test_a_document_in_the_making_is_not_kept_once_its_turn_is_forgotten(house: House) -> None:
+    await house.say(1)
+    await house.forgetting.last(KEY, "m9")
+
+    assert not await house.contexts.store(KEY, document(1, 1, "t1"))
+    assert await house.contexts.store(KEY, document(1, 1, "t2"))
+
+
+async def test_everything_is_gone_and_other_conversations_keep_theirs(house: House) -> None:
+    for number in (1, 2):
+        await house.say(number)
+    await house.say(3, OTHER)
+    await house.contexts.store(KEY, document(1, 2, "t1", "t2"))
+    await house.context_copy.write(KEY, "about t1")
+    await house.log()
+
+    await house.forgetting.everything(KEY, "m9")
+
+    assert await house.transcript.newest(KEY, 9) == []
+    assert await house.contexts.latest(KEY) is None
+    assert not await house.contexts.store(KEY, document(1, 2, "t1", "t2"))
+    assert await house.log() == []
+    assert not (house.data_dir / context_path(KEY)).exists()
+    stored = await house.everything_stored()
+    assert "question 1" not in stored
+    assert "answer 2" not in stored
+    assert "answer 3" in stored
+    assert len(await house.log(OTHER)) == 2
+
+
+async def test_what_was_said_after_everything_was_forgotten_survives_the_same_request(house: House) -> None:
+    await house.say(1)
+    await house.forgetting.everything(KEY, "m9")
+    await house.say(2)
+
+    await house.forgetting.everything(KEY, "m9")
+
+    assert await house.log() == ["question 2\n## not a header", "answer 2"]
+    assert len(await house.transcript.newest(KEY, 9)) == 2
+
+
+async def test_a_forgetting_that_was_interrupted_is_finished_when_it_is_asked_for_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.say(1)
+
+    async def full(*_: object) -> None:
+        raise OSError("no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(house.context_copy, "remove", full)
+        with pytest.raises(OSError, match="space"):
+            await house.forgetting.everything(KEY, "m9")
+    await house.forgetting.everything(KEY, "m9")
+
+    assert await house.transcript.newest(KEY, 9) == []
+    assert "question 1" not in await house.everything_stored()
