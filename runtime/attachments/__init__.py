@@ -1,0 +1,1 @@
+"""Files that come with messages: fetched, read in a process of their own, and made part of the turn."""

@@ -1,0 +1,140 @@
+"""Has documents converted in a child process each, so that none can harm, stall or read this one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from pathlib import Path, PurePath
+from typing import Any
+
+import structlog
+
+from connectors.connector import AttachmentUnavailable
+from runtime import media
+from runtime.attachments.formats import READABLE, Refused, Text, convert
+from runtime.embedded.child import die_with_parent
+
+AT_ONCE = 2
+"""Conversions side by side; each may take a processor for itself."""
+REAP_SECONDS = 2.0
+LONGEST_CHARACTER_BYTES = 6
+"""Of JSON's escapes for one character (two of them for one beyond the basic plane)."""
+_ROOM_BYTES = 10_000
+_EXPECTED = {
+    ".pdf": media.PDF,
+    ".docx": media.DOCX,
+    ".xlsx": media.XLSX,
+    ".pptx": media.PPTX,
+    ".odt": media.ODT,
+}
+_log = structlog.get_logger()
+
+
+class Conversion:
+    """Makes text of documents. *pages* and *seconds* bound each of them."""
+
+    def __init__(self, pages: int, seconds: float) -> None:
+        self._pages = pages
+        self._seconds = seconds
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    async def text(self, data: bytes, kind: str, name: str, most: int) -> Text:
+        """*data* of the media type *kind* (as sniffed) and called *name*, as Markdown of at most *most* characters.
+
+        Raises `AttachmentUnavailable`.
+        """
+        ending = PurePath(name.lower()).suffix
+        if kind == media.TEXT and ending in (".html", ".htm", ".xhtml"):
+            kind = media.HTML
+        if kind not in READABLE:
+            raise AttachmentUnavailable(f"it is {media.as_words(kind)}, which I cannot read")
+        if kind == media.TEXT:  # no parser is at work
+            found = await asyncio.to_thread(_plain, data, self._pages, most)
+        else:
+            async with self._slots:
+                found = await self._in_a_child(data, kind, most)
+        if _EXPECTED.get(ending, kind) != kind:
+            really = f"it is really {media.as_words(kind)}"
+            return Text(found.text, f"{found.note}; {really}" if found.note else really)
+        return found
+
+    async def _in_a_child(self, data: bytes, kind: str, most: int) -> Text:
+        order = {"kind": kind, "pages": self._pages, "characters": most, "seconds": self._seconds}
+        process = await _spawn()
+        try:
+            async with asyncio.timeout(self._seconds):
+                said = await _ask(process, json.dumps(order).encode() + b"\n" + data, most)
+                await process.wait()
+        except TimeoutError as error:
+            raise AttachmentUnavailable(f"reading it took longer than {self._seconds:g} seconds") from error
+        finally:
+            await _end(process)
+        return self._understood(said, process, kind)
+
+    def _understood(self, said: bytes, process: Process, kind: str) -> Text:
+        try:
+            answer: dict[str, Any] = json.loads(said)
+        except ValueError:
+            _log.warning("attachment.failed", media_type=kind, exit_code=process.returncode)
+            if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+                raise AttachmentUnavailable(f"reading it took longer than {self._seconds:g} seconds") from None
+            raise AttachmentUnavailable("it is damaged, or needs too much memory to be read") from None
+        if "refused" in answer:
+            if "error" in answer:
+                _log.info("attachment.failed", media_type=kind, error=answer["error"])
+            raise AttachmentUnavailable(str(answer["refused"]))
+        return Text(str(answer["text"]), str(answer["note"]))
+
+
+def _plain(data: bytes, pages: int, most: int) -> Text:
+    try:
+        return convert(data, media.TEXT, pages, most)
+    except Refused as refused:
+        raise AttachmentUnavailable(str(refused)) from refused
+
+
+async def _spawn() -> Process:
+    # Nothing of this process's environment: it holds secrets, and a stranger's file is read there.
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-sP", "-m", "runtime.attachments.child"),
+        env={"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd="/",
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=DEVNULL,
+        preexec_fn=die_with_parent(os.getpid(), signal.SIGKILL),
+        process_group=0,
+    )
+
+
+async def _ask(process: Process, order: bytes, most: int) -> bytes:
+    """What the child answers to *order*, read no further than an honest answer can go."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with contextlib.suppress(ConnectionError):  # it ended early; its answer, or the lack of one, says why
+        process.stdin.write(order)
+        await process.stdin.drain()
+    process.stdin.close()
+    limit = 2 * LONGEST_CHARACTER_BYTES * most + _ROOM_BYTES
+    said = bytearray()
+    while len(said) <= limit and (piece := await process.stdout.read(65_536)):
+        said += piece
+    if len(said) > limit:
+        process.kill()
+    return bytes(said)
+
+
+async def _end(process: Process) -> None:
+    """End the child whatever it does. Bounded."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(REAP_SECONDS):
+            await asyncio.shield(process.wait())
