@@ -1,29 +1,29 @@
-"""Slack, by Socket Mode or HTTP events: I/O only. What events mean is in `convert`, what errors mean in `errors`."""
+"""Slack, by Socket Mode or HTTP events: the port, put together from the package's parts."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
 
 import structlog
 from pydantic import SecretStr
-from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
-from connectors.connector import Accept, Capabilities, ConnectorFailed, Health, SendFailed
-from connectors.message import (
-    ConversationKey,
-    OutboundMessage,
-    OutboundPart,
-    Receipt,
-)
-from connectors.slack import convert, errors
-from connectors.slack.api import Api, Ask
-from connectors.slack.errors import SLACK_ERRORS, meaning, retry_after_seconds, send_failed
+from connectors.connector import Accept, Capabilities, ConnectorFailed, Health, Location, SendFailed
+from connectors.message import Attachment, ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
+from connectors.slack import convert, errors, outgoing
+from connectors.slack.api import Api
+from connectors.slack.emoji import emoji_name
+from connectors.slack.errors import SLACK_ERRORS, meaning, retry_after_seconds
+from connectors.slack.files import Files
+from connectors.slack.history import History
 from connectors.slack.http_events import HttpEvents
 from connectors.slack.intake import Intake
-from connectors.slack.socket_mode import Envelope, Socket
+from connectors.slack.link import APP_TOKEN_VARIABLE, Link
+from connectors.slack.responses import Responses
+from connectors.slack.sending import Sender, built
+from connectors.slack.streaming import Streams
 from connectors.slack.vitals import Backoff, Vitals
 
 if TYPE_CHECKING:
@@ -31,33 +31,28 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-_Built = TypeVar("_Built")
-
 TOKEN_VARIABLE = "AGENT_RUNTIME_SLACK_BOT_TOKEN"  # noqa: S105 - the variable's name
-APP_TOKEN_VARIABLE = "AGENT_RUNTIME_SLACK_APP_TOKEN"  # noqa: S105
 SECRET_VARIABLE = "AGENT_RUNTIME_SLACK_SIGNING_SECRET"  # noqa: S105
 BASE_VARIABLE = "AGENT_RUNTIME_SLACK_API_BASE"
 
-_WAITING_ENVELOPES = 1000
-_READ_BACK_PAGES = 5
-_READ_BACK_MESSAGES = 200
 _STATUS = "is thinking…"
 _NEVER_A_STATUS = frozenset({"missing_scope", "unknown_method", "access_denied", "not_allowed"})
 
 
 class SlackConnector:
-    """A bot on Slack: `connectors.connector.Connector`, `EditsMessages`, `ShowsTyping`, `Reacts`, `ReadsBack` and
-    `MountsRoutes`.
+    """A bot on Slack: `connectors.connector.Connector`, `EditsMessages`, `AppendsText`, `ShowsTyping`, `Reacts`,
+    `ReadsBack`, `FetchesMissed`, `LocatesAttachments` and `MountsRoutes`.
 
     With *app_token* events come by Socket Mode, else with *signing_secret* over HTTP. ``timeout_seconds`` bounds
-    each call; a socket on which a ping of every ``ping_seconds`` is not answered in half that time is opened anew;
+    each call; a socket on which a ping of every ``ping_seconds`` is not answered in half that time is opened anew,
+    as is one that is silent for ``quiet_seconds`` and longer than usual while Slack has newer messages;
     the bot token is tried every ``check_seconds``. After a failure the waits grow from ``first_backoff_seconds``
-    to ``longest_backoff_seconds``.
+    to ``longest_backoff_seconds``. A reply of more than ``reply_max_parts`` parts goes as its beginning and a file.
     """
 
     name = convert.CONNECTOR
     capabilities = Capabilities(
-        max_part_units=convert.MAX_TEXT_CHARACTERS,
+        max_part_units=outgoing.MAX_TEXT_CHARACTERS,
         threads=True,
         idempotency="metadata",
         # docs.slack.dev, "Rate limits": one message a second in a channel; chat.update is of tier 3, 50 a minute.
@@ -75,32 +70,40 @@ class SlackConnector:
         signing_secret: SecretStr | None = None,
         timeout_seconds: float = 20.0,
         ping_seconds: float = 10.0,
+        quiet_seconds: float = 300.0,
         check_seconds: float = 300.0,
         first_backoff_seconds: float = 1.0,
         longest_backoff_seconds: float = 30.0,
+        reply_max_parts: int = outgoing.MAX_PARTS,
     ) -> None:
         self._app_token = app_token
         self._timeout_seconds = timeout_seconds
         self._ping_seconds = ping_seconds
+        self._quiet_seconds = quiet_seconds
         self._check_seconds = check_seconds
+        self._reply_max_parts = reply_max_parts
         self._backoff = Backoff(first_backoff_seconds, longest_backoff_seconds)
-        self._api = Api(token, api_base, timeout_seconds)
         self._vitals = Vitals()
-        self._doubt = asyncio.Event()
-        """Set when something says that the bot token may be void."""
-        self._intake = Intake(self._api, self._vitals, self._doubt)
         self._me: convert.Identity | None = None
         self._has_status = True
+        self._api = Api(token, api_base, timeout_seconds, app_token, signing_secret)
+        self._streams, responses = Streams(self._api), Responses(self._api)
+        self._intake = Intake(self._api, self._vitals, self._streams, responses)
+        self._history = History(self._api)
+        self._files = Files(self._api)
+        self._sender = Sender(self._api, self._streams, responses, self._files, self._identity, self._intake.sent)
         has_secret = signing_secret is not None and bool(signing_secret.get_secret_value().strip())
         over_http = signing_secret if has_secret and app_token is None else None
-        self._http = HttpEvents(over_http, self._intake.take) if over_http is not None else None
+        self._http = (
+            HttpEvents(over_http, self._intake.take, self._intake.take_command) if over_http is not None else None
+        )
 
     @property
     def health(self) -> Health:
         return self._vitals.health
 
     def routes(self) -> Sequence[BaseRoute]:
-        """``/slack/events`` where events come over HTTP."""
+        """``/slack/events`` and ``/slack/commands`` where events come over HTTP."""
         return self._http.routes() if self._http is not None else ()
 
     async def run(self, accept: Accept) -> None:
@@ -118,41 +121,38 @@ class SlackConnector:
             self._vitals.stopped()
 
     def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
-        return convert.to_parts(message)
+        return outgoing.to_parts(message, self._reply_max_parts)
 
     async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
-        arguments = _built(lambda: convert.to_send(message, part))
-        answer = await self._ask(lambda client: client.chat_postMessage(**arguments))
-        sent = str(answer.get("ts") or "")
-        if not sent:
-            raise SendFailed("Slack gave the message no timestamp.", retryable=True, ambiguous=True)
-        self._intake.sent(message.key.external_id, sent)
-        return Receipt(message_id=sent)
+        return await self._sender.send(message, part)
 
     async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
-        arguments = _built(lambda: convert.to_edit(message, part, receipt.message_id))
-        await self._ask(lambda client: client.chat_update(**arguments))
+        await self._sender.edit(message, part, receipt)
+
+    async def take_back(self, message: OutboundMessage, receipt: Receipt) -> None:
+        await self._sender.take_back(message, receipt)
 
     async def find(self, key: ConversationKey, part: OutboundPart) -> Receipt | None:
-        channel, thread = _built(lambda: convert.to_place(key.external_id))
-        me = self._me or _identity(await self._ask(lambda client: client.auth_test()))
-        cursor = ""
-        for _ in range(_READ_BACK_PAGES):
-            answer = await self._page(channel, thread, cursor)
-            found = convert.found_in(answer.get("messages") or [], part, me)
-            if found is not None:
-                return Receipt(message_id=found)
-            cursor = str((answer.get("response_metadata") or {}).get("next_cursor") or "")
-            if not cursor:
-                break
-        return None
+        return await self._sender.find(key, part)
+
+    def appends(self, message: OutboundMessage) -> bool:
+        """In threads, to people who are known, unless Slack said that it does not stream here."""
+        return self._streams.possible(message.key.external_id, message.answers)
+
+    async def begin(self, message: OutboundMessage, text: str) -> Receipt:
+        receipt = await self._streams.begin(message, text)
+        self._intake.sent(message.key.external_id, receipt.message_id)
+        return receipt
+
+    async def append(self, message: OutboundMessage, receipt: Receipt, text: str) -> None:
+        await self._streams.append(message, receipt, text)
 
     async def typing(self, key: ConversationKey) -> None:
         """Only in threads: Slack shows no status anywhere else."""
         try:
-            channel, thread = _built(lambda: convert.to_place(key.external_id))
+            channel, thread = built(lambda: outgoing.to_place(key.external_id))
             if thread is not None and self._has_status:
-                await self._ask(
+                await self._api.ask(
                     lambda client: client.assistant_threads_setStatus(
                         channel_id=channel, thread_ts=thread, status=_STATUS
                     )
@@ -163,14 +163,26 @@ class SlackConnector:
             log.debug("connector.sign_lost", connector=self.name, why=str(failed))
 
     async def react(self, key: ConversationKey, message_id: str, emoji: str) -> None:
-        name = convert.emoji_name(emoji)
-        if name is None:
+        """Nothing where no message is, as for a command."""
+        name = emoji_name(emoji)
+        if name is None or not outgoing.is_ts(message_id):
             return
         try:
-            channel, _ = _built(lambda: convert.to_place(key.external_id))
-            await self._ask(lambda client: client.reactions_add(channel=channel, timestamp=message_id, name=name))
+            channel, _ = built(lambda: outgoing.to_place(key.external_id))
+            await self._api.ask(lambda client: client.reactions_add(channel=channel, timestamp=message_id, name=name))
         except SendFailed as failed:
             log.debug("connector.sign_lost", connector=self.name, why=str(failed))
+
+    async def missed(self, key: ConversationKey, after_message_id: str) -> AsyncIterator[InboundMessage]:
+        """What was said after *after_message_id*, and calls in the channel that began other threads meanwhile.
+
+        Raises `SendFailed` where Slack cannot be asked now; nothing where it does not let the bot read.
+        """
+        async for message in self._history.missed(key, after_message_id, await self._identity()):
+            yield message
+
+    async def locate(self, attachment: Attachment) -> Location:
+        return await self._files.locate(attachment)
 
     async def close(self) -> None:
         try:
@@ -206,15 +218,25 @@ class SlackConnector:
         except SLACK_ERRORS as error:
             if meaning(error).bad_token:
                 raise ConnectorFailed(
-                    f"Slack does not accept the bot token ({self._describe(error)}). Set {TOKEN_VARIABLE} to the "
+                    f"Slack does not accept the bot token ({self._api.describe(error)}). Set {TOKEN_VARIABLE} to the "
                     "app's Bot User OAuth Token, which begins with xoxb- (and leave "
                     f"{BASE_VARIABLE} unset unless you use a proxy)."
                 ) from error
-            self._vitals.trouble("api", f"Slack's Web API does not answer: {self._describe(error)}")
+            self._vitals.trouble("api", f"Slack's Web API does not answer: {self._api.describe(error)}")
             return backoff.next_seconds(retry_after_seconds(error))
         backoff.failures = 0
         self._vitals.well("api")
         return None
+
+    async def _identity(self) -> convert.Identity:
+        """Who the bot is, also while it does not run. Raises `SendFailed`."""
+        if self._me is not None:
+            return self._me
+        answer = await self._api.ask(lambda client: client.auth_test())
+        try:
+            return _identity(answer)
+        except ValueError as error:
+            raise SendFailed(f"Slack does not say who the bot is: {error}", retryable=True) from error
 
     async def _work(self) -> None:
         failed: BaseException | None = None
@@ -224,13 +246,24 @@ class SlackConnector:
                 if self._app_token is None:
                     self._vitals.connected()
                 else:
-                    waiting: asyncio.Queue[Envelope] = asyncio.Queue(_WAITING_ENVELOPES)
-                    tasks.create_task(self._take_all(waiting), name="slack events")
-                    tasks.create_task(self._stay_connected(self._app_token, tasks, waiting), name="slack socket")
+                    tasks.create_task(self._link(self._app_token).run(), name="slack link")
         except* ConnectorFailed as group:
-            failed = group.exceptions[0]
+            failed = _first(group)
         if failed is not None:
             raise failed
+
+    def _link(self, app_token: SecretStr) -> Link:
+        return Link(
+            self._api,
+            self._intake,
+            self._history,
+            self._vitals,
+            app_token,
+            timeout_seconds=self._timeout_seconds,
+            ping_seconds=self._ping_seconds,
+            quiet_seconds=self._quiet_seconds,
+            backoff=self._backoff,
+        )
 
     async def _watch_token(self) -> None:
         """Tries the token again from time to time, and at once when a call says that it is bad."""
@@ -239,103 +272,19 @@ class SlackConnector:
         while True:
             try:
                 async with asyncio.timeout(wait_seconds):
-                    await self._doubt.wait()
+                    await self._api.doubt.wait()
             except TimeoutError:
                 pass
-            self._doubt.clear()
+            self._api.doubt.clear()
             wait_seconds = await self._try_token(backoff) or self._check_seconds
 
-    # Socket Mode
 
-    async def _stay_connected(
-        self, app_token: SecretStr, tasks: asyncio.TaskGroup, waiting: asyncio.Queue[Envelope]
-    ) -> None:
-        backoff = self._backoff.fresh()
-        while True:
-            try:
-                socket = await self._open_socket(app_token, waiting)
-            except SLACK_ERRORS as error:
-                why = self._socket_refused(error)
-                self._vitals.trouble("socket", f"Socket Mode cannot be opened: {why}")
-                await asyncio.sleep(backoff.next_seconds(retry_after_seconds(error)))
-                continue
-            # A socket that Slack wants to end goes on being read while the next one is opened.
-            tasks.create_task(socket.read(self._timeout_seconds), name="slack socket reader")
-            await socket.settled.wait()
-            opened_at = asyncio.get_running_loop().time()
-            if socket.greeted:
-                self._vitals.well("socket")
-                self._vitals.connected()
-            await socket.retiring.wait()
-            if asyncio.get_running_loop().time() - opened_at > backoff.longest_seconds:
-                backoff.failures = 0
-            if socket.announced and socket.greeted and backoff.failures == 0:
-                backoff.failures = 1
-                continue
-            self._vitals.trouble("socket", socket.why)
-            await asyncio.sleep(backoff.next_seconds())
-
-    async def _open_socket(self, app_token: SecretStr, waiting: asyncio.Queue[Envelope]) -> Socket:
-        secret = app_token.get_secret_value()
-        answer = await self._api.call(lambda client: client.apps_connections_open(app_token=secret))
-        websocket = await self._api.websocket(str(answer.get("url") or ""), self._ping_seconds)
-
-        def take(envelope: Envelope) -> None:
-            try:
-                waiting.put_nowait(envelope)
-            except asyncio.QueueFull:  # not acknowledged, so that Slack delivers it again
-                log.warning("connector.overrun", connector=self.name, waiting=waiting.qsize())
-
-        return Socket(websocket, take)
-
-    def _socket_refused(self, error: Exception) -> str:
-        """Why. Raises `ConnectorFailed` when Slack will not think otherwise."""
-        why = self._describe(error)
-        if isinstance(error, SlackApiError) and not meaning(error).retryable:
-            raise ConnectorFailed(
-                f"Slack does not open Socket Mode with the app token ({why}). Set {APP_TOKEN_VARIABLE} to an "
-                "app-level token with the scope connections:write, which begins with xapp-, and turn Socket Mode on "
-                "in the app's settings."
-            ) from error
-        return why
-
-    async def _take_all(self, waiting: asyncio.Queue[Envelope]) -> None:
-        """One after the other, so that messages keep their order; each is acknowledged when it was accepted."""
-        while True:
-            envelope = await waiting.get()
-            if envelope.kind == "events_api":
-                await self._intake.take_until_accepted(envelope.payload, self._backoff.fresh())
-            else:
-                log.info("message.ignored", connector=self.name, why=f"unsupported: {envelope.kind}")
-            await envelope.acknowledge()
-
-    # Calling
-
-    async def _page(self, channel: str, thread: str | None, cursor: str) -> AsyncSlackResponse:
-        """Messages of a place with their metadata: of a channel the newest first, of a thread the oldest."""
-        page: dict[str, Any] = {"limit": _READ_BACK_MESSAGES, "include_all_metadata": True, "cursor": cursor or None}
-        if thread is None:
-            return await self._ask(lambda client: client.conversations_history(channel=channel, **page))
-        return await self._ask(lambda client: client.conversations_replies(channel=channel, ts=thread, **page))
-
-    async def _ask(self, ask: Ask) -> AsyncSlackResponse:
-        try:
-            return await self._api.call(ask)
-        except SLACK_ERRORS as error:
-            if meaning(error).bad_token:
-                self._doubt.set()
-            raise send_failed(error, self._describe(error)) from error
-
-    def _describe(self, error: Exception) -> str:
-        return self._api.describe(error, self._app_token)
-
-
-def _built(build: Callable[[], _Built]) -> _Built:
-    """What *build* makes. Raises `SendFailed` where an id is none of Slack's."""
-    try:
-        return build()
-    except ValueError as error:
-        raise SendFailed(f"Not an id of Slack's: {error}", retryable=False) from error
+def _first(group: BaseExceptionGroup[ConnectorFailed]) -> BaseException:
+    """The first failure of a group, which may hold groups."""
+    first: BaseException = group.exceptions[0]
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
 
 
 def _identity(answer: AsyncSlackResponse) -> convert.Identity:

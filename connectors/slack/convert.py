@@ -1,4 +1,4 @@
-"""Slack's events as our nouns, and our parts as the arguments of Slack's methods. Pure.
+"""Slack's events as our nouns. Pure. (The other way is `connectors.slack.outgoing`.)
 
 A conversation is a direct message's channel, or a thread: a message that calls the bot in a channel
 begins one, which the answer and what follows belong to. So ``external_id`` is ``D123``, ``C123/1712.0001``
@@ -9,37 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
-from connectors.message import (
-    Attachment,
-    Author,
-    InboundKind,
-    InboundMessage,
-    OutboundMessage,
-    OutboundPart,
-    Quote,
-)
-from connectors.slack import mrkdwn
-from connectors.text.form import parse
-from connectors.text.mrkdwn import render
-from connectors.text.parts import parts
-from connectors.text.split import characters
+from connectors.message import Author, InboundKind, InboundMessage, Quote
+from connectors.slack import blocks, mrkdwn
+from connectors.slack.attachments import attachments_of
+from connectors.slack.emoji import emoji_of
 
 CONNECTOR = "slack"
-
-MAX_TEXT_CHARACTERS = 4000
-"""``chat.postMessage`` takes 40,000, but ``chat.update`` refuses more than 4,000 with ``msg_too_long``."""
-
-MRKDWN = "mrkdwn"
-"""The payload of a part whose text is mrkdwn, escaped and ready to be sent."""
-
-METADATA_EVENT = "agent_runtime_part"
-"""``event_type`` of the metadata by which a message of ours is found again."""
 
 REPLY_HINT = "Open with a brief acknowledgement of what was asked, then answer in short paragraphs with plain headings."
 
@@ -48,31 +28,9 @@ Event = Mapping[str, Any]
 _SPOKEN = frozenset({None, "file_share", "thread_broadcast", "me_message", "bot_message"})
 _JOINED = frozenset({"member_joined_channel"})
 _LEFT = frozenset({"member_left_channel", "channel_left", "group_left"})
-_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zs", "Zl", "Zp"})
+_LIMITS = (4_000, 12_000, 40_000)
+_NEAR_LIMIT = 100
 _PLAIN_TEAM = re.compile(r"[A-Z0-9]{1,58}")
-
-_EMOJI_NAMES = {
-    "👀": "eyes",
-    "✅": "white_check_mark",
-    "⏳": "hourglass_flowing_sand",
-    "❌": "x",
-    "👍": "+1",
-    "👎": "-1",
-    "👌": "ok_hand",
-    "🎉": "tada",
-    "❤️": "heart",
-    "❤": "heart",
-    "🙏": "pray",
-    "🔥": "fire",
-    "🤔": "thinking_face",
-    "😀": "grinning",
-    "😄": "smile",
-    "👋": "wave",
-    "🚀": "rocket",
-    "💯": "100",
-    "⚠️": "warning",
-}
-_EMOJI = {name: emoji for emoji, name in reversed(_EMOJI_NAMES.items())} | {"thumbsup": "👍", "thumbsdown": "👎"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +73,7 @@ class _Spoken:
 
     @property
     def text(self) -> str:
-        return self.said.get("text") or ""
+        return blocks.text_of(self.said)
 
 
 def to_inbound(event: Event, me: Identity, known: Known | None = None) -> InboundMessage | None:
@@ -154,7 +112,13 @@ def people_of(event: Event) -> frozenset[str]:
     spoken = _spoken(event)
     if spoken is None:
         return frozenset()
-    return mrkdwn.people_in(spoken.text) | frozenset(filter(None, [_user(spoken.said)]))
+    shared = (str(one.get("author_id") or "") for one in spoken.said.get("attachments") or () if one.get("is_share"))
+    return mrkdwn.people_in(spoken.text) | frozenset(filter(None, [_user(spoken.said), *shared]))
+
+
+def asker_of(event: Event, me: Identity) -> tuple[str, str]:
+    """The person who said a message, and their team, which in a shared channel may be another organisation's."""
+    return _user(event), str(event.get("user_team") or event.get("source_team") or event.get("team") or me.team_id)
 
 
 def thread_in_question(event: Event, me: Identity) -> tuple[str, str] | None:
@@ -164,7 +128,7 @@ def thread_in_question(event: Event, me: Identity) -> tuple[str, str] | None:
     spoken = _spoken(event)
     if spoken is None or spoken.thread is None or spoken.direct or spoken.kind is InboundKind.DELETE:
         return None
-    if _is_own(spoken.said, me) or _is_bot(spoken.said) or _calls(spoken, me):
+    if is_own(spoken.said, me) or _is_bot(spoken.said) or _calls(spoken, me):
         return None
     return spoken.channel, spoken.thread
 
@@ -176,8 +140,8 @@ def _spoken(event: Event) -> _Spoken | None:
         said, before = event["message"], event.get("previous_message") or {}
         if said.get("subtype") == "tombstone":  # a deleted message that has replies
             kind, said = InboundKind.DELETE, {**before, "ts": said["ts"]}
-        elif (said.get("text"), said.get("files")) == (before.get("text"), before.get("files")):
-            return None  # a link preview came, or a thread grew
+        elif _content(said) == _content(before):
+            return None  # a link preview came, a thread grew, or a file's thumbnails are ready
         else:
             kind = InboundKind.EDIT
     elif subtype == "message_deleted":
@@ -197,9 +161,9 @@ def _spoken(event: Event) -> _Spoken | None:
 
 def _from_spoken(spoken: _Spoken, me: Identity, known: Known) -> InboundMessage | None:
     said = spoken.said
-    if _is_own(said, me):
+    if is_own(said, me):
         return None
-    attachments, quote = _attachments(said), _quote(said, known)
+    attachments, quote = attachments_of(said), _quote(said, known)
     if not spoken.text and not attachments and quote is None and spoken.kind is not InboundKind.DELETE:
         return None
     called = _calls(spoken, me)
@@ -215,7 +179,8 @@ def _from_spoken(spoken: _Spoken, me: Identity, known: Known) -> InboundMessage 
         addressed=spoken.direct or called or (spoken.thread is not None and known.takes_part),
         quote=quote,
         attachments=attachments,
-        routes=_routes(spoken.channel, me),
+        looks_unfinished=spoken.kind is InboundKind.MESSAGE and _is_cut(spoken.text),
+        routes=routes_of(spoken.channel, me),
         default_workspace=default_workspace(me.team_id),
         reply_hint=REPLY_HINT,
     )
@@ -239,7 +204,6 @@ def _from_reaction(event: Event, me: Identity, known: Known) -> InboundMessage |
     user = _user(event)
     if item.get("type") != "message" or user == me.user_id:
         return None
-    name = str(event["reaction"]).split("::")[0]
     channel = str(item["channel"])
     return InboundMessage(
         connector=CONNECTOR,
@@ -251,8 +215,8 @@ def _from_reaction(event: Event, me: Identity, known: Known) -> InboundMessage |
         sent_at=_time(event.get("event_ts")),
         direct=channel.startswith("D"),
         addressed=False,
-        reaction=_EMOJI.get(name, f":{name}:") if event["type"] == "reaction_added" else "",
-        routes=_routes(channel, me),
+        reaction=emoji_of(str(event["reaction"])) if event["type"] == "reaction_added" else "",
+        routes=routes_of(channel, me),
         default_workspace=default_workspace(me.team_id),
         reply_hint=REPLY_HINT,
     )
@@ -273,7 +237,7 @@ def _from_membership(event: Event, me: Identity, known: Known) -> InboundMessage
         kind=InboundKind.JOINED if event["type"] in _JOINED else InboundKind.LEFT,
         sent_at=_time(at),
         addressed=False,
-        routes=_routes(channel, me),
+        routes=routes_of(channel, me),
         default_workspace=default_workspace(me.team_id),
         reply_hint=REPLY_HINT,
     )
@@ -284,7 +248,8 @@ def _user(event: Event) -> str:
     return str(found.get("id", "") if isinstance(found, Mapping) else found)
 
 
-def _is_own(said: Event, me: Identity) -> bool:
+def is_own(said: Event, me: Identity) -> bool:
+    """Whether the bot said it itself."""
     return _user(said) == me.user_id or (bool(me.bot_id) and said.get("bot_id") == me.bot_id)
 
 
@@ -295,46 +260,52 @@ def _is_bot(said: Event) -> bool:
 def _author(said: Event, known: Known) -> Author:
     user = _user(said)
     author_id = user or str(said.get("bot_id") or "unknown")
-    name = known.names.get(user) or str(said.get("username") or "")
+    profile = said.get("user_profile") or {}  # of people of another organisation
+    given = profile.get("display_name") or profile.get("real_name") or profile.get("name")
+    name = known.names.get(user) or str(said.get("username") or given or "")
     return Author(id=author_id, name=name, is_bot=_is_bot(said))
 
 
 def _quote(said: Event, known: Known) -> Quote | None:
-    """A message that was shared; Slack has no other way to quote."""
-    for shared in said.get("attachments") or ():
-        if shared.get("is_share") or shared.get("is_msg_unfurl"):
-            text = mrkdwn.to_markdown(shared.get("text") or shared.get("fallback") or "", known.names)
-            return Quote(author=str(shared.get("author_name") or ""), text=text) if text else None
-    return None
+    """What was shared or forwarded with the message; Slack has no other way to quote. Several become one."""
+    quotes = [quote for shared in said.get("attachments") or () if (quote := _shared(shared, known))]
+    if len(quotes) < 2:
+        return quotes[0] if quotes else None
+    text = "\n\n".join(f"**{quote.author}:** {quote.text}" if quote.author else quote.text for quote in quotes)
+    return Quote(author="", text=text)
 
 
-def _attachments(said: Event) -> tuple[Attachment, ...]:
-    files = (file for file in said.get("files") or () if file.get("mode") not in {"tombstone", "hidden_by_limit"})
-    return tuple(
-        Attachment(
-            kind=_file_kind(str(file.get("mimetype") or ""), file.get("mode")),
-            name=str(file.get("name") or file.get("title") or file["id"]),
-            media_type=str(file.get("mimetype") or ""),
-            size_bytes=int(file.get("size") or 0),
-            handle=str(file["id"]),
-        )
-        for file in files
-    )
+def _shared(shared: Event, known: Known) -> Quote | None:
+    if not (shared.get("is_share") or shared.get("is_msg_unfurl")):
+        return None
+    inner = (one.get("message") or {} for one in shared.get("message_blocks") or ())
+    found = shared.get("text") or "\n".join(blocks.to_mrkdwn(one.get("blocks") or ()) for one in inner)
+    text = mrkdwn.to_markdown(found or shared.get("fallback") or "", known.names)
+    author = known.names.get(str(shared.get("author_id"))) or str(shared.get("author_name") or "")
+    return Quote(author=author, text=text) if text.strip() else None
 
 
-def _file_kind(media_type: str, mode: str | None) -> Literal["document", "image", "voice", "other"]:
-    if media_type.startswith("image/"):
-        return "image"
-    if media_type.startswith("audio/"):
-        return "voice"
-    return "other" if mode == "external" or media_type.startswith("video/") else "document"
+def _content(said: Event) -> tuple[str, tuple[str, ...]]:
+    """What makes an edit one: the words and the files."""
+    text = said.get("text") or blocks.to_mrkdwn(said.get("blocks") or ())
+    return str(text), tuple(str(file.get("id")) for file in said.get("files") or ())
+
+
+def _is_cut(text: str) -> bool:
+    """Whether Slack may have cut *text*: its clients split what is longer, at the nearest space, its API cuts it."""
+    length = len(mrkdwn.unescape(text))
+    return any(limit - _NEAR_LIMIT <= length <= limit for limit in _LIMITS)
 
 
 def _time(ts: object) -> datetime | None:
-    return datetime.fromtimestamp(float(str(ts)), UTC) if ts else None
+    try:
+        return datetime.fromtimestamp(float(str(ts)), UTC) if ts else None
+    except (OverflowError, OSError) as error:
+        raise ValueError(f"{ts!r} is no time") from error
 
 
-def _routes(channel: str, me: Identity) -> tuple[str, ...]:
+def routes_of(channel: str, me: Identity) -> tuple[str, ...]:
+    """The keys under which an operator may route a channel, most specific first."""
     return (f"{CONNECTOR}:{me.team_id}/{channel}", f"{CONNECTOR}:{me.team_id}")
 
 
@@ -350,76 +321,3 @@ def default_workspace(team_id: str) -> str:
     if 0 < len(escaped) <= 58:
         return f"{CONNECTOR}-{escaped}"
     return f"{CONNECTOR}--{hashlib.sha256(team_id.encode('utf-8', 'surrogatepass')).hexdigest()[:57]}"
-
-
-def to_parts(message: OutboundMessage) -> tuple[OutboundPart, ...]:
-    """*message* as mrkdwn within Slack's limit; none for a text in which nothing can be seen.
-
-    Surrogates without their other half, which no protocol can carry, are replaced by U+FFFD.
-    """
-    text = message.text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    cut = parts(parse(text), MAX_TEXT_CHARACTERS, characters, render)
-    texts = [part for part in cut if _can_be_seen(part)]
-    return tuple(
-        OutboundPart(
-            index=index,
-            total=len(texts),
-            text=part,
-            token=f"{message.turn_id}.{message.kind}.{index}",
-            payload=MRKDWN,
-        )
-        for index, part in enumerate(texts)
-    )
-
-
-def _can_be_seen(text: str) -> bool:
-    return any(unicodedata.category(character) not in _INVISIBLE for character in text)
-
-
-def to_place(external_id: str) -> tuple[str, str | None]:
-    """Channel and thread of an external id. Raises `ValueError` when it is none of Slack's."""
-    channel, slash, thread = external_id.partition("/")
-    if not re.fullmatch(r"[A-Z0-9]+", channel) or (slash and not re.fullmatch(r"\d+\.\d+", thread)):
-        raise ValueError(f"{external_id!r} is no channel or thread")
-    return channel, thread if slash else None
-
-
-def to_send(message: OutboundMessage, part: OutboundPart) -> dict[str, Any]:
-    """Arguments of ``chat.postMessage``: previews off, and the part's token in the metadata."""
-    channel, thread = to_place(message.key.external_id)
-    arguments: dict[str, Any] = {
-        "channel": channel,
-        "text": part.text,
-        "mrkdwn": True,
-        "link_names": False,
-        "unfurl_links": False,
-        "unfurl_media": False,
-        "metadata": {
-            "event_type": METADATA_EVENT,
-            "event_payload": {"turn_id": message.turn_id, "token": part.token},
-        },
-    }
-    return arguments if thread is None else arguments | {"thread_ts": thread}
-
-
-def to_edit(message: OutboundMessage, part: OutboundPart, message_id: str) -> dict[str, Any]:
-    """Arguments of ``chat.update`` that replace the message *message_id* by *part*; its metadata stays."""
-    channel, _ = to_place(message.key.external_id)
-    return {"channel": channel, "ts": message_id, "text": part.text, "link_names": False}
-
-
-def found_in(messages: list[Any], part: OutboundPart, me: Identity) -> str | None:
-    """The id of the message among *messages* that is *part*, by its metadata."""
-    for message in messages:
-        metadata = message.get("metadata") or {}
-        token = (metadata.get("event_payload") or {}).get("token")
-        if metadata.get("event_type") == METADATA_EVENT and token == part.token and _is_own(message, me):
-            return str(message["ts"])
-    return None
-
-
-def emoji_name(emoji: str) -> str | None:
-    """Slack's name of *emoji*, which may be that name already; None for one that it has no name for."""
-    known = _EMOJI_NAMES.get(emoji)
-    bare = emoji.strip(":")
-    return known or (bare if re.fullmatch(r"[a-z0-9_+'-]+", bare) else None)

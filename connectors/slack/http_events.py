@@ -1,4 +1,8 @@
-"""Slack's events over HTTP, at ``/slack/events``. I/O; whether a request is genuine is in `signature`."""
+"""Slack's events and commands over HTTP. I/O; whether a request is genuine is in `signature`.
+
+Commands (forms) may come to `COMMANDS_PATH` or to `PATH`, as the app's settings have it; interactions are
+acknowledged and left alone.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 import structlog
 from pydantic import SecretStr
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 PATH = "/slack/events"
+COMMANDS_PATH = "/slack/commands"
 MAX_BODY_BYTES = 1_000_000
 ANSWER_WITHIN_SECONDS = 2.8
 """Slack counts an event as failed after 3 s, and sends it again."""
@@ -30,18 +36,26 @@ ANSWER_WITHIN_SECONDS = 2.8
 Take = Callable[[dict[str, Any]], Awaitable[bool]]
 """Takes a payload; whether it may be acknowledged. Raises `connectors.message.StoreUnavailable`."""
 
+TakeCommand = Callable[[dict[str, Any]], Awaitable[str]]
+"""Takes a command; what to tell its giver at once, or nothing."""
+
+_FORM = "application/x-www-form-urlencoded"
+
 
 class HttpEvents:
-    """The route of one app. A request is acknowledged only after *take* has returned."""
+    """The routes of one app. A request is acknowledged only after *take* or *take_command* has returned."""
 
-    def __init__(self, secret: SecretStr, take: Take, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, secret: SecretStr, take: Take, take_command: TakeCommand, now: Callable[[], float] = time.time
+    ) -> None:
         self._secret = secret
         self._take = take
+        self._take_command = take_command
         self._now = now
         self._answered = signature.Answered()
 
     def routes(self) -> Sequence[BaseRoute]:
-        return [Route(PATH, self._receive, methods=["POST"])]
+        return [Route(path, self._receive, methods=["POST"]) for path in (PATH, COMMANDS_PATH)]
 
     async def _receive(self, request: Request) -> Response:
         try:
@@ -65,7 +79,8 @@ class HttpEvents:
         if signed in self._answered:
             log.warning("connector.request_refused", connector="slack", why="replay")
             return PlainTextResponse("answered before", 403)
-        response = await self._answer(body)
+        is_form = request.headers.get("content-type", "").split(";")[0].strip().lower() == _FORM
+        response = await (self._answer_form(body) if is_form else self._answer(body))
         if response.status_code == 200:
             # Only now: Slack may repeat at once, in the same second, what was not answered.
             self._answered.add(signed, self._now())
@@ -83,6 +98,22 @@ class HttpEvents:
         if await self._take(payload):
             return Response(status_code=200)
         return _again("it could not be accepted")
+
+    async def _answer_form(self, body: bytes) -> Response:
+        form: dict[str, Any] = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+        if "command" in form:
+            told = await self._take_command(form)
+            return JSONResponse(shown_to_one(told)) if told else Response(status_code=200)
+        if "payload" in form or "ssl_check" in form:
+            why = "unsupported: interactive" if "payload" in form else "ssl_check"
+            log.info("message.ignored", connector="slack", why=why)
+            return Response(status_code=200)
+        return PlainTextResponse("no command", 400)
+
+
+def shown_to_one(text: str) -> dict[str, Any]:
+    """An answer to a command that only its giver sees."""
+    return {"response_type": "ephemeral", "text": text}
 
 
 def _again(why: str) -> Response:

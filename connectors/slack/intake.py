@@ -10,10 +10,13 @@ from typing import Any
 import structlog
 
 from connectors.connector import Accept
-from connectors.message import InboundKind, InboundMessage, StoreUnavailable
-from connectors.slack import convert
+from connectors.message import AgentRuntimeError, InboundKind, InboundMessage, StoreUnavailable
+from connectors.slack import commands, convert, outgoing
 from connectors.slack.api import Api
-from connectors.slack.lookups import People, Recent, Threads
+from connectors.slack.lookups import People, Threads
+from connectors.slack.recent import Recent
+from connectors.slack.responses import Responses
+from connectors.slack.streaming import Streams
 from connectors.slack.vitals import Backoff, Vitals
 
 log = structlog.get_logger()
@@ -21,17 +24,22 @@ log = structlog.get_logger()
 _ATTEMPTS_PER_EVENT = 3
 """How often an event is offered when accepting it fails for another reason than an absent store."""
 
+COMMAND_SECONDS = 2.0
+"""Slack waits 3 s for the acknowledgement of a command, and repeats none."""
+
 _TOKEN_EVENTS = frozenset({"tokens_revoked", "app_uninstalled"})
 
 
 class Intake:
-    """Where events go, however they came. ``doubt`` is set when an event says that the token may be void."""
+    """Where events and commands go, however they came."""
 
-    def __init__(self, api: Api, vitals: Vitals, doubt: asyncio.Event) -> None:
+    def __init__(self, api: Api, vitals: Vitals, streams: Streams, responses: Responses) -> None:
         self._people = People(api)
         self._threads = Threads(api)
         self._vitals = vitals
-        self._doubt = doubt
+        self._doubt = api.doubt
+        self._streams = streams
+        self._responses = responses
         self._open: tuple[Accept, convert.Identity] | None = None
         self._order = asyncio.Lock()
         self._accepted: Recent[str, None] = Recent()
@@ -47,7 +55,7 @@ class Intake:
 
     def sent(self, external_id: str, message_id: str) -> None:
         """The bot said something in a place."""
-        channel, thread = convert.to_place(external_id)
+        channel, thread = outgoing.to_place(external_id)
         self._places.put((channel, message_id), external_id)
         if thread is not None:
             self._threads.joined(channel, thread)
@@ -88,6 +96,35 @@ class Intake:
                 faults = 0  # waits for as long as it takes
             await asyncio.sleep(backoff.next_seconds())
 
+    async def take_command(self, payload: Mapping[str, Any]) -> str:
+        """What its giver has to be told at once; nothing where a reply follows. Takes `COMMAND_SECONDS` at most."""
+        if self._open is None:
+            return StoreUnavailable.user_text
+        accept, me = self._open
+        try:
+            command = commands.to_command(payload, me)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            log.warning("message.ignored", connector=convert.CONNECTOR, why="unreadable")
+            return AgentRuntimeError.user_text
+        asked = command.message.message_id
+        if asked in self._accepted:
+            return ""
+        self._responses.expect(asked, command.response_url)  # before, as the reply may come at once
+        try:
+            async with asyncio.timeout(COMMAND_SECONDS):
+                await accept(command.message)
+        except (StoreUnavailable, TimeoutError) as error:
+            log.warning("message.failed", connector=convert.CONNECTOR, why=type(error).__name__, where="command")
+            self._responses.forget(asked)
+            return StoreUnavailable.user_text
+        except Exception as error:  # noqa: BLE001 - the boundary: one command must not stop all others
+            self._report(error)
+            self._responses.forget(asked)
+            return error.user_text if isinstance(error, AgentRuntimeError) else AgentRuntimeError.user_text
+        self._accepted.put(asked, None)
+        self._vitals.well("store")
+        return ""
+
     async def _pass_on(self, payload: Mapping[str, Any], accept: Accept, me: convert.Identity) -> None:
         if payload.get("type") != "event_callback":
             log.warning("message.ignored", connector=convert.CONNECTOR, why=f"unsupported: {payload.get('type')}")
@@ -104,6 +141,7 @@ class Intake:
             log.warning("message.ignored", connector=convert.CONNECTOR, why="unreadable")
             return
         if message is not None:
+            self._streams_to(event, message, me)
             await accept(message)
             self._remember(message)
         self._accepted.put(identity, None)
@@ -115,6 +153,12 @@ class Intake:
         item = event.get("item") or {}
         place = self._places.get((str(item.get("channel")), str(item.get("ts")))) if item else None
         return convert.Known(names, takes_part, place)
+
+    def _streams_to(self, event: convert.Event, message: InboundMessage, me: convert.Identity) -> None:
+        """Before it is accepted, as the reply may come at once."""
+        if message.kind is InboundKind.MESSAGE:
+            channel, _, _ = message.external_id.partition("/")
+            self._streams.asked(channel, message.message_id, *convert.asker_of(event, me))
 
     def _remember(self, message: InboundMessage) -> None:
         if message.kind is not InboundKind.MESSAGE or "/" not in message.external_id:

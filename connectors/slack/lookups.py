@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import structlog
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
@@ -17,41 +16,16 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from connectors.slack import errors, mrkdwn
 from connectors.slack.api import Api
 from connectors.slack.convert import Identity
+from connectors.slack.recent import Recent
 
 log = structlog.get_logger()
-
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
 NAME_LASTS_SECONDS = 3600.0
 FAILURE_LASTS_SECONDS = 60.0
 ANSWER_WITHIN_SECONDS = 1.0
 """Slack waits 3 s for an acknowledgement, and the message has to be stored in that time, too."""
 
-_REMEMBERED = 5000
 _REPLIES_READ = 200
-
-
-class Recent(Generic[_Key, _Value]):
-    """A mapping that keeps the newest *size* entries."""
-
-    def __init__(self, size: int = _REMEMBERED) -> None:
-        self._size = size
-        self._entries: OrderedDict[_Key, _Value] = OrderedDict()
-
-    def get(self, key: _Key) -> _Value | None:
-        if key in self._entries:
-            self._entries.move_to_end(key)
-        return self._entries.get(key)
-
-    def put(self, key: _Key, value: _Value) -> None:
-        self._entries[key] = value
-        self._entries.move_to_end(key)
-        while len(self._entries) > self._size:
-            self._entries.popitem(last=False)
-
-    def __contains__(self, key: _Key) -> bool:
-        return key in self._entries
 
 
 class People:

@@ -17,6 +17,7 @@ from aiohttp import ClientError, ClientWebSocketResponse, WSMsgType
 
 log = structlog.get_logger()
 
+LINK_DISABLED = "link_disabled"
 _LINGER_SECONDS = 10.0
 _SEND_SECONDS = 5.0
 _OVERDUE = 1.1
@@ -32,9 +33,10 @@ class Envelope:
     envelope_id: str
     socket: Socket
 
-    async def acknowledge(self) -> None:
-        """May be lost: then Slack delivers again."""
-        await self.socket.say({"envelope_id": self.envelope_id})
+    async def acknowledge(self, payload: dict[str, Any] | None = None) -> None:
+        """May be lost: then Slack delivers again. *payload* is shown to who gave a command."""
+        answer: dict[str, Any] = {"envelope_id": self.envelope_id}
+        await self.socket.say(answer if payload is None else answer | {"payload": payload})
 
 
 class Socket:
@@ -51,6 +53,7 @@ class Socket:
         """Set once it is known whether Slack greets."""
         self.retiring = asyncio.Event()
         self.why = "the connection ended"
+        self._condemned = False
 
     async def read(self, hello_seconds: float) -> None:
         """Pass on envelopes until the connection ends; for `_LINGER_SECONDS` after Slack announced its end."""
@@ -61,7 +64,7 @@ class Socket:
         except TimeoutError:
             if not self.greeted:
                 self.why = "Slack did not greet on the new connection"
-            elif not self.announced:
+            elif not self.announced and not self._condemned:
                 self.announced = True  # it works as far as anybody knows: no trouble, only time for another
                 self.why = "Slack did not replace the connection in its time"
         finally:
@@ -77,6 +80,11 @@ class Socket:
         except (ClientError, OSError, TimeoutError) as error:
             log.debug("connector.acknowledgement_lost", connector="slack", why=type(error).__name__)
 
+    async def give_up(self, why: str) -> None:
+        """It is no good although it looks alive: `read` ends."""
+        self._condemn(why)
+        await self.close()
+
     async def close(self) -> None:
         try:
             async with asyncio.timeout(_SEND_SECONDS):
@@ -88,6 +96,8 @@ class Socket:
         """Whether there may be more."""
         frame = await self._websocket.receive()
         if frame.type is not WSMsgType.TEXT:
+            if self._condemned:
+                return frame.type is WSMsgType.BINARY
             if frame.type is WSMsgType.ERROR:
                 self.why = f"the connection broke ({type(frame.data).__name__})"
             elif isinstance(error := self._websocket.exception(), Exception):
@@ -110,11 +120,18 @@ class Socket:
         elif kind == "disconnect":
             self.announced = True
             self.why = f"Slack asked for another connection ({said.get('reason', 'no reason')})"
+            if said.get("reason") == LINK_DISABLED:
+                self._condemn("Socket Mode was turned off in the app's settings")
             self.retiring.set()
             patience.reschedule(asyncio.get_running_loop().time() + _LINGER_SECONDS)
         elif "envelope_id" in said:
             payload = said.get("payload")
             self._take(Envelope(kind, payload if isinstance(payload, dict) else {}, str(said["envelope_id"]), self))
+
+    def _condemn(self, why: str) -> None:
+        """*why* is the reason whatever happens to the connection from now on; it is no planned replacement."""
+        self.why, self._condemned, self.announced = why, True, False
+        self.retiring.set()
 
 
 def _end_of_life(hello: dict[str, Any]) -> float | None:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.message import ConversationKey, InboundKind, InboundMessage, OutboundMessage, check_workspace_id
-from connectors.slack import convert
+from connectors.slack import convert, outgoing
+from connectors.slack.emoji import emoji_name
 from connectors.slack.convert import Identity, Known
 from connectors.slack.mrkdwn import unescape
 from tests.emulators.slack import seen
@@ -187,10 +188,10 @@ def test_files_are_listed_with_a_handle() -> None:
     ]
     message = read(said("", "D501", subtype="file_share", files=files))
     assert [(a.kind, a.name, a.handle) for a in message.attachments] == [
-        ("document", "plan.pdf", "F1"),
-        ("image", "cat.png", "F2"),
-        ("voice", "memo", "F3"),
-        ("other", "F4", "F4"),
+        ("document", "plan.pdf", "F1 ask"),
+        ("image", "cat.png", "F2 ask"),
+        ("voice", "memo", "F3 ask"),
+        ("other", "F4", "F4 ask"),
     ]
 
 
@@ -257,8 +258,8 @@ def reply(text: str, place: str = "C200/" + ROOT) -> OutboundMessage:
 def test_a_part_is_sent_into_its_thread_without_previews_and_with_its_token() -> None:
     """Into the channel where there is no thread."""
     message = reply("**hello** <!here>")
-    (part,) = convert.to_parts(message)
-    assert convert.to_send(message, part) == {
+    (part,) = outgoing.to_parts(message)
+    assert outgoing.to_send(message, part) == {
         "channel": "C200",
         "thread_ts": ROOT,
         "text": "*hello* &lt;!here&gt;",
@@ -271,7 +272,7 @@ def test_a_part_is_sent_into_its_thread_without_previews_and_with_its_token() ->
             "event_payload": {"turn_id": "turn-1", "token": "turn-1.reply.0"},
         },
     }
-    assert "thread_ts" not in convert.to_send(reply("hi", "D501"), part)
+    assert "thread_ts" not in outgoing.to_send(reply("hi", "D501"), part)
 
 
 @given(st.text("ab<>&\n 😀`*[](~_#-|", max_size=20))
@@ -279,17 +280,17 @@ def test_a_part_is_sent_into_its_thread_without_previews_and_with_its_token() ->
 def test_any_text_is_sent_within_the_limit_for_edits(unit: str) -> None:
     """As sent, with everything escaped, and as it takes the place of another part."""
     message = reply(unit * 300)
-    for part in convert.to_parts(message):
-        text = convert.to_send(message, part)["text"]
-        assert 0 < len(text) <= convert.MAX_TEXT_CHARACTERS
-        assert convert.to_edit(message, part, TS)["text"] == text
+    for part in outgoing.to_parts(message):
+        text = outgoing.to_send(message, part)["text"]
+        assert 0 < len(text) <= outgoing.MAX_TEXT_CHARACTERS
+        assert outgoing.to_edit(message, part, TS)["text"] == text
 
 
 @pytest.mark.parametrize("trick", ["<!here>", "<!channel|x>", "<@U1>", "<#C1>"])
 @pytest.mark.parametrize("around", ["{}", "**{}**", "# {}", "[{}](x)", "> {}", "- {}", "`{}`", "```\n{}\n```"])
 def test_a_reply_mentions_nobody(trick: str, around: str) -> None:
     """Slack's own marks are shown as characters, also where Markdown could carry them in."""
-    (part,) = convert.to_parts(reply(around.format(trick)))
+    (part,) = outgoing.to_parts(reply(around.format(trick)))
     assert trick not in part.text
     assert trick in unescape(part.text)
 
@@ -297,7 +298,7 @@ def test_a_reply_mentions_nobody(trick: str, around: str) -> None:
 @pytest.mark.parametrize("around", ["{}", "**{}**", "# {}", "[{}](x)", "`{}`", "```\n{}\n```"])
 def test_slacks_own_links_disguise_no_address(around: str) -> None:
     """Where one works at all, its words are its whole address."""
-    (part,) = convert.to_parts(reply(around.format("<https://evil.org|bank.org>")))
+    (part,) = outgoing.to_parts(reply(around.format("<https://evil.org|bank.org>")))
     assert "<https://evil.org|" not in part.text
     assert "|bank.org>" not in part.text
     assert "https://evil.org" in seen(part.text)
@@ -306,24 +307,24 @@ def test_slacks_own_links_disguise_no_address(around: str) -> None:
 @pytest.mark.parametrize("text", ["", " \n ", "\u200b"])
 def test_a_text_in_which_nothing_can_be_seen_has_no_parts(text: str) -> None:
     """Slack would refuse it as "no_text"."""
-    assert convert.to_parts(reply(text)) == ()
+    assert outgoing.to_parts(reply(text)) == ()
 
 
 @pytest.mark.parametrize("place", ["", "7/8", "c200", "C200/", "C200/abc", "C200/1/2", "../C1"])
 def test_ids_that_are_none_of_slacks_are_refused(place: str) -> None:
     """Before anything is sent."""
     with pytest.raises(ValueError, match="no channel"):
-        convert.to_place(place)
+        outgoing.to_place(place)
 
 
 def test_a_part_is_found_by_its_token_among_the_bots_own_messages() -> None:
     """Nobody else's metadata counts."""
-    (part,) = convert.to_parts(reply("hi"))
-    metadata = convert.to_send(reply("hi"), part)["metadata"]
+    (part,) = outgoing.to_parts(reply("hi"))
+    metadata = outgoing.to_send(reply("hi"), part)["metadata"]
     others = {"ts": "1.1", "user": "U501", "metadata": metadata}
     mine = {"ts": "2.2", "bot_id": "B0BOT", "metadata": metadata}
-    assert convert.found_in([{"ts": "0.0", "user": "U0BOT"}, others, mine], part, ME) == "2.2"
-    assert convert.found_in([others], part, ME) is None
+    assert outgoing.found_in([{"ts": "0.0", "user": "U0BOT"}, others, mine], part, ME) == "2.2"
+    assert outgoing.found_in([others], part, ME) is None
 
 
 @pytest.mark.parametrize(
@@ -331,4 +332,4 @@ def test_a_part_is_found_by_its_token_among_the_bots_own_messages() -> None:
 )
 def test_emoji_have_slacks_names(emoji: str, name: str | None) -> None:
     """Or none, and then there is no reaction."""
-    assert convert.emoji_name(emoji) == name
+    assert emoji_name(emoji) == name

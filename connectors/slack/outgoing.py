@@ -1,0 +1,141 @@
+"""Our parts as the arguments of Slack's methods. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from connectors.message import OutboundMessage, OutboundPart
+from connectors.slack.convert import Identity, is_own
+from connectors.text.form import parse
+from connectors.text.mrkdwn import render
+from connectors.text.outgoing import can_be_seen, outbound_parts
+from connectors.text.parts import parts
+from connectors.text.split import characters
+
+MAX_TEXT_CHARACTERS = 4000
+"""``chat.postMessage`` takes 40,000, but ``chat.update`` refuses more than 4,000 with ``msg_too_long``."""
+
+MAX_STREAM_CHARACTERS = 12_000
+"""What one call of Slack's own streaming takes (docs.slack.dev, "chat.appendStream")."""
+
+MAX_PARTS = 5
+MRKDWN = "mrkdwn"
+"""The payload of a part whose text is mrkdwn, escaped and ready to be sent."""
+
+METADATA_EVENT = "agent_runtime_part"
+"""``event_type`` of the metadata by which a message of ours is found again."""
+
+_TS = re.compile(r"\d+\.\d+")
+_CALLING = re.compile(r"<(?=[!@#]|\Z)")
+_MASS = re.compile(r"@(?=here\b|channel\b|everyone\b|\Z)", re.IGNORECASE)
+
+
+def to_parts(message: OutboundMessage, max_parts: int = MAX_PARTS) -> tuple[OutboundPart, ...]:
+    """*message* as mrkdwn within Slack's limit; none for a text in which nothing can be seen.
+
+    Surrogates without their other half, which no protocol can carry, are replaced by U+FFFD.
+    """
+    cut = parts(parse(_valid(message.text)), MAX_TEXT_CHARACTERS, characters, render)
+    texts = [text for text in cut if can_be_seen(text)]
+    return outbound_parts(message, texts, MRKDWN, max_parts)
+
+
+def to_place(external_id: str) -> tuple[str, str | None]:
+    """Channel and thread of an external id. Raises `ValueError` when it is none of Slack's."""
+    channel, slash, thread = external_id.partition("/")
+    if not re.fullmatch(r"[A-Z0-9]+", channel) or (slash and not is_ts(thread)):
+        raise ValueError(f"{external_id!r} is no channel or thread")
+    return channel, thread if slash else None
+
+
+def is_ts(text: str) -> bool:
+    """Whether *text* is of the form of Slack's timestamps, by which it knows messages."""
+    return _TS.fullmatch(text) is not None
+
+
+def to_send(message: OutboundMessage, part: OutboundPart) -> dict[str, Any]:
+    """Arguments of ``chat.postMessage``: previews off, and the part's token in the metadata."""
+    channel, thread = to_place(message.key.external_id)
+    arguments: dict[str, Any] = {
+        "channel": channel,
+        "text": part.text,
+        "mrkdwn": True,
+        "link_names": False,
+        "unfurl_links": False,
+        "unfurl_media": False,
+        "metadata": metadata(message, part),
+    }
+    return arguments if thread is None else arguments | {"thread_ts": thread}
+
+
+def to_edit(message: OutboundMessage, part: OutboundPart, message_id: str) -> dict[str, Any]:
+    """Arguments of ``chat.update`` that replace the message *message_id* by *part*.
+
+    The metadata comes along: a message that was begun as a stream has none until then. Blocks are not named, so
+    that Slack takes those of a stream away (docs.slack.dev, "chat.update").
+    """
+    channel, _ = to_place(message.key.external_id)
+    return {
+        "channel": channel,
+        "ts": message_id,
+        "text": part.text,
+        "link_names": False,
+        "metadata": metadata(message, part),
+    }
+
+
+def to_respond(part: OutboundPart) -> dict[str, Any]:
+    """The body of a post to a command's ``response_url``: for the eyes of who gave the command only."""
+    return {
+        "response_type": "ephemeral",
+        "replace_original": False,
+        "text": part.text,
+        "mrkdwn": True,
+        "unfurl_links": False,
+        "unfurl_media": False,
+    }
+
+
+def metadata(message: OutboundMessage, part: OutboundPart) -> dict[str, Any]:
+    """By which *part* is found again."""
+    return {"event_type": METADATA_EVENT, "event_payload": {"turn_id": message.turn_id, "token": part.token}}
+
+
+def found_in(messages: list[Any], part: OutboundPart, me: Identity) -> str | None:
+    """The id of the message among *messages* that is *part*: by its metadata, or by the name of its file."""
+    for said in messages:
+        if not is_own(said, me):
+            continue
+        if part.file_name:
+            if any(file.get("name") == upload_name(part) for file in said.get("files") or ()):
+                return str(said["ts"])
+            continue
+        told: Mapping[str, Any] = said.get("metadata") or {}
+        token = (told.get("event_payload") or {}).get("token")
+        if told.get("event_type") == METADATA_EVENT and token == part.token:
+            return str(said["ts"])
+    return None
+
+
+def upload_name(part: OutboundPart) -> str:
+    """The name under which *part*'s file is uploaded: its own, made unique by its token, as files have no metadata."""
+    name = PurePosixPath(part.file_name)
+    mark = hashlib.sha256(part.token.encode("utf-8", "surrogatepass")).hexdigest()[:10]
+    return f"{name.stem}-{mark}{name.suffix}"
+
+
+def stream_pieces(text: str) -> list[str]:
+    """*text*, Markdown, as pieces for Slack's own streaming: valid, within its limit, and calling nobody.
+
+    A zero-width space goes where a mention could begin, also at the end, where the next piece could complete it.
+    """
+    harmless = _MASS.sub("@\u200b", _CALLING.sub("<\u200b", _valid(text)))
+    return [harmless[at : at + MAX_STREAM_CHARACTERS] for at in range(0, len(harmless), MAX_STREAM_CHARACTERS)]
+
+
+def _valid(text: str) -> str:
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
