@@ -4,43 +4,58 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import structlog
 
+from config.settings import Settings
 from connectors.message import Accepted, ConversationKey, InboundKind, InboundMessage
-from runtime.access import Access
+from grounding.transcript.log import Transcript
+from runtime.access import Access, Decision
+from runtime.commands.registry import Commands
+from runtime.commands.spoken import Spoken, spoken
 from runtime.limits import RateLimit
-from runtime.mailbox import Envelope, Mailbox
+from runtime.mailbox import Amended, Envelope, Lane, Mailbox
 from runtime.outbox import Outbox
+from runtime.places import Places
 from runtime.workspaces import Workspaces
 
 MAX_ID_CHARACTERS = 512
 MAX_NAME_CHARACTERS = 200
 TOO_MANY = "You are writing faster than I can answer. Please wait {seconds} s and try again."
+HELLO = "Hello! Mention me when you want to ask something; `/help` says what else I can do."
 _log = structlog.get_logger()
 # Marked and not taken out: what is left would be somebody else's id, or begin as no person's may.
 _UNFIT = re.compile(r"[\x00\ud800-\udfff]")
 
 
 class Gateway:
-    """Accepts inbound messages. *wake* tells the worker that a conversation has something waiting."""
+    """Accepts inbound messages. *wake* tells the workers that a conversation has something waiting in a lane."""
 
     def __init__(
         self,
+        settings: Settings,
+        *,
         workspaces: Workspaces,
         access: Access,
         limit: RateLimit,
-        mailbox: Mailbox,
+        mailboxes: Mapping[Lane, Mailbox],
         outbox: Outbox,
-        wake: Callable[[ConversationKey], None],
+        transcript: Transcript,
+        commands: Commands,
+        places: Places,
+        wake: Callable[[Lane, ConversationKey], None],
     ) -> None:
+        self._settings = settings
         self._workspaces = workspaces
         self._access = access
         self._limit = limit
-        self._mailbox = mailbox
+        self._mailboxes = mailboxes
         self._outbox = outbox
+        self._transcript = transcript
+        self._commands = commands
+        self._places = places
         self._wake = wake
 
     async def accept(self, message: InboundMessage) -> Accepted:
@@ -50,26 +65,68 @@ class Gateway:
         `runtime.workspaces.UnknownWorkspace`.
         """
         message = _clean(message)
-        why = _not_for_us(message)
+        why = self._not_for_us(message)
         if why:
-            _log.info("message.ignored", why=why, connector=message.connector)
-            return Accepted("ignored", why)
+            return _ignored(message, why)
         workspace_id = await self._workspaces.resolve(message)
         key = ConversationKey(workspace_id, message.connector, message.external_id)
         with structlog.contextvars.bound_contextvars(
             workspace_id=workspace_id, context_id=key.context_id, connector=message.connector
         ):
-            return await self._accept(message, key)
+            match message.kind:
+                case InboundKind.DELETE:
+                    return await self._withdraw(message, key)
+                case InboundKind.JOINED:
+                    return await self._greet(message, key)
+                case InboundKind.LEFT | InboundKind.REACTION:
+                    _log.info(f"place.{message.kind}", **({"emoji": message.reaction} if message.reaction else {}))
+                    return Accepted("ignored", message.kind.value, key=key)
+                case _:
+                    return await self._accept(message, key)
+
+    def _not_for_us(self, message: InboundMessage) -> str:
+        """Why *message* is not to be answered by anybody, in one word; empty where it may be."""
+        if message.author.is_bot and not self._settings.answer_bots:
+            return "bot"
+        if message.kind not in (InboundKind.MESSAGE, InboundKind.COMMAND, InboundKind.EDIT):
+            return ""
+        if not message.text.strip() and not message.attachments and message.quote is None:
+            return "empty"
+        return ""
 
     async def _accept(self, message: InboundMessage, key: ConversationKey) -> Accepted:
+        said = spoken(message)
+        if not await self._is_meant_for_us(message, key, said):
+            return _ignored(message, "not_addressed")
         decision = await self._access.authorise(message, key.workspace_id)
         if not decision.allowed:
-            if decision.notice:
+            if decision.notice and message.kind is not InboundKind.EDIT:
                 await self._outbox.notice(key, decision.notice, (message.message_id,))
             return Accepted("refused", decision.why, key=key)
-        known = await self._mailbox.known(key, message.message_id)
-        if known is not None:
-            return await self._duplicate(key, message.message_id)
+        if message.kind is InboundKind.EDIT:
+            amended = await self._amend(message, key, decision)
+            if amended is not None:
+                return amended
+            message = replace(message, kind=InboundKind.MESSAGE)  # only now is it said to the bot
+            said = spoken(message)
+        command = said is not None and self._commands.claims(said, decision.role)
+        return await self._keep(message, key, decision, Lane.COMMANDS if command else Lane.TURNS)
+
+    async def _is_meant_for_us(self, message: InboundMessage, key: ConversationKey, said: Spoken | None) -> bool:
+        """By what the message says itself and, in groups, by what was settled for the place."""
+        if message.direct or (message.caller_role is not None and message.addressed):
+            return True
+        if said is not None and (message.addressed or said.sure):
+            # "/help" in a group may be another bot's, unless it is a word that is known here.
+            return message.addressed or self._commands.knows(said.word)
+        settled = (await self._places.of_message(key, message)).answering
+        answering = settled or self._settings.answer_in_groups
+        return answering == "all" or (answering == "addressed" and message.addressed)
+
+    async def _keep(self, message: InboundMessage, key: ConversationKey, decision: Decision, lane: Lane) -> Accepted:
+        mailbox = self._mailboxes[lane]
+        if await mailbox.known(key, message.message_id) is not None:
+            return await self._duplicate(key, message.message_id, mailbox)
         admission = await self._limit.admit(key, message, decision.role)
         if not admission.allowed:
             seconds = admission.retry_after_seconds
@@ -81,34 +138,57 @@ class Gateway:
             await self._workspaces.create(
                 key.workspace_id
             )  # routing creates what it names, once somebody may talk there
-        stored = await self._mailbox.store(key, Envelope(message, decision.role, time.time()))
+        stored = await mailbox.store(key, Envelope(message, decision.role, time.time()))
         if not stored.new:
-            return await self._duplicate(key, message.message_id)
-        self._wake(key)
+            return await self._duplicate(key, message.message_id, mailbox)
+        self._wake(lane, key)
         _log.info("message.accepted", role=decision.role.value, direct=message.direct)
         return Accepted("stored", key=key)
 
-    async def _duplicate(self, key: ConversationKey, message_id: str) -> Accepted:
+    async def _duplicate(self, key: ConversationKey, message_id: str, mailbox: Mailbox) -> Accepted:
         """A reply is stored before its turn is over, so that the turn at hand may have the answer already."""
         _log.info("message.duplicate")
-        turn_id = await self._mailbox.turn_of(key, message_id)
+        turn_id = await mailbox.turn_of(key, message_id)
         reply = await self._outbox.load(key, turn_id) if turn_id else None
         if reply is not None and message_id not in reply.answers:
             reply = None
         return Accepted("duplicate", reply=reply, key=key)
 
+    async def _amend(self, message: InboundMessage, key: ConversationKey, decision: Decision) -> Accepted | None:
+        """Let an edit hold: for what waits still, and for what is remembered. None where the message that it
+        changes was never said to the bot."""
+        said = replace(message, kind=InboundKind.MESSAGE)
+        envelope = Envelope(said, decision.role, time.time())
+        where = await self._mailboxes[Lane.TURNS].amend(key, message.message_id, envelope)
+        if where is Amended.UNKNOWN:
+            return None
+        if where is not Amended.AMENDED:
+            await self._transcript.amend(key, message.message_id, message.text)
+        _log.info("message.edited", state=where.value)
+        return Accepted("ignored", InboundKind.EDIT.value, key=key)
 
-def _not_for_us(message: InboundMessage) -> str:
-    """Why *message* is not to be answered by anybody, in one word; empty where it may be."""
-    if message.kind is not InboundKind.MESSAGE:
-        return message.kind.value
-    if message.author.is_bot:
-        return "bot"
-    if not message.addressed:
-        return "not_addressed"
-    if not message.text.strip() and not message.attachments and message.quote is None:
-        return "empty"
-    return ""
+    async def _withdraw(self, message: InboundMessage, key: ConversationKey) -> Accepted:
+        """A message that was deleted is not answered any more, and not remembered. Whose it was need not be known:
+        who may delete it is the platform's to say."""
+        where = await self._mailboxes[Lane.TURNS].amend(key, message.message_id, None)
+        if where in (Amended.ANSWERING, Amended.ANSWERED):
+            await self._transcript.amend(key, message.message_id, "")
+        if where is not Amended.UNKNOWN:
+            _log.info("message.deleted", state=where.value)
+        return Accepted("ignored", InboundKind.DELETE.value, key=key)
+
+    async def _greet(self, message: InboundMessage, key: ConversationKey) -> Accepted:
+        """Say hello in a group to which somebody who may talk has brought the bot."""
+        _log.info("place.joined")
+        known = message.author.id and await self._access.role_of(message.author.user(key.connector), key.workspace_id)
+        if known and not message.direct:
+            await self._outbox.notice(key, HELLO, turn_id=f"joined-{message.message_id}")
+        return Accepted("ignored", message.kind.value, key=key)
+
+
+def _ignored(message: InboundMessage, why: str) -> Accepted:
+    _log.info("message.ignored", why=why, connector=message.connector)
+    return Accepted("ignored", why)
 
 
 def _clean(message: InboundMessage) -> InboundMessage:

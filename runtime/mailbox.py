@@ -1,8 +1,9 @@
-"""The durable inbox: one mailbox per conversation, emptied in order.
+"""The durable inbox: one mailbox per conversation and lane, emptied in order.
 
 Keys (owner ``mailbox``, in the conversation's partition): ``inbox`` the waiting messages, ``current``
 the turn that was made of the first of them, ``seen`` one per message identity with the turn that
 answered it, ``ready`` the conversations that have something waiting, ``last`` each one's newest message.
+What belongs to the lane of commands has ``commands-`` before its word.
 
 A message leaves the inbox only when its turn is done, so a turn that was interrupted is taken up again
 under the same turn id.
@@ -11,6 +12,7 @@ under the same turn id.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
@@ -79,6 +81,40 @@ return 1
 """
 
 
+_AMEND = """
+local taken = tonumber(redis.call('HGET', KEYS[1], 'count') or '0')
+for at, text in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do
+  if cjson.decode(text)['message']['message_id'] == ARGV[1] then
+    if at <= taken then return 'answering' end
+    if ARGV[2] ~= '' then
+      redis.call('LSET', KEYS[2], at - 1, ARGV[2])
+    else
+      redis.call('LREM', KEYS[2], 1, text)
+      if redis.call('EXISTS', KEYS[2]) == 0 then redis.call('SREM', KEYS[3], ARGV[3]) end
+    end
+    return 'amended'
+  end
+end
+return redis.call('EXISTS', KEYS[4]) == 1 and 'answered' or 'unknown'
+"""
+
+
+class Lane(StrEnum):
+    """What is worked through in order by itself: a command is not held up by an answer that is being written."""
+
+    TURNS = ""
+    COMMANDS = "commands-"
+
+
+class Amended(StrEnum):
+    """Where a message was when it was changed: waiting still, in an answer's making, answered, or never seen."""
+
+    AMENDED = "amended"
+    ANSWERING = "answering"
+    ANSWERED = "answered"
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """A stored inbound message: what was authorised, as what, and when (seconds since the epoch)."""
@@ -111,10 +147,12 @@ _ENVELOPE = TypeAdapter(Envelope)
 
 
 class Mailbox:
-    """All mailboxes. Raises `connectors.message.StoreUnavailable` throughout."""
+    """All mailboxes of one *lane*. Raises `connectors.message.StoreUnavailable` throughout."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, lane: Lane = Lane.TURNS) -> None:
         self._redis = redis
+        self._lane = lane
+        self._amend = redis.register_script(_AMEND)
         self._store = redis.register_script(_STORE)
         self._take = redis.register_script(_TAKE)
         self._extend = redis.register_script(_EXTEND)
@@ -123,7 +161,12 @@ class Mailbox:
     async def store(self, key: ConversationKey, envelope: Envelope) -> Stored:
         """Put *envelope* into its mailbox as one atomic step, unless its identity was seen before."""
         new, turn_id = await self._store(
-            keys=[self._seen(key, envelope.message.message_id), self._key(key, "inbox"), _ready(key), _last(key.tag)],
+            keys=[
+                self._seen(key, envelope.message.message_id),
+                self._key(key, "inbox"),
+                self._ready(key),
+                self._last(key.tag),
+            ],
             args=[_SEEN_SECONDS, _ENVELOPE.dump_json(envelope), key.encoded, envelope.message.message_id],
         )
         return Stored(bool(new), turn_id)
@@ -132,7 +175,7 @@ class Mailbox:
         """The newest message that was stored of each conversation of *connector*."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for partition in range(PARTITIONS):
-                pipe.hgetall(_last(partition_tag(partition)))
+                pipe.hgetall(self._last(partition_tag(partition)))
             found = await pipe.execute()
         newest = {ConversationKey.decode(encoded): message for one in found for encoded, message in one.items()}
         return {key: message for key, message in newest.items() if key.connector == connector}
@@ -154,8 +197,8 @@ class Mailbox:
     async def take(self, key: ConversationKey) -> Batch | None:
         """The turn to be answered now: the one that was interrupted, else one of all that waits."""
         taken: Any = await self._take(
-            keys=[self._key(key, "current"), self._key(key, "inbox"), _ready(key)],
-            args=[new_turn_id(), MAX_BATCH, key.encoded],
+            keys=[self._key(key, "current"), self._key(key, "inbox"), self._ready(key)],
+            args=[new_turn_id(), 1 if self._lane is Lane.COMMANDS else MAX_BATCH, key.encoded],
         )
         if not taken:
             return None
@@ -174,33 +217,38 @@ class Mailbox:
         """Let go of the messages of *batch*: its turn is over. False if another has done so."""
         seen = [self._seen(batch.key, envelope.message.message_id) for envelope in batch.envelopes]
         ended = await self._done(
-            keys=[self._key(batch.key, "current"), self._key(batch.key, "inbox"), _ready(batch.key), *seen],
+            keys=[self._key(batch.key, "current"), self._key(batch.key, "inbox"), self._ready(batch.key), *seen],
             args=[batch.turn_id, batch.key.encoded],
         )
         return bool(ended)
+
+    async def amend(self, key: ConversationKey, message_id: str, envelope: Envelope | None) -> Amended:
+        """Put *envelope* in the place of a message that still waits, or take that out where it is None."""
+        found: Any = await self._amend(
+            keys=[self._key(key, "current"), self._key(key, "inbox"), self._ready(key), self._seen(key, message_id)],
+            args=[message_id, _ENVELOPE.dump_json(envelope) if envelope else "", key.encoded],
+        )
+        return Amended(found)
 
     async def ready(self) -> list[ConversationKey]:
         """The conversations that have something waiting."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for partition in range(PARTITIONS):
-                pipe.smembers(redis_key(_OWNER, partition_tag(partition), "ready"))
+                pipe.smembers(redis_key(_OWNER, partition_tag(partition), f"{self._lane}ready"))
             found = await pipe.execute()
         return [ConversationKey.decode(encoded) for encodings in found for encoded in sorted(encodings)]
 
     def _seen(self, key: ConversationKey, message_id: str) -> str:
-        return redis_key(_OWNER, key.tag, "seen", key.encoded, encode_id(message_id))
+        return redis_key(_OWNER, key.tag, f"{self._lane}seen", key.encoded, encode_id(message_id))
 
-    @staticmethod
-    def _key(key: ConversationKey, part: str) -> str:
-        return redis_key(_OWNER, key.tag, part, key.encoded)
+    def _key(self, key: ConversationKey, part: str) -> str:
+        return redis_key(_OWNER, key.tag, f"{self._lane}{part}", key.encoded)
 
+    def _last(self, tag: str) -> str:
+        return redis_key(_OWNER, tag, f"{self._lane}last")
 
-def _last(tag: str) -> str:
-    return redis_key(_OWNER, tag, "last")
-
-
-def _ready(key: ConversationKey) -> str:
-    return redis_key(_OWNER, key.tag, "ready")
+    def _ready(self, key: ConversationKey) -> str:
+        return redis_key(_OWNER, key.tag, f"{self._lane}ready")
 
 
 def _envelope(text: str) -> Envelope:

@@ -15,6 +15,23 @@ from runtime.question import Built
 MAX_EXCERPT_CHARACTERS = 280
 
 
+STOPPED = "stopped"
+"""The reason why an answer ended: people wanted no more of it."""
+
+
+def draft(batch: Batch) -> OutboundMessage:
+    """The answer to *batch*, of which nothing is written yet."""
+    return OutboundMessage(
+        key=batch.key, turn_id=batch.turn_id, text="", answers=answered(batch), reply_to=reply_to(batch)
+    )
+
+
+def cut_short(text: str, model: str) -> Completion:
+    """What was written of an answer when it was stopped; what it cost is not known."""
+    said = text.strip()
+    return Completion(text=f"{said} …\n\n_Stopped._" if said else "_Stopped._", model=model, finish_reason=STOPPED)
+
+
 def answer(batch: Batch, built: Built, completion: Completion) -> OutboundMessage:
     """The model's answer to *batch*."""
     return OutboundMessage(

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import structlog
 
-from connectors.connector import Accept, Connector, ConnectorFailed, Health, State
+from connectors.connector import (
+    Accept,
+    CommandHint,
+    Connector,
+    ConnectorFailed,
+    Health,
+    RegistersCommands,
+    SendFailed,
+    State,
+)
 from runtime.mailbox import Mailbox
 from runtime.missed import hear_missed
 
@@ -20,12 +29,19 @@ _log = structlog.get_logger()
 class Supervisor:
     """Runs connectors side by side and says aloud when the state of one changes.
 
-    With a *mailbox*, platforms that keep what was said meanwhile are asked for it once they are connected.
+    With a *mailbox*, platforms that keep what was said meanwhile are asked for it once they are connected; those
+    that show commands to people are told *commands*.
     """
 
-    def __init__(self, connectors: Iterable[Connector], mailbox: Mailbox | None = None) -> None:
+    def __init__(
+        self,
+        connectors: Iterable[Connector],
+        mailbox: Mailbox | None = None,
+        commands: Sequence[CommandHint] = (),
+    ) -> None:
         self._connectors = tuple(connectors)
         self._mailbox = mailbox
+        self._commands = tuple(commands)
         self._failed: dict[str, str] = {}
         self._told: dict[str, Health] = {}
 
@@ -41,6 +57,8 @@ class Supervisor:
                 group.create_task(self._keep_running(connector, accept), name=f"connector {connector.name}")
                 if self._mailbox is not None:
                     group.create_task(hear_missed(connector, self._mailbox, accept), name=f"missed {connector.name}")
+                if self._commands:
+                    group.create_task(self._register_commands(connector), name=f"commands {connector.name}")
             while True:
                 self._tell()
                 await asyncio.sleep(_WATCH_SECONDS)
@@ -63,6 +81,22 @@ class Supervisor:
             await asyncio.sleep(random.uniform(wait / 2, wait))  # noqa: S311 - jitter, no secret
             self._failed.pop(connector.name, None)
             wait = min(wait * 2, longest)
+
+    async def _register_commands(self, connector: Connector) -> None:
+        if not isinstance(connector, RegistersCommands):
+            return None
+        wait, longest = _RESTART_SECONDS
+        while True:
+            if connector.health.state is State.CONNECTED:
+                try:
+                    return await connector.register_commands(self._commands)
+                except SendFailed as error:
+                    _log.warning("connector.commands_refused", connector=connector.name, why=str(error))
+                    if not error.retryable:
+                        return None  # people can still write them out
+                    await asyncio.sleep(error.retry_after_seconds or random.uniform(wait / 2, wait))  # noqa: S311 - jitter
+                    wait = min(wait * 2, longest)
+            await asyncio.sleep(_WATCH_SECONDS)
 
     def _tell(self) -> None:
         for connector in self._connectors:

@@ -39,7 +39,9 @@ from runtime.manifests import Manifests
 from runtime.model import Completion, Model
 from runtime.model_errors import ModelFailed
 from runtime.outbox import NoConnector, Outbox
+from runtime.preview import Preview
 from runtime.question import Built, Question
+from runtime.stops import Stops
 from runtime.turn_events import log_answer, log_grounding, outcome
 from runtime.usage import Usage
 
@@ -48,6 +50,15 @@ AFTER_TURN = ("summary.refresh", "turn.remember")
 LONG_TEXT_CHARACTERS = 20_000
 """Beyond this a prompt is put together off the event loop."""
 _log = structlog.get_logger()
+
+
+class _Made:
+    """A reply, and what it was made of as far as that came."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.reply: OutboundMessage = replies.draft(batch)
+        self.built: Built | None = None
+        self.completion: Completion | None = None
 
 
 class Turns:
@@ -67,6 +78,7 @@ class Turns:
         jobs: Jobs,
         usage: Usage,
         tokens: Tokens,
+        stops: Stops,
     ) -> None:
         self._settings = settings
         self._pipeline = pipeline
@@ -79,6 +91,7 @@ class Turns:
         self._jobs = jobs
         self._usage = usage
         self._tokens = tokens
+        self._stops = stops
 
     async def answer(self, batch: Batch) -> None:
         """Answer *batch*, whatever fails on the way: then the reply says so.
@@ -87,27 +100,33 @@ class Turns:
         answered again under the same turn id.
         """
         started = time.perf_counter()
-        question = Question.of(batch)
-        built: Built | None = None
-        completion: Completion | None = None
-        async with self._outbox.typing(batch.key):
+        made: _Made | None = None
+        async with self._outbox.typing(batch.key, replies.answered(batch)):
             # Only a turn that was interrupted can have a reply already.
             reply = await self._outbox.load(batch.key, batch.turn_id) if batch.attempt > 1 else None
             if reply is None:
-                try:
-                    built = await self.build(question, batch.turn_id)
-                    log_grounding(built)
-                    completion = await self._complete(batch, built.prompt)
-                    reply = replies.answer(batch, built, completion)
-                except (assemble.ContextTooLarge, ModelFailed) as error:
-                    reply = replies.apology(batch, built, error)
-                    _log.error("turn.failed", why=reply.error_code, detail=str(error), attempts=batch.attempt)
-                await self._account(reply, built, completion)
+                made = await self._make(batch)
+                reply = made.reply
+                await self._account(made)
         await self._deliver(reply)
         await self._record(batch, reply)
         await self._jobs.enqueue(*(Job(kind, batch.key, batch.turn_id) for kind in AFTER_TURN))
-        if completion is not None and built is not None:
-            log_answer(completion, built, (time.perf_counter() - started) * 1000)
+        if made is not None and made.completion is not None and made.built is not None:
+            log_answer(made.completion, made.built, (time.perf_counter() - started) * 1000)
+
+    async def _make(self, batch: Batch) -> _Made:
+        """The reply to *batch*: the model's, or why there is none."""
+        made = _Made(batch)
+        with self._stops.heard(batch.key) as stop:
+            try:
+                made.built = await self.build(Question.of(batch), batch.turn_id)
+                log_grounding(made.built)
+                made.completion = await self._complete(batch, made.built.prompt, stop)
+                made.reply = replies.answer(batch, made.built, made.completion)
+            except (assemble.ContextTooLarge, ModelFailed) as error:
+                made.reply = replies.apology(batch, made.built, error)
+                _log.error("turn.failed", why=made.reply.error_code, detail=str(error), attempts=batch.attempt)
+        return made
 
     async def apologise(self, batch: Batch) -> None:
         """Answer *batch*, which broke in a way that nobody foresaw, with an apology, and record it.
@@ -196,18 +215,34 @@ class Turns:
             budgets=budgets,
         )
 
-    async def _complete(self, batch: Batch, prompt: Prompt) -> Completion:
-        answers = replies.answered(batch)
+    async def _complete(self, batch: Batch, prompt: Prompt, stop: asyncio.Event) -> Completion:
+        """The model's answer, or as much of it as was written when *stop* was set."""
+        async with self._outbox.preview(replies.draft(batch)) as preview:
+            return await self._until_stopped(prompt, preview, stop)
 
-        async def show(delta: str) -> None:
-            await self._outbox.stream(batch.key, answers, delta)
+    async def _until_stopped(self, prompt: Prompt, preview: Preview | None, stop: asyncio.Event) -> Completion:
+        asking = asyncio.create_task(
+            self._model.complete(
+                prompt.messages,
+                on_delta=preview.show if preview else None,
+                on_restart=preview.restart if preview else None,
+            )
+        )
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({asking, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+        finally:
+            for task in (asking, stopped):
+                task.cancel()
+            await asyncio.wait({asking, stopped})
+        return replies.cut_short(preview.text if preview else "", self._model.name)
 
-        watched = self._outbox.is_watched(batch.key, answers)
-        return await self._model.complete(prompt.messages, on_delta=show if watched else None)
-
-    async def _account(self, reply: OutboundMessage, built: Built | None, completion: Completion | None) -> None:
+    async def _account(self, made: _Made) -> None:
         """Keep what the reply was made of and what it cost. Before it is delivered: a turn that is interrupted
         later is taken up again with its stored reply, when nobody knows that any more."""
+        reply, built, completion = made.reply, made.built, made.completion
         if built is not None:
             await self._manifests.keep(built.context, built.prompt, _now(), outcome(reply, completion))
         if completion is not None:

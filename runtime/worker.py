@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
+from typing import Protocol
 
 import structlog
 
 from config.settings import Settings
 from connectors.message import ConversationKey, StoreUnavailable
 from runtime.mailbox import Batch, Mailbox
-from runtime.turn import Turns
 
 SWEEP_SECONDS = 2.0
 """How often waiting conversations are looked for that nobody announced: after an outage or a restart."""
@@ -20,10 +20,19 @@ MAX_CONCURRENT_TURNS = 64
 _log = structlog.get_logger()
 
 
+class Answers(Protocol):
+    """What a worker has batches answered by. Both methods raise only `connectors.message.StoreUnavailable`
+    knowingly."""
+
+    async def answer(self, batch: Batch) -> None: ...
+
+    async def apologise(self, batch: Batch) -> None: ...
+
+
 class Worker:
     """Takes turns from the mailbox and has them answered, one at a time per conversation."""
 
-    def __init__(self, settings: Settings, mailbox: Mailbox, turns: Turns) -> None:
+    def __init__(self, settings: Settings, mailbox: Mailbox, turns: Answers) -> None:
         self._collect_seconds = settings.turn_collect_milliseconds / 1000
         self._grace_seconds = settings.shutdown_grace_seconds
         self._stop_by: float | None = None

@@ -41,6 +41,10 @@ class Commands:
         """Whether *word* (lower case, without its mark) is a command."""
         return word in self._commands
 
+    def claims(self, spoken: Spoken, role: Role) -> bool:
+        """Whether `answer` has a reply: a known command, or one that is worth a hint."""
+        return spoken.word in self._commands or self._hint(spoken, role) is not None
+
     async def answer(self, spoken: Spoken, key: ConversationKey, message: InboundMessage, role: Role) -> str | None:
         """The reply (Markdown) to the command that *message* gave, whose author has *role* in *key*'s workspace.
 

@@ -22,11 +22,16 @@ from connectors.message import (
     Receipt,
     Role,
 )
+from grounding.transcript.entry import Entry, EntryRole
+from grounding.transcript.log import Transcript
 from runtime.access import Access
-from runtime.gateway import MAX_NAME_CHARACTERS, Gateway
+from runtime.commands.command import Command, Invocation
+from runtime.commands.registry import Commands
+from runtime.gateway import HELLO, MAX_NAME_CHARACTERS, Gateway
 from runtime.limits import RateLimit
-from runtime.mailbox import Batch, Mailbox
+from runtime.mailbox import Batch, Lane, Mailbox
 from runtime.outbox import Outbox
+from runtime.places import Places, Settled
 from runtime.workspaces import Workspaces
 
 MESSAGE = InboundMessage(
@@ -59,6 +64,10 @@ class Notices:
         return None
 
 
+async def _pong(invocation: Invocation) -> str:
+    return "pong"
+
+
 class Door:
     """A gateway with everything behind it."""
 
@@ -66,17 +75,25 @@ class Door:
         chosen = Settings.model_validate({"access_policy": "open", **settings})
         self.platform = Notices()
         connectors: dict[str, Connector] = {"telegram": self.platform}
-        self.mailbox = Mailbox(redis)
+        mailboxes = {lane: Mailbox(redis, lane) for lane in Lane}
+        self.mailbox = mailboxes[Lane.TURNS]
+        self.transcript = Transcript(redis)
+        self.places = Places(redis)
         self.outbox = Outbox(redis, connectors, "skip")
         self.woken: list[ConversationKey] = []
         self.gateway = Gateway(
-            Workspaces(redis, chosen),
-            Access(redis, chosen),
-            RateLimit(redis, chosen),
-            self.mailbox,
-            self.outbox,
-            self.woken.append,
+            chosen,
+            workspaces=Workspaces(redis, chosen),
+            access=Access(redis, chosen),
+            limit=RateLimit(redis, chosen),
+            mailboxes=mailboxes,
+            outbox=self.outbox,
+            transcript=self.transcript,
+            commands=Commands([Command("ping", "Answers.", _pong)], 5.0),
+            places=self.places,
+            wake=lambda lane, key: self.woken.append(key),
         )
+        self.commands = mailboxes[Lane.COMMANDS]
         self.accept = self.gateway.accept
 
     async def take(self) -> Batch:
@@ -90,9 +107,9 @@ class Door:
     [
         ({"author": Author("7", "bot", is_bot=True)}, "bot"),
         ({"author": Author("7", "bot", is_bot=True), "caller_role": Role.ADMIN}, "bot"),
-        ({"addressed": False}, "not_addressed"),
+        ({"addressed": False, "direct": False}, "not_addressed"),
+        ({"kind": InboundKind.COMMAND, "text": "unheard of", "addressed": False, "direct": False}, "not_addressed"),
         ({"text": " \n"}, "empty"),
-        ({"kind": InboundKind.EDIT}, "edit"),
     ],
 )
 async def test_what_is_for_nobody_is_ignored_whatever_the_policy(
@@ -171,3 +188,121 @@ async def test_a_repeat_gets_only_an_answer_to_itself(redis: Redis) -> None:
 
     assert (first.outcome, first.reply and first.reply.text) == ("duplicate", "to m1")
     assert (second.outcome, second.reply) == ("duplicate", None)
+
+
+GROUP = replace(MESSAGE, direct=False, addressed=False, routes=("telegram:-5",))
+
+
+async def test_other_bots_are_answered_where_the_setting_says_so(redis: Redis) -> None:
+    """Two bots may work together; nobody else is asked whether they should."""
+    message = replace(MESSAGE, author=Author("7", "bot", is_bot=True))
+    assert (await Door(redis, answer_bots=True).accept(message)).outcome == "stored"
+
+
+@pytest.mark.parametrize(
+    ("setting", "settled", "addressed", "outcome"),
+    [
+        ("addressed", None, False, "ignored"),
+        ("addressed", None, True, "stored"),
+        ("addressed", "all", False, "stored"),
+        ("all", None, False, "stored"),
+        ("all", "addressed", False, "ignored"),
+        ("never", None, True, "ignored"),
+        ("all", "never", True, "ignored"),
+    ],
+)
+async def test_in_a_group_the_place_decides_and_else_the_setting(
+    redis: Redis, setting: str, settled: Any, addressed: bool, outcome: str
+) -> None:
+    """What was settled for the place holds over ANSWER_IN_GROUPS."""
+    door = Door(redis, answer_in_groups=setting)
+    if settled:
+        await door.places.put(KEY.scope, "telegram:-5", Settled(answering=settled))
+    assert (await door.accept(replace(GROUP, addressed=addressed))).outcome == outcome
+
+
+async def test_a_command_is_heard_where_nothing_else_is(redis: Redis) -> None:
+    """Else nobody could make the bot talk again in a place where it never answers."""
+    door = Door(redis, answer_in_groups="never")
+    given = replace(GROUP, text="!ping", addressed=True)
+    assert (await door.accept(given)).outcome == "stored"
+    native = replace(GROUP, kind=InboundKind.COMMAND, text="ping", message_id="m2")
+    assert (await door.accept(native)).outcome == "stored"
+    assert await door.mailbox.ready() == []
+    assert await door.commands.ready() == [KEY]
+
+
+async def test_an_edit_replaces_what_waits_still(redis: Redis) -> None:
+    """The turn answers what the message says by then."""
+    door = Door(redis)
+    await door.accept(MESSAGE)
+    await door.accept(replace(MESSAGE, message_id="m2", text="and this"))
+    edited = await door.accept(replace(MESSAGE, kind=InboundKind.EDIT, text="hello, I meant"))
+
+    assert edited.outcome == "ignored"
+    assert [one.message.text for one in (await door.take()).envelopes] == ["hello, I meant", "and this"]
+
+
+async def test_an_edit_by_which_a_message_is_first_said_to_the_bot_is_a_message(redis: Redis) -> None:
+    """Somebody adds the mention that was forgotten; doing so twice asks once."""
+    door = Door(redis)
+    edit = replace(GROUP, kind=InboundKind.EDIT, addressed=True)
+    assert (await door.accept(edit)).outcome == "stored"
+    assert (await door.accept(replace(edit, text="again"))).outcome == "ignored"
+    assert [one.message.text for one in (await door.take()).envelopes] == ["again"]
+
+
+async def test_what_was_edited_or_deleted_after_its_answer_is_remembered_so(redis: Redis) -> None:
+    """The tail reads the message as it stands on the platform now."""
+    door = Door(redis)
+    for number, text in enumerate(("first", "second"), start=1):
+        await door.accept(replace(MESSAGE, message_id=f"m{number}", text=text))
+    batch = await door.take()
+    said = [
+        Entry(EntryRole.INBOUND, text, batch.turn_id, "", message_id=known)
+        for known, text in (("m1", "first"), ("m2", "second"))
+    ]
+    await door.transcript.append(KEY, batch.turn_id, said)
+    await door.mailbox.done(batch)
+    await door.accept(replace(MESSAGE, kind=InboundKind.EDIT, text="First!"))
+    await door.accept(replace(MESSAGE, kind=InboundKind.DELETE, message_id="m2", text="", author=Author("")))
+
+    assert [entry.text for entry in await door.transcript.tail(KEY, 10)] == ["First!"]
+    assert [entry.text for entry in await door.transcript.of_turn(KEY, batch.turn_id)] == ["First!"]
+
+
+async def test_what_is_deleted_before_its_turn_is_never_answered(redis: Redis) -> None:
+    """A conversation with nothing else waiting has nothing waiting."""
+    door = Door(redis)
+    await door.accept(MESSAGE)
+    await door.accept(replace(MESSAGE, kind=InboundKind.DELETE, text=""))
+
+    assert await door.mailbox.ready() == []
+    assert await door.mailbox.take(KEY) is None
+
+
+async def test_a_message_in_its_answers_making_stays_in_its_turn(redis: Redis) -> None:
+    """A turn that is taken up again answers the same messages."""
+    door = Door(redis)
+    await door.accept(MESSAGE)
+    first = await door.take()
+    await door.accept(replace(MESSAGE, kind=InboundKind.DELETE, text=""))
+
+    assert (await door.take()).envelopes == first.envelopes
+
+
+async def test_an_edit_by_a_stranger_changes_nothing(redis: Redis) -> None:
+    """Whoever may not talk may not edit either, and is told nothing about it."""
+    door = Door(redis, access_policy="allowlist")
+    assert (await door.accept(replace(MESSAGE, kind=InboundKind.EDIT))).outcome == "refused"
+    assert door.platform.said == []
+
+
+async def test_the_bot_says_hello_once_where_somebody_known_brought_it(redis: Redis) -> None:
+    """A stranger who adds it to a group hears nothing."""
+    joined = replace(GROUP, kind=InboundKind.JOINED, text="")
+    await Door(redis).accept(joined)
+    door = Door(redis, access_admins="telegram:42")
+    for _ in range(2):
+        assert (await door.accept(joined)).outcome == "ignored"
+    assert door.platform.said == [HELLO]

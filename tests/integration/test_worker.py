@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import cast
 
 from redis.asyncio import Redis
 
@@ -12,7 +11,6 @@ from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role, StoreUnavailable
 from runtime import worker as module
 from runtime.mailbox import Batch, Envelope, Mailbox
-from runtime.turn import Turns
 from runtime.worker import Worker
 from tests.emulators.bot import running_bot
 from tests.emulators.openai import FakeOpenAI
@@ -32,7 +30,7 @@ class Scripted:
 
 @asynccontextmanager
 async def working(settings: Settings, mailbox: Mailbox, answer: Answer) -> AsyncIterator[Worker]:
-    worker = Worker(settings, mailbox, cast("Turns", Scripted(answer)))
+    worker = Worker(settings, mailbox, Scripted(answer))
     running = asyncio.create_task(worker.run())
     try:
         yield worker

@@ -1,0 +1,207 @@
+"""Shows a reply while it is written, by whichever means the platform has.
+
+What was shown is kept as `Stage.SHOWN`, so that `runtime.outbox` gives it its last form also after the process ended
+in between; until the first words have a receipt the part stands as `Stage.DRAFTING`, of which nothing is lost but
+those first words. A preview never fails a turn: what it cannot show, the delivery shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import structlog
+
+from connectors.connector import AppendsText, Connector, EditsMessages, SendFailed, StreamsText
+from connectors.message import OutboundMessage, OutboundPart, Receipt, StoreUnavailable
+from runtime.pacing import Pace
+from runtime.part_states import PartState, PartStates, Stage
+
+FIRST_SECONDS = 0.7
+"""How long the first words wait for more: a reply that is done by then is shown once, whole."""
+_LONGEST_CALL_SECONDS = 30.0
+_STREAM_CHARACTERS = 3_500
+"""A reply that is added to is shown up to here; its last form, which may be several messages, shows the rest."""
+_log = structlog.get_logger()
+
+
+class Preview(ABC):
+    """A reply that is being written. `show` and, where it is not None, `restart` are called by who writes it."""
+
+    restart: Callable[[], Awaitable[None]] | None = None
+    """Begin again: what was shown was not the answer."""
+
+    def __init__(self, message: OutboundMessage) -> None:
+        self._message = message
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """What was written so far."""
+        return "".join(self._pieces)
+
+    @abstractmethod
+    async def show(self, delta: str) -> None:
+        """The next piece."""
+
+    @asynccontextmanager
+    async def shown(self) -> AsyncIterator[None]:
+        """While inside, what is written appears."""
+        yield
+
+
+class Passing(Preview):
+    """Each piece goes on as it comes."""
+
+    def __init__(self, connector: StreamsText, message: OutboundMessage) -> None:
+        super().__init__(message)
+        self._connector = connector
+
+    async def show(self, delta: str) -> None:
+        self._pieces.append(delta)
+        await self._connector.stream(self._message.key, self._message.answers, delta)
+
+
+class _Paced(Preview):
+    """Pieces are collected, and shown at the pace that the platform allows."""
+
+    def __init__(self, connector: Connector, message: OutboundMessage, states: PartStates, pace: Pace) -> None:
+        super().__init__(message)
+        self.restart = self._restart
+        self._states = states
+        self._pace = pace
+        self._per_second = connector.capabilities.edits_per_second
+        self._news = asyncio.Event()
+        self._ended = False
+        self._stopping = asyncio.Event()
+
+    async def show(self, delta: str) -> None:
+        self._pieces.append(delta)
+        self._news.set()
+
+    async def _restart(self) -> None:
+        self._pieces.clear()
+
+    @asynccontextmanager
+    async def shown(self) -> AsyncIterator[None]:
+        # Not in a TaskGroup: that would wrap what the body raises. This block owns the task and ends it.
+        showing = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            self._ended = True
+            self._stopping.set()
+            self._news.set()
+            # A call in hand ends by itself: its receipt says which message gets the last form.
+            _, late = await asyncio.wait({showing}, timeout=_LONGEST_CALL_SECONDS)
+            for task in late:
+                task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            await self._news.wait()
+            await self._pause(FIRST_SECONDS)
+            await self._take_up(await self._states.of_turn(self._message.key, self._message.turn_id))
+            while not self._ended:
+                self._news.clear()
+                await self._show_paced()
+                await self._news.wait()
+        except (SendFailed, StoreUnavailable) as error:
+            _log.info("preview.ended", why=str(error))
+        except Exception:  # noqa: BLE001 - a broken preview must not cost the reply; it is logged whole
+            _log.exception("preview.ended", why="internal")
+
+    async def _show_paced(self) -> None:
+        await self._pause(self._pace.delay_seconds(self._message.key, self._per_second))
+        if self._ended or not self.text.strip():
+            return
+        self._pace.count(self._message.key, self._per_second)
+        try:
+            await self._show_now()
+        except SendFailed as error:
+            if not error.retryable or error.ambiguous:
+                raise
+            await self._pause(error.retry_after_seconds or 1.0 / self._per_second)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but no longer than the reply is written."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+
+    @abstractmethod
+    async def _take_up(self, states: Mapping[int, PartState]) -> None:
+        """Go on with what an interrupted turn has shown."""
+
+    @abstractmethod
+    async def _show_now(self) -> None:
+        """Show what there is. Raises `SendFailed`."""
+
+
+class Growing(_Paced):
+    """By sending first words and editing them. A reply that outgrows a message goes on in the next one."""
+
+    def __init__(self, connector: Connector, message: OutboundMessage, states: PartStates, pace: Pace) -> None:
+        super().__init__(connector, message, states, pace)
+        assert isinstance(connector, EditsMessages)
+        self._connector = connector
+        self._edits: EditsMessages = connector
+        self._shown: dict[int, tuple[str, Receipt]] = {}
+
+    async def _take_up(self, states: Mapping[int, PartState]) -> None:
+        self._shown = {
+            index: ("", Receipt(state.message_id)) for index, state in states.items() if state.stage is Stage.SHOWN
+        }
+
+    async def _show_now(self) -> None:
+        message = replace(self._message, text=self.text)
+        parts = await asyncio.to_thread(self._connector.render, message)
+        for part in parts:
+            if part.file_name:
+                return
+            known = self._shown.get(part.index)
+            if known is None:
+                await self._begin(message, part)
+                return  # one message at a time, at the pace
+            if known[0] != part.text:
+                await self._edits.edit(message, part, known[1])
+                self._shown[part.index] = (part.text, known[1])
+
+    async def _begin(self, message: OutboundMessage, part: OutboundPart) -> None:
+        await self._states.mark(message, part.index, Stage.DRAFTING)
+        # Another token than the last form's: a platform that knows tokens again would take that for a repeat.
+        receipt = await self._connector.send(message, replace(part, token=f"{part.token}.draft"))
+        await self._states.mark(message, part.index, Stage.SHOWN, receipt.message_id)
+        self._shown[part.index] = (part.text, receipt)
+
+
+class Appending(_Paced):
+    """By the platform's own means, which only add."""
+
+    def __init__(self, connector: Connector, message: OutboundMessage, states: PartStates, pace: Pace) -> None:
+        super().__init__(connector, message, states, pace)
+        assert isinstance(connector, AppendsText)
+        self._appends: AppendsText = connector
+        self._receipt: Receipt | None = None
+        self._shown = ""
+        self._taken_up = False
+
+    async def _take_up(self, states: Mapping[int, PartState]) -> None:
+        self._taken_up = any(state.stage is Stage.SHOWN for state in states.values())
+
+    async def _show_now(self) -> None:
+        text = self.text[:_STREAM_CHARACTERS]
+        if self._taken_up or not text.startswith(self._shown):
+            return  # what an earlier attempt has shown cannot be taken back by adding; the last form puts it right
+        if self._receipt is None:
+            await self._states.mark(self._message, 0, Stage.DRAFTING)
+            self._receipt = await self._appends.begin(self._message, text)
+            await self._states.mark(self._message, 0, Stage.SHOWN, self._receipt.message_id)
+        elif text != self._shown:
+            await self._appends.append(self._message, self._receipt, text.removeprefix(self._shown))
+        self._shown = text

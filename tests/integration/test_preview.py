@@ -1,0 +1,279 @@
+"""Replies that are shown while they are written, and get their last form whatever happens in between."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from redis.asyncio import Redis
+
+from connectors.connector import Accept, Capabilities, Connector, Health, SendFailed, State
+from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt
+from runtime.outbox import Outbox
+from runtime.preview import Preview
+
+KEY = ConversationKey("acme", "board", "hall")
+DRAFT = OutboundMessage(KEY, "t1", "", answers=("m1",))
+
+
+class Board:
+    """A platform whose messages (by id) can be changed and taken down. A part holds eight characters."""
+
+    name = "board"
+    capabilities = Capabilities(max_part_units=8, edits_per_second=200.0)
+    health = Health(State.CONNECTED)
+
+    def __init__(self) -> None:
+        self.messages: dict[str, str] = {}
+        self.seen: list[dict[str, str]] = []
+        self.tokens: list[str] = []
+        self.failures: list[SendFailed] = []
+
+    async def run(self, accept: Accept) -> None:
+        await asyncio.Event().wait()
+
+    def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
+        texts = [message.text[at : at + 8] for at in range(0, len(message.text), 8)]
+        if len(texts) > 3:
+            whole = OutboundPart(1, 2, message.text, f"{message.turn_id}:file", file_name="whole.md")
+            return [OutboundPart(0, 2, texts[0], f"{message.turn_id}:0"), whole]
+        return [OutboundPart(n, len(texts), text, f"{message.turn_id}:{n}") for n, text in enumerate(texts)]
+
+    async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.tokens.append(part.token)
+        receipt = Receipt(f"id{len(self.tokens)}")
+        self._show(receipt, part)
+        return receipt
+
+    async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        if receipt.message_id not in self.messages:
+            raise SendFailed("gone", retryable=False)
+        self._show(receipt, part)
+
+    async def take_back(self, message: OutboundMessage, receipt: Receipt) -> None:
+        self.messages.pop(receipt.message_id, None)
+
+    async def close(self) -> None:
+        return None
+
+    def _show(self, receipt: Receipt, part: OutboundPart) -> None:
+        self.messages[receipt.message_id] = f"[{part.file_name}]" if part.file_name else part.text
+        self.seen.append(dict(self.messages))
+
+    @property
+    def shown(self) -> list[str]:
+        return list(self.messages.values())
+
+
+class Feed(Board):
+    """A platform with means of its own for a reply that grows."""
+
+    def __init__(self, everywhere: bool = True) -> None:
+        super().__init__()
+        self.everywhere = everywhere
+
+    def appends(self, message: OutboundMessage) -> bool:
+        return self.everywhere
+
+    async def begin(self, message: OutboundMessage, text: str) -> Receipt:
+        self.messages["feed"] = text
+        return Receipt("feed")
+
+    async def append(self, message: OutboundMessage, receipt: Receipt, text: str) -> None:
+        self.messages[receipt.message_id] += text
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.preview.FIRST_SECONDS", 0.001)
+
+
+def box(redis: Redis, platform: Board, *, streams: bool = True) -> Outbox:
+    connectors: dict[str, Connector] = {"board": platform}
+    return Outbox(redis, connectors, "skip", streams=streams)
+
+
+async def until(platform: Board, *texts: str) -> None:
+    async with asyncio.timeout(5):
+        while platform.shown != list(texts):
+            await asyncio.sleep(0.002)
+
+
+async def write(outbox: Outbox, platform: Board, *pieces: tuple[str, tuple[str, ...]]) -> None:
+    """Write the pieces one after the other, each until people see what stands behind it."""
+    async with outbox.preview(DRAFT) as preview:
+        assert preview is not None
+        for piece, shown in pieces:
+            await preview.show(piece)
+            await until(platform, *shown)
+
+
+async def test_a_reply_grows_in_one_message_and_ends_in_its_last_form(redis: Redis) -> None:
+    """People see one message; what it says at last is the reply, whole."""
+    board = Board()
+    outbox = box(redis, board)
+    await write(outbox, board, ("one", ("one",)), (" two", ("one two",)))
+    await outbox.deliver(replace(DRAFT, text="one two!"))
+
+    assert board.shown == ["one two!"]
+    assert len(board.tokens) == 1
+
+
+async def test_the_first_words_carry_another_token_than_the_part(redis: Redis) -> None:
+    """A platform that knows tokens again would otherwise take the last form for a repeat of the first words."""
+    board = Board()
+    outbox = box(redis, board)
+    await write(outbox, board, ("one", ("one",)))
+    board.messages.clear()  # somebody deleted it
+    await outbox.deliver(replace(DRAFT, text="one two"))
+
+    assert board.shown == ["one two"]
+    assert len(set(board.tokens)) == 2
+
+
+async def test_a_reply_that_outgrows_a_message_goes_on_in_the_next(redis: Redis) -> None:
+    """Each part is a message of its own, and none is shown twice."""
+    board = Board()
+    outbox = box(redis, board)
+    await write(outbox, board, ("12345678", ("12345678",)), ("9", ("12345678", "9")))
+    await outbox.deliver(replace(DRAFT, text="123456789x"))
+
+    assert board.shown == ["12345678", "9x"]
+
+
+async def test_a_reply_that_becomes_a_file_leaves_nothing_of_its_growth_behind(redis: Redis) -> None:
+    """What was shown as a second message gives way to the file."""
+    board = Board()
+    outbox = box(redis, board)
+    await write(outbox, board, ("12345678", ("12345678",)), ("9", ("12345678", "9")))
+    await outbox.deliver(replace(DRAFT, text="x" * 40))
+
+    assert board.shown == ["xxxxxxxx", "[whole.md]"]
+
+
+async def test_a_shorter_last_form_takes_the_rest_back(redis: Redis) -> None:
+    """An apology after a long beginning stands alone."""
+    board = Board()
+    outbox = box(redis, board)
+    await write(outbox, board, ("12345678", ("12345678",)), ("9", ("12345678", "9")))
+    await outbox.deliver(replace(DRAFT, text="Sorry.", kind="apology"))
+
+    assert board.shown == ["Sorry."]
+
+
+async def test_a_second_attempt_replaces_what_the_first_has_shown(redis: Redis) -> None:
+    """`restart` begins again in the same message."""
+    board = Board()
+    async with box(redis, board).preview(DRAFT) as preview:
+        assert preview is not None
+        assert preview.restart is not None
+        await preview.show("wrong")
+        await until(board, "wrong")
+        await preview.restart()
+        await preview.show("right")
+        await until(board, "right")
+
+    assert len(board.tokens) == 1
+
+
+async def test_a_turn_that_is_taken_up_again_goes_on_in_the_message_that_was_begun(redis: Redis) -> None:
+    """The process ended while the reply grew: the next one finds the message and shows no second one."""
+    board = Board()
+    await write(box(redis, board), board, ("half", ("half",)))
+    outbox = box(redis, board)
+    await write(outbox, board, ("other", ("other",)))
+    await outbox.deliver(replace(DRAFT, text="done"))
+
+    assert board.shown == ["done"]
+    assert len(board.tokens) == 1
+
+
+async def test_what_a_preview_cannot_show_the_delivery_shows(redis: Redis) -> None:
+    """A platform that refuses the first words gets the whole reply all the same."""
+    board = Board()
+    board.failures = [SendFailed("lost", retryable=False, ambiguous=True)]
+    outbox = box(redis, board)
+    async with outbox.preview(DRAFT) as preview:
+        assert preview is not None
+        await preview.show("one")
+        async with asyncio.timeout(5):
+            while board.failures:
+                await asyncio.sleep(0.002)
+    await outbox.deliver(replace(DRAFT, text="one two"))
+
+    assert board.shown == ["one two"]
+
+
+async def test_a_platform_that_asks_for_a_pause_gets_it_and_the_reply_grows_on(redis: Redis) -> None:
+    """A 429 in the middle loses nothing."""
+    board = Board()
+    async with box(redis, board).preview(DRAFT) as preview:
+        assert preview is not None
+        await preview.show("one")
+        await until(board, "one")
+        board.failures = [SendFailed("slow", retryable=True, retry_after_seconds=0.01)]
+        await preview.show(" two")
+        async with asyncio.timeout(5):
+            while board.failures:
+                await asyncio.sleep(0.002)
+        await preview.show("!")
+        await until(board, "one two!")
+
+
+async def test_means_of_the_platforms_own_are_preferred_and_end_in_the_last_form(redis: Redis) -> None:
+    """What is added arrives piece by piece; then the reply stands there as it is."""
+    feed = Feed()
+    outbox = box(redis, feed)
+    await write(outbox, feed, ("one", ("one",)), (" two", ("one two",)))
+    await outbox.deliver(replace(DRAFT, text="One two."))
+
+    assert feed.shown == ["One two."]
+    assert feed.tokens == []
+
+
+async def test_where_the_platforms_own_means_do_not_serve_edits_do(redis: Redis) -> None:
+    feed = Feed(everywhere=False)
+    await write(box(redis, feed), feed, ("one", ("one",)), (" two", ("one two",)))
+
+    assert len(feed.tokens) == 1
+
+
+async def test_a_reply_that_is_done_at_once_is_shown_once(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody sees a word alone that becomes a sentence a moment later."""
+    monkeypatch.setattr("runtime.preview.FIRST_SECONDS", 30.0)
+    board = Board()
+    outbox = box(redis, board)
+    async with outbox.preview(DRAFT) as preview:
+        assert preview is not None
+        await preview.show("o")
+    await outbox.deliver(replace(DRAFT, text="one"))
+
+    assert board.seen == [{"id1": "one"}]
+
+
+async def test_nothing_grows_where_that_is_switched_off(redis: Redis) -> None:
+    async with box(redis, Board(), streams=False).preview(DRAFT) as preview:
+        assert preview is None
+
+
+async def test_a_broken_preview_costs_no_reply(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the adapter does while a reply grows, the reply arrives."""
+    board = Board()
+    outbox = box(redis, board)
+
+    def broken(message: OutboundMessage) -> Sequence[OutboundPart]:
+        raise RuntimeError("cannot render")
+
+    async with outbox.preview(DRAFT) as preview:
+        assert isinstance(preview, Preview)
+        monkeypatch.setattr(board, "render", broken)
+        await preview.show("one")
+        await asyncio.sleep(0.05)
+        monkeypatch.undo()
+    await outbox.deliver(replace(DRAFT, text="one"))
+
+    assert board.shown == ["one"]
