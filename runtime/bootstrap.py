@@ -15,6 +15,8 @@ from config.settings import Settings
 from connectors.connector import Accept, Connector, Health
 from connectors.http.connector import HttpConnector
 from connectors.message import ConversationKey, StoreUnavailable
+from connectors.web.connector import WebConnector
+from connectors.web.sessions import Said
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.copy import ContextCopy
 from grounding.pipeline import Pipeline
@@ -28,6 +30,8 @@ from runtime.access import Access
 from runtime.admin_token import admin_token
 from runtime.after_turn import RememberTurn, SummaryRefresh
 from runtime.api.security import Security
+from runtime.commands.registry import Commands
+from runtime.commands.runner import CommandTurns
 from runtime.embedded.child import beside
 from runtime.embedded.model_server import LocalModelServer, local_model
 from runtime.event_stream import EventStream
@@ -35,15 +39,19 @@ from runtime.gateway import Gateway
 from runtime.jobs import Job, Jobs
 from runtime.knowledge import Knowledge
 from runtime.limits import RateLimit
-from runtime.mailbox import Mailbox
+from runtime.mailbox import Lane, Mailbox
 from runtime.manifests import Manifests
 from runtime.model import Model
 from runtime.outbox import Outbox
+from runtime.places import Places
+from runtime.stops import Stops
 from runtime.stores import RedisStore, open_redis
 from runtime.supervisor import Supervisor
 from runtime.tokens import Tokens as ApiTokens
 from runtime.turn import Turns
 from runtime.usage import Usage
+from runtime.web_history import recent
+from runtime.web_sessions import WebSessions
 from runtime.worker import Worker
 from runtime.workspaces import SAMPLE, Workspaces, install_sample
 
@@ -67,6 +75,8 @@ class Runtime:
     security: Security
     limit: RateLimit
     mailbox: Mailbox
+    commands: Commands
+    places: Places
     outbox: Outbox
     transcript: Transcript
     copy: MarkdownCopy
@@ -80,7 +90,9 @@ class Runtime:
     jobs: Jobs
     usage: Usage
     turns: Turns
+    stops: Stops
     worker: Worker
+    command_worker: Worker
     gateway: Gateway
     http: HttpConnector
     connectors: Mapping[str, Connector]
@@ -139,6 +151,7 @@ async def open_runtime(
         if "worker" in parts:
             await stack.enter_async_context(beside(runtime.model.warm(), "model"))
             await stack.enter_async_context(beside(runtime.worker.run(), "worker"))
+            await stack.enter_async_context(beside(runtime.command_worker.run(), "commands"))
         yield runtime
 
 
@@ -155,16 +168,29 @@ async def _build(
     access, api_tokens = Access(redis, settings), ApiTokens(redis, token)
     security = Security(settings, api_tokens)
     http = HttpConnector.of(settings, security)
-    connectors: dict[str, Connector] = {connector.name: connector for connector in (http, *platforms)}
     workspaces = Workspaces(redis, settings)
-    mailbox, outbox = Mailbox(redis), Outbox(redis, connectors, settings.delivery_ambiguous)
+
+    async def history(key: ConversationKey, limit: int) -> list[Said]:
+        return await recent(transcript, outbox, key, limit)
+
+    sessions = WebSessions(redis, api_tokens)
+    web = WebConnector.of(settings, security, security.check_place, sessions, history, workspaces.exists)
+    connectors: dict[str, Connector] = {connector.name: connector for connector in (http, web, *platforms)}
+    mailboxes = {lane: Mailbox(redis, lane) for lane in Lane}
+    outbox = Outbox(
+        redis,
+        connectors,
+        settings.delivery_ambiguous,
+        streams=settings.stream_replies,
+        acknowledgement=settings.acknowledgement_reaction,
+    )
     transcript, contexts, manifests = Transcript(redis), ContextDocuments(redis), Manifests(redis)
     copy = MarkdownCopy(transcript, settings.data_dir)
     directives = Directives(redis, settings.redis_timeout_seconds)
     publisher = FilingPublisher(directives, tokens.count, settings.policy_max_tokens, DirectiveTree(settings.data_dir))
     knowledge = Knowledge(settings, redis, tokens, workspaces, publisher)
     model = Model(settings, model_server)
-    usage = Usage(redis)
+    usage, places, stops = Usage(redis), Places(redis), Stops()
 
     async def remember(job: Job) -> None:
         await RememberTurn(transcript, await knowledge.turns())(job)
@@ -191,12 +217,17 @@ async def _build(
         jobs=jobs,
         usage=usage,
         tokens=tokens,
+        stops=stops,
     )
-    worker = Worker(settings, mailbox, turns)
+    commands = Commands((), settings.llm_timeout_seconds)
+    workers = {
+        Lane.TURNS: Worker(settings, mailboxes[Lane.TURNS], turns),
+        Lane.COMMANDS: Worker(settings, mailboxes[Lane.COMMANDS], CommandTurns(commands, outbox)),
+    }
     limit = RateLimit(redis, settings)
 
-    def wake(key: ConversationKey) -> None:
-        worker.wake(key)
+    def wake(lane: Lane, key: ConversationKey) -> None:
+        workers[lane].wake(key)
 
     return Runtime(
         settings=settings,
@@ -209,7 +240,9 @@ async def _build(
         api_tokens=api_tokens,
         security=security,
         limit=limit,
-        mailbox=mailbox,
+        mailbox=mailboxes[Lane.TURNS],
+        commands=commands,
+        places=places,
         outbox=outbox,
         transcript=transcript,
         copy=copy,
@@ -223,11 +256,24 @@ async def _build(
         jobs=jobs,
         usage=usage,
         turns=turns,
-        worker=worker,
-        gateway=Gateway(workspaces, access, limit, mailbox, outbox, wake),
+        stops=stops,
+        worker=workers[Lane.TURNS],
+        command_worker=workers[Lane.COMMANDS],
+        gateway=Gateway(
+            settings,
+            workspaces=workspaces,
+            access=access,
+            limit=limit,
+            mailboxes=mailboxes,
+            outbox=outbox,
+            transcript=transcript,
+            commands=commands,
+            places=places,
+            wake=wake,
+        ),
         http=http,
         connectors=connectors,
-        supervisor=Supervisor(connectors.values(), mailbox),
+        supervisor=Supervisor(connectors.values(), mailboxes[Lane.TURNS], commands.hints()),
     )
 
 
