@@ -173,7 +173,8 @@ class Settings(BaseModel):
     telegram_poll_seconds: Positive = 30
     """How long one poll waits for something to happen."""
     telegram_webhook_secret: SecretStr | None = None
-    """Read, not used yet: updates come by long polling."""
+    """1 to 256 of A-Z, a-z, 0-9, _ and -. Set: updates are posted to /telegram/webhook, registered at HTTP_PUBLIC_URL.
+    Unset: updates come by long polling."""
     discord_bot_token: SecretStr | None = None
     """From the Developer Portal, under Bot, where Message Content Intent has to be on. Set: Discord is on."""
     discord_api_base: WebUrl = "https://discord.com/api/v10"
@@ -209,7 +210,7 @@ class Settings(BaseModel):
     http_port: Annotated[int, Field(ge=0, le=65535)] = 8420
     """Port to listen on; 0 takes a free one."""
     http_public_url: WebUrl | None = None
-    """Where other machines reach this runtime; its host is served too."""
+    """Where other machines reach this runtime; its host is served too. Telegram's webhook is registered there."""
     http_allowed_hosts: List = ()
     """Further values of the Host header that are served."""
     http_max_body_bytes: Positive = 1_000_000

@@ -20,6 +20,9 @@ def _telegram(settings: Settings) -> Connector | None:
     return TelegramConnector(
         settings.telegram_bot_token,
         settings.telegram_api_base,
+        webhook_secret=settings.telegram_webhook_secret,
+        public_url=settings.http_public_url,
+        reply_max_parts=settings.reply_max_parts,
         timeout_seconds=settings.telegram_timeout_seconds,
         poll_seconds=settings.telegram_poll_seconds,
     )
@@ -35,6 +38,7 @@ def _discord(settings: Settings) -> Connector | None:
         settings.discord_api_base,
         settings.discord_gateway_url,
         timeout_seconds=settings.discord_timeout_seconds,
+        reply_max_parts=settings.reply_max_parts,
     )
 
 
@@ -49,6 +53,7 @@ def _slack(settings: Settings) -> Connector | None:
         app_token=settings.slack_app_token,
         signing_secret=settings.slack_signing_secret,
         timeout_seconds=settings.slack_timeout_seconds,
+        reply_max_parts=settings.reply_max_parts,
     )
 
 

@@ -1,70 +1,65 @@
-"""Telegram, by long polling: I/O only. What messages mean is in `convert`, what errors mean in `errors`.
-
-aiogram's own Dispatcher asks for the next updates, and thereby confirms the last ones, before their
-handlers are done. So the polling here is ours: an update is confirmed only after it was accepted.
-"""
+"""Telegram: I/O only. What messages mean is in `convert`, what is called in `calls`, what errors mean in `errors`."""
 
 from __future__ import annotations
 
 import asyncio
-import math
-import random
-import traceback
-from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import structlog
-from aiogram import Bot
-from aiogram.client.session.aiohttp import AiohttpSession
-from aiogram.client.telegram import TelegramAPIServer
 from aiogram.exceptions import TelegramConflictError
-from aiogram.methods import DeleteWebhook, GetMe, TelegramMethod
-from aiogram.types import Update
-from aiogram.utils.token import TokenValidationError
-from aiohttp import ClientError
-from pydantic import SecretStr, ValidationError
+from aiogram.methods import GetFile, GetMe, GetMyCommands, SetMyCommands
+from pydantic import SecretStr
 
-from connectors.connector import Accept, Capabilities, ConnectorFailed, Health, SendFailed, State
-from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt, StoreUnavailable
-from connectors.telegram import convert
-from connectors.telegram.errors import AIOGRAM_ERRORS, meaning, refuses_formatting, retry_after_seconds, send_failed
+from connectors.connector import (
+    Accept,
+    AttachmentUnavailable,
+    Capabilities,
+    CommandHint,
+    ConnectorFailed,
+    Health,
+    Location,
+    SendFailed,
+)
+from connectors.message import Attachment, ConversationKey, OutboundMessage, OutboundPart, Receipt
+from connectors.telegram import calls
+from connectors.telegram.api import OFFICIAL_HOST, Api
+from connectors.telegram.errors import AIOGRAM_ERRORS, meaning, moved_to, refuses, retry_after_seconds
+from connectors.telegram.intake import Intake
 from connectors.telegram.mentions import Identity
+from connectors.telegram.places import Places
+from connectors.telegram.polling import Polling
+from connectors.telegram.vitals import Vitals
+from connectors.telegram.webhook import Registration, Webhook, check_secret
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
 
 log = structlog.get_logger()
-
-_Result = TypeVar("_Result")
 
 TOKEN_VARIABLE = "AGENT_RUNTIME_TELEGRAM_BOT_TOKEN"  # noqa: S105 - the variable's name
 BASE_VARIABLE = "AGENT_RUNTIME_TELEGRAM_API_BASE"
 
-_ATTEMPTS_PER_UPDATE = 3
-"""How often an update is offered when accepting it fails for another reason than an absent store."""
-
-_CLOSE_SECONDS = 5.0
-
-
-class _GetRawUpdates(TelegramMethod[list[dict[str, Any]]]):
-    """``getUpdates`` as plain JSON: one update that aiogram cannot read must not take the batch with it."""
-
-    __returning__ = list[dict[str, Any]]
-    __api_method__ = "getUpdates"
-
-    offset: int | None = None
-    timeout: int
-    allowed_updates: list[str]
+TOO_LARGE = "Telegram lets bots fetch files of up to 20 MB, and this one is larger. Please send a smaller one."
+GONE = "Telegram does not have this file for me any more. Please send it again."
+NOT_NOW = "Telegram does not hand out files right now. Please send it again in a moment."
+KEPT_ELSEWHERE = "I cannot reach the place where the Bot API server keeps this file."
 
 
 class TelegramConnector:
-    """A bot on Telegram: `connectors.connector.Connector`, `EditsMessages`, `ShowsTyping`, `Reacts`.
+    """A bot on Telegram: `connectors.connector.Connector`, `EditsMessages`, `ShowsTyping`, `Reacts`,
+    `LocatesAttachments`, `RegistersCommands` and `MountsRoutes`.
 
-    ``timeout_seconds`` bounds each call, ``poll_seconds`` how long Telegram may hold an empty long poll.
-    After a failure the waits grow from ``first_backoff_seconds`` to ``longest_backoff_seconds``.
+    With *webhook_secret* updates are posted to ``/telegram/webhook``, which is registered below *public_url* if
+    there is one and looked after every ``check_seconds``; else they come by long polling, of which Telegram may hold
+    each for ``poll_seconds``. ``timeout_seconds`` bounds each call. After a failure the waits grow from
+    ``first_backoff_seconds`` to ``longest_backoff_seconds``. A reply of more than *reply_max_parts* messages goes as
+    its beginning and a file.
     """
 
-    name = convert.CONNECTOR
+    name = calls.CONNECTOR
     capabilities = Capabilities(
-        max_part_units=convert.MAX_TEXT_UNITS,
+        max_part_units=calls.MAX_TEXT_UNITS,
         units="utf16",
         threads=True,
         # "avoid sending more than one message per second" in one chat, and 20 a minute in a group
@@ -77,234 +72,152 @@ class TelegramConnector:
     def __init__(
         self,
         token: SecretStr,
-        api_base: str = "https://api.telegram.org",
+        api_base: str = f"https://{OFFICIAL_HOST}",
         *,
+        webhook_secret: SecretStr | None = None,
+        public_url: str | None = None,
+        reply_max_parts: int = 5,
         timeout_seconds: float = 20.0,
         poll_seconds: int = 30,
+        check_seconds: float = 60.0,
         first_backoff_seconds: float = 1.0,
         longest_backoff_seconds: float = 30.0,
     ) -> None:
-        self._token = token
-        self._api_base = api_base
-        self._timeout_seconds = timeout_seconds
-        self._poll_seconds = poll_seconds
-        self._first_backoff_seconds = first_backoff_seconds
-        self._longest_backoff_seconds = longest_backoff_seconds
-        self._bot: Bot | None = None
-        self._closed = False
-        self._opening = asyncio.Lock()
-        self._health = Health(State.CONNECTING)
-        self._failures = 0
-        self._in_conflict = False
-        self._attempts: Counter[int] = Counter()
+        self._reply_max_parts = reply_max_parts
+        self._api = Api(token, api_base, timeout_seconds)
+        self._vitals = Vitals(first_backoff_seconds, longest_backoff_seconds)
+        self._places = Places()
+        self._intake = Intake(self._vitals, self._places)
+        self._unfit_secret = check_secret(webhook_secret) if webhook_secret is not None else ""
+        self._source: Polling | Registration
+        self._webhook: Webhook | None = None
+        if webhook_secret is None:
+            self._source = Polling(self._api, self._vitals, self._intake, self._recover, poll_seconds)
+            return
+        self._source = Registration(
+            self._api, self._vitals, self._intake, self._recover, webhook_secret, public_url, check_seconds
+        )
+        if not self._unfit_secret:
+            self._webhook = Webhook(webhook_secret, self._intake, timeout_seconds)
 
     @property
     def health(self) -> Health:
-        return self._health
+        return self._vitals.health
+
+    def routes(self) -> Sequence[BaseRoute]:
+        return self._webhook.routes() if self._webhook is not None else []
 
     async def run(self, accept: Accept) -> None:
         """Receives until cancelled. Raises `ConnectorFailed` when Telegram does not know the token."""
+        self._vitals.start()
         try:
-            await self._receive(await self._sign_in(), accept)
+            if self._unfit_secret:
+                self._fail(self._unfit_secret)
+            self._intake.open(accept, await self._sign_in())
+            await self._source.run()
         finally:
-            if self._health.state is not State.FAILED:
-                self._is(State.STOPPED)
+            self._intake.close()
+            self._vitals.stopped()
 
     def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
-        return convert.to_parts(message)
+        return calls.to_parts(message, self._reply_max_parts)
 
     async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
-        sent = await self._ask_formatted(part, lambda said: convert.to_send(message, said))
-        return Receipt(message_id=str(sent.message_id))
+        try:
+            return await self._send(self._where_it_is_now(message), part)
+        except SendFailed as failed:
+            new = moved_to(failed)
+            if new is None:
+                raise
+        # Refused, and so shown to nobody: it may be said once more where the group is now.
+        self._places.moved(calls.to_place(message.key.external_id)[0], new)
+        return await self._send(self._where_it_is_now(message), part)
 
     async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
         try:
-            await self._ask_formatted(part, lambda said: convert.to_edit(message, said, receipt))
+            await self._api.ask_formatted(part, lambda said: calls.to_edit(message, said, receipt))
         except SendFailed as failed:
-            if "message is not modified" not in str(failed):
+            if not refuses(failed, "message is not modified"):
+                raise
+
+    async def take_back(self, message: OutboundMessage, receipt: Receipt) -> None:
+        try:
+            await self._api.ask(lambda: calls.to_delete(message, receipt))
+        except SendFailed as failed:
+            if not refuses(failed, "message to delete not found"):
                 raise
 
     async def typing(self, key: ConversationKey) -> None:
-        await self._ask_in_passing(lambda: convert.to_typing(key.external_id))
+        await self._api.ask_in_passing(lambda: calls.to_typing(key.external_id))
 
     async def react(self, key: ConversationKey, message_id: str, emoji: str) -> None:
-        await self._ask_in_passing(lambda: convert.to_reaction(key.external_id, message_id, emoji))
+        if calls.may_react(emoji):
+            await self._api.ask_in_passing(lambda: calls.to_reaction(key.external_id, message_id, emoji))
+
+    async def register_commands(self, commands: Sequence[CommandHint]) -> None:
+        wanted, unfit = calls.to_commands(commands)
+        if unfit:
+            log.warning("connector.commands_unfit", connector=self.name, names=unfit)
+        if await self._api.ask(GetMyCommands) != wanted:
+            await self._api.ask(lambda: SetMyCommands(commands=wanted))
+
+    async def locate(self, attachment: Attachment) -> Location:
+        """The URL holds the bot's token: it is for the fetcher alone."""
+        try:
+            file = await self._api.ask(lambda: GetFile(file_id=attachment.handle))
+        except SendFailed as failed:
+            if refuses(failed, "file is too big"):
+                raise AttachmentUnavailable(TOO_LARGE) from failed
+            raise AttachmentUnavailable(NOT_NOW if failed.retryable else GONE) from failed
+        if not file.file_path:
+            raise AttachmentUnavailable(GONE)
+        if file.file_path.startswith("/"):  # a Bot API server with --local names files on its own disk
+            log.warning("connector.files_unreachable", connector=self.name, why="the Bot API server runs with --local")
+            raise AttachmentUnavailable(KEPT_ELSEWHERE)
+        host = self._api.host
+        return Location(self._api.file_url(file.file_path), (host,), trusts_private=host != OFFICIAL_HOST)
 
     async def close(self) -> None:
-        self._closed = True
-        bot, self._bot = self._bot, None
-        if bot is not None:
-            try:
-                async with asyncio.timeout(_CLOSE_SECONDS):
-                    await bot.session.close()
-            except (TimeoutError, OSError, ClientError) as error:
-                log.warning("connector.close_failed", connector=self.name, why=type(error).__name__)
-        if self._health.state is not State.FAILED:
-            self._is(State.STOPPED)
+        self._intake.close()
+        await self._api.close()
+        self._vitals.stopped()
 
-    # Receiving
+    # Inside
 
-    async def _receive(self, me: Identity, accept: Accept) -> None:
-        offset: int | None = None
-        while True:
-            for raw in await self._poll(offset):
-                if not await self._take(raw, me, accept):
-                    break  # this one and those after it are not confirmed: Telegram gives them again
-                offset = raw["update_id"] + 1
+    async def _send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
+        sent = await self._api.ask_formatted(part, lambda said: calls.to_send(message, said))
+        chat, topic = calls.to_place(message.key.external_id)
+        self._places.stands(chat, sent.message_id, topic)
+        return Receipt(message_id=str(sent.message_id))
+
+    def _where_it_is_now(self, message: OutboundMessage) -> OutboundMessage:
+        return calls.moved(message, self._places.now)
 
     async def _sign_in(self) -> Identity:
         while True:
             try:
-                bot = await self._opened()
-                me = await bot(GetMe())
-                # Telegram refuses long polling while a webhook is set; what waits there is kept.
-                await bot(DeleteWebhook(drop_pending_updates=False))
+                me = await self._api.call(GetMe())
             except AIOGRAM_ERRORS as error:
                 await self._recover(error)
             else:
-                self._recovered()
+                self._vitals.well("connection")
+                self._vitals.failures = 0
                 return Identity(id=me.id, username=me.username or "")
-
-    async def _poll(self, offset: int | None) -> list[dict[str, Any]]:
-        """The next updates; none after a failure and the wait that it calls for."""
-        # After a failure the first poll is a short one, so that health need not wait for somebody to speak.
-        # Not after a conflict: each short poll would throw the other process out and look like success.
-        wait_seconds = 0 if self._failures and not self._in_conflict else self._poll_seconds
-        ask = _GetRawUpdates(offset=offset, timeout=wait_seconds, allowed_updates=convert.ALLOWED_UPDATES)
-        try:
-            bot = await self._opened()
-            updates = await bot(ask, request_timeout=math.ceil(self._poll_seconds + self._timeout_seconds))
-        except AIOGRAM_ERRORS as error:
-            await self._recover(error)
-            return []
-        if not updates:  # also when Telegram has dropped what waited too long
-            self._attempts.clear()
-        if not self._attempts:  # else what is wrong lies with us, and is not over
-            self._recovered()
-        return updates
-
-    async def _take(self, raw: dict[str, Any], me: Identity, accept: Accept) -> bool:
-        """Whether the update may be confirmed. Waits before saying no."""
-        update_id = raw["update_id"]
-        try:
-            update = Update.model_validate(raw)
-        except ValidationError:
-            log.warning("message.ignored", connector=self.name, why="unreadable", update_id=update_id)
-            return True
-        try:
-            message = convert.to_inbound(update, me)
-            if message is not None:
-                await accept(message)
-        except StoreUnavailable:
-            self._attempts[update_id] = 0  # waits for as long as it takes
-            await self._back_off("the store is unavailable; messages wait at Telegram")
-            return False
-        except Exception as error:  # noqa: BLE001 - the boundary: one message must not stop all others
-            return await self._give_up(update_id, error)
-        if self._attempts:
-            self._attempts.clear()
-            self._recovered()
-        return True
-
-    async def _give_up(self, update_id: int, error: Exception) -> bool:
-        """Whether an update that fails for a fault of ours was tried often enough. Waits before saying no."""
-        self._attempts[update_id] += 1
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        log.error(
-            "message.failed",
-            connector=self.name,
-            why=type(error).__name__,  # without the error's own words, which may quote the message
-            where=f"{frame.name}:{frame.lineno}",
-            update_id=update_id,
-        )
-        if self._attempts[update_id] < _ATTEMPTS_PER_UPDATE:
-            await self._back_off(f"a message could not be accepted ({type(error).__name__})")
-            return False
-        self._attempts.clear()
-        self._recovered()
-        return True
 
     async def _recover(self, error: Exception) -> None:
         """Waits as *error* calls for. Raises `ConnectorFailed` when waiting cannot help."""
-        why = self._describe(error)
+        why = self._api.describe(error)
         if meaning(error).bad_token:
-            failed = (
+            self._fail(
                 f"Telegram does not accept the bot token ({why}). Set {TOKEN_VARIABLE} to the token that "
-                f"@BotFather shows for the bot (and leave {BASE_VARIABLE} unset unless you use a proxy)."
+                f"@BotFather shows for the bot (and leave {BASE_VARIABLE} unset unless you use a proxy).",
+                error,
             )
-            self._is(State.FAILED, failed)
-            raise ConnectorFailed(failed) from error
-        self._in_conflict = isinstance(error, TelegramConflictError)
-        if self._in_conflict:
+        if isinstance(error, TelegramConflictError):
             why = f"another process is receiving for this bot; stop it or use another token ({why})"
-        await self._back_off(why, retry_after_seconds(error))
+        self._vitals.trouble("connection", why)
+        await asyncio.sleep(self._vitals.next_wait_seconds(retry_after_seconds(error)))
 
-    async def _back_off(self, why: str, asked_seconds: float | None = None) -> None:
-        never_connected = self._health.state is State.CONNECTING
-        self._is(State.CONNECTING if never_connected else State.DEGRADED, why)
-        # Exponential with jitter, so that many bots do not come back in the same instant.
-        longest = min(self._longest_backoff_seconds, self._first_backoff_seconds * 2.0 ** min(self._failures, 20))
-        self._failures += 1
-        await asyncio.sleep(asked_seconds or longest * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-
-    def _recovered(self) -> None:
-        self._failures = 0
-        self._in_conflict = False
-        self._is(State.CONNECTED)
-
-    def _is(self, state: State, why: str = "") -> None:
-        self._health = Health(state, why)
-
-    # Calling
-
-    async def _opened(self) -> Bot:
-        if self._closed:
-            raise SendFailed("The Telegram connector was closed.", retryable=True)
-        async with self._opening:
-            if self._bot is None:
-                self._bot = await asyncio.to_thread(self._open)
-            return self._bot
-
-    def _open(self) -> Bot:
-        """Loads the certificates and builds the schemas of all update types: heavy, so not on the loop."""
-        session = AiohttpSession(api=TelegramAPIServer.from_base(self._api_base), timeout=self._timeout_seconds)
-        bot = Bot(self._token.get_secret_value(), session=session)
-        Update.model_rebuild()
-        return bot
-
-    async def _ask(self, build: Callable[[], TelegramMethod[_Result]]) -> _Result:
-        try:
-            method = build()
-        except ValueError as error:
-            raise SendFailed(f"Not an id of Telegram's: {error}", retryable=False) from error
-        try:
-            bot = await self._opened()
-            return await bot(method)
-        except AIOGRAM_ERRORS as error:
-            raise send_failed(error, self._describe(error)) from error
-
-    async def _ask_formatted(
-        self, part: OutboundPart, build: Callable[[OutboundPart], TelegramMethod[_Result]]
-    ) -> _Result:
-        """Asks with the formatting of *part*, and, where Telegram refuses just that, once more without."""
-        try:
-            return await self._ask(lambda: build(part))
-        except SendFailed as failed:
-            plain = convert.without_formatting(part)
-            if plain is part or not refuses_formatting(failed):
-                raise
-            log.warning("reply.unformatted", connector=self.name, token=part.token)
-            return await self._ask(lambda: build(plain))
-
-    async def _ask_in_passing(self, build: Callable[[], TelegramMethod[bool]]) -> None:
-        """Asks for what may be lost."""
-        try:
-            await self._ask(build)
-        except SendFailed as failed:
-            log.debug("connector.sign_lost", connector=self.name, why=str(failed))
-
-    def _describe(self, error: Exception) -> str:
-        if isinstance(error, TokenValidationError):
-            return "it is not of the form 123456:ABC"
-        # The token is part of every URL, and some errors show the URL. The first line is enough.
-        return str(error).replace(self._token.get_secret_value(), "**********").splitlines()[0]
+    def _fail(self, why: str, error: Exception | None = None) -> None:
+        self._vitals.failed(why)
+        raise ConnectorFailed(why) from error

@@ -79,7 +79,7 @@ def send_failed(error: Exception, why: str) -> SendFailed:
     """*error* as ours; *why* is its text without secrets."""
     found = meaning(error)
     return SendFailed(
-        f"Telegram did not take the message: {why}",
+        f"Telegram did not do what it was asked: {why}",
         retryable=found.retryable,
         ambiguous=found.ambiguous,
         retry_after_seconds=retry_after_seconds(error),
@@ -88,4 +88,15 @@ def send_failed(error: Exception, why: str) -> SendFailed:
 
 def refuses_formatting(failed: SendFailed) -> bool:
     """Whether Telegram read the message, could not read its formatting, and so showed nothing of it."""
-    return isinstance(failed.__cause__, aio.TelegramBadRequest) and "can't parse entities" in str(failed).lower()
+    return refuses(failed, "can't parse entities")
+
+
+def refuses(failed: SendFailed, words: str) -> bool:
+    """Whether Telegram refused the call with *words* (of its own; in small letters)."""
+    return isinstance(failed.__cause__, aio.TelegramBadRequest) and words in str(failed).lower()
+
+
+def moved_to(failed: SendFailed) -> int | None:
+    """The chat that a group has become, where that is why the call was refused."""
+    cause = failed.__cause__
+    return cause.migrate_to_chat_id if isinstance(cause, aio.TelegramMigrateToChat) else None

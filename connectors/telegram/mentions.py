@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from aiogram.types import MessageEntity
 
@@ -20,6 +21,25 @@ class Identity:
 
     id: int
     username: str
+
+
+class Addressee(Enum):
+    """To whom a message speaks as a command."""
+
+    NONE = auto()
+    """It is none."""
+    US = auto()
+    """To this bot, or to whichever bot knows it."""
+    ANOTHER = auto()
+
+
+def command_addressee(text: str, entities: Sequence[MessageEntity], me: Identity) -> Addressee:
+    """To whom *text* is a command: it is one when a bot command stands at its very beginning."""
+    first = next((entity for entity in entities if entity.type == "bot_command" and entity.offset == 0), None)
+    if first is None:
+        return Addressee.NONE
+    _, at, addressee = text[: first.length].partition("@")  # plain ASCII, so a unit is a character
+    return Addressee.ANOTHER if at and addressee.casefold() != me.username.casefold() else Addressee.US
 
 
 def without_own_mentions(text: str, entities: Sequence[MessageEntity], me: Identity) -> tuple[str, bool]:

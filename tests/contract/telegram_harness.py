@@ -21,6 +21,7 @@ def telegram_connector(emulator: TelegramEmulator | None = None) -> TelegramConn
     return TelegramConnector(
         SecretStr(emulator.token if emulator else "1:none"),
         emulator.base_url if emulator else "http://127.0.0.1:1",
+        reply_max_parts=100,
         timeout_seconds=10.0,
         poll_seconds=5,
         first_backoff_seconds=0.01,

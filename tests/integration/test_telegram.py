@@ -556,10 +556,12 @@ async def test_typing_and_reactions_are_shown_and_may_be_lost(
         await gateway.until(lambda g: len(g.accepted) == 1)
         key = conversation(gateway.accepted[0])
         await bot.typing(key)
+        await bot.react(key, str(said), "👀")
         await bot.react(key, str(said), "⏳")
-        await bot.react(key, str(said), "🧿")
+        await bot.react(key, "999", "👀")
         telegram.down = True
         await bot.typing(key)
         telegram.down = False
     assert telegram.typing == [(TEAM.id, 7)]
     assert telegram.reactions == {(TEAM.id, said): ["👀"]}
+    assert telegram.calls.count("setmessagereaction") == 2

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from aiogram.types import Update
+from aiogram.methods import EditMessageText, SendDocument
+from aiogram.types import BufferedInputFile, ChatMemberAdministrator, ChatMemberRestricted, Update
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connectors.connector import CommandHint
 from connectors.message import (
     Attachment,
     Author,
@@ -21,7 +24,7 @@ from connectors.message import (
     Receipt,
     check_workspace_id,
 )
-from connectors.telegram import convert
+from connectors.telegram import calls, convert
 from connectors.telegram.convert import to_inbound
 from connectors.telegram.mentions import Identity
 from tests.emulators.telegram import entities_of
@@ -118,9 +121,8 @@ def test_different_chats_never_share_a_workspace(first: int, second: int) -> Non
         ("@alice_m what is up?", False, "@alice_m what is up?"),
         ("@helper_bot2 what is up?", False, "@helper_bot2 what is up?"),
         ("mail me@helper_bot please", False, "mail me@helper_bot please"),
-        ("/help@helper_bot me", True, "/help me"),
-        ("/help@other_bot me", False, "/help@other_bot me"),
-        ("/help me", False, "/help me"),
+        ("do /help@helper_bot me", True, "do /help me"),
+        ("do /help@other_bot me", False, "do /help@other_bot me"),
         ("  @helper_bot\nfirst line\n  second", True, "first line\n  second"),
     ],
 )
@@ -153,6 +155,60 @@ def test_a_mention_without_a_username_addresses_the_bot_too() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("said", "more", "addressed", "text"),
+    [
+        ("/help", {}, False, "help"),
+        ("/help me", {}, False, "help me"),
+        ("/help@helper_bot me", {}, True, "help me"),
+        ("/Help@HELPER_BOT me", {}, True, "help me"),
+        ("/help me @helper_bot", {}, True, "help me"),
+        ("/help", {"reply_to_message": message("hi", **{"from": BOT})}, True, "help"),
+        ("/help\nline one\n\n  line two", {"chat": PRIVATE}, True, "help\nline one\n\n  line two"),
+        ("/start", {"chat": PRIVATE}, True, "start"),
+        ("/start from-the-website", {"chat": PRIVATE}, True, "start from-the-website"),
+    ],
+)
+def test_a_bot_command_at_the_beginning_is_a_command(
+    said: str, more: dict[str, Any], addressed: bool, text: str
+) -> None:
+    """Its text is the word in small letters and what follows; in a group it need not name the bot."""
+    found = must(message(said, **more))
+    assert (found.kind, found.addressed, found.text) == (InboundKind.COMMAND, addressed, text)
+
+
+def test_a_caption_can_be_a_command() -> None:
+    """A file comes along with the command that it was given with."""
+    said = "/learn this one"
+    found = must(message(None, document=FILE, caption=said, caption_entities=entities_of(said)))
+    assert (found.kind, found.text, len(found.attachments)) == (InboundKind.COMMAND, "learn this one", 1)
+
+
+@pytest.mark.parametrize("chat", [GROUP, PRIVATE])
+def test_a_command_for_another_bot_is_none_of_ours(chat: dict[str, Any]) -> None:
+    """Wherever it is said."""
+    assert inbound(message("/help@other_bot me", chat=chat)) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (message("/help me", forward_origin={"type": "user", "date": 1, "sender_user": LENA}), InboundKind.MESSAGE),
+        (message("see /help"), InboundKind.MESSAGE),
+        (message("/help", entities=[]), InboundKind.MESSAGE),
+    ],
+)
+def test_words_that_look_like_a_command_are_none(content: dict[str, Any], kind: InboundKind) -> None:
+    """One that was forwarded, stands in the middle, or that Telegram did not take for one."""
+    assert must(content).kind is kind
+
+
+def test_an_edited_command_stays_an_edit() -> None:
+    """What was given as a command is not given again."""
+    found = must(message("/help you", edit_date=1_700_000_100), "edited_message")
+    assert (found.kind, found.text) == (InboundKind.EDIT, "/help you")
+
+
 def test_a_reply_to_the_bot_addresses_it_and_brings_the_quote() -> None:
     """What the bot said before comes along as the quote."""
     found = must(message("and on weekends?", reply_to_message=message("We open at nine.", **{"from": BOT})))
@@ -170,7 +226,20 @@ def test_a_reply_to_the_bot_addresses_it_and_brings_the_quote() -> None:
             False,
             Quote("Lena Meyer", "words"),
         ),
-        ({"reply_to_message": message(None, photo=[FILE | {"width": 1, "height": 1}])}, False, None),
+        (
+            {"reply_to_message": message(None, photo=[FILE | {"width": 1, "height": 1}])},
+            False,
+            Quote("Lena Meyer", "[photo.jpg]"),
+        ),
+        # Something was said in another chat: what was chosen of it is all there is.
+        (
+            {
+                "quote": {"text": "far words", "position": 0},
+                "external_reply": {"origin": {"type": "hidden_user", "date": 1, "sender_user_name": "Ada"}},
+            },
+            False,
+            Quote("Ada", "far words"),
+        ),
         # The first message of a topic hangs at the note of its creation: nobody replied to the bot.
         (
             {
@@ -209,26 +278,21 @@ def test_replies_to_others_bring_their_quote_only(more: dict[str, Any], addresse
         ),
         (
             {"audio": FILE | {"duration": 1, "file_name": "a.mp3", "mime_type": "audio/mpeg"}},
-            Attachment("other", "a.mp3", "audio/mpeg", 12, "F"),
+            Attachment("voice", "a.mp3", "audio/mpeg", 12, "F"),
         ),
-        ({"video_note": FILE | {"length": 1, "duration": 1}}, Attachment("other", "video note", "video/mp4", 12, "F")),
         (
-            {
-                "sticker": FILE
-                | {
-                    "type": "regular",
-                    "width": 1,
-                    "height": 1,
-                    "is_animated": False,
-                    "is_video": False,
-                    "emoji": "😀",
-                }
-            },
-            Attachment("other", "sticker 😀", "", 12, "F"),
+            {"video_note": FILE | {"length": 1, "duration": 1}},
+            Attachment("voice", "video-note.mp4", "video/mp4", 12, "F"),
+        ),
+        # Pictures that were sent uncompressed are pictures all the same; drawings of other kinds are documents.
+        ({"document": FILE | {"mime_type": "image/png"}}, Attachment("image", "document.png", "image/png", 12, "F")),
+        (
+            {"document": FILE | {"file_name": "x.svg", "mime_type": "image/svg+xml"}},
+            Attachment("document", "x.svg", "image/svg+xml", 12, "F"),
         ),
         (
             {"animation": FILE | {"width": 1, "height": 1, "duration": 1}, "document": FILE},
-            Attachment("other", "other", "", 12, "F"),
+            Attachment("other", "video", "", 12, "F"),
         ),
     ],
 )
@@ -238,6 +302,97 @@ def test_a_file_is_listed_and_its_caption_is_the_text(media: dict[str, Any], att
     found = must(message(None, **media, **caption))
     assert (found.text, found.addressed, found.attachments) == ("read this", True, (attachment,))
     assert must(message(None, chat=PRIVATE, **media)).text == ""
+
+
+POINT = {"latitude": 52.52, "longitude": 13.405}
+STICKER = {"type": "regular", "width": 1, "height": 1, "is_animated": False, "is_video": False}
+POLL = {
+    "id": "1", "total_voter_count": 0, "is_closed": False, "is_anonymous": True, "type": "regular",
+    "allows_multiple_answers": False, "allows_revoting": True, "members_only": False, "question": "Lunch?",
+    "options": [{"persistent_id": str(n), "text": t, "voter_count": 0} for n, t in enumerate(("Soup", "Salad"))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ({"sticker": FILE | STICKER | {"emoji": "😀"}}, "[sticker 😀]"),
+        ({"sticker": FILE | STICKER}, "[sticker]"),
+        ({"location": POINT}, "[location: 52.52000, 13.40500]"),
+        (
+            {"venue": {"location": POINT, "title": "Office", "address": "Main St 1"}, "location": POINT},
+            "[place: Office, Main St 1 (52.52000, 13.40500)]",
+        ),
+        ({"contact": {"phone_number": "+49123", "first_name": "Bo"}}, "[contact: Bo, +49123]"),
+        ({"poll": POLL}, "[poll: Lunch?: Soup; Salad]"),
+        ({"dice": {"emoji": "🎲", "value": 4}}, "[🎲 4]"),
+        ({"story": {"chat": GROUP, "id": 1}}, "[story]"),
+    ],
+)
+def test_what_is_neither_text_nor_file_is_told_in_brackets(content: dict[str, Any], text: str) -> None:
+    """In one line."""
+    found = must(message(None, **content))
+    assert (found.text, found.attachments) == (text, ())
+
+
+@pytest.mark.parametrize(
+    ("origin", "name"),
+    [
+        ({"type": "user", "date": 1, "sender_user": LENA}, "Lena Meyer"),
+        ({"type": "hidden_user", "date": 1, "sender_user_name": "Ada"}, "Ada"),
+        ({"type": "chat", "date": 1, "sender_chat": GROUP}, "Team"),
+        ({"type": "channel", "date": 1, "chat": GROUP | {"type": "channel"}, "message_id": 3}, "Team"),
+    ],
+)
+def test_what_was_forwarded_says_whose_it_is(origin: dict[str, Any], name: str) -> None:
+    """The origin stands above the words; who forwarded them is the author."""
+    found = must(message("old words", forward_origin=origin, chat=PRIVATE))
+    assert (found.text, found.author.name) == (f"[forwarded from {name}]\nold words", "Lena Meyer")
+    assert found.looks_unfinished
+
+
+def test_where_somebody_is_now_is_not_told_again_and_again() -> None:
+    """A live location comes once; its updates are no edits."""
+    assert inbound(message(None, location=POINT, edit_date=1_700_000_100), "edited_message") is None
+
+
+def test_a_reaction_to_a_message_of_a_topic_belongs_to_that_topic() -> None:
+    """As far as anybody knows where the message stands."""
+    content = {"chat": GROUP, "message_id": 9, "date": 1, "user": LENA, "old_reaction": [], "new_reaction": []}
+    update = Update.model_validate({"update_id": 77, "message_reaction": content})
+    known = to_inbound(update, ME, lambda chat, message_id: 7 if (chat, message_id) == (-10001, 9) else None)
+    unknown = to_inbound(update, ME)
+    assert known is not None
+    assert unknown is not None
+    assert (known.external_id, unknown.external_id) == ("-10001/7", "-10001")
+    assert known.routes == ("telegram:-10001/7", "telegram:-10001")
+
+
+@pytest.mark.parametrize(
+    ("more", "ids"),
+    [({"migrate_to_chat_id": -1005}, (-10001, -1005)), ({"migrate_from_chat_id": -5}, (-5, -10001)), ({}, None)],
+)
+def test_a_group_that_becomes_a_supergroup_says_so(more: dict[str, int], ids: tuple[int, int] | None) -> None:
+    """Old and new id, from either side; nobody said anything."""
+    content = message(None if more else "hi", **more)
+    update = Update.model_validate({"update_id": 77, "message": content})
+    assert convert.moved(update) == ids
+    assert (to_inbound(update, ME) is None) == bool(more)
+
+
+@pytest.mark.parametrize(
+    ("raw", "chat"),
+    [
+        ({"update_id": 1, "message": message("x")}, -10001),
+        ({"update_id": 1, "message_reaction": {"chat": PRIVATE}}, 501),
+        ({"update_id": 1, "poll": {"id": "7"}}, None),
+        ({"update_id": 1, "message": {"chat": "?"}}, None),
+        ({"update_id": 1, "message": {"chat": {"id": "?"}}}, None),
+    ],
+)
+def test_the_chat_of_an_update_is_found_whatever_its_shape(raw: dict[str, Any], chat: int | None) -> None:
+    """Also where Telegram sends what nobody knows yet."""
+    assert convert.chat_of(raw) == chat
 
 
 @pytest.mark.parametrize(
@@ -277,34 +432,33 @@ def test_a_reaction_says_who_put_what_on_which_message(new: list[dict[str, str]]
 
 
 @pytest.mark.parametrize(
-    ("was", "becomes", "kind"),
+    ("was", "becomes", "is_member", "kind"),
     [
-        ("left", "member", InboundKind.JOINED),
-        ("member", "left", InboundKind.LEFT),
-        ("administrator", "kicked", InboundKind.LEFT),
-        ("member", "administrator", None),
+        ("left", "member", True, InboundKind.JOINED),
+        ("member", "left", False, InboundKind.LEFT),
+        ("administrator", "kicked", False, InboundKind.LEFT),
+        ("member", "administrator", True, None),
+        ("member", "restricted", True, None),
+        ("member", "restricted", False, InboundKind.LEFT),
+        ("left", "restricted", True, InboundKind.JOINED),
     ],
 )
-def test_coming_and_going_of_the_bot_are_told(was: str, becomes: str, kind: InboundKind | None) -> None:
+def test_coming_and_going_of_the_bot_are_told(
+    was: str, becomes: str, is_member: bool, kind: InboundKind | None
+) -> None:
     """The bot was added or removed; a change of its rights is neither."""
-    rights = dict.fromkeys(
-        [
-            "can_be_edited", "is_anonymous", "can_manage_chat", "can_delete_messages", "can_manage_video_chats",
-            "can_restrict_members", "can_promote_members", "can_change_info", "can_invite_users", "can_post_stories",
-            "can_edit_stories", "can_delete_stories", "can_send_welcome_messages",
-        ],
-        False,
-    )  # fmt: skip
+    may = {name: False for one in (ChatMemberAdministrator, ChatMemberRestricted) for name in one.model_fields}
+    rights = {name: value for name, value in may.items() if name.startswith(("can_", "is_"))}
     content = {
         "chat": GROUP,
         "from": LENA,
         "date": 1,
-        "old_chat_member": {"status": was, "user": BOT, "until_date": 0} | rights,
-        "new_chat_member": {"status": becomes, "user": BOT, "until_date": 0} | rights,
+        "old_chat_member": rights | {"status": was, "user": BOT, "until_date": 0, "is_member": True},
+        "new_chat_member": rights | {"status": becomes, "user": BOT, "until_date": 0, "is_member": is_member},
     }
     found = inbound(content, "my_chat_member")
     assert (found.kind if found else None) == kind
-    assert found is None or found.message_id == "membership-77"
+    assert found is None or (found.message_id, found.author.id) == ("membership-77", "501")
 
 
 @pytest.mark.parametrize(
@@ -314,6 +468,8 @@ def test_coming_and_going_of_the_bot_are_told(was: str, becomes: str, kind: Inbo
         message(None, new_chat_members=[LENA]),
         message(None, pinned_message=message("x")),
         message(""),
+        # A channel's post, as Telegram shows it in the channel's discussion group.
+        message("news", is_automatic_forward=True, sender_chat={"id": -7, "type": "channel", "title": "News"}),
     ],
 )
 def test_own_messages_and_service_notes_are_dropped(content: dict[str, Any]) -> None:
@@ -338,16 +494,16 @@ def outbound(text: str, external_id: str = "-10001/7", reply_to: str | None = No
 def test_a_reply_goes_to_its_topic_formatted_and_without_previews() -> None:
     """HTML, no link preview, and the first part alone hangs at the question."""
     said = outbound("word " * 1000, reply_to="9")
-    calls = [convert.to_send(said, part) for part in convert.to_parts(said)]
-    assert [(c.chat_id, c.message_thread_id, c.parse_mode) for c in calls] == [(-10001, 7, "HTML")] * 2
-    previews = [c.model_dump()["link_preview_options"] for c in calls]
+    sends = [calls.to_send(said, part) for part in calls.to_parts(said, 5)]
+    assert [(c.chat_id, c.message_thread_id, c.parse_mode) for c in sends] == [(-10001, 7, "HTML")] * 2
+    previews = [c.model_dump()["link_preview_options"] for c in sends]
     assert [preview["is_disabled"] for preview in previews] == [True, True]
-    assert [c.reply_parameters and c.reply_parameters.message_id for c in calls] == [9, None]
+    assert [c.reply_parameters and c.reply_parameters.message_id for c in sends] == [9, None]
 
 
 def test_parts_keep_their_token_however_often_they_are_rendered() -> None:
     """Tokens tell parts, turns and kinds apart."""
-    tokens = [part.token for part in convert.to_parts(outbound("x" * 9000))]
+    tokens = [part.token for part in calls.to_parts(outbound("x" * 9000), 5)]
     assert tokens == ["t1.reply.0", "t1.reply.1", "t1.reply.2"]
 
 
@@ -363,39 +519,44 @@ def test_parts_keep_their_token_however_often_they_are_rendered() -> None:
 )
 def test_what_telegram_would_refuse_is_not_sent(text: str, texts: list[str]) -> None:
     """Texts without anything visible have no parts; lone surrogates become U+FFFD."""
-    assert [part.text for part in convert.to_parts(outbound(text))] == texts
+    assert [part.text for part in calls.to_parts(outbound(text), 5)] == texts
 
 
 def test_a_reply_is_formatted_and_can_go_out_plain() -> None:
     """Marks become tags and what looks like a tag is escaped; plain, links are followed by their addresses."""
-    (part,) = convert.to_parts(outbound("**1 < 2** & [docs](https://x.example/?a=1&b=2) [refunds.md › Windows]"))
+    (part,) = calls.to_parts(outbound("**1 < 2** & [docs](https://x.example/?a=1&b=2) [refunds.md › Windows]"), 5)
     assert part.text == (
         '<b>1 &lt; 2</b> &amp; <a href="https://x.example/?a=1&amp;b=2">docs</a> [refunds.md › Windows]'
     )
-    plain = convert.without_formatting(part)
+    plain = calls.without_formatting(part)
     assert plain.text == "1 < 2 & docs (https://x.example/?a=1&b=2) [refunds.md › Windows]"
-    assert convert.to_send(outbound(""), plain).parse_mode is None
+    assert calls.to_send(outbound(""), plain).parse_mode is None
     assert (plain.index, plain.token) == (part.index, part.token)
-    assert convert.without_formatting(plain) is plain
+    assert calls.without_formatting(plain) is plain
 
 
 def test_a_plain_part_is_within_the_limit_too() -> None:
     """Addresses that would make it too long are left out."""
-    parts = convert.to_parts(outbound(f"[docs](https://x.example/{'a' * 200}) " * 30))
-    plain = [convert.without_formatting(part).text for part in parts]
+    parts = calls.to_parts(outbound(f"[docs](https://x.example/{'a' * 200}) " * 30), 5)
+    plain = [calls.without_formatting(part).text for part in parts]
     assert plain == [("docs " * 30).rstrip()]
 
 
 def test_edits_typing_and_reactions_name_their_place() -> None:
     """The other calls."""
     said = outbound("better")
-    (part,) = convert.to_parts(said)
-    edit = convert.to_edit(said, part, Receipt("12"))
+    (part,) = calls.to_parts(said, 5)
+    edit = calls.to_edit(said, part, Receipt("12"))
+    assert isinstance(edit, EditMessageText)
     assert (edit.chat_id, edit.message_id, edit.text) == (-10001, 12, "better")
-    typing = convert.to_typing("-10001/7")
+    typing = calls.to_typing("-10001/7")
     assert (typing.chat_id, typing.message_thread_id, typing.action) == (-10001, 7, "typing")
-    shown = [convert.to_reaction("501", "9", emoji).reaction for emoji in ("👀", "⏳", "✅", "")]
-    assert [[r.model_dump()["emoji"] for r in reaction or []] for reaction in shown] == [["👀"], ["👀"], ["👌"], []]
+    shown = [calls.to_reaction("501", "9", emoji).reaction for emoji in ("👀", "❤️", "")]
+    assert [[r.model_dump()["emoji"] for r in reaction or []] for reaction in shown] == [["👀"], ["❤"], []]
+    assert (calls.to_delete(said, Receipt("12")).chat_id, calls.to_delete(said, Receipt("12")).message_id) == (
+        -10001,
+        12,
+    )
 
 
 @given(st.integers(-(2**52), 2**52), st.none() | st.integers(1, 2**31))
@@ -403,7 +564,52 @@ def test_places_survive_the_way_out_and_back(chat: int, topic: int | None) -> No
     """The external id of a message leads back to its chat and topic."""
     more: dict[str, Any] = {} if topic is None else {"message_thread_id": topic, "is_topic_message": True}
     found = must(message(chat={"id": chat, "type": "supergroup", "title": "x"}, **more))
-    assert convert.to_place(found.external_id) == (chat, topic)
+    assert calls.to_place(found.external_id) == (chat, topic)
+
+
+def test_a_reply_of_too_many_parts_goes_as_its_beginning_and_a_file() -> None:
+    """The file holds the whole reply as Markdown and goes where the reply goes."""
+    said = outbound("# Title\n\n" + "word " * 3000, reply_to="9")
+    first, file = calls.to_parts(said, 2)
+    document = calls.to_send(said, file)
+    assert isinstance(document, SendDocument)
+    assert isinstance(document.document, BufferedInputFile)
+    assert (document.chat_id, document.message_thread_id, document.reply_parameters) == (-10001, 7, None)
+    assert (document.document.filename, document.document.data.decode()) == (file.file_name, said.text)
+    assert first.text.startswith("<b>Title</b>")
+
+
+@pytest.mark.parametrize(("emoji", "allowed"), [("👀", True), ("❤️", True), ("✅", False), ("⏳", False), ("", True)])
+def test_only_reactions_that_telegram_allows_are_tried(emoji: str, allowed: bool) -> None:
+    """👀 is one, ✅ and ⏳ are none; taking a reaction away is always allowed."""
+    assert calls.may_react(emoji) == allowed
+
+
+def test_a_group_that_moved_is_spoken_to_where_it_is() -> None:
+    """The topic stays; places of others and of no platform of ours are left alone."""
+    now = {-5: -1005}
+    there = [calls.moved(outbound("x", at), lambda chat: now.get(chat, chat)) for at in ("-5", "-5/7", "-6", "C1/2")]
+    assert [message.key.external_id for message in there] == ["-1005", "-1005/7", "-6", "C1/2"]
+
+
+@given(
+    st.lists(
+        st.builds(
+            CommandHint,
+            st.from_regex(r"[a-z0-9_]{1,32}", fullmatch=True) | st.text(max_size=40),
+            st.text(max_size=400),
+            st.text(max_size=300),
+        ),
+        max_size=120,
+    )
+)
+def test_whatever_the_commands_telegram_would_take_what_is_registered(hints: list[CommandHint]) -> None:
+    """At most 100, names of its form, descriptions of 1 to 256 characters; what is left out is named."""
+    shown, unfit = calls.to_commands(hints)
+    assert len(shown) <= 100
+    assert all(re.fullmatch(r"[a-z0-9_]{1,32}", one.command) for one in shown)
+    assert all(1 <= len(one.description) <= 256 for one in shown)
+    assert len(shown) + len(unfit) == len(hints)
 
 
 def test_the_reply_hint_is_one_short_sentence_that_asks_for_an_acknowledgement() -> None:

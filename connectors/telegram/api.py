@@ -1,0 +1,127 @@
+"""Calls of the Bot API through aiogram: bounded, without the token in any error, and with our errors. I/O."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import TypeVar
+from urllib.parse import quote, urlsplit
+
+import structlog
+from aiogram import Bot
+from aiogram.client.session.aiohttp import AiohttpSession
+from aiogram.client.telegram import TelegramAPIServer
+from aiogram.methods import TelegramMethod
+from aiogram.types import Update
+from aiogram.utils.token import TokenValidationError
+from aiohttp import ClientError
+from pydantic import SecretStr
+
+from connectors.connector import SendFailed
+from connectors.message import OutboundPart
+from connectors.telegram import calls
+from connectors.telegram.errors import AIOGRAM_ERRORS, meaning, refuses_formatting, send_failed
+
+log = structlog.get_logger()
+
+_Result = TypeVar("_Result")
+
+OFFICIAL_HOST = "api.telegram.org"
+
+_CLOSE_SECONDS = 5.0
+
+
+class Api:
+    """One bot's Bot API. ``timeout_seconds`` bounds each call.
+
+    ``doubt`` is set when an answer says that the token may be void.
+    """
+
+    def __init__(self, token: SecretStr, base: str, timeout_seconds: float) -> None:
+        self.doubt = asyncio.Event()
+        self.timeout_seconds = timeout_seconds
+        self._token = token
+        self._server = TelegramAPIServer.from_base(base)
+        self.host = urlsplit(base).hostname or ""
+        self._bot: Bot | None = None
+        self._closed = False
+        self._opening = asyncio.Lock()
+
+    async def call(self, method: TelegramMethod[_Result], within_seconds: float | None = None) -> _Result:
+        """Telegram's answer to *method*. Raises one of `errors.AIOGRAM_ERRORS`, and `SendFailed` once closed."""
+        bot = await self._opened()
+        return await bot(method, request_timeout=None if within_seconds is None else math.ceil(within_seconds))
+
+    async def ask(self, build: Callable[[], TelegramMethod[_Result]]) -> _Result:
+        """Telegram's answer to what *build* makes. Raises `SendFailed`, also where *build* raises `ValueError`."""
+        try:
+            method = build()
+        except ValueError as error:
+            raise SendFailed(f"Not an id of Telegram's: {error}", retryable=False) from error
+        try:
+            return await self.call(method)
+        except AIOGRAM_ERRORS as error:
+            if meaning(error).bad_token:
+                self.doubt.set()
+            raise send_failed(error, self.describe(error)) from error
+
+    async def ask_formatted(
+        self, part: OutboundPart, build: Callable[[OutboundPart], TelegramMethod[_Result]]
+    ) -> _Result:
+        """Asks with the formatting of *part*, and, where Telegram refuses just that, once more without."""
+        try:
+            return await self.ask(lambda: build(part))
+        except SendFailed as failed:
+            plain = calls.without_formatting(part)
+            if plain is part or not refuses_formatting(failed):
+                raise
+            log.warning("reply.unformatted", connector=calls.CONNECTOR, token=part.token)
+            return await self.ask(lambda: build(plain))
+
+    async def ask_in_passing(self, build: Callable[[], TelegramMethod[bool]]) -> None:
+        """Asks for what may be lost."""
+        try:
+            await self.ask(build)
+        except SendFailed as failed:
+            log.debug("connector.sign_lost", connector=calls.CONNECTOR, why=str(failed))
+
+    def file_url(self, path: str) -> str:
+        """Where the file of that path is fetched. Holds the token."""
+        return self._server.file_url(self._token.get_secret_value(), quote(path))
+
+    def describe(self, error: Exception) -> str:
+        """*error* in one line, without the token."""
+        if isinstance(error, TokenValidationError):
+            return "it is not of the form 123456:ABC"
+        # Some errors show the URL, of which the token is part.
+        return self.masked(next(iter(str(error).splitlines()), type(error).__name__))
+
+    def masked(self, text: str) -> str:
+        """*text* without the token."""
+        return text.replace(self._token.get_secret_value(), "**********")
+
+    async def close(self) -> None:
+        self._closed = True
+        bot, self._bot = self._bot, None
+        if bot is not None:
+            try:
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await bot.session.close()
+            except (TimeoutError, OSError, ClientError) as error:
+                log.warning("connector.close_failed", connector=calls.CONNECTOR, why=type(error).__name__)
+
+    async def _opened(self) -> Bot:
+        if self._closed:
+            raise SendFailed("The Telegram connector was closed.", retryable=True)
+        async with self._opening:
+            if self._bot is None:
+                self._bot = await asyncio.to_thread(self._open)
+            return self._bot
+
+    def _open(self) -> Bot:
+        """Loads the certificates and builds the schemas of all update types: heavy, so not on the loop."""
+        session = AiohttpSession(api=self._server, timeout=self.timeout_seconds)
+        bot = Bot(self._token.get_secret_value(), session=session)
+        Update.model_rebuild()
+        return bot

@@ -1,0 +1,189 @@
+"""Our parts and signs as Telegram's methods. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from aiogram.methods import (
+    DeleteMessage,
+    EditMessageMedia,
+    EditMessageText,
+    SendChatAction,
+    SendDocument,
+    SendMessage,
+    SetMessageReaction,
+)
+from aiogram.types import (
+    BotCommand,
+    BufferedInputFile,
+    InputMediaDocument,
+    LinkPreviewOptions,
+    ReactionTypeEmoji,
+    ReplyParameters,
+)
+
+from connectors.connector import CommandHint
+from connectors.message import OutboundMessage, OutboundPart, Receipt
+from connectors.text import html
+from connectors.text.form import parse
+from connectors.text.outgoing import can_be_seen, outbound_parts
+from connectors.text.parts import parts
+from connectors.text.split import utf16_units
+
+CONNECTOR = "telegram"
+
+MAX_TEXT_UNITS = 4096
+"""Bot API, sendMessage: "1-4096 characters after entities parsing", counted in UTF-16 code units."""
+
+HTML = "html"
+"""The payload of a part whose text is HTML; any other is plain."""
+
+MAX_COMMANDS = 100
+"""Bot API, setMyCommands: "At most 100 commands can be specified"."""
+
+MAX_COMMAND_DESCRIPTION = 256
+"""Bot API, BotCommand: "1-256 characters"."""
+
+REACTIONS = frozenset(
+    re.findall(
+        r"\S+",
+        "❤ 👍 👎 🔥 🥰 👏 😁 🤔 🤯 😱 🤬 😢 🎉 🤩 🤮 💩 🙏 👌 🕊 🤡 🥱 🥴 😍 🐳 ❤\u200d🔥 🌚 🌭 💯 🤣 ⚡ 🍌 🏆 💔 🤨 😐 "
+        "🍓 🍾 💋 🖕 😈 😴 😭 🤓 👻 👨\u200d💻 👀 🎃 🙈 😇 😨 🤝 ✍ 🤗 🫡 🎅 🎄 ☃ 💅 🤪 🗿 🆒 💘 🙉 🦄 😘 💊 🙊 😎 👾 "
+        "🤷\u200d♂ 🤷 🤷\u200d♀ 😡",
+    )
+)
+"""Bot API, ReactionTypeEmoji: the only emoji with which a bot may react; ✅ and ⏳ are not among them."""
+
+_COMMAND_NAME = re.compile(r"[a-z0-9_]{1,32}")
+_EMOJI_STYLE = "\ufe0f"
+_NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
+
+
+def to_parts(message: OutboundMessage, max_parts: int) -> tuple[OutboundPart, ...]:
+    """*message* as HTML within Telegram's limit; none for a text in which nothing can be seen.
+
+    More than *max_parts* become the first and a file. Parts without anything visible are left out: Telegram
+    refuses them as empty. Surrogates without their other half, which no protocol can carry, are replaced by U+FFFD.
+    """
+    cut = parts(parse(message.text), MAX_TEXT_UNITS, html.size, html.render)
+    texts = [part for part in cut if can_be_seen(html.seen(part))]
+    return outbound_parts(message, texts, HTML, max_parts)
+
+
+def without_formatting(part: OutboundPart) -> OutboundPart:
+    """*part* as plain text, with the addresses of its links as far as they find room."""
+    if part.payload != HTML:
+        return part
+    text = html.seen_with_addresses(part.text)
+    if utf16_units(text) > MAX_TEXT_UNITS:
+        text = html.seen(part.text)
+    return replace(part, text=text, payload="plain")
+
+
+def to_place(external_id: str) -> tuple[int, int | None]:
+    """Chat and topic of an external id. Raises `ValueError` when it is none of Telegram's."""
+    chat, slash, topic = external_id.partition("/")
+    return int(chat), int(topic) if slash else None
+
+
+def moved(message: OutboundMessage, now: Callable[[int], int]) -> OutboundMessage:
+    """*message* in the chat that its chat is by *now*; as it is where that is the same or no chat of Telegram's."""
+    chat, slash, topic = message.key.external_id.partition("/")
+    if not chat.lstrip("-").isdecimal() or now(int(chat)) == int(chat):
+        return message
+    return replace(message, key=replace(message.key, external_id=f"{now(int(chat))}{slash}{topic}"))
+
+
+def to_send(message: OutboundMessage, part: OutboundPart) -> SendMessage | SendDocument:
+    """The call that says *part* in its place; the first part hangs at the message that it replies to."""
+    chat, topic = to_place(message.key.external_id)
+    reply = None
+    if message.reply_to is not None and part.index == 0:
+        reply = ReplyParameters(message_id=int(message.reply_to), allow_sending_without_reply=True)
+    if part.file_name:
+        return SendDocument(
+            chat_id=chat,
+            message_thread_id=topic,
+            document=_file(part),
+            disable_content_type_detection=True,
+            reply_parameters=reply,
+        )
+    return SendMessage(
+        chat_id=chat,
+        message_thread_id=topic,
+        text=part.text,
+        parse_mode=_parse_mode(part),
+        link_preview_options=_NO_PREVIEW,
+        reply_parameters=reply,
+    )
+
+
+def to_edit(message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> EditMessageText | EditMessageMedia:
+    """The call that replaces the message of *receipt* by *part*."""
+    chat, _ = to_place(message.key.external_id)
+    message_id = int(receipt.message_id)
+    if part.file_name:
+        return EditMessageMedia(chat_id=chat, message_id=message_id, media=InputMediaDocument(media=_file(part)))
+    return EditMessageText(
+        chat_id=chat,
+        message_id=message_id,
+        text=part.text,
+        parse_mode=_parse_mode(part),
+        link_preview_options=_NO_PREVIEW,
+    )
+
+
+def to_delete(message: OutboundMessage, receipt: Receipt) -> DeleteMessage:
+    """The call that takes the message of *receipt* away."""
+    chat, _ = to_place(message.key.external_id)
+    return DeleteMessage(chat_id=chat, message_id=int(receipt.message_id))
+
+
+def to_typing(external_id: str) -> SendChatAction:
+    """The call that shows "typing…" in a place."""
+    chat, topic = to_place(external_id)
+    return SendChatAction(chat_id=chat, message_thread_id=topic, action="typing")
+
+
+def may_react(emoji: str) -> bool:
+    """Whether Telegram lets bots react with *emoji*, or it is the empty one that takes the reaction away."""
+    return not emoji or _reaction(emoji) in REACTIONS
+
+
+def to_reaction(external_id: str, message_id: str, emoji: str) -> SetMessageReaction:
+    """The call that puts *emoji* on a message (takes the bot's away when empty)."""
+    chat, _ = to_place(external_id)
+    return SetMessageReaction(
+        chat_id=chat,
+        message_id=int(message_id),
+        reaction=[ReactionTypeEmoji(emoji=_reaction(emoji))] if emoji else [],
+    )
+
+
+def _reaction(emoji: str) -> str:
+    return emoji.replace(_EMOJI_STYLE, "")  # Telegram's own are written without it
+
+
+def to_commands(hints: Sequence[CommandHint]) -> tuple[list[BotCommand], list[str]]:
+    """*hints* as Telegram shows them, in their order, and the names of those that it cannot show."""
+    shown: list[BotCommand] = []
+    unfit: list[str] = []
+    for hint in hints:
+        if not _COMMAND_NAME.fullmatch(hint.name) or len(shown) == MAX_COMMANDS:
+            unfit.append(hint.name)
+            continue
+        said = " – ".join(text for text in (hint.arguments, hint.summary) if text) or hint.name
+        if len(said) > MAX_COMMAND_DESCRIPTION:
+            said = said[: MAX_COMMAND_DESCRIPTION - 1].rstrip() + "…"
+        shown.append(BotCommand(command=hint.name, description=said))
+    return shown, unfit
+
+
+def _file(part: OutboundPart) -> BufferedInputFile:
+    return BufferedInputFile(part.text.encode("utf-8", "replace"), part.file_name)
+
+
+def _parse_mode(part: OutboundPart) -> str | None:
+    return "HTML" if part.payload == HTML else None
