@@ -74,13 +74,33 @@ class QuotedMessage(_Strict):
     text: str
 
 
+class AttachedText(_Strict):
+    """A file that came with the message and its text, as far as it could be read; ``note`` says what could not."""
+
+    name: str
+    text: str = ""
+    note: str = ""
+
+
+class AttachedImage(_Strict):
+    """A picture that the model sees beside the prompt. Its bytes are not kept: ``sha256`` says which they were."""
+
+    name: str
+    media_type: str
+    sha256: str
+
+
 class Query(_Strict):
     """What was said in this turn: the messages of its batch, joined by blank lines."""
 
     text: str
     quotes: tuple[QuotedMessage, ...] = ()
     attachments: tuple[str, ...] = ()
-    """Names of attached files."""
+    """Names of all attached files."""
+    files: tuple[AttachedText, ...] = ()
+    """Those of them of which there is something to say."""
+    images: tuple[AttachedImage, ...] = ()
+    """Those of them that the model sees."""
 
 
 class TailEntry(_Strict):
