@@ -1,0 +1,155 @@
+"""A form as a tree of elements, for pages that build their own: no HTML is written, so none can be smuggled in. Pure.
+
+An element is ``[tag, attributes, children]``, a text a string; all of it is JSON. Tags: p, h3 to h6 (a level-1 heading
+is h3: the page has its own above), ul, ol, li, blockquote, pre, code, table, thead, tbody, tr, th, td, hr, a, strong,
+em, s, br. Attributes: ``href`` of a (http, https or mailto), ``value`` of li, ``language`` of pre, ``align`` of th, td.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from connectors.text.form import (
+    Block,
+    Code,
+    Content,
+    Form,
+    Heading,
+    Item,
+    Link,
+    Paragraph,
+    Quote,
+    Span,
+    Spans,
+    Style,
+    Table,
+    parse,
+)
+from connectors.text.layout import goes_to, with_address
+
+Node = str | list[Any]
+
+_SCHEMES = frozenset({"http", "https", "mailto"})
+_TAGS = {Style.CODE: "code", Style.STRIKE: "s", Style.ITALIC: "em", Style.BOLD: "strong"}
+_BLOCKS = frozenset({"p", "h3", "h4", "h5", "h6", "li", "pre", "tr", "hr"})
+
+
+def tree(text: str) -> list[Node]:
+    """The elements of *text* (Markdown)."""
+    return render(parse(text))
+
+
+def render(form: Form) -> list[Node]:
+    """The elements of *form*."""
+    return _nodes(form, 0)
+
+
+def shown(nodes: Sequence[Node]) -> str:
+    """The text that a reader sees of *nodes*, blocks on lines of their own."""
+    return "".join(_shown(nodes)).strip("\n")
+
+
+def _shown(nodes: Sequence[Node]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, str):
+            yield node
+            continue
+        tag, attributes, children = node
+        if tag == "br":
+            yield "\n"
+        if "value" in attributes:
+            yield f"{attributes['value']}. "
+        yield from _shown(children)
+        if tag in _BLOCKS:
+            yield "\n"
+
+
+def _nodes(blocks: Sequence[Block], depth: int) -> list[Node]:
+    """The blocks, which share their *depth* outermost containers."""
+    nodes: list[Node] = []
+    for kind, group in groupby(blocks, key=lambda block: _kind(block, depth)):
+        same = list(group)
+        if kind == "":
+            nodes += [_block(block.content) for block in same]
+        elif kind == "blockquote":
+            for _, quoted in groupby(same, key=lambda block: block.within[depth].ident):
+                nodes.append(["blockquote", {}, _nodes(list(quoted), depth + 1)])
+        else:
+            items = groupby(same, key=lambda block: block.within[depth].ident)
+            nodes.append([kind, {}, [_item(list(blocks_of), depth) for _, blocks_of in items]])
+    return nodes
+
+
+def _kind(block: Block, depth: int) -> str:
+    """The element that holds *block* at that depth."""
+    if depth >= len(block.within):
+        return ""
+    container = block.within[depth]
+    if isinstance(container, Quote):
+        return "blockquote"
+    return "ol" if container.marker else "ul"
+
+
+def _item(blocks: Sequence[Block], depth: int) -> Node:
+    container = blocks[0].within[depth]
+    number = container.marker.rstrip(".)") if isinstance(container, Item) else ""
+    return ["li", {"value": int(number)} if number else {}, _nodes(blocks, depth + 1)]
+
+
+def _block(content: Content) -> Node:
+    match content:
+        case Paragraph(spans):
+            return ["p", {}, _inline(spans)]
+        case Heading(level, spans):
+            return [f"h{min(level + 2, 6)}", {}, _inline(spans)]
+        case Code(text, language):
+            return ["pre", {"language": language} if language else {}, [["code", {}, [text]]]]
+        case Table() as table:
+            return _table(table)
+        case _:
+            return ["hr", {}, []]
+
+
+def _table(table: Table) -> Node:
+    def row(cells: Sequence[Spans], tag: str) -> Node:
+        aligned = [
+            (spans, table.aligns[index] if index < len(table.aligns) else "") for index, spans in enumerate(cells)
+        ]
+        return ["tr", {}, [[tag, {"align": align} if align else {}, _inline(spans)] for spans, align in aligned]]
+
+    head, body = ((), table.rows) if table.headless else (table.rows[:1], table.rows[1:])
+    parts: list[Node] = []
+    if head:
+        parts.append(["thead", {}, [row(cells, "th") for cells in head]])
+    if body:
+        parts.append(["tbody", {}, [row(cells, "td") for cells in body]])
+    return ["table", {}, parts]
+
+
+def _inline(spans: Spans) -> list[Node]:
+    nodes: list[Node] = []
+    for url, group in groupby(spans, key=_address):
+        inner = [node for span in group for node in _span(span, linked=url is not None)]
+        nodes += inner if url is None else [["a", {"href": url}, inner]]
+    return nodes
+
+
+def _address(span: Span) -> str | None:
+    """Where *span* leads, if a browser may go there."""
+    url = next((mark.url for mark in span.marks if isinstance(mark, Link)), None)
+    return url if url is not None and goes_to(url, _SCHEMES) else None
+
+
+def _span(span: Span, *, linked: bool) -> list[Node]:
+    nodes: list[Node] = []
+    for index, line in enumerate((span.text if linked else with_address(span)).split("\n")):
+        if index:
+            nodes.append(["br", {}, []])
+        if line:
+            nodes.append(line)
+    for style, tag in _TAGS.items():
+        if style in span.marks:
+            nodes = [[tag, {}, nodes]]
+    return nodes

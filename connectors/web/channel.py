@@ -1,0 +1,228 @@
+"""What one person's open pages are told: numbered events that can be had again, and replies while they grow.
+
+All of it lives in memory and is bounded: a page whose place in it is gone loads its conversations anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from typing import Any
+
+from connectors.text.tree import Node, tree
+
+EVENTS_KEPT = 300
+ITEMS_KEPT = 100
+"""Messages of one conversation."""
+CONVERSATIONS_KEPT = 50
+CHANNELS_KEPT = 500
+LONG_TEXT_CHARACTERS = 4_000
+"""A longer text is rendered off the event loop."""
+
+Event = tuple[int, str, dict[str, Any]]
+
+
+async def rendered(text: str) -> list[Node]:
+    """*text* (Markdown) as elements."""
+    return await asyncio.to_thread(tree, text) if len(text) > LONG_TEXT_CHARACTERS else tree(text)
+
+
+class Draft:
+    """A reply that is being written, to the messages *answers*."""
+
+    def __init__(self, answers: tuple[str, ...]) -> None:
+        self.answers = answers
+        self.length = 0
+        self._pieces: list[str] = []
+        self._nodes: tuple[int, list[Node]] = (0, [])
+
+    def add(self, delta: str) -> None:
+        self._pieces.append(delta)
+        self.length += len(delta)
+
+    async def nodes(self) -> list[Node]:
+        """What there is, as elements; the same list while nothing was added."""
+        length = self.length
+        if self._nodes[0] != length:
+            self._nodes = (length, await rendered("".join(self._pieces)))
+        return self._nodes[1]
+
+
+class Subscription:
+    """One open page. ``changed`` is set when there is something for it."""
+
+    def __init__(self, cursor: int) -> None:
+        self.cursor = cursor
+        self.changed = asyncio.Event()
+        self.typing: set[str] = set()
+        self.closed = False
+        self._sent: dict[str, tuple[Draft, list[Node], int]] = {}
+
+    def close(self) -> None:
+        self.closed = True
+        self.changed.set()
+
+    async def progress(self, conversation: str, draft: Draft) -> dict[str, Any] | None:
+        """What of *draft* this page has not got: its elements from one on. None where it has all."""
+        known, sent, length = self._sent.get(conversation, (None, [], -1))
+        if known is not draft:
+            sent, length = [], -1
+        if length == draft.length:
+            return None
+        length = draft.length
+        nodes = await draft.nodes()
+        same = 0
+        while same < min(len(sent), len(nodes)) and sent[same] == nodes[same]:
+            same += 1
+        self._sent[conversation] = (draft, nodes, length)
+        return {"conversation": conversation, "answers": list(draft.answers), "from": same, "nodes": nodes[same:]}
+
+
+class Channel:
+    """One person in one workspace."""
+
+    def __init__(self, epoch: str) -> None:
+        self._epoch = epoch
+        self._number = 0
+        self._events: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self._items: OrderedDict[str, OrderedDict[str, dict[str, Any]]] = OrderedDict()
+        self._unanswered: dict[tuple[str, str], None] = {}
+        self.drafts: dict[str, Draft] = {}
+        self.subscriptions: set[Subscription] = set()
+
+    @property
+    def cursor(self) -> str:
+        """The place after everything so far; for `resume`."""
+        return self.event_id(self._number)
+
+    def event_id(self, number: int) -> str:
+        return f"{self._epoch}.{number}"
+
+    def resume(self, cursor: str) -> int | None:
+        """The number of the last event that a page with *cursor* has; None where what followed is not known."""
+        epoch, _, number = cursor.rpartition(".")
+        if epoch != self._epoch or not number.isdecimal() or len(number) > 15:
+            return None
+        oldest = self._events[0][0] - 1 if self._events else self._number
+        return int(number) if oldest <= int(number) <= self._number else None
+
+    def since(self, number: int) -> Iterator[Event]:
+        """The events after *number*, oldest first."""
+        return iter([event for event in self._events if event[0] > number])
+
+    @property
+    def waits(self) -> bool:
+        """Whether an answer is still to come."""
+        return bool(self._unanswered)
+
+    def items(self, conversation: str) -> list[dict[str, Any]]:
+        """The messages that are remembered of *conversation*, oldest first."""
+        return list(self._items.get(conversation, {}).values())
+
+    def said(self, item: dict[str, Any], *, stored: bool) -> None:
+        """A person's message was taken; *stored*: an answer will follow."""
+        if item["id"] in self._items.get(item["conversation"], {}):
+            return
+        if stored:
+            self._unanswered[item["conversation"], item["id"]] = None
+            if len(self._unanswered) > EVENTS_KEPT:
+                del self._unanswered[next(iter(self._unanswered))]
+        self._keep(item)
+        self._tell("message", item)
+
+    def answered(self, item: dict[str, Any]) -> None:
+        """The bot's message. The same one again changes nothing for who has it."""
+        conversation = item["conversation"]
+        for message_id in item["answers"]:
+            self._unanswered.pop((conversation, message_id), None)
+        draft = self.drafts.get(conversation)
+        if draft is not None and (item["kind"] != "notice" or set(draft.answers) & set(item["answers"])):
+            del self.drafts[conversation]
+        self._keep(item)
+        self._tell("message", item)
+
+    def edited(self, item: dict[str, Any]) -> None:
+        """The bot's message has another form now."""
+        known = self._items.get(item["conversation"], OrderedDict())
+        if item["id"] in known:
+            item = {**item, "at": known[item["id"]]["at"]}
+            known[item["id"]] = item
+        self._tell("edited", item)
+
+    def removed(self, conversation: str, item_id: str) -> None:
+        """The bot's message is gone."""
+        self._items.get(conversation, OrderedDict()).pop(item_id, None)
+        self._tell("removed", {"conversation": conversation, "id": item_id})
+
+    def grow(self, conversation: str, answers: tuple[str, ...], delta: str) -> None:
+        """The reply to *answers* has grown by *delta*."""
+        draft = self.drafts.get(conversation)
+        if draft is None or draft.answers != answers:
+            draft = self.drafts[conversation] = Draft(answers)
+        draft.add(delta)
+        self._wake()
+
+    def typing(self, conversation: str) -> None:
+        for subscription in self.subscriptions:
+            subscription.typing.add(conversation)
+        self._wake()
+
+    def close(self) -> None:
+        for subscription in self.subscriptions:
+            subscription.close()
+
+    def wake(self) -> None:
+        """Have the pages look: something about the whole connector has changed."""
+        self._wake()
+
+    def _keep(self, item: dict[str, Any]) -> None:
+        items = self._items.setdefault(item["conversation"], OrderedDict())
+        self._items.move_to_end(item["conversation"])
+        items[item["id"]] = item
+        if len(items) > ITEMS_KEPT:
+            items.popitem(last=False)
+        if len(self._items) > CONVERSATIONS_KEPT:
+            self._items.popitem(last=False)
+
+    def _tell(self, name: str, data: dict[str, Any]) -> None:
+        self._number += 1
+        self._events.append((self._number, name, data))
+        self._wake()
+
+    def _wake(self) -> None:
+        for subscription in self.subscriptions:
+            subscription.changed.set()
+
+
+class Channels:
+    """Everybody's channel. Those that were not used for longest, and that nobody watches, are forgotten first."""
+
+    def __init__(self) -> None:
+        self._epoch = secrets.token_hex(4)
+        self._channels: OrderedDict[tuple[str, str], Channel] = OrderedDict()
+
+    def of(self, workspace_id: str, person: str) -> Channel:
+        name = (workspace_id, person)
+        channel = self._channels.get(name)
+        if channel is None:
+            self._forget_one()
+            # A channel that was forgotten and begins again numbers from one: its epoch tells the two apart.
+            channel = self._channels[name] = Channel(f"{self._epoch}{secrets.token_hex(4)}")
+        self._channels.move_to_end(name)
+        return channel
+
+    def known(self, workspace_id: str, person: str) -> Channel | None:
+        return self._channels.get((workspace_id, person))
+
+    def __iter__(self) -> Iterator[Channel]:
+        return iter(list(self._channels.values()))
+
+    def _forget_one(self) -> None:
+        if len(self._channels) < CHANNELS_KEPT:
+            return
+        for name, channel in self._channels.items():
+            if not channel.subscriptions:
+                del self._channels[name]
+                return

@@ -1,0 +1,226 @@
+"""Between the page's JSON and the nouns. Pure.
+
+A conversation's ``external_id`` is ``<person>/<conversation>``: the person is the token's id, and the name they go by
+if they gave one; the conversation is an id that the page made.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from connectors.connector import CommandHint
+from connectors.message import (
+    CALLER_PREFIX,
+    Accepted,
+    AgentRuntimeError,
+    Author,
+    ConversationKey,
+    InboundMessage,
+    OutboundMessage,
+    StoreUnavailable,
+    encode_id,
+)
+from connectors.text.tree import Node
+from connectors.web.sessions import Said, Session
+
+NAME = "web"
+MAX_NAME_CHARACTERS = 40
+MAX_NAME_BYTES = 120
+"""Of a name, percent-encoded: it becomes part of file names and keys."""
+_CONVERSATION = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_MESSAGE_ID = re.compile(r"[A-Za-z0-9-]{8,64}")
+
+_REFUSALS = {
+    "rate_limit": (429, "You are writing faster than I can answer. Please wait a moment."),
+    "unknown_workspace": (404, "There is no such workspace any more."),
+    "budget_exceeded": (402, "The budget of this workspace is used up."),
+    "empty": (400, "The message is empty."),
+    "too_large": (413, "The message is too large."),
+}
+
+
+class RequestError(Exception):
+    """A request that is answered with an error: its status, a code for the page and a text for people."""
+
+    def __init__(self, status: int, code: str, message: str, *, retry_after_seconds: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return {"error": {"code": self.code, "message": self.message}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        if self.retry_after_seconds is not None:
+            headers["Retry-After"] = str(max(1, self.retry_after_seconds))
+        return headers
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """*body* as a JSON object. Raises `RequestError` 400."""
+    try:
+        value = json.loads(body.decode("utf-8")) if body.strip() else {}
+    except (ValueError, RecursionError):
+        raise RequestError(400, "bad_request", "the body is not JSON in UTF-8") from None
+    if not isinstance(value, dict):
+        raise RequestError(400, "bad_request", "the body must be a JSON object")
+    return value
+
+
+def parse_sign_in(fields: dict[str, Any], only_workspace: str | None, default_workspace: str) -> tuple[str, str]:
+    """The name and the workspace that somebody signs in with. Raises `RequestError`."""
+    name = _name(fields.get("name") or "")
+    asked = fields.get("workspace") or ""
+    if not isinstance(asked, str):
+        raise RequestError(400, "bad_request", "the workspace must be a text")
+    workspace_id = asked.strip() or only_workspace or default_workspace
+    if only_workspace not in (None, workspace_id):
+        raise RequestError(403, "forbidden", f"This token is for the workspace {only_workspace}.")
+    return name, workspace_id
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise RequestError(400, "bad_request", "the name must be a text")
+    shown = (
+        char for char in unicodedata.normalize("NFKC", value) if unicodedata.category(char) not in {"Cs", "Cc", "Cf"}
+    )
+    name = " ".join("".join(shown).replace("/", " ").split())
+    if len(name) > MAX_NAME_CHARACTERS or len(encode_id(name)) > MAX_NAME_BYTES:
+        raise RequestError(400, "bad_request", f"The name is longer than {MAX_NAME_CHARACTERS} plain characters.")
+    return name
+
+
+def person(session: Session) -> str:
+    """Whoever is signed in, as the first half of their conversations' ids. Holds no ``/``.
+
+    Names that differ only in case are one person's: they would look alike to everybody else.
+    """
+    holder = session.caller_id.removeprefix(CALLER_PREFIX)
+    return f"{holder}.{session.name.casefold()}" if session.name else holder
+
+
+def conversation_key(session: Session, conversation: str) -> ConversationKey:
+    """Raises `RequestError` 400 for an id of no conversation."""
+    if not _CONVERSATION.fullmatch(conversation):
+        raise RequestError(400, "bad_request", "a conversation's id is 1 to 64 of a-z, 0-9 and '-'")
+    return ConversationKey(session.workspace_id, NAME, f"{person(session)}/{conversation}")
+
+
+def place(key: ConversationKey) -> tuple[str, str]:
+    """The person and the conversation of *key*."""
+    whose, _, conversation = key.external_id.partition("/")
+    return whose, conversation
+
+
+def to_inbound(fields: dict[str, Any], session: Session, sent_at: datetime) -> InboundMessage:
+    """What a person says at the page: ``{"id", "conversation", "text"}``. Raises `RequestError` 400.
+
+    Its author is the holder of the token, by whatever name, so that the role is the token's.
+    """
+    message_id, text = fields.get("id"), fields.get("text")
+    if not isinstance(message_id, str) or not _MESSAGE_ID.fullmatch(message_id):
+        raise RequestError(400, "bad_request", "a message's id is 8 to 64 of A-Z, a-z, 0-9 and '-'")
+    if not isinstance(text, str):
+        raise RequestError(400, "bad_request", "the text is missing")
+    if not text.strip():
+        raise RequestError(400, "empty", "The message is empty.")
+    conversation = fields.get("conversation")
+    key = conversation_key(session, conversation if isinstance(conversation, str) else "")
+    return InboundMessage(
+        connector=NAME,
+        external_id=key.external_id,
+        message_id=message_id,
+        author=Author(CALLER_PREFIX + person(session), name=session.name),
+        text=text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"),
+        sent_at=sent_at,
+        direct=True,
+        workspace_id=session.workspace_id,
+        default_workspace=session.workspace_id,
+        caller_role=session.role,
+    )
+
+
+def refusal(accepted: Accepted) -> RequestError:
+    """Why a message gets no answer."""
+    status, text = _REFUSALS.get(accepted.why, (403, f"This is not answered here ({accepted.why or 'refused'})."))
+    retry_after = accepted.retry_after_seconds
+    return RequestError(
+        status,
+        accepted.why or "refused",
+        text,
+        retry_after_seconds=(retry_after or 1) if status == 429 else retry_after,
+    )
+
+
+def failure(error: AgentRuntimeError) -> RequestError:
+    """An error of the runtime: 503 where nothing could be stored."""
+    if isinstance(error, StoreUnavailable):
+        return RequestError(503, "store_unavailable", error.user_text, retry_after_seconds=1)
+    code = getattr(error, "code", "")
+    if code in _REFUSALS:
+        return RequestError(_REFUSALS[code][0], code, _REFUSALS[code][1])
+    return RequestError(503 if error.retryable else 500, code or "failed", error.user_text)
+
+
+def spoken_item(message_id: str, conversation: str, text: str, at: str) -> dict[str, Any]:
+    """A person's message as the page shows it."""
+    return {"id": message_id, "conversation": conversation, "by": "you", "text": text, "at": at}
+
+
+def reply_item(item_id: str, message: OutboundMessage, nodes: list[Node], text: str, at: str) -> dict[str, Any]:
+    """The bot's message as the page shows it: *nodes* are *text* as `connectors.text.tree` has it."""
+    return {
+        "id": item_id,
+        "conversation": place(message.key)[1],
+        "by": "bot",
+        "kind": message.kind,
+        "text": text,
+        "nodes": nodes,
+        "at": at,
+        "answers": list(message.answers),
+        "turn": message.turn_id,
+        "sources": [{"source": source.source, "heading": source.heading} for source in message.sources],
+        "degraded": [{"block": part.block, "why": part.why} for part in message.degraded],
+    }
+
+
+def item_id(message: OutboundMessage) -> str:
+    """By what the page knows the message: its only part's token (`connectors.text.outgoing`)."""
+    return f"{message.turn_id}.{message.kind}.0"
+
+
+def merged(past: Sequence[dict[str, Any]], kept: Sequence[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
+    """The last *limit* items of *past* (from the transcript) and *kept* (in memory), each once, by time.
+
+    One that is in both is the one in memory: it may have been edited since, and has its notes.
+    """
+    items = {item["id"]: item for item in past} | {item["id"]: item for item in kept}
+    return sorted(items.values(), key=lambda item: str(item["at"]))[-limit:]
+
+
+def hint_object(hint: CommandHint) -> dict[str, str]:
+    return {"name": hint.name, "arguments": hint.arguments, "summary": hint.summary}
+
+
+def sse(name: str, data: dict[str, Any], event_id: str = "") -> bytes:
+    """One server-sent event. JSON in ASCII has no line breaks, so one ``data`` line holds it whatever the text."""
+    first = f"id: {event_id}\n" if event_id else ""
+    return f"{first}event: {name}\ndata: {json.dumps(data)}\n\n".encode("ascii")
+
+
+def past_item(said: Said, conversation: str, nodes: list[Node]) -> dict[str, Any]:
+    """A message of the transcript as the page shows it."""
+    if said.reply is None:
+        return spoken_item(said.message_id, conversation, said.text, said.at)
+    return reply_item(item_id(said.reply), said.reply, nodes, said.text, said.at)

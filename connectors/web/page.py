@@ -1,0 +1,68 @@
+"""The page itself: files of this package, and the headers that keep it to itself."""
+
+from __future__ import annotations
+
+import asyncio
+from hashlib import sha256
+from importlib import resources
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+ROOT = "/chat"
+FILES = {
+    "chat.css": "text/css",
+    "icon.svg": "image/svg+xml",
+    "app.js": "text/javascript",
+    "api.js": "text/javascript",
+    "conversations.js": "text/javascript",
+    "composer.js": "text/javascript",
+    "log.js": "text/javascript",
+    "outbox.js": "text/javascript",
+    "render.js": "text/javascript",
+}
+
+HEADERS = {
+    # Nothing from elsewhere, nothing inline, and no text that becomes HTML or script.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class Page:
+    """Serves the files, each read once."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, tuple[bytes, str]] = {}
+
+    def routes(self) -> list[BaseRoute]:
+        """``/chat`` and what it refers to. Open to everybody: there is nothing in it."""
+        return [
+            self._route(ROOT, "index.html", "text/html"),
+            *(self._route(f"{ROOT}/static/{name}", name, media_type) for name, media_type in FILES.items()),
+        ]
+
+    def _route(self, path: str, name: str, media_type: str) -> BaseRoute:
+        async def serve(request: Request) -> Response:
+            if name not in self._files:
+                self._files[name] = await asyncio.to_thread(_read, name)
+            content, tag = self._files[name]
+            headers = {**HEADERS, "ETag": tag, "Cache-Control": "no-cache"}
+            if request.headers.get("if-none-match") == tag:
+                return Response(status_code=304, headers=headers)
+            return Response(content, headers=headers, media_type=media_type)
+
+        return Route(path, serve, methods=["GET"], include_in_schema=False)
+
+
+def _read(name: str) -> tuple[bytes, str]:
+    content = resources.files(__package__).joinpath("static", name).read_bytes()
+    return content, f'"{sha256(content).hexdigest()[:32]}"'
