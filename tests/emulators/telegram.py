@@ -19,8 +19,11 @@ from typing import Any, Literal
 from aiohttp import web
 
 from tests.emulators.telegram_html import CannotParse, Entity, parse_html
+from tests.emulators.telegram_webhook import BadWebhook, Webhook
 
 MAX_TEXT_UNITS = 4096
+MAX_CAPTION_UNITS = 1024
+MAX_DOWNLOAD_BYTES = 20 * 1024 * 1024
 FIRST_UPDATE = 1000
 REACTIONS = frozenset(
     # Bot API, "ReactionTypeEmoji"
@@ -33,11 +36,13 @@ REACTIONS = frozenset(
 )
 NOT_BY_DEFAULT = frozenset({"chat_member", "message_reaction", "message_reaction_count"})
 
+_COMMAND = re.compile(r"[a-z0-9_]{1,32}")
 _TOKEN = re.compile(r"\d+:[A-Za-z0-9_-]{30,}")
 _ENTITIES = re.compile(r"(?<![\w@/])(?P<mention>@\w{5,32})\b|(?<![\w@/])(?P<bot_command>/\w{1,32}(@\w{5,32})?)")
 
 Json = dict[str, Any]
-Params = dict[str, str]
+Params = dict[str, Any]
+"""Text, except for files that were uploaded."""
 
 
 @dataclass(frozen=True)
@@ -79,16 +84,20 @@ class Shown:
     reply_to: int | None = None
     has_preview: bool = True
     edits: int = 0
+    file_name: str = ""
+    """Set where it is a document, whose caption is ``text``."""
+    content: bytes = b""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong with one call. ``lost`` drops the connection, ``before`` or ``after`` doing the work."""
+    """What goes wrong with one call. ``lost`` drops the connection, ``before`` or ``after`` doing the work, or
+    gives no answer for ever."""
 
     status: int = 200
     description: str = ""
     parameters: Json = field(default_factory=dict)
-    lost: Literal["before", "after"] | None = None
+    lost: Literal["before", "after", "for ever"] | None = None
     body: str | None = None
 
 
@@ -99,6 +108,7 @@ def rate_limited(seconds: int) -> Fault:
 BLOCKED = Fault(403, "Forbidden: bot was blocked by the user")
 LOST_ANSWER = Fault(lost="after")
 LOST_REQUEST = Fault(lost="before")
+NO_ANSWER = Fault(lost="for ever")
 SERVER_ERROR = Fault(500, "Internal Server Error")
 GATEWAY_PAGE = Fault(502, body="<html>Bad Gateway</html>")
 
@@ -132,7 +142,6 @@ class TelegramEmulator:
         self.down = False
         """Whether every connection is dropped, as in an outage."""
         self.revoked = False
-        self.webhook = ""
         self.commands: list[Json] = []
         self.typing: list[tuple[int, int | None]] = []
         self.reactions: dict[tuple[int, int], list[str]] = {}
@@ -150,15 +159,26 @@ class TelegramEmulator:
         self._messages: dict[tuple[int, int], Json] = {}
         self._shown: list[Shown] = []
         self._allowed: list[str] = []
+        self._files: dict[str, tuple[str, bytes, int]] = {}
+        self._upgraded: dict[int, int] = {}
         self._changed = asyncio.Condition()
+        self.webhook = Webhook(self._waiting, self._changed)
+        self._deliveries: asyncio.Task[None] | None = None
         self._poller = 0
         self._runner: web.AppRunner | None = None
         self._methods: dict[str, Callable[[Params], Any]] = {
             "getme": lambda _: self.me.as_json() | {"can_join_groups": True},
+            "setwebhook": self._set_webhook,
             "deletewebhook": self._delete_webhook,
+            "getwebhookinfo": lambda _: self.webhook.info(self._allowed),
             "setmycommands": self._set_commands,
+            "getmycommands": lambda _: self.commands,
+            "getfile": self._get_file,
             "sendmessage": self._send_message,
+            "senddocument": self._send_document,
             "editmessagetext": self._edit_message,
+            "editmessagemedia": self._edit_media,
+            "deletemessage": self._delete_message,
             "sendchataction": self._send_action,
             "setmessagereaction": self._set_reaction,
         }
@@ -166,16 +186,21 @@ class TelegramEmulator:
     async def __aenter__(self) -> TelegramEmulator:
         app = web.Application()
         app.router.add_route("*", "/bot{token}/{method}", self._handle)
+        app.router.add_get("/file/bot{token}/{path:.+}", self._download)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
         self.base_url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self._deliveries = asyncio.create_task(self.webhook.deliver())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._deliveries is not None:
+            self._deliveries.cancel()
+            await asyncio.wait([self._deliveries])
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -221,6 +246,40 @@ class TelegramEmulator:
             self._changed.notify_all()
             return update_id
 
+    async def react(self, chat_id: int, message_id: int, emoji: str, by: Person = Person()) -> None:
+        """Somebody puts *emoji* on a message."""
+        new = [{"type": "emoji", "emoji": emoji}] if emoji else []
+        await self.push(
+            "message_reaction",
+            {
+                "chat": self._chats[chat_id],
+                "message_id": message_id,
+                "user": by.as_json(),
+                "date": 1_700_000_100,
+                "old_reaction": [],
+                "new_reaction": new,
+            },
+        )
+
+    async def upgrade(self, room: Room, new_id: int) -> Room:
+        """A group becomes a supergroup with another id. Both say so; the old one takes no messages any more."""
+        grown = replace(room, id=new_id)
+        self._upgraded[room.id] = new_id
+        self.join(grown)
+        old = self._new_message(room.as_json(), Person(), None) | {"migrate_to_chat_id": new_id}
+        await self.push("message", old)
+        await self.push(
+            "message", self._new_message(grown.as_json(), Person(), None) | {"migrate_from_chat_id": room.id}
+        )
+        return grown
+
+    def keep(self, content: bytes, path: str, size: int | None = None) -> Json:
+        """A file that somebody uploaded, as it stands in messages. *size*, if it is to look larger."""
+        file_id = f"file-{len(self._files) + 1}"
+        size = len(content) if size is None else size
+        self._files[file_id] = (path, content, size)
+        return {"file_id": file_id, "file_unique_id": f"unique-{file_id}", "file_size": size}
+
     def join(self, place: Room | Person) -> None:
         """The bot may write there from now on."""
         if isinstance(place, Room):
@@ -258,8 +317,10 @@ class TelegramEmulator:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         method = request.match_info["method"].lower()
         self.calls.append(method)
-        params = {key: str(value) for key, value in (await request.post()).items()} | dict(request.query)
+        params = dict(await request.post()) | dict(request.query)
         fault = self._faults[method].popleft() if self._faults[method] else None
+        if fault and fault.lost == "for ever":
+            await asyncio.Event().wait()
         if self._drops(fault, "before"):
             return self._dropped(request)
         if fault and fault.body is not None:
@@ -275,6 +336,16 @@ class TelegramEmulator:
             return self._dropped(request)
         return web.json_response({"ok": True, "result": result})
 
+    async def _download(self, request: web.Request) -> web.StreamResponse:
+        try:
+            self._authorise(request.match_info["token"])
+        except _Refused as refused:
+            return web.json_response({"ok": False, "error_code": refused.status}, status=refused.status)
+        for path, content, _ in self._files.values():
+            if path == request.match_info["path"]:
+                return web.Response(body=content, content_type="application/octet-stream")
+        return web.json_response({"ok": False, "error_code": 404, "description": "Not Found"}, status=404)
+
     async def _result(self, token: str, method: str, params: Params, fault: Fault | None) -> Any:
         self._authorise(token)
         if fault and fault.status != 200:
@@ -283,7 +354,8 @@ class TelegramEmulator:
             return await self._get_updates(params)
         if method not in self._methods:
             raise _Refused(404, "Not Found: method not found")
-        return self._methods[method](params)
+        result = self._methods[method](params)
+        return await result if asyncio.iscoroutine(result) else result
 
     def _drops(self, fault: Fault | None, moment: str) -> bool:
         return self.down or (fault is not None and fault.lost == moment)
@@ -300,7 +372,7 @@ class TelegramEmulator:
             raise _Refused(401, "Unauthorized")
 
     async def _get_updates(self, params: Params) -> list[Json]:
-        if self.webhook:
+        if self.webhook.url:
             raise _Refused(409, "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook")
         if "allowed_updates" in params:
             self._allowed = json.loads(params["allowed_updates"])
@@ -325,25 +397,85 @@ class TelegramEmulator:
             return batch
 
     def _waiting(self) -> list[Json]:
-        return [u for u in self._updates if u["update_id"] >= self.confirmed and self._wanted(u)]
+        return [
+            update
+            for update in self._updates
+            if update["update_id"] >= self.confirmed
+            and update["update_id"] not in self.webhook.taken
+            and self._wanted(update)
+        ]
 
     def _wanted(self, update: Json) -> bool:
         kind = next(key for key in update if key != "update_id")
         return kind in self._allowed if self._allowed else kind not in NOT_BY_DEFAULT
 
+    async def _set_webhook(self, params: Params) -> bool:
+        try:
+            self.webhook.set(params)
+        except BadWebhook as error:
+            raise _Refused(400, f"Bad Request: {error}") from None
+        if "allowed_updates" in params:
+            self._allowed = json.loads(params["allowed_updates"])
+        async with self._changed:
+            self._changed.notify_all()
+        return True
+
     def _delete_webhook(self, params: Params) -> bool:
-        self.webhook = ""
+        self.webhook.url = ""
         if params.get("drop_pending_updates") == "true":
             self.confirmed = self._next_update
         return True
 
     def _set_commands(self, params: Params) -> bool:
-        self.commands = json.loads(params["commands"])
+        commands = json.loads(params["commands"])
+        if len(commands) > 100:
+            raise _Refused(400, "Bad Request: BOT_COMMANDS_TOO_MUCH")
+        for command in commands:
+            if not _COMMAND.fullmatch(command["command"]):
+                raise _Refused(400, "Bad Request: BOT_COMMAND_INVALID")
+            if not 1 <= len(command["description"]) <= 256:
+                raise _Refused(400, "Bad Request: BOT_COMMAND_DESCRIPTION_INVALID")
+        self.commands = commands
         return True
 
+    def _get_file(self, params: Params) -> Json:
+        file_id = params.get("file_id", "")
+        if file_id not in self._files:
+            raise _Refused(400, "Bad Request: wrong file_id or the file is temporarily unavailable")
+        path, _, size = self._files[file_id]
+        if size > MAX_DOWNLOAD_BYTES:
+            raise _Refused(400, "Bad Request: file is too big")
+        return {"file_id": file_id, "file_unique_id": f"unique-{file_id}", "file_size": size, "file_path": path}
+
     def _send_message(self, params: Params) -> Json:
-        chat = self._chat(params)
+        chat, topic, reply_to = self._place(params)
         text, entities = self._text(params)
+        message = self._new_message(chat, self.me, topic) | {"text": text}
+        return self._show(message, text, entities, topic, reply_to, has_preview=_has_preview(params))
+
+    def _send_document(self, params: Params) -> Json:
+        chat, topic, reply_to = self._place(params)
+        file_name, content = self._upload(str(params.get("document", "")), params)
+        caption = str(params.get("caption", ""))
+        if _units(caption) > MAX_CAPTION_UNITS:
+            raise _Refused(400, "Bad Request: message caption is too long")
+        document = self.keep(content, f"documents/{file_name}") | {"file_name": file_name}
+        message = self._new_message(chat, self.me, topic) | {"document": document}
+        return self._show(message, caption, (), topic, reply_to, file_name=file_name, content=content)
+
+    def _upload(self, named: str, params: Params) -> tuple[str, bytes]:
+        """The name and the content of the file that came with the call."""
+        uploaded = params.get(named.removeprefix("attach://"))
+        if not named.startswith("attach://") or not isinstance(uploaded, web.FileField):
+            raise _Refused(400, "Bad Request: there is no document in the request")
+        content = uploaded.file.read()
+        if not content:
+            raise _Refused(400, "Bad Request: file must be non-empty")
+        return uploaded.filename, content
+
+    def _place(self, params: Params) -> tuple[Json, int | None, int | None]:
+        """Chat, topic and the message that is replied to."""
+        chat = self._chat(params)
         topic = int(params["message_thread_id"]) if params.get("message_thread_id") else None
         if topic is not None and topic not in self._topics.get(chat["id"], ()):
             raise _Refused(400, "Bad Request: message thread not found")
@@ -352,38 +484,68 @@ class TelegramEmulator:
             if not reply.get("allow_sending_without_reply"):
                 raise _Refused(400, "Bad Request: message to be replied not found")
             reply = {}
-        message = self._new_message(chat, self.me, topic) | {"text": text}
-        self._messages[chat["id"], message["message_id"]] = message
+        return chat, topic, reply.get("message_id")
+
+    def _show(
+        self,
+        message: Json,
+        text: str,
+        entities: tuple[Entity, ...],
+        topic: int | None,
+        reply_to: int | None,
+        *,
+        has_preview: bool = False,
+        file_name: str = "",
+        content: bytes = b"",
+    ) -> Json:
+        chat_id, message_id = message["chat"]["id"], message["message_id"]
+        self._messages[chat_id, message_id] = message
         self._shown.append(
-            Shown(
-                chat_id=chat["id"],
-                message_id=message["message_id"],
-                text=text,
-                entities=entities,
-                topic=topic,
-                reply_to=reply.get("message_id"),
-                has_preview=_has_preview(params),
-            )
+            Shown(chat_id, message_id, text, entities, topic, reply_to, has_preview, 0, file_name, content)
         )
         return message
+
+    def _own(self, chat: Json, params: Params, what: str) -> Shown:
+        """The bot's message that is to be changed."""
+        for shown in self._shown:
+            if (shown.chat_id, shown.message_id) == (chat["id"], int(params["message_id"])):
+                return shown
+        if (chat["id"], int(params["message_id"])) in self._messages:
+            raise _Refused(400, f"Bad Request: message can't be {what}{'d' if what.endswith('e') else 'ed'}")
+        raise _Refused(400, f"Bad Request: message to {what} not found")
 
     def _edit_message(self, params: Params) -> Json:
         chat = self._chat(params)
         text, entities = self._text(params)
-        known = [m for m in self._shown if (m.chat_id, m.message_id) == (chat["id"], int(params["message_id"]))]
-        if not known:
-            raise _Refused(400, "Bad Request: message to edit not found")
-        if (known[0].text, known[0].entities) == (text, entities):
+        known = self._own(chat, params, "edit")
+        if known.file_name:
+            raise _Refused(400, "Bad Request: there is no text in the message to edit")
+        if (known.text, known.entities) == (text, entities):
             raise _Refused(
                 400,
                 "Bad Request: message is not modified: specified new message content and reply markup are exactly "
                 "the same as a current content and reply markup of the message",
             )
-        known[0].text = text
-        known[0].entities = entities
-        known[0].edits += 1
-        known[0].has_preview = _has_preview(params)
-        return self._messages[chat["id"], known[0].message_id] | {"text": text, "edit_date": 1_700_000_200}
+        known.text = text
+        known.entities = entities
+        known.edits += 1
+        known.has_preview = _has_preview(params)
+        return self._messages[chat["id"], known.message_id] | {"text": text, "edit_date": 1_700_000_200}
+
+    def _edit_media(self, params: Params) -> Json:
+        """A document in place of what was said: "to add media to text messages" (Bot API, editMessageMedia)."""
+        chat = self._chat(params)
+        known = self._own(chat, params, "edit")
+        known.file_name, known.content = self._upload(json.loads(params["media"])["media"], params)
+        known.text, known.entities = "", ()
+        known.edits += 1
+        return self._messages[chat["id"], known.message_id] | {"edit_date": 1_700_000_200}
+
+    def _delete_message(self, params: Params) -> bool:
+        shown = self._own(self._chat(params), params, "delete")
+        self._shown.remove(shown)
+        del self._messages[shown.chat_id, shown.message_id]
+        return True
 
     def _send_action(self, params: Params) -> bool:
         topic = params.get("message_thread_id")
@@ -401,6 +563,10 @@ class TelegramEmulator:
         return True
 
     def _chat(self, params: Params) -> Json:
+        new = self._upgraded.get(int(params["chat_id"])) if str(params["chat_id"]).lstrip("-").isdecimal() else None
+        if new is not None:
+            why = "Bad Request: group chat was upgraded to a supergroup chat"
+            raise _Refused(400, why, {"migrate_to_chat_id": new})
         try:
             return self._chats[int(params["chat_id"])]
         except (KeyError, ValueError):

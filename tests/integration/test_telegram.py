@@ -270,11 +270,11 @@ async def test_a_webhook_left_over_is_taken_down(
     telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
 ) -> None:
     """Telegram allows no polling beside a webhook; what waits there is not dropped."""
-    telegram.webhook = "https://old.example/hook"
+    telegram.webhook.url = "https://old.example/hook"
     await telegram.say("sent while the webhook was set")
     async with running(bot, gateway):
         await gateway.until(lambda g: len(g.accepted) == 1)
-    assert telegram.webhook == ""
+    assert telegram.webhook.url == ""
 
 
 async def test_an_update_that_cannot_be_read_does_not_hold_up_the_others(
