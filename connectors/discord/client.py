@@ -8,6 +8,7 @@ addresses belong to the client.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -51,6 +52,9 @@ def intents() -> discord.Intents:
     )
 
 
+_NEEDS_NO_TOKEN = re.compile(r"/(interactions|webhooks)/")
+
+
 @dataclass(slots=True)
 class Flight:
     """One call: whether a request of it may have been carried out, as far as is known by now, and whether
@@ -58,6 +62,8 @@ class Flight:
 
     may_have_landed: bool = False
     earlier: bool = False
+    waits: bool = True
+    """Whether rate limits are waited for inside the call. If not, one ends it by `discord.RateLimited`."""
 
 
 FLIGHT: ContextVar[Flight | None] = ContextVar("FLIGHT", default=None)
@@ -65,7 +71,9 @@ FLIGHT: ContextVar[Flight | None] = ContextVar("FLIGHT", default=None)
 may never have left."""
 
 
-async def _left(_session: object, _context: object, _request: aiohttp.TraceRequestStartParams) -> None:
+async def _left(_session: object, _context: object, request: aiohttp.TraceRequestStartParams) -> None:
+    if _NEEDS_NO_TOKEN.search(request.url.path):
+        request.headers.pop("Authorization", None)  # the token of the interaction says enough
     flight = FLIGHT.get()
     if flight is not None:
         flight.earlier, flight.may_have_landed = flight.may_have_landed, True
@@ -75,6 +83,15 @@ async def _answered(_session: object, _context: object, answer: aiohttp.TraceReq
     flight = FLIGHT.get()
     if flight is not None and answer.response.status == 429:
         flight.may_have_landed = flight.earlier
+        if not flight.waits:
+            raise discord.RateLimited(_asked_seconds(answer.response))
+
+
+def _asked_seconds(response: aiohttp.ClientResponse) -> float:
+    try:
+        return float(response.headers["Retry-After"])
+    except (KeyError, ValueError):
+        return 1.0
 
 
 def _watch() -> aiohttp.TraceConfig:

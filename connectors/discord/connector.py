@@ -1,50 +1,67 @@
 """Discord, over its gateway: I/O only. What events mean is in `convert`, what errors mean in `errors`.
 
-discord.py keeps the socket, beats its heart and resumes after a drop. A session that cannot be resumed has
-lost what was said in between; `intake` reads that over REST before anything newer is accepted.
+discord.py keeps the socket, beats its heart and resumes after a drop; `session` does what it does not. A session that
+cannot be resumed has lost what was said in between; `intake` reads that over REST before anything newer is accepted.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
 import discord
+import structlog
 from discord.http import Route
 from pydantic import SecretStr
 
-from connectors.connector import Accept, Capabilities, ConnectorFailed, Health, SendFailed, State
+from connectors.connector import (
+    Accept,
+    AttachmentUnavailable,
+    Capabilities,
+    CommandHint,
+    Health,
+    Location,
+    SendFailed,
+    State,
+)
 from connectors.discord import convert
+from connectors.discord.attachments import location, read_handle, url_in
 from connectors.discord.client import SESSION_WAIT_SECONDS, GatewayClient, Told
-from connectors.discord.errors import DISCORD_ERRORS, DiscordUnavailable, meaning, retry_after_seconds
+from connectors.discord.commands import ID_PREFIX, are_registered, is_allowed, is_command_id, to_commands
+from connectors.discord.errors import DISCORD_ERRORS, DiscordUnavailable
 from connectors.discord.inbox import Inbox
 from connectors.discord.intake import Intake, said_after
+from connectors.discord.interactions import TOKEN_SECONDS, Interactions
 from connectors.discord.login import Backoff, Login
-from connectors.message import ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
+from connectors.discord.payloads import MAX_TEXT_UNITS, as_request, to_edit, to_parts, to_send
+from connectors.discord.session import Patience, Session
+from connectors.message import Attachment, ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
+
+log = structlog.get_logger()
 
 _Result = TypeVar("_Result")
 
 _MESSAGES = "/channels/{channel_id}/messages"
 _MESSAGE = "/channels/{channel_id}/messages/{message_id}"
+_COMMANDS = "/applications/{application_id}/commands"
 
-_SLOW_SECONDS = 10.0
-"""A heartbeat that is answered later than this is as good as none (discord.py warns from here on, too)."""
+_DIRECT = 1
+"""Reference, "Channel Types"."""
 
 
 class DiscordConnector:
-    """A bot on Discord: `connectors.connector.Connector`, `EditsMessages`, `ShowsTyping`, `Reacts`, `FetchesMissed`.
+    """A bot on Discord: `connectors.connector.Connector`, `EditsMessages`, `ShowsTyping`, `Reacts`, `FetchesMissed`,
+    `LocatesAttachments`, `RegistersCommands`.
 
-    ``timeout_seconds`` bounds one request; a call may also wait ``rate_limit_seconds`` for rate limits. A
-    gateway from which nothing is heard for ``heartbeat_timeout_seconds`` (Discord wants a heartbeat every 41 s,
-    and answers each) is given up, and a session that does not come back within ``patience_seconds`` is begun
-    anew.
+    ``timeout_seconds`` bounds one request; a call may also wait ``rate_limit_seconds`` for rate limits. What is
+    expected of the gateway is in ``patience``. A reply of more than ``reply_max_parts`` goes as its beginning and
+    a file.
     """
 
     name = convert.CONNECTOR
     capabilities = Capabilities(
-        max_part_units=convert.MAX_TEXT_UNITS,
+        max_part_units=MAX_TEXT_UNITS,
         units="utf16",
         threads=True,
         idempotency="nonce",
@@ -62,12 +79,14 @@ class DiscordConnector:
         *,
         timeout_seconds: float = 20.0,
         rate_limit_seconds: float = 60.0,
-        heartbeat_timeout_seconds: float = 60.0,
-        patience_seconds: float = 120.0,
+        reply_max_parts: int = 5,
+        patience: Patience = Patience(),  # noqa: B008 - immutable
         ready_seconds: float = 2.0,
         session_wait_seconds: float = SESSION_WAIT_SECONDS,
         first_backoff_seconds: float = 1.0,
         longest_backoff_seconds: float = 30.0,
+        answer_seconds: float = 2.0,
+        token_seconds: float = TOKEN_SECONDS,
         inbox: Inbox | None = None,
     ) -> None:
         def client(told: Told) -> GatewayClient:
@@ -76,66 +95,102 @@ class DiscordConnector:
                 api_base,
                 gateway_url,
                 timeout_seconds=timeout_seconds,
-                heartbeat_timeout_seconds=heartbeat_timeout_seconds,
+                heartbeat_timeout_seconds=patience.heartbeat_timeout_seconds,
                 ready_seconds=ready_seconds,
                 session_wait_seconds=session_wait_seconds,
             )
 
-        self._backoff = Backoff(first_backoff_seconds, longest_backoff_seconds)
-        self._login = Login(token, client, timeout_seconds + rate_limit_seconds, self._backoff)
-        self._login.tell = self._hear
-        self._intake = Intake(self._login, inbox or Inbox(), self._backoff)
-        self._heartbeat_timeout_seconds = heartbeat_timeout_seconds
-        self._patience_seconds = patience_seconds
-        self._patience: asyncio.Timeout | None = None
-        self._link = Health(State.CONNECTING)
+        backoff = Backoff(first_backoff_seconds, longest_backoff_seconds)
+        self._api_base = api_base
+        self._reply_max_parts = reply_max_parts
+        self._login = Login(token, client, timeout_seconds + rate_limit_seconds, backoff)
+        self._intake = Intake(self._login, inbox or Inbox(), backoff)
+        self._interactions = Interactions(self._login, answer_seconds, token_seconds)
+        self._session = Session(self._login, backoff, patience, self._intake.session_began, self._hear)
 
     @property
     def health(self) -> Health:
-        client = self._login.client
-        if self._link.state is not State.CONNECTED or client is None:
-            return self._link
-        silent_seconds = time.monotonic() - client.heard_at
-        if silent_seconds > self._heartbeat_timeout_seconds:
-            return Health(State.DEGRADED, f"nothing was heard from Discord for {silent_seconds:.0f} s")
-        if _SLOW_SECONDS < client.latency < float("inf"):
-            return Health(State.DEGRADED, f"Discord answers heartbeats only after {client.latency:.0f} s")
-        return Health(State.DEGRADED, self._intake.trouble) if self._intake.trouble else self._link
+        health = self._session.health
+        troubled = health.state is State.CONNECTED and self._intake.trouble
+        return Health(State.DEGRADED, self._intake.trouble) if troubled else health
 
     async def run(self, accept: Accept) -> None:
         """Receives until cancelled. Raises `ConnectorFailed` when only a person can help."""
-        self._link = Health(State.CONNECTING)
         try:
             async with asyncio.TaskGroup() as group:
-                accepting = group.create_task(self._intake.accept_all(accept), name="discord accepts")
-                failed = await self._receive()
-                accepting.cancel()
+                others = [
+                    group.create_task(self._intake.accept_all(accept), name="discord accepts"),
+                    group.create_task(self._interactions.serve(accept), name="discord commands"),
+                    group.create_task(self._session.watch(), name="discord watches"),
+                ]
+                failed = await self._session.receive()
+                for task in others:
+                    task.cancel()
             raise failed
         finally:
             await self._login.hang_up()
-            self._stopped()
+            self._session.stopped()
 
     def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
-        return convert.to_parts(message)
+        return to_parts(message, self._reply_max_parts)
 
     async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
-        body = _checked(lambda: convert.to_send(message, part))
+        if self._interactions.answers(message):
+            receipt = await self._interactions.say(message, part)
+            if receipt is not None:
+                return receipt
+            if not await self._is_direct(message.key):
+                why = "The command can no longer be answered to its giver alone, and others are there."
+                raise SendFailed(why, retryable=False)
+        request = as_request(to_send(message, part, _reply_to(message)), part)
         route = Route("POST", _MESSAGES, channel_id=_id(message.key.external_id))
-        sent = await self._login.ask(lambda client: client.http.request(route, json=body))
+        sent = await self._login.ask(lambda client: client.http.request(route, **request))
         return Receipt(message_id=str(sent["id"]))
 
     async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
+        if await self._interactions.edit(receipt, part):
+            return
         place, message_id = _id(message.key.external_id), _id(receipt.message_id)
         route = Route("PATCH", _MESSAGE, channel_id=place, message_id=message_id)
-        await self._login.ask(lambda client: client.http.request(route, json=convert.to_edit(part)))
+        request = as_request(to_edit(part), part)
+        # The runtime sets the pace of edits: one that is held back may be out of date when its time comes.
+        await self._login.ask(lambda client: client.http.request(route, **request), waits=False)
+
+    async def take_back(self, message: OutboundMessage, receipt: Receipt) -> None:
+        place, message_id = _id(message.key.external_id), _id(receipt.message_id)
+        try:
+            if not await self._interactions.take_back(receipt):
+                await self._login.ask(lambda client: client.http.delete_message(place, message_id))
+        except SendFailed as failed:
+            if not isinstance(failed.__cause__, discord.NotFound):
+                raise
 
     async def typing(self, key: ConversationKey) -> None:
         await self._login.ask_in_passing(lambda client: client.http.send_typing(_id(key.external_id)))
 
     async def react(self, key: ConversationKey, message_id: str, emoji: str) -> None:
+        if is_command_id(message_id):
+            return  # nobody sees a message there
         await self._login.ask_in_passing(
             lambda client: client.http.add_reaction(_id(key.external_id), _id(message_id), emoji)
         )
+
+    async def locate(self, attachment: Attachment) -> Location:
+        channel_id, message_id, attachment_id = read_handle(attachment.handle)
+        try:
+            message = await self._login.ask(lambda client: client.http.get_message(channel_id, message_id))
+        except SendFailed as failed:
+            raise AttachmentUnavailable(_why_unavailable(failed)) from failed
+        return location(url_in(dict(message), attachment_id), self._api_base)
+
+    async def register_commands(self, commands: Sequence[CommandHint]) -> None:
+        for hint in commands:
+            if not is_allowed(hint):
+                log.warning("connector.command_left_out", connector=self.name, command=hint.name)
+        wanted = to_commands(commands)
+        known = await self._login.ask(lambda client: client.http.request(_commands_of("GET", client)))
+        if not are_registered(known, wanted):
+            await self._login.ask(lambda client: client.http.request(_commands_of("PUT", client), json=wanted))
 
     async def missed(self, key: ConversationKey, after_message_id: str) -> AsyncIterator[InboundMessage]:
         """What was said after *after_message_id* and still stands, oldest first.
@@ -144,7 +199,7 @@ class DiscordConnector:
         """
         try:
             client = await self._login.opened()
-            async for said in said_after(client, _id(key.external_id), _id(after_message_id)):
+            async for said in said_after(client, _id(key.external_id), _id(after_message_id.removeprefix(ID_PREFIX))):
                 message = convert.from_message(said, client.user.id) if client.user is not None else None
                 if message is not None:
                     yield message
@@ -154,74 +209,37 @@ class DiscordConnector:
 
     async def close(self) -> None:
         await self._login.close()
-        self._stopped()
-
-    # The session at the gateway
-
-    async def _receive(self) -> ConnectorFailed:
-        """Keeps a session open; returns when only a person can help, and why."""
-        failures = 0
-        while True:
-            try:
-                await self._stay_connected(await self._login.opened())
-            except DISCORD_ERRORS as error:
-                why = self._login.describe(error)
-                needs_person = meaning(error).needs_person
-                if needs_person:
-                    self._link = Health(State.FAILED, f"{needs_person} ({why})")
-                    return ConnectorFailed(self._link.why)
-                failures = 1 if self._link.state is State.CONNECTED else failures + 1
-                self._lost(why)
-                await self._backoff.wait(failures, retry_after_seconds(error))
-
-    async def _stay_connected(self, client: GatewayClient) -> None:
-        """Lets discord.py connect and resume until it gives up, or does without a session for too long.
-
-        It waits up to 17 minutes between attempts: a new session, and reading what was missed, is sooner.
-        Raises one of `DISCORD_ERRORS`.
-        """
-        try:
-            async with asyncio.timeout(self._patience_seconds) as self._patience:
-                await client.connect()
-        except AttributeError as error:
-            # discord.py asks the socket that it never had for its session when the first attempt fails.
-            cause = error.__context__
-            if not isinstance(cause, DISCORD_ERRORS):
-                raise
-            raise cause from error
-        finally:
-            self._patience = None
-            await self._login.hang_up()
-        raise discord.GatewayNotFound  # it returns only when it was closed
+        self._session.stopped()
 
     def _hear(self, client: GatewayClient, event: str, args: tuple[Any, ...]) -> None:
         match event:
-            case "connect":
-                self._intake.session_began()
-                self._found()
-            case "resumed":
-                self._found()
-            case "disconnect":
-                self._lost("the connection to Discord was lost")
             case "ready":
                 self._intake.servers_known()
+            case "interaction":
+                self._interactions.take(args[0])
             case _:
                 self._intake.take(client, event, args)
 
-    def _found(self) -> None:
-        self._link = Health(State.CONNECTED)
-        if self._patience is not None:
-            self._patience.reschedule(None)
+    async def _is_direct(self, key: ConversationKey) -> bool:
+        channel_id = _id(key.external_id)
+        channel = await self._login.ask(lambda client: client.http.get_channel(channel_id))
+        return channel["type"] == _DIRECT
 
-    def _lost(self, why: str) -> None:
-        never_connected = self._link.state is State.CONNECTING
-        self._link = Health(State.CONNECTING if never_connected else State.DEGRADED, why)
-        if self._patience is not None and self._patience.when() is None:
-            self._patience.reschedule(asyncio.get_running_loop().time() + self._patience_seconds)
 
-    def _stopped(self) -> None:
-        if self._link.state is not State.FAILED:
-            self._link = Health(State.STOPPED)
+def _reply_to(message: OutboundMessage) -> int | None:
+    if message.reply_to is None or is_command_id(message.reply_to):
+        return None
+    return _id(message.reply_to)
+
+
+def _commands_of(method: str, client: GatewayClient) -> Route:
+    return Route(method, _COMMANDS, application_id=client.application_id)
+
+
+def _why_unavailable(failed: SendFailed) -> str:
+    if isinstance(failed.__cause__, discord.NotFound | discord.Forbidden):
+        return "The message with that file is gone."
+    return "Discord does not give me that file just now. Please send it again later."
 
 
 def _id(text: str) -> int:

@@ -1,53 +1,30 @@
-"""Discord's events as our nouns, and our parts as bodies of Discord's calls. Pure.
+"""Discord's events as our nouns. Pure.
 
 A thread is a channel of its own on Discord, so that the external id of a place is always one channel id.
 """
 
 from __future__ import annotations
 
-import hashlib
-import unicodedata
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Literal
 
 import discord
 
+from connectors.discord.attachments import handle_of
 from connectors.discord.mentions import Identity, Names, with_names, without_own_mentions
-from connectors.message import (
-    Attachment,
-    Author,
-    InboundKind,
-    InboundMessage,
-    OutboundMessage,
-    OutboundPart,
-    Quote,
-)
-from connectors.text import discord_markdown
-from connectors.text.form import parse
-from connectors.text.parts import parts
+from connectors.discord.words import shown_in, title_of_post, words_of
+from connectors.message import Attachment, Author, InboundKind, InboundMessage, Quote
 from connectors.text.split import utf16_units
 
 CONNECTOR = "discord"
 
-MAX_TEXT_UNITS = 2000
-"""Reference, "Create Message": content of up to 2000 characters. It does not say which; counted in UTF-16
-code units a text is within the limit whatever is meant."""
-
 UNFINISHED_UNITS = 1900
 """From this size on a message may be the first part of one that its author had to cut by hand."""
 
-NONCE_CHARACTERS = 25
-"""Reference, "Create Message": a nonce has at most 25 characters."""
-
 REPLY_HINT = "Write for a chat: short paragraphs and lists; small tables only."
 
-_SUPPRESS_EMBEDS = 1 << 2
-"""Reference, "Message Flags"."""
-
-_NOBODY: dict[str, list[str]] = {"parse": []}
 _SPOKEN = frozenset({discord.MessageType.default, discord.MessageType.reply})
-_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zs", "Zl", "Zp"})
 
 Place = (
     discord.TextChannel
@@ -68,16 +45,18 @@ def from_message(message: discord.Message, me: int, kind: InboundKind = InboundK
         return None
     attachments = _attachments(message)
     quote = _quote(message)
-    if not message.content and not attachments and quote is None:
+    shown = shown_in(message)
+    if not message.content and not shown and not attachments and quote is None:
         return None
     text, mentioned = without_own_mentions(message.content, _identity(message, me))
+    said = [with_names(text, _names(message))] if text else []
     direct = isinstance(message.channel, discord.DMChannel)
     return InboundMessage(
         connector=CONNECTOR,
         external_id=str(message.channel.id),
         message_id=str(message.id),
         author=_author(message),
-        text=with_names(text, _names(message)),
+        text="\n".join([*title_of_post(message), *said, *shown]),
         kind=kind,
         sent_at=_moment(message, kind),
         direct=direct,
@@ -85,17 +64,19 @@ def from_message(message: discord.Message, me: int, kind: InboundKind = InboundK
         quote=quote,
         attachments=attachments,
         looks_unfinished=_is_forwarded(message) or utf16_units(message.content) >= UNFINISHED_UNITS,
-        routes=_routes(message.channel),
-        default_workspace=_default_workspace(message.channel, message.author.id),
+        routes=routes_of(message.channel),
+        default_workspace=default_workspace(message.channel, message.author.id),
         reply_hint=REPLY_HINT,
     )
 
 
 def from_edit(event: discord.RawMessageUpdateEvent, me: int) -> InboundMessage | None:
-    """An edit by its author. Discord sends the same event when it has made a preview of a link: then None."""
-    edited_at = event.message.edited_at
+    """An edit by its author. Discord sends the same event when it has made a preview of a link, or when somebody
+    pinned the message or took its preview away: then None."""
+    if event.message.edited_at is None:
+        return None
     before = event.cached_message
-    if edited_at is None or (before is not None and before.edited_at == edited_at):
+    if before is not None and _said(before) == _said(event.message):
         return None
     return from_message(event.message, me, InboundKind.EDIT)
 
@@ -107,7 +88,7 @@ def from_delete(message_id: int, message: discord.Message | None, place: Place, 
     """
     if message is not None and message.author.id == me:
         return None
-    if message is None and _guild_id(place) is None:
+    if message is None and guild_id_of(place) is None:
         return None
     return InboundMessage(
         connector=CONNECTOR,
@@ -118,8 +99,8 @@ def from_delete(message_id: int, message: discord.Message | None, place: Place, 
         kind=InboundKind.DELETE,
         direct=isinstance(place, discord.DMChannel),
         addressed=False,
-        routes=_routes(place),
-        default_workspace=_default_workspace(place, message.author.id if message is not None else 0),
+        routes=routes_of(place),
+        default_workspace=default_workspace(place, message.author.id if message is not None else 0),
         reply_hint=REPLY_HINT,
     )
 
@@ -137,11 +118,11 @@ def from_reaction(event: discord.RawReactionActionEvent, place: Place, me: int) 
         author=Author(str(event.user_id), who.display_name if who else "", who.bot if who else False),
         text="",
         kind=InboundKind.REACTION,
-        direct=_guild_id(place) is None,
+        direct=guild_id_of(place) is None,
         addressed=False,
         reaction=emoji if event.event_type == "REACTION_ADD" else "",
-        routes=_routes(place),
-        default_workspace=_default_workspace(place, event.user_id),
+        routes=routes_of(place),
+        default_workspace=default_workspace(place, event.user_id),
         reply_hint=REPLY_HINT,
     )
 
@@ -162,10 +143,14 @@ def from_membership(
         kind=kind,
         sent_at=since,
         addressed=False,
-        routes=_routes(greets_in) if greets_in else (f"{CONNECTOR}:{guild.id}",),
+        routes=routes_of(greets_in) if greets_in else (f"{CONNECTOR}:{guild.id}",),
         default_workspace=f"{CONNECTOR}-{guild.id}",
         reply_hint=REPLY_HINT,
     )
+
+
+def _said(message: discord.Message) -> tuple[object, ...]:
+    return message.content, [file.id for file in message.attachments]
 
 
 def _identity(message: discord.Message, me: int) -> Identity:
@@ -208,30 +193,36 @@ def _is_forwarded(message: discord.Message) -> bool:
 
 
 def _replied_to(message: discord.Message) -> discord.Message | None:
-    resolved = message.reference.resolved if message.reference is not None else None
-    return resolved if isinstance(resolved, discord.Message) else None
+    """What it answers: as Discord sent it along, or as it is remembered."""
+    if message.reference is None:
+        return None
+    resolved = message.reference.resolved
+    return resolved if isinstance(resolved, discord.Message) else message.reference.cached_message
 
 
 def _quote(message: discord.Message) -> Quote | None:
     if message.message_snapshots:
-        text = "\n\n".join(snapshot.content for snapshot in message.message_snapshots if snapshot.content)
+        text = "\n\n".join(words for snapshot in message.message_snapshots if (words := words_of(snapshot)))
         return Quote(author="", text=with_names(text, _names(message))) if text else None
     replied = _replied_to(message)
-    if replied is None or not replied.content:
+    words = words_of(replied) if replied is not None else ""
+    if replied is None or not words:
         return None
-    return Quote(author=replied.author.display_name, text=with_names(replied.content, _names(replied)))
+    return Quote(author=replied.author.display_name, text=with_names(words, _names(replied)))
 
 
 def _attachments(message: discord.Message) -> tuple[Attachment, ...]:
-    forwarded = [file for snapshot in message.message_snapshots for file in snapshot.attachments]
-    files = [
+    forwarded = [(file, snapshot.flags) for snapshot in message.message_snapshots for file in snapshot.attachments]
+    return tuple(
         Attachment(
-            _kind(file, message.flags.voice), file.filename, _media_type(file), size_bytes=file.size, handle=file.url
+            _kind(file, flags.voice),
+            file.filename,
+            _media_type(file),
+            size_bytes=file.size,
+            handle=handle_of(message.channel.id, message.id, file.id),
         )
-        for file in (*message.attachments, *forwarded)
-    ]
-    stickers = [Attachment("other", f"sticker {sticker.name}", handle=sticker.url) for sticker in message.stickers]
-    return (*files, *stickers)
+        for file, flags in (*((file, message.flags) for file in message.attachments), *forwarded)
+    )
 
 
 def _media_type(file: discord.Attachment) -> str:
@@ -250,14 +241,16 @@ def _kind(file: discord.Attachment, is_voice: bool) -> Literal["document", "imag
             return "document"
 
 
-def _guild_id(place: Place) -> int | None:
+def guild_id_of(place: Place) -> int | None:
+    """The server of *place*; None for direct messages."""
     if isinstance(place, discord.PartialMessageable):
         return place.guild_id
     return None if isinstance(place, (discord.DMChannel, discord.GroupChannel)) else place.guild.id
 
 
-def _routes(place: Place) -> tuple[str, ...]:
-    guild = _guild_id(place)
+def routes_of(place: Place) -> tuple[str, ...]:
+    """Under which keys an operator may route *place*, most specific first."""
+    guild = guild_id_of(place)
     if guild is None:
         return (f"{CONNECTOR}:{place.id}",)
     whole = f"{CONNECTOR}:{guild}"
@@ -265,51 +258,8 @@ def _routes(place: Place) -> tuple[str, ...]:
     return (f"{whole}/{place.id}", *parents, whole)
 
 
-def _default_workspace(place: Place, user_id: int) -> str:
+def default_workspace(place: Place, user_id: int) -> str:
+    """The workspace of *place* where nothing routes it; in direct messages that of the person."""
     # A user's id may be a guild's too: they are numbered apart.
-    guild = _guild_id(place)
+    guild = guild_id_of(place)
     return f"{CONNECTOR}-dm-{user_id}" if guild is None else f"{CONNECTOR}-{guild}"
-
-
-def to_parts(message: OutboundMessage) -> tuple[OutboundPart, ...]:
-    """*message* as Discord's kind of Markdown, within its limit; none for a text in which nothing can be seen.
-
-    Parts without anything visible are left out: Discord refuses them as empty. Surrogates without
-    their other half, which no protocol can carry, are replaced by U+FFFD.
-    """
-    text = message.text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    cut = parts(parse(text), MAX_TEXT_UNITS, utf16_units, discord_markdown.render)
-    texts = [part for part in cut if _can_be_seen(part)]
-    return tuple(
-        OutboundPart(index, len(texts), part, f"{message.turn_id}.{message.kind}.{index}", payload="markdown")
-        for index, part in enumerate(texts)
-    )
-
-
-def _can_be_seen(text: str) -> bool:
-    return any(unicodedata.category(character) not in _INVISIBLE for character in text)
-
-
-def nonce_of(part: OutboundPart) -> str:
-    """*part*'s token in at most `NONCE_CHARACTERS`, the same for the same token."""
-    return hashlib.sha256(part.token.encode("utf-8", "surrogatepass")).hexdigest()[:NONCE_CHARACTERS]
-
-
-def to_send(message: OutboundMessage, part: OutboundPart) -> dict[str, Any]:
-    """The body that says *part*, once for one token; the first part hangs at the message that it replies to.
-
-    Raises `ValueError` when that message's id is none of Discord's.
-    """
-    body: dict[str, Any] = {**_body(part), "nonce": nonce_of(part), "enforce_nonce": True}
-    if message.reply_to is not None and part.index == 0:
-        body["message_reference"] = {"message_id": str(int(message.reply_to)), "fail_if_not_exists": False}
-    return body
-
-
-def to_edit(part: OutboundPart) -> dict[str, Any]:
-    """The body that replaces a message by *part*."""
-    return _body(part)
-
-
-def _body(part: OutboundPart) -> dict[str, Any]:
-    return {"content": part.text, "allowed_mentions": _NOBODY, "flags": _SUPPRESS_EMBEDS}

@@ -70,6 +70,9 @@ MEANINGS: dict[type[Exception], Meaning] = {
 DISCORD_ERRORS = (DiscordException, ClientError, OSError)
 """What a call through discord.py may raise."""
 
+_INVALID_WEBHOOK_TOKEN = 50027
+"""Reference, "JSON Error Codes": with status 401, but it says nothing of the bot's own token."""
+
 # Reference, "Gateway Close Event Codes": those after which a client must not connect again.
 _FATAL_CLOSES = {
     4004: _BAD_TOKEN,
@@ -79,6 +82,10 @@ _FATAL_CLOSES = {
     4013: Meaning(False, needs_person="Discord does not know an intent (code 4013): upgrade Agent Runtime."),
     4014: _NO_INTENT,
 }
+
+
+class Deaf(OSError):
+    """The gateway is open and answers heartbeats, but does not tell what happens."""
 
 
 class DiscordUnavailable(AgentRuntimeError):
@@ -95,7 +102,7 @@ def meaning(error: Exception) -> Meaning:
     # a proxy may have taken the header away, or Discord's edge may have said it: it passes.
     if isinstance(error, discord.HTTPException) and error.status == 429:
         return _LATER
-    if isinstance(error, discord.HTTPException) and error.status == 401:
+    if isinstance(error, discord.HTTPException) and error.status == 401 and error.code != _INVALID_WEBHOOK_TOKEN:
         return _BAD_TOKEN
     for known in type(error).__mro__:
         if known in MEANINGS:

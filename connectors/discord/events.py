@@ -33,6 +33,13 @@ def heard(client: discord.Client, me: int, event: str, args: tuple[Any, ...]) ->
             return ()
 
 
+def place_of(interaction: discord.Interaction[Any]) -> convert.Place:
+    """Where somebody gave a command. Raises `TypeError` where nothing can be said."""
+    if not isinstance(interaction.channel, convert.Place):
+        raise TypeError("an interaction in a place without messages")
+    return interaction.channel
+
+
 def _one(message: InboundMessage | None) -> tuple[InboundMessage, ...]:
     return () if message is None else (message,)
 

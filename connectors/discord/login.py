@@ -56,6 +56,8 @@ class Login:
         """The client that is logged in, if one is."""
         self.tell: Callable[[GatewayClient, str, tuple[Any, ...]], None] = lambda client, event, args: None
         """Hears what the gateway says, in order."""
+        self.doubted = asyncio.Event()
+        """Whether a call was refused in a way that only a person can put right."""
 
     async def opened(self) -> GatewayClient:
         """A client that is logged in. Raises one of `DISCORD_ERRORS`, and `SendFailed` after `close`."""
@@ -83,15 +85,15 @@ class Login:
                 failures += 1
                 await self._backoff.wait(failures, retry_after_seconds(error))
 
-    async def ask(self, call: Callable[[GatewayClient], Awaitable[_Result]]) -> _Result:
-        """What Discord answers to *call*. Raises `SendFailed`."""
+    async def ask(self, call: Callable[[GatewayClient], Awaitable[_Result]], *, waits: bool = True) -> _Result:
+        """What Discord answers to *call*. Raises `SendFailed`, at once for a rate limit if it never *waits*."""
         try:
             client = await self.opened()
         except DISCORD_ERRORS as error:
             found = meaning(error)  # nothing was sent: never ambiguous
             why = f"Discord was not reached: {self.describe(error)}"
             raise SendFailed(why, retryable=found.retryable, retry_after_seconds=retry_after_seconds(error)) from error
-        flight = Flight()
+        flight = Flight(waits=waits)
         token = FLIGHT.set(flight)
         try:
             async with asyncio.timeout(self._longest_call_seconds) as limit:
@@ -99,6 +101,8 @@ class Login:
         except DISCORD_ERRORS as error:
             if limit.expired() and not flight.may_have_landed:
                 raise SendFailed("Discord's rate limits let nothing through.", retryable=True) from error
+            if meaning(error).needs_person:
+                self.doubted.set()
             raise send_failed(error, self.describe(error)) from error
         finally:
             FLIGHT.reset(token)

@@ -20,6 +20,7 @@ TEAM = Room(channel_id=910, name="general")
 def discord_connector(emulator: DiscordEmulator | None = None, **more: Any) -> DiscordConnector:
     """A connector to *emulator* (to nowhere without one) that loses no time waiting."""
     options: dict[str, Any] = {
+        "reply_max_parts": 100,
         "timeout_seconds": 10.0,
         "ready_seconds": 0.05,
         "session_wait_seconds": 0.0,

@@ -1,8 +1,8 @@
 """Discord's REST API and gateway on loopback, refusing what Discord refuses.
 
 It speaks to the real SDK; what it answers follows Discord's reference (discord.com/developers/docs). Tests
-(or a person) speak through `say`, look through `shown`, and make it misbehave through `fail_next`, `down`,
-`mute`, `drop`, `ask_to_reconnect` and `invalidate`.
+(or a person) speak through `say` and `command`, look through `shown` and `Given.shown`, and make it misbehave
+through `fail_next`, `down`, `mute`, `deafen`, `drop`, `ask_to_reconnect`, `invalidate` and `expire_links`.
 """
 
 from __future__ import annotations
@@ -19,72 +19,36 @@ from typing import Any, Literal
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-MAX_TEXT_CHARACTERS = 2000
-MAX_NONCE_CHARACTERS = 25
-SUPPRESS_EMBEDS = 1 << 2
-VOICE_MESSAGE = 1 << 13
-EPOCH_MILLISECONDS = 1_420_070_400_000
+from tests.emulators.discord_commands import Commands, Given
+from tests.emulators.discord_nouns import (
+    COMMAND,
+    DIRECT_MESSAGES,
+    DIRECT_REACTIONS,
+    EPOCH_MILLISECONDS,
+    GUILD_MESSAGES,
+    GUILD_REACTIONS,
+    GUILDS,
+    MAX_NONCE_CHARACTERS,
+    MAY_TALK,
+    MESSAGE_CONTENT,
+    SOMEBODY,
+    SUPPRESS_EMBEDS,
+    TOKENLESS,
+    File,
+    Json,
+    Person,
+    Place,
+    Refused,
+    Room,
+    Shown,
+    body_of,
+    change_shown,
+    content_of,
+    files_of,
+    pings,
+)
 
-GUILDS, GUILD_MESSAGES, GUILD_REACTIONS = 1 << 0, 1 << 9, 1 << 10
-DIRECT_MESSAGES, DIRECT_REACTIONS, MESSAGE_CONTENT = 1 << 12, 1 << 13, 1 << 15
-
-Json = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Person:
-    """Someone with an account; as a place, their direct messages with the bot."""
-
-    id: int = 501
-    name: str = "Lena"
-    is_bot: bool = False
-
-    @property
-    def channel_id(self) -> int:
-        return 7_000_000 + self.id
-
-    @property
-    def guild_id(self) -> None:
-        return None
-
-    def as_json(self) -> Json:
-        return {
-            "id": str(self.id),
-            "username": self.name.lower(),
-            "global_name": self.name,
-            "discriminator": "0",
-            "avatar": None,
-            "bot": self.is_bot,
-        }
-
-
-@dataclass(frozen=True)
-class Room:
-    """A channel of a server; with a ``parent``, a thread below that channel."""
-
-    channel_id: int = 910
-    name: str = "general"
-    guild_id: int = 900
-    parent: int | None = None
-    joined: bool = False
-    """For a thread: whether the bot is a member of it."""
-
-
-Place = Person | Room
-
-
-@dataclass
-class Shown:
-    """A message of the bot as people see it."""
-
-    channel_id: int
-    message_id: int
-    text: str
-    nonce: str = ""
-    reply_to: int | None = None
-    has_preview: bool = True
-    pings: bool = True
-    edits: int = 0
+__all__ = ["DiscordEmulator", "Fault", "File", "Given", "Json", "Person", "Place", "Room", "Shown", "rate_limited"]
 
 
 @dataclass(frozen=True)
@@ -114,13 +78,6 @@ NOT_DISCORD = Fault(page="<html>Welcome to the hotel's network</html>")
 BAD_GATEWAY = Fault(502, {"message": "bad gateway"})
 
 
-class _Refused(Exception):
-    def __init__(self, status: int, code: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-
-
 @dataclass
 class _Session:
     """What one IDENTIFY began. Outlives its socket, for RESUME."""
@@ -130,8 +87,12 @@ class _Session:
     sequence: int = 0
     sent: list[Json] = field(default_factory=list)
     socket: _Socket | None = None
+    is_deaf: bool = False
+    """Whether it is told nothing any more, while its heartbeats are answered."""
 
     async def push(self, event: str, data: Json) -> None:
+        if self.is_deaf:
+            return
         self.sequence += 1
         frame = {"op": 0, "t": event, "s": self.sequence, "d": data}
         self.sent.append(frame)
@@ -197,6 +158,9 @@ class DiscordEmulator:
         self._shown: list[Shown] = []
         self._last_id = 0
         self._runner: web.AppRunner | None = None
+        self._files: dict[int, File] = {}
+        self._links_since = 0
+        self.commands = Commands(self)
 
     async def __aenter__(self) -> DiscordEmulator:
         app = web.Application()
@@ -208,11 +172,14 @@ class DiscordEmulator:
             ("GET", "/channels/{channel}/messages"): ("history", self._history),
             ("POST", "/channels/{channel}/messages"): ("send", self._send),
             ("PATCH", "/channels/{channel}/messages/{message}"): ("edit", self._edit),
+            ("GET", "/channels/{channel}/messages/{message}"): ("message", self._get_message),
+            ("DELETE", "/channels/{channel}/messages/{message}"): ("delete", self._delete),
             ("POST", "/channels/{channel}/typing"): ("typing", self._type),
             ("PUT", "/channels/{channel}/messages/{message}/reactions/{emoji}/@me"): ("react", self._react),
         }
-        for (method, path), (name, answer) in routes.items():
+        for (method, path), (name, answer) in (*routes.items(), *self.commands.routes.items()):
             app.router.add_route(method, api + path, self._answering(name, answer))
+        app.router.add_get("/attachments/{channel}/{file}/{name}", self._download)
         app.router.add_get("/", self._gateway)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
@@ -238,7 +205,14 @@ class DiscordEmulator:
         return f"<@{self.me.id}>"
 
     async def say(
-        self, text: str, *, to: Room | None = None, by: Person = Person(), reply_to: int | None = None, **more: Any
+        self,
+        text: str,
+        *,
+        to: Room | None = None,
+        by: Person = SOMEBODY,
+        reply_to: int | None = None,
+        files: tuple[File, ...] = (),
+        **more: Any,
     ) -> int:
         """*by* says *text* (in private, or *to* a room); its message id. ``more`` goes into the message as it is."""
         place: Place = to or by
@@ -250,6 +224,7 @@ class DiscordEmulator:
                 "message_reference": {"message_id": str(reply_to), "channel_id": str(place.channel_id)},
                 "referenced_message": {k: v for k, v in self._messages[reply_to].items() if k != "referenced_message"},
             }
+        message["attachments"] = [self.attached(place, file) for file in files]
         message |= more
         self._messages[int(message["id"])] = message
         await self.push("MESSAGE_CREATE", message, place)
@@ -276,7 +251,15 @@ class DiscordEmulator:
         else:
             await self.push("MESSAGE_DELETE_BULK", {"ids": [one["id"] for one in gone], **where}, place)
 
-    async def react(self, message_id: int, emoji: str, by: Person = Person(), *, take_away: bool = False) -> None:
+    async def command(
+        self, name: str, text: str = "", *, to: Room | None = None, by: Person = SOMEBODY, option: str = "text"
+    ) -> Given:
+        """*by* gives a native command (in private, or in a room)."""
+        options = [{"name": option, "type": 3, "value": text}] if text else []
+        data = {"id": "55", "name": name, "type": 1, "options": options}
+        return await self.commands.interact(COMMAND, data, to or by, by)
+
+    async def react(self, message_id: int, emoji: str, by: Person = SOMEBODY, *, take_away: bool = False) -> None:
         place = self._place_of(self._messages[message_id])
         data: Json = {
             "user_id": str(by.id),
@@ -337,6 +320,15 @@ class DiscordEmulator:
         """Every socket breaks, and no session can be resumed."""
         await self.drop()
         self.forget_sessions()
+
+    def deafen(self) -> None:
+        """The open sessions are told nothing any more, although their heartbeats are answered."""
+        for session in self._sessions.values():
+            session.is_deaf = True
+
+    def expire_links(self) -> None:
+        """The addresses of files that were told until now are good no more."""
+        self._links_since = self._new_id()
 
     async def close_with(self, code: int) -> None:
         for session in list(self._sessions.values()):
@@ -452,7 +444,7 @@ class DiscordEmulator:
             "member_count": 3,
             "system_channel_id": str(rooms[0].channel_id),
             "roles": [
-                {"id": str(guild_id), "name": "@everyone", "permissions": "0", "position": 0, "color": 0},
+                {"id": str(guild_id), "name": "@everyone", "permissions": str(MAY_TALK), "position": 0, "color": 0},
                 {
                     "id": str(self.role_id),
                     "name": self.me.name,
@@ -478,7 +470,7 @@ class DiscordEmulator:
     def _answering(self, name: str, answer: Callable[[web.Request, Json], Any]) -> Any:
         async def handle(request: web.Request) -> web.StreamResponse:
             self.calls.append(name)
-            body: Json = await request.json() if request.can_read_body else {}
+            body = await body_of(request)
             fault = self._faults[name].popleft() if self._faults[name] else None
             if self.down or (fault and fault.lost == "before"):
                 return _dropped(request)
@@ -487,13 +479,14 @@ class DiscordEmulator:
             if fault and fault.page:
                 return web.Response(text=fault.page, content_type="text/html")
             try:
-                self._authorise(request)
+                if name not in TOKENLESS:
+                    self._authorise(request)
                 if fault and fault.status != 200:
                     return _told(fault.body, fault.status, fault.headers)
                 if body:
                     self.bodies.append(body)
                 result = answer(request, body)
-            except _Refused as refused:
+            except Refused as refused:
                 told = {"message": str(refused), "code": refused.code}
                 return _told(told, refused.status, {"Via": "1.1 google"})
             if fault and fault.lost == "after":
@@ -504,7 +497,7 @@ class DiscordEmulator:
 
     def _authorise(self, request: web.Request) -> None:
         if request.headers.get("Authorization") != f"Bot {self.token}":
-            raise _Refused(401, 0, "401: Unauthorized")
+            raise Refused(401, 0, "401: Unauthorized")
 
     def _application(self, _request: web.Request, _body: Json) -> Json:
         return {
@@ -523,7 +516,7 @@ class DiscordEmulator:
     def _get_channel(self, request: web.Request, _body: Json) -> Json:
         place = self._asked_place(request)
         if isinstance(place, Person):
-            return {"id": str(place.channel_id), "type": 1, "recipients": [place.as_json()]}
+            return self.direct_channel(place)
         return self._channel(place) | {"guild_id": str(place.guild_id)}
 
     def _history(self, request: web.Request, _body: Json) -> list[Json]:
@@ -531,7 +524,7 @@ class DiscordEmulator:
         after = int(request.query.get("after") or 0)
         limit = int(request.query.get("limit") or 50)
         if not 1 <= limit <= 100:
-            raise _Refused(400, 50035, "Invalid Form Body")
+            raise Refused(400, 50035, "Invalid Form Body")
         mine = [m for m in self._messages.values() if int(m["channel_id"]) == place.channel_id]
         # The oldest after that id, told newest first: as Discord does.
         page = sorted((m for m in mine if int(m["id"]) > after), key=lambda m: int(m["id"]))[:limit]
@@ -539,19 +532,21 @@ class DiscordEmulator:
 
     def _send(self, request: web.Request, body: Json) -> Json:
         place = self._asked_place(request)
-        text = self._text(body)
+        text = content_of(body)
         nonce = str(body.get("nonce") or "")
         if len(nonce) > MAX_NONCE_CHARACTERS:
-            raise _Refused(400, 50035, "Invalid Form Body\nIn nonce: Must be 25 or fewer in length.")
+            raise Refused(400, 50035, "Invalid Form Body\nIn nonce: Must be 25 or fewer in length.")
         if nonce and body.get("enforce_nonce") and (place.channel_id, nonce) in self._by_nonce:
             return self._messages[self._by_nonce[place.channel_id, nonce]]
         reference = body.get("message_reference") or {}
         replied = int(reference["message_id"]) if reference else None
         if replied is not None and replied not in self._messages:
             if reference.get("fail_if_not_exists", True):
-                raise _Refused(400, 50035, "Invalid Form Body\nIn message_reference: Unknown message")
+                raise Refused(400, 50035, "Invalid Form Body\nIn message_reference: Unknown message")
             replied = None
         message = self.message_json(place, self.me, text) | {"nonce": nonce}
+        files = files_of(body)
+        message["attachments"] = [self.attached(place, file) for file in files]
         message_id = int(message["id"])
         self._messages[message_id] = message
         if nonce:
@@ -564,7 +559,8 @@ class DiscordEmulator:
                 nonce,
                 reply_to=replied,
                 has_preview=not body.get("flags", 0) & SUPPRESS_EMBEDS,
-                pings=_pings(body),
+                pings=pings(body),
+                files=files,
             )
         )
         self._echo(message, place)
@@ -577,16 +573,60 @@ class DiscordEmulator:
 
     def _edit(self, request: web.Request, body: Json) -> Json:
         place, message_id = self._asked_place(request), int(request.match_info["message"])
-        text = self._text(body)
+        text = content_of(body)
         known = [m for m in self._shown if (m.channel_id, m.message_id) == (place.channel_id, message_id)]
         if not known:
-            raise _Refused(404, 10008, "Unknown Message")
-        known[0].text = text
-        known[0].edits += 1
+            raise Refused(404, 10008, "Unknown Message")
+        change_shown(known[0], body)
         known[0].has_preview = not body.get("flags", 0) & SUPPRESS_EMBEDS
-        known[0].pings = _pings(body)
+        known[0].pings = pings(body)
         self._messages[message_id]["content"] = text
         return self._messages[message_id]
+
+    def _get_message(self, request: web.Request, _body: Json) -> Json:
+        place, message_id = self._asked_place(request), int(request.match_info["message"])
+        message = self._messages.get(message_id)
+        if message is None or int(message["channel_id"]) != place.channel_id:
+            raise Refused(404, 10008, "Unknown Message")
+        snapshots = [one["message"] for one in message.get("message_snapshots", [])]
+        for holder in (message, *snapshots):
+            holder["attachments"] = [self._linked(place, one) for one in holder["attachments"]]
+        return message
+
+    def _delete(self, request: web.Request, _body: Json) -> None:
+        place, message_id = self._asked_place(request), int(request.match_info["message"])
+        message = self._messages.get(message_id)
+        if message is None or int(message["channel_id"]) != place.channel_id:
+            raise Refused(404, 10008, "Unknown Message")
+        if message["author"]["id"] != str(self.me.id):
+            raise Refused(403, 50013, "Missing Permissions")
+        self._shown = [one for one in self._shown if one.message_id != message_id]
+        del self._messages[message_id]
+        told = asyncio.ensure_future(self.push("MESSAGE_DELETE", {"id": str(message_id), **self._where(place)}, place))
+        told.add_done_callback(lambda done: done.exception())
+
+    # Files
+
+    def attached(self, place: Place, file: File) -> Json:
+        """*file* as an attachment of a message in *place*."""
+        number = self._new_id()
+        self._files[number] = file
+        about = {"id": str(number), "size": len(file.content), "filename": file.name, "content_type": file.media_type}
+        return self._linked(place, about)
+
+    def _linked(self, place: Place, attachment: Json) -> Json:
+        host = self.base_url.removesuffix("/api/v10")
+        path = f"/attachments/{place.channel_id}/{attachment['id']}/{attachment['filename']}"
+        url = f"{host}{path}?ex={self._new_id():x}&is=0&hm=0"
+        return attachment | {"url": url, "proxy_url": url}
+
+    async def _download(self, request: web.Request) -> web.Response:
+        """The CDN. It needs no token, but an address that has not expired."""
+        self.calls.append("download")
+        file = self._files.get(int(request.match_info["file"]))
+        if file is None or int(request.query.get("ex", "0"), 16) < self._links_since:
+            return web.Response(status=404, text="This content is no longer available.")
+        return web.Response(body=file.content, content_type=file.media_type)
 
     def _type(self, request: web.Request, _body: Json) -> None:
         self.typing.append(self._asked_place(request).channel_id)
@@ -595,26 +635,17 @@ class DiscordEmulator:
         place, message_id = self._asked_place(request), int(request.match_info["message"])
         emoji = request.match_info["emoji"]
         if message_id not in self._messages:
-            raise _Refused(404, 10008, "Unknown Message")
+            raise Refused(404, 10008, "Unknown Message")
         if emoji.isascii() and ":" not in emoji:
-            raise _Refused(400, 10014, "Unknown Emoji")
+            raise Refused(400, 10014, "Unknown Emoji")
         self.reactions.setdefault((place.channel_id, message_id), []).append(emoji)
 
     def _asked_place(self, request: web.Request) -> Place:
         channel_id = int(request.match_info["channel"])
         place: Place | None = self.rooms.get(channel_id) or self._people.get(channel_id)
         if place is None:
-            raise _Refused(404, 10003, "Unknown Channel")
+            raise Refused(404, 10003, "Unknown Channel")
         return place
-
-    def _text(self, body: Json) -> str:
-        text = str(body.get("content") or "").strip()
-        if not text:
-            raise _Refused(400, 50006, "Cannot send an empty message")
-        # Discord does not say what a character is: the stricter way to count.
-        if len(text.encode("utf-16-le")) // 2 > MAX_TEXT_CHARACTERS:
-            raise _Refused(400, 50035, "Invalid Form Body\nIn content: Must be 2000 or fewer in length.")
-        return text
 
     # What things look like
 
@@ -656,6 +687,10 @@ class DiscordEmulator:
         roles = [str(self.role_id)] if person == self.me else []
         return {"roles": roles, "flags": 0, "joined_at": "2026-01-01T00:00:00+00:00", "deaf": False, "mute": False}
 
+    def direct_channel(self, person: Person) -> Json:
+        """Direct messages with *person*, as a channel."""
+        return {"id": str(person.channel_id), "type": 1, "recipients": [person.as_json()]}
+
     def _channel(self, room: Room) -> Json:
         newest = max(
             (int(m["id"]) for m in self._messages.values() if m["channel_id"] == str(room.channel_id)), default=0
@@ -693,10 +728,6 @@ def _told(answer: Any, status: int = 200, headers: dict[str, str] | None = None)
     return web.Response(status=status, body=json.dumps(answer).encode(), headers=named)
 
 
-def _pings(body: Json) -> bool:
-    return bool(body.get("allowed_mentions", {"parse": ["users"]}).get("parse"))
-
-
 def _dropped(request: web.Request) -> web.Response:
     if request.transport is not None:
         request.transport.abort()
@@ -706,6 +737,8 @@ def _dropped(request: web.Request) -> web.Response:
 def _intent_for(event: str, *, direct: bool) -> int:
     if event.startswith("MESSAGE_REACTION"):
         return DIRECT_REACTIONS if direct else GUILD_REACTIONS
+    if event == "INTERACTION_CREATE":
+        return -1  # needs no intent
     if event.startswith("MESSAGE"):
         return DIRECT_MESSAGES if direct else GUILD_MESSAGES
     return GUILDS

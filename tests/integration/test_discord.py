@@ -23,6 +23,7 @@ from connectors.connector import (
 from connectors.discord.connector import DiscordConnector
 from connectors.discord.errors import DiscordUnavailable
 from connectors.discord.inbox import Inbox
+from connectors.discord.session import Patience
 from connectors.message import Accepted, ConversationKey, InboundKind, InboundMessage, OutboundMessage
 from tests.contract.connector_suite import FakeGateway, eventually, reply_to, running, send_all
 from tests.contract.discord_harness import discord_connector
@@ -292,7 +293,7 @@ async def test_a_channel_that_may_not_be_read_is_passed_over(
 async def test_a_mute_socket_is_noticed_and_opened_again(discord: DiscordEmulator, gateway: FakeGateway) -> None:
     """A gateway that answers no heartbeat is not healthy, however open its socket is."""
     discord.heartbeat_interval_seconds = 0.05
-    bot = discord_connector(discord, heartbeat_timeout_seconds=0.3)
+    bot = discord_connector(discord, patience=Patience(heartbeat_timeout_seconds=0.3))
     async with running(bot, gateway):
         discord.mute = True
         await discord.say("into the void", by=LENA)
@@ -318,7 +319,7 @@ async def test_an_outage_is_said_and_survived(
 
 async def test_a_session_that_does_not_come_back_is_begun_anew(discord: DiscordEmulator, gateway: FakeGateway) -> None:
     """discord.py waits longer and longer between attempts to resume; patience ends before that."""
-    bot = discord_connector(discord, patience_seconds=0.2)
+    bot = discord_connector(discord, patience=Patience(session_seconds=0.2))
     async with running(bot, gateway):
         await discord.say("known", by=LENA)
         await gateway.until(lambda g: len(g.accepted) == 1)

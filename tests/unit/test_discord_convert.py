@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from connectors.discord import convert
 from connectors.discord.client import GatewayClient
 from connectors.discord.events import heard
+from connectors.discord.payloads import NONCE_CHARACTERS, nonce_of, to_edit, to_parts, to_send
 from connectors.message import (
     Attachment,
     Author,
@@ -25,12 +26,20 @@ from connectors.message import (
     Quote,
     check_workspace_id,
 )
-from tests.emulators.discord import VOICE_MESSAGE, DiscordEmulator, Json, Person, Place, Room
+from tests.emulators.discord import DiscordEmulator, Json, Person, Place, Room
+from tests.emulators.discord_nouns import VOICE_MESSAGE
 
 LENA = Person(id=501, name="Lena")
 TEAM = Room(channel_id=910, name="general")
 THREAD = Room(channel_id=911, name="refunds", parent=910)
 JOINED = Room(channel_id=912, name="prices", parent=910, joined=True)
+POLL: Json = {
+    "question": {"text": "Which harbour?"},
+    "answers": [{"answer_id": 1, "poll_media": {"text": "North"}}, {"answer_id": 2, "poll_media": {"text": "South"}}],
+    "expiry": "2026-01-02T00:00:00+00:00",
+    "allow_multiselect": False,
+    "layout_type": 1,
+}
 FILE: Json = {"id": "1", "size": 12, "filename": "a.md", "url": "https://cdn/a.md", "proxy_url": "https://cdn/a.md"}
 
 
@@ -174,13 +183,7 @@ def test_files_are_listed_by_kind(ear: Ear, media_type: str | None, flags: int, 
     said = ear.hears("", attachments=[file], flags=flags)
     assert said is not None
     plain = (media_type or "").partition(";")[0]
-    assert said.attachments == (Attachment(kind, "a.md", plain, 12, "https://cdn/a.md"),)
-
-
-def test_a_sticker_is_named(ear: Ear) -> None:
-    said = ear.hears("", sticker_items=[{"id": "3", "name": "Wave", "format_type": 1}])
-    assert said is not None
-    assert [(file.kind, file.name) for file in said.attachments] == [("other", "sticker Wave")]
+    assert said.attachments == (Attachment(kind, "a.md", plain, 12, "7000501/1000/1"),)
 
 
 def test_a_forwarded_message_comes_as_a_quote_with_its_files(ear: Ear) -> None:
@@ -197,7 +200,7 @@ def test_a_forwarded_message_comes_as_a_quote_with_its_files(ear: Ear) -> None:
     said = ear.hears("", message_reference=reference, message_snapshots=[{"message": snapshot}])
     assert said is not None
     assert said.quote == Quote("", "the fee is 12 euros")
-    assert [file.name for file in said.attachments] == ["a.md"]
+    assert [(file.name, file.handle) for file in said.attachments] == [("a.md", "7000501/1000/1")]
     assert said.looks_unfinished
 
 
@@ -209,16 +212,77 @@ def test_a_message_near_the_limit_may_go_on(ear: Ear, length: int, unfinished: b
 
 
 def test_an_edit_is_told_and_a_preview_is_none(ear: Ear) -> None:
+    """Nor is it an edit when somebody pins a message or takes its preview away."""
     told = ear.discord.message_json(LENA, LENA, "see https://example.org")
     ear.frame("MESSAGE_UPDATE", told | {"embeds": [{"type": "link", "title": "A page"}]})
     assert ear.heard == []
-    edited = told | {"edited_timestamp": "2026-01-01T00:00:09+00:00"}
+    edited = told | {"content": "look at https://example.org", "edited_timestamp": "2026-01-01T00:00:09+00:00"}
     ear.frame("MESSAGE_CREATE", told)
     ear.heard.clear()
     ear.frame("MESSAGE_UPDATE", edited)
     ear.frame("MESSAGE_UPDATE", edited | {"embeds": [{"type": "link", "title": "A page"}]})
-    assert [(m.kind, m.text) for m in ear.heard] == [(InboundKind.EDIT, "see https://example.org")]
+    ear.frame("MESSAGE_UPDATE", edited | {"pinned": True, "edited_timestamp": "2026-01-01T00:00:10+00:00"})
+    ear.frame("MESSAGE_UPDATE", edited | {"attachments": [FILE], "edited_timestamp": "2026-01-01T00:00:11+00:00"})
+    assert [(m.kind, m.text, len(m.attachments)) for m in ear.heard] == [
+        (InboundKind.EDIT, "look at https://example.org", 0),
+        (InboundKind.EDIT, "look at https://example.org", 1),
+    ]
     assert ear.heard[0].sent_at == discord.utils.parse_time("2026-01-01T00:00:09+00:00")
+
+
+def test_what_is_shown_without_words_is_said_in_brackets(ear: Ear) -> None:
+    """Stickers, polls and what apps wrote into embeds; a link's preview is none of its author's words."""
+    sticker = ear.hears("", sticker_items=[{"id": "3", "name": "Wave", "format_type": 1}])
+    poll = ear.hears("", poll=POLL)
+    embeds = [{"type": "link", "title": "A page"}, {"type": "rich", "title": "Build 7", "description": "is\ngreen"}]
+    embed = ear.hears("news", embeds=embeds)
+    assert [said and said.text for said in (sticker, poll, embed)] == [
+        "[sticker: Wave]",
+        "[poll: Which harbour? – North / South]",
+        "news\n[embed: Build 7 – is green]",
+    ]
+    assert ear.hears("", embeds=embeds[:1]) is None
+
+
+def test_a_very_long_embed_is_cut(ear: Ear) -> None:
+    said = ear.hears("", embeds=[{"type": "rich", "description": "word " * 400}])
+    assert said is not None
+    assert len(said.text) < 520
+    assert said.text.endswith("…]")
+
+
+def test_a_name_in_an_embed_does_not_call_the_bot(ear: Ear) -> None:
+    said = ear.hears("", to=TEAM, embeds=[{"type": "rich", "description": "thanks <@123>"}])
+    assert said is not None
+    assert not said.addressed
+
+
+def test_a_forum_post_begins_with_its_title(ear: Ear) -> None:
+    """And only its first message does."""
+    forum = {"id": "930", "type": 15, "name": "questions", "guild_id": "900", "position": 1, "available_tags": []}
+    ear.frame("CHANNEL_CREATE", forum | {"permission_overwrites": []})
+    post = Room(channel_id=931, name="How do refunds work?", parent=930)
+    ear.frame("THREAD_CREATE", ear.discord._channel(post) | {"newly_created": True})
+    first = ear.hears("<@123> I was charged twice.", to=post, id="931")
+    next_one = ear.hears("<@123> and now?", to=post, id="932")
+    assert first is not None
+    assert next_one is not None
+    assert (first.text, next_one.text) == ("[post: How do refunds work?]\nI was charged twice.", "and now?")
+    assert first.routes == ("discord:900/931", "discord:900/930", "discord:900")
+
+
+def test_a_reply_without_its_original_is_quoted_from_memory(ear: Ear) -> None:
+    """Discord may leave the original out; what was heard before is known all the same."""
+    own = ear.discord.message_json(TEAM, ear.discord.me, "It is mine.") | {"guild_id": "900", "id": "77"}
+    ear.frame("MESSAGE_CREATE", own)
+    said = ear.hears("sure?", to=TEAM, type=19, message_reference={"message_id": "77", "channel_id": "910"})
+    assert said is not None
+    assert (said.addressed, said.quote) == (True, Quote("Helper", "It is mine."))
+
+
+def test_a_server_that_is_away_for_a_while_was_not_left(ear: Ear) -> None:
+    ear.frame("GUILD_DELETE", {"id": "900", "unavailable": True})
+    assert ear.heard == []
 
 
 def test_a_deletion_has_the_author_of_what_is_remembered(ear: Ear) -> None:
@@ -275,7 +339,7 @@ def test_no_two_places_share_a_workspace(number: int) -> None:
     state: Any = None
     server = discord.PartialMessageable(state=state, id=1, guild_id=number)
     direct = discord.PartialMessageable(state=state, id=1)
-    names = {convert._default_workspace(place, number) for place in (server, direct)}
+    names = {convert.default_workspace(place, number) for place in (server, direct)}
     assert len(names) == 2
     assert all(check_workspace_id(name) for name in names)
 
@@ -288,43 +352,42 @@ def answer(text: str, **more: Any) -> OutboundMessage:
 
 
 def test_a_part_is_said_once_without_pings_and_previews_below_its_question() -> None:
-    message = answer("x" * 3000, reply_to="77")
-    first, second = convert.to_parts(message)
-    assert convert.to_send(message, first) == {
+    message = answer("x" * 3000)
+    first, second = to_parts(message, 5)
+    assert to_send(message, first, 77) == {
         "content": first.text,
         "allowed_mentions": {"parse": []},
         "flags": 4,
-        "nonce": convert.nonce_of(first),
+        "nonce": nonce_of(first),
         "enforce_nonce": True,
         "message_reference": {"message_id": "77", "fail_if_not_exists": False},
     }
-    assert "message_reference" not in convert.to_send(message, second)
-    assert convert.to_edit(second) == {"content": second.text, "allowed_mentions": {"parse": []}, "flags": 4}
-
-
-def test_a_foreign_message_id_is_refused() -> None:
-    message = answer("hello", reply_to="../1")
-    with pytest.raises(ValueError, match="invalid literal"):
-        convert.to_send(message, convert.to_parts(message)[0])
+    assert "message_reference" not in to_send(message, second, 77)
+    assert to_edit(second) == {
+        "content": second.text,
+        "allowed_mentions": {"parse": []},
+        "flags": 4,
+        "attachments": [],
+    }
 
 
 @given(st.text(min_size=1, max_size=400), st.text(min_size=1, max_size=400))
 def test_a_nonce_is_short_stable_and_the_tokens_own(one: str, other: str) -> None:
-    nonce: Callable[[str], str] = lambda token: convert.nonce_of(OutboundPart(0, 1, "x", token))  # noqa: E731
-    assert 0 < len(nonce(one)) <= convert.NONCE_CHARACTERS
+    nonce: Callable[[str], str] = lambda token: nonce_of(OutboundPart(0, 1, "x", token))  # noqa: E731
+    assert 0 < len(nonce(one)) <= NONCE_CHARACTERS
     assert nonce(one) == nonce(one)
     assert (nonce(one) == nonce(other)) == (one == other)
 
 
 def test_a_code_block_is_closed_and_opened_again_where_it_is_cut() -> None:
-    parts = convert.to_parts(answer("```python\n" + "print('ahoy')\n" * 300 + "```"))
+    parts = to_parts(answer("```python\n" + "print('ahoy')\n" * 300 + "```"), 5)
     assert len(parts) >= 3
     assert all(part.text.startswith("```python\n") and part.text.rstrip().endswith("```") for part in parts)
 
 
 def test_a_reply_is_written_in_discords_kind_of_markdown() -> None:
     """What Discord has no form for gets the nearest: a table is a grid in a code block."""
-    (part,) = convert.to_parts(answer("| plan | euros |\n|---|---|\n| harbour | 12 |\n\n**bold** and @everyone"))
+    (part,) = to_parts(answer("| plan | euros |\n|---|---|\n| harbour | 12 |\n\n**bold** and @everyone"), 5)
     assert part.payload == "markdown"
     assert part.text.startswith("```")
     assert "harbour" in part.text
@@ -333,5 +396,5 @@ def test_a_reply_is_written_in_discords_kind_of_markdown() -> None:
 
 
 def test_nothing_to_be_seen_is_not_sent() -> None:
-    assert convert.to_parts(answer(" \u200b\n")) == ()
-    assert [part.text for part in convert.to_parts(answer("\ud800!"))] == ["\ufffd!"]
+    assert to_parts(answer(" \u200b\n"), 5) == ()
+    assert [part.text for part in to_parts(answer("\ud800!"), 5)] == ["\ufffd!"]

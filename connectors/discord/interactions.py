@@ -1,0 +1,310 @@
+"""Native commands as they are given and answered: I/O. What they say is in `commands`.
+
+Discord shows "did not respond" unless an interaction is answered within 3 s, and lets it be answered for 15 minutes
+by a token that only this process has. It repeats none: a command that cannot be stored is answered with an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+import discord
+import structlog
+from discord.http import Route
+
+from connectors.connector import Accept, SendFailed
+from connectors.discord.commands import ID_PREFIX, from_interaction, is_command_id
+from connectors.discord.convert import CONNECTOR
+from connectors.discord.events import place_of
+from connectors.discord.login import Login
+from connectors.discord.payloads import EPHEMERAL, as_request, to_answer, to_edit
+from connectors.message import Accepted, AgentRuntimeError, InboundMessage, OutboundMessage, OutboundPart, Receipt
+
+log = structlog.get_logger()
+
+TOKEN_SECONDS = 14.5 * 60.0
+"""Reference, "Interactions": a token is valid for 15 minutes."""
+MAX_OPEN = 1000
+"""Interactions whose tokens are kept."""
+_LONGEST_ACCEPT_SECONDS = 60.0
+
+NOT_SUPPORTED = "I know only words and commands, not this."
+_NOT_HERE = "I do not answer here."
+_REFUSED = "I may not answer you here."
+_TOO_FAST = "You are faster than I may answer. Please wait {seconds} s and try again."
+
+_SAY, _DEFER, _SUGGEST = 4, 5, 8
+"""Reference, "Interaction Callback Type"."""
+_ACKNOWLEDGED, _GONE = 40060, frozenset({10015, 10062, 50027})
+"""Reference, "JSON Error Codes": answered already; unknown webhook, unknown interaction, invalid webhook token."""
+
+_CALLBACK = "/interactions/{webhook_id}/{webhook_token}/callback"
+_FOLLOW_UPS = "/webhooks/{webhook_id}/{webhook_token}"
+_FIRST = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
+_MESSAGE = "/webhooks/{webhook_id}/{webhook_token}/messages/{message_id}"
+
+
+@dataclass(eq=False, slots=True)
+class _Open:
+    """An interaction that may still be answered."""
+
+    id: int
+    application_id: int
+    token: str
+    until: float
+    first_part: str = ""
+    """Token of the part that stands in its first answer."""
+    is_acknowledged: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Interactions:
+    """*answer_seconds* is how long a command may take to be stored before Discord is told to wait."""
+
+    def __init__(self, login: Login, answer_seconds: float = 2.0, token_seconds: float = TOKEN_SECONDS) -> None:
+        self._login = login
+        self._answer_seconds = answer_seconds
+        self._token_seconds = token_seconds
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._messages: OrderedDict[str, _Open] = OrderedDict()
+        self._group: asyncio.TaskGroup | None = None
+        self._accept: Accept | None = None
+
+    async def serve(self, accept: Accept) -> None:
+        """Deals with what `take` is given, until cancelled. They do not wait for one another."""
+        self._accept = accept
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                await asyncio.Event().wait()
+        finally:
+            self._group = self._accept = None
+
+    def take(self, interaction: discord.Interaction[Any]) -> None:
+        """Somebody gave a command, or pressed something. Neither blocks nor raises."""
+        if self._group is not None and self._accept is not None:
+            self._group.create_task(self._deal_with(interaction, self._accept), name="discord interaction")
+
+    def answers(self, message: OutboundMessage) -> bool:
+        """Whether *message* answers nothing but commands."""
+        return bool(message.answers) and all(is_command_id(one) for one in message.answers)
+
+    async def say(self, message: OutboundMessage, part: OutboundPart) -> Receipt | None:
+        """Shows *part* to who gave the command that *message* answers; None when it can no longer be answered.
+
+        Raises `SendFailed`.
+        """
+        one = next((found for answered in message.answers if (found := self._opened(answered))), None)
+        if one is None:
+            return None
+        try:
+            async with one.lock:
+                sent = await self._say(one, to_answer(part), part)
+        except SendFailed as failed:
+            if not failed.ambiguous:
+                raise
+            # Nothing marks it for Discord as the same, and nobody else can look for it: it is not said again.
+            log.warning("reply.ambiguous", connector=CONNECTOR, part=part.index, why=str(failed))
+            return Receipt(f"{ID_PREFIX}{one.id}", ambiguous=True)
+        if sent is None:
+            return None
+        receipt = Receipt(str(sent["id"]))
+        _keep(self._messages, receipt.message_id, one)
+        return receipt
+
+    async def edit(self, receipt: Receipt, part: OutboundPart) -> bool:
+        """Whether *receipt* is that of an answer to a command, which then is replaced. Raises `SendFailed`."""
+        one = self._messages.get(receipt.message_id)
+        if one is None:
+            return False
+        await self._call(one, "PATCH", _MESSAGE, as_request(to_edit(part), part), receipt.message_id)
+        return True
+
+    async def take_back(self, receipt: Receipt) -> bool:
+        """Whether *receipt* is that of an answer to a command, which then is deleted. Raises `SendFailed`."""
+        one = self._messages.get(receipt.message_id)
+        if one is None:
+            return False
+        try:
+            await self._call(one, "DELETE", _MESSAGE, {}, receipt.message_id)
+        except _Gone:
+            log.debug("connector.gone_already", connector=CONNECTOR)
+        return True
+
+    async def _deal_with(self, interaction: discord.Interaction[Any], accept: Accept) -> None:
+        one = _Open(
+            interaction.id, interaction.application_id, interaction.token, time.monotonic() + self._token_seconds
+        )
+        try:
+            message = _understood(interaction)
+            if message is None:
+                await self._decline(one, interaction)
+                return
+            _keep(self._open, message.message_id, one)
+            await self._store(one, message, accept)
+        except Exception as error:  # noqa: BLE001 - the boundary: one command must not stop all others
+            log.warning("connector.unanswered", connector=CONNECTOR, why=_why(error), message_id=str(one.id))
+
+    async def _store(self, one: _Open, message: InboundMessage, accept: Accept) -> None:
+        """Stores the command, then acknowledges it; where that takes long, Discord is told to wait first, and what
+        became of it is told after."""
+        async with asyncio.TaskGroup() as group:
+            storing = group.create_task(_outcome(accept, message))
+            await asyncio.wait({storing}, timeout=self._answer_seconds)
+            if not storing.done():
+                await self._acknowledge(one)
+            why = await storing
+        if why:
+            await self._tell(one, why)
+        else:
+            await self._acknowledge(one)
+
+    async def _acknowledge(self, one: _Open) -> None:
+        async with one.lock:
+            if one.is_acknowledged:
+                return
+            try:
+                await self._respond(one, {"type": _DEFER, "data": {"flags": EPHEMERAL}})
+            except SendFailed as failed:  # the answer itself is tried all the same
+                log.warning("connector.unanswered", connector=CONNECTOR, why=str(failed), message_id=str(one.id))
+
+    async def _decline(self, one: _Open, interaction: discord.Interaction[Any]) -> None:
+        if interaction.type is discord.InteractionType.autocomplete:
+            await self._respond(one, {"type": _SUGGEST, "data": {"choices": []}})
+        else:
+            await self._tell(one, NOT_SUPPORTED)
+
+    async def _tell(self, one: _Open, text: str) -> None:
+        """Says *text*, unless the command has been answered."""
+        async with one.lock:
+            if not one.first_part:
+                part = OutboundPart(0, 1, text, f"{one.id}.outcome")
+                await self._say(one, to_answer(part), part)
+
+    async def _say(self, one: _Open, body: dict[str, Any], part: OutboundPart) -> dict[str, Any] | None:
+        """The message that Discord made of *body*; None when the interaction is gone. Needs its lock."""
+        try:
+            if not one.is_acknowledged:
+                answer = await self._respond(one, {"type": _SAY, "data": body}, part)
+                sent = (answer or {}).get("resource", {}).get("message")
+                if sent is not None:
+                    one.first_part = part.token
+                    return dict(sent)
+            if one.first_part in ("", part.token):
+                sent = await self._replace_first(one, part)
+                one.first_part = part.token
+                return sent
+            return await self._call(one, "POST", _FOLLOW_UPS, as_request(body, part))
+        except _Gone:
+            self._forget(one)
+            return None
+
+    async def _respond(
+        self, one: _Open, body: dict[str, Any], part: OutboundPart | None = None
+    ) -> dict[str, Any] | None:
+        """What Discord answers to the first response; None where one was given already."""
+        request = {"json": body} if part is None else as_request(body, part)
+        route = Route("POST", _CALLBACK, webhook_id=one.id, webhook_token=one.token)
+        try:
+            answer: dict[str, Any] | None = await self._request(route, {**request, "params": {"with_response": "true"}})
+        except _Answered:
+            answer = None
+        one.is_acknowledged = True
+        return answer
+
+    async def _replace_first(self, one: _Open, part: OutboundPart) -> dict[str, Any]:
+        try:
+            return await self._call(one, "PATCH", _FIRST, as_request(to_edit(part), part))
+        except SendFailed as failed:
+            if not failed.ambiguous:
+                raise
+            # To do it twice is as good as once.
+            raise SendFailed(str(failed), retryable=True) from failed
+
+    async def _call(
+        self, one: _Open, method: str, path: str, request: dict[str, Any], message_id: str = ""
+    ) -> dict[str, Any]:
+        known: dict[str, Any] = {"webhook_id": one.application_id, "webhook_token": one.token}
+        route = Route(method, path, **known, message_id=message_id) if message_id else Route(method, path, **known)
+        return dict(await self._request(route, request) or {})
+
+    async def _request(self, route: Route, request: dict[str, Any]) -> Any:
+        try:
+            return await self._login.ask(lambda client: client.http.request(route, **request))
+        except SendFailed as failed:
+            cause = failed.__cause__
+            code = cause.code if isinstance(cause, discord.HTTPException) else 0
+            if code == _ACKNOWLEDGED:
+                raise _Answered(str(failed), retryable=False) from failed
+            if code in _GONE:
+                raise _Gone(str(failed), retryable=False) from failed
+            raise
+
+    def _opened(self, message_id: str) -> _Open | None:
+        one = self._open.get(message_id)
+        if one is not None and time.monotonic() > one.until:
+            self._forget(one)
+            return None
+        return one
+
+    def _forget(self, one: _Open) -> None:
+        for kept in (self._open, self._messages):
+            for name in [name for name, other in kept.items() if other is one]:
+                del kept[name]
+
+
+def _why(error: Exception) -> str:
+    """Without the words of an error that is not ours, which may quote the command."""
+    return str(error) if isinstance(error, SendFailed) else type(error).__name__
+
+
+class _Gone(SendFailed):
+    """The interaction can no longer be answered."""
+
+
+class _Answered(SendFailed):
+    """The interaction was answered already."""
+
+
+def _keep(kept: OrderedDict[str, _Open], name: str, one: _Open) -> None:
+    kept[name] = one
+    if len(kept) > MAX_OPEN:
+        kept.popitem(last=False)
+
+
+def _understood(interaction: discord.Interaction[Any]) -> InboundMessage | None:
+    try:
+        return from_interaction(interaction, place_of(interaction))
+    except Exception as error:  # noqa: BLE001 - the boundary: who gave the command is told that it was not understood
+        log.warning("message.ignored", connector=CONNECTOR, why="unreadable", error=type(error).__name__)
+        return None
+
+
+async def _outcome(accept: Accept, message: InboundMessage) -> str:
+    """Why *message* was not stored, for its author; empty when it was."""
+    try:
+        async with asyncio.timeout(_LONGEST_ACCEPT_SECONDS):
+            return _said_of(await accept(message))
+    except TimeoutError:
+        return AgentRuntimeError.user_text
+    except AgentRuntimeError as error:
+        return error.user_text
+    except Exception as error:  # noqa: BLE001 - the boundary: one command must not stop all others
+        # Without the error's own words, which may quote the command.
+        log.warning("message.failed", connector=CONNECTOR, why=type(error).__name__, message_id=message.message_id)
+        return AgentRuntimeError.user_text
+
+
+def _said_of(accepted: Accepted) -> str:
+    match accepted.outcome:
+        case "refused" if accepted.retry_after_seconds is not None:
+            return _TOO_FAST.format(seconds=accepted.retry_after_seconds)
+        case "refused":
+            return _REFUSED
+        case "ignored":
+            return _NOT_HERE
+        case _:
+            return ""

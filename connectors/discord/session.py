@@ -1,0 +1,235 @@
+"""The session at Discord's gateway: opened, kept, given up and opened again; and the truth about it.
+
+discord.py keeps the socket, beats its heart and resumes after a drop. Here is what it does not do: it waits up to
+17 minutes between attempts, does not notice a socket that is open but deaf, nor a token that was revoked while
+the socket stays open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import discord
+import structlog
+
+from connectors.connector import ConnectorFailed, Health, State
+from connectors.discord.client import GatewayClient
+from connectors.discord.convert import CONNECTOR
+from connectors.discord.errors import DISCORD_ERRORS, Deaf, meaning, retry_after_seconds
+from connectors.discord.hearing import Hearing
+from connectors.discord.login import Backoff, Login
+
+log = structlog.get_logger()
+
+_SLOW_SECONDS = 10.0
+"""A heartbeat that is answered later than this is as good as none (discord.py warns from here on, too)."""
+
+_CHANNELS_ASKED = 3
+"""Channels that are looked at when a silence is doubted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long what may last. A gateway from which nothing is heard, heartbeats included, for
+    ``heartbeat_timeout_seconds`` is given up; a session that does not come back within ``session_seconds`` is begun
+    anew; a silence of events is asked about after ``silence_seconds`` (least, most), and a message that REST shows
+    has ``late_seconds`` to be told by the gateway, too."""
+
+    heartbeat_timeout_seconds: float = 60.0
+    session_seconds: float = 120.0
+    silence_seconds: tuple[float, float] = (60.0, 300.0)
+    late_seconds: float = 5.0
+
+
+class Session:
+    """Hears through *login*; *began* is called when a session begins, *heard* with each thing that happens."""
+
+    def __init__(
+        self,
+        login: Login,
+        backoff: Backoff,
+        patience: Patience,
+        began: Callable[[], None],
+        heard: Callable[[GatewayClient, str, tuple[Any, ...]], None],
+    ) -> None:
+        self._login = login
+        self._backoff = backoff
+        self._patience = patience
+        self._began = began
+        self._heard = heard
+        self._hearing = Hearing(*patience.silence_seconds, time.monotonic())
+        self._limit: asyncio.Timeout | None = None
+        self._broken: Exception | None = None
+        self._link = Health(State.CONNECTING)
+        login.tell = self._hear
+
+    @property
+    def health(self) -> Health:
+        """The truth about the connection now."""
+        client = self._login.client
+        if self._link.state is not State.CONNECTED or client is None:
+            return self._link
+        silent_seconds = time.monotonic() - client.heard_at
+        if silent_seconds > self._patience.heartbeat_timeout_seconds:
+            return Health(State.DEGRADED, f"nothing was heard from Discord for {silent_seconds:.0f} s")
+        if _SLOW_SECONDS < client.latency < float("inf"):
+            return Health(State.DEGRADED, f"Discord answers heartbeats only after {client.latency:.0f} s")
+        return self._link
+
+    async def receive(self) -> ConnectorFailed:
+        """Keeps a session open; returns when only a person can help, and why."""
+        self._link = Health(State.CONNECTING)
+        failures = 0
+        while True:
+            try:
+                await self._stay_connected(await self._login.opened())
+            except DISCORD_ERRORS as error:
+                why = self._login.describe(error)
+                needs_person = meaning(error).needs_person
+                if needs_person:
+                    self._link = Health(State.FAILED, f"{needs_person} ({why})")
+                    return ConnectorFailed(self._link.why)
+                failures = 1 if self._link.state is State.CONNECTED else failures + 1
+                self._lost(why)
+                await self._backoff.wait(failures, retry_after_seconds(error))
+
+    async def watch(self) -> None:
+        """Asks about silences, and about refused calls, until cancelled; gives a session up that is deaf."""
+        while True:
+            await self._until_doubt()
+            client = self._login.client
+            if client is None or self._link.state is not State.CONNECTED:
+                self._hearing.asked(time.monotonic())
+                continue
+            try:
+                await client.http.request(discord.http.Route("GET", "/users/@me"))
+                deaf = await self._is_deaf(client)
+            except DISCORD_ERRORS as error:
+                deaf = False
+                if meaning(error).needs_person:
+                    self._break(error)
+            self._hearing.asked(time.monotonic())
+            if deaf:
+                self._hearing.found_deaf()
+                self._break(Deaf("Discord has newer messages than its gateway tells of"))
+
+    def stopped(self) -> None:
+        """Receiving has ended."""
+        if self._link.state is not State.FAILED:
+            self._link = Health(State.STOPPED)
+
+    async def _stay_connected(self, client: GatewayClient) -> None:
+        """Lets discord.py connect and resume until it gives up, or does without a session for too long.
+
+        It waits up to 17 minutes between attempts: a new session, and reading what was missed, is sooner.
+        Raises one of `DISCORD_ERRORS`.
+        """
+        self._broken = None
+        try:
+            async with asyncio.timeout(self._patience.session_seconds) as self._limit:
+                await client.connect()
+        except TimeoutError:
+            if self._broken is not None:
+                raise self._broken from None
+            raise
+        except AttributeError as error:
+            # discord.py asks the socket that it never had for its session when the first attempt fails.
+            cause = error.__context__
+            if not isinstance(cause, DISCORD_ERRORS):
+                raise
+            raise cause from error
+        finally:
+            self._limit = None
+            await self._login.hang_up()
+        raise discord.GatewayNotFound  # it returns only when it was closed
+
+    def _hear(self, client: GatewayClient, event: str, args: tuple[Any, ...]) -> None:
+        match event:
+            case "socket_event_type":  # told for each event of Discord's, and for nothing else
+                self._hearing.heard(time.monotonic())
+            case "connect":
+                self._hearing.session_began(time.monotonic())
+                self._began()
+                self._found()
+            case "resumed":
+                self._found()
+            case "disconnect":
+                self._lost("the connection to Discord was lost")
+            case "message":
+                self._hearing.heard_message(args[0].channel.id, args[0].id)
+        self._heard(client, event, args)
+
+    def _found(self) -> None:
+        self._link = Health(State.CONNECTED)
+        if self._limit is not None:
+            self._limit.reschedule(None)
+
+    def _lost(self, why: str) -> None:
+        never_connected = self._link.state is State.CONNECTING
+        self._link = Health(State.CONNECTING if never_connected else State.DEGRADED, why)
+        if self._limit is not None and self._limit.when() is None:
+            self._limit.reschedule(asyncio.get_running_loop().time() + self._patience.session_seconds)
+
+    def _break(self, error: Exception) -> None:
+        """Ends the session at hand because of *error*."""
+        log.warning("connector.given_up", connector=CONNECTOR, why=self._login.describe(error))
+        self._broken = error
+        if self._limit is not None:
+            self._limit.reschedule(asyncio.get_running_loop().time())
+
+    async def _until_doubt(self) -> None:
+        doubted = self._login.doubted
+        while not doubted.is_set():
+            wait_seconds = self._hearing.seconds_until_doubt(time.monotonic())
+            if wait_seconds == 0:
+                return
+            try:
+                async with asyncio.timeout(wait_seconds):
+                    await doubted.wait()
+            except TimeoutError:
+                continue  # something may have been heard meanwhile
+        doubted.clear()
+
+    async def _is_deaf(self, client: GatewayClient) -> bool:
+        """Whether Discord shows messages newer than the newest heard, and does not tell them even now."""
+        untold = [
+            (channel_id, newer)
+            for channel_id, newest in self._hearing.newest(_last_known(client), _CHANNELS_ASKED)
+            if (newer := await _newer(client, channel_id, newest))
+        ]
+        if not untold:
+            return False
+        await asyncio.sleep(self._patience.late_seconds)
+        return any(self._hearing.newest_in(channel_id) < newer for channel_id, newer in untold)
+
+
+async def _newer(client: GatewayClient, channel_id: int, newest: int) -> int:
+    """A message after *newest* there, 0 for none, or where the bot may not read."""
+    try:
+        found = await client.http.logs_from(channel_id, 1, after=newest)
+    except (discord.Forbidden, discord.NotFound):
+        return 0
+    return max((int(one["id"]) for one in found), default=0)
+
+
+def _may_read(channel: discord.TextChannel | discord.Thread) -> bool:
+    if isinstance(channel, discord.Thread) and channel.parent is None:
+        return False  # discord.py knows no permissions then
+    return channel.permissions_for(channel.guild.me).read_message_history
+
+
+def _last_known(client: GatewayClient) -> list[tuple[int, int]]:
+    """Channels of servers that the bot may read, with the last message that discord.py knows of."""
+    known: list[tuple[int, int]] = []
+    for guild in client.guilds:
+        channels: tuple[discord.TextChannel | discord.Thread, ...] = (*guild.text_channels, *guild.threads)
+        known += [
+            (channel.id, channel.last_message_id)
+            for channel in channels
+            if channel.last_message_id and _may_read(channel)
+        ]
+    return known
