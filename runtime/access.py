@@ -121,16 +121,19 @@ class Access:
             f"you in with: agent-runtime access approve {code} - it is good for {CODE_SECONDS // 60} minutes."
         )
 
-    async def approve(self, code: str) -> Person:
-        """Make the person who was given *code* a member. Raises `UnknownCode` and `TooManyAttempts`."""
-        waiting = await self._pairing.take(code)
+    async def approve(self, code: str, workspace_id: str | None = None) -> Person:
+        """Make the person who was given *code* a member. With *workspace_id*, only a code for that workspace counts.
+
+        Raises `UnknownCode` and `TooManyAttempts`.
+        """
+        waiting = await self._pairing.take(code, workspace_id)
         person = Person(waiting.user, waiting.name, Role.MEMBER, waiting.workspace_id)
         await self._store_role(person)
         return person
 
-    async def deny(self, code: str) -> Pending:
-        """Make *code* worthless; who had asked. Raises `UnknownCode` and `TooManyAttempts`."""
-        return await self._pairing.take(code)
+    async def deny(self, code: str, workspace_id: str | None = None) -> Pending:
+        """Make *code* worthless; who had asked. *workspace_id* and errors as for `approve`."""
+        return await self._pairing.take(code, workspace_id)
 
     async def pending(self) -> list[Pending]:
         """Who waits for approval, the oldest request first."""

@@ -32,9 +32,12 @@ from runtime.after_turn import RememberTurn, SummaryRefresh
 from runtime.api.security import Security
 from runtime.commands.registry import Commands
 from runtime.commands.runner import CommandTurns
+from runtime.commands.wiring import build_commands
 from runtime.embedded.child import beside
 from runtime.embedded.model_server import LocalModelServer, local_model
 from runtime.event_stream import EventStream
+from runtime.forgetting import JOB as FORGET_TURNS
+from runtime.forgetting import Forgetting, ForgetTurns
 from runtime.gateway import Gateway
 from runtime.jobs import Job, Jobs
 from runtime.knowledge import Knowledge
@@ -105,8 +108,7 @@ class Runtime:
 
     async def store_health(self) -> dict[str, Health]:
         """How each store is now, by name."""
-        redis, qdrant = await asyncio.gather(self.store.health(), self.knowledge.health())
-        return {"redis": redis, "qdrant": qdrant}
+        return await _store_health(self.store, self.knowledge)
 
     def connector_health(self) -> dict[str, Health]:
         """How each connector of this process is now, by name."""
@@ -195,13 +197,13 @@ async def _build(
     async def remember(job: Job) -> None:
         await RememberTurn(transcript, await knowledge.turns())(job)
 
+    context_copy = ContextCopy(settings.data_dir)
     jobs = Jobs(
         redis,
         {
-            "summary.refresh": SummaryRefresh(
-                settings, transcript, contexts, ContextCopy(settings.data_dir), model, usage
-            ),
+            "summary.refresh": SummaryRefresh(settings, transcript, contexts, context_copy, model, usage),
             "turn.remember": remember,
+            FORGET_TURNS: ForgetTurns(knowledge.turns),
         },
     )
     pipeline = Pipeline(transcript, contexts, knowledge, knowledge, _layer_timeout(settings))
@@ -218,8 +220,41 @@ async def _build(
         usage=usage,
         tokens=tokens,
         stops=stops,
+        places=places,
     )
-    commands = Commands((), settings.llm_timeout_seconds)
+
+    async def stores() -> dict[str, Health]:
+        return await _store_health(store, knowledge)
+
+    def health() -> dict[str, Health]:
+        return {name: supervisor.health(connector) for name, connector in connectors.items()}
+
+    commands = build_commands(
+        settings,
+        transcript=transcript,
+        contexts=contexts,
+        manifests=manifests,
+        usage=usage,
+        access=access,
+        publisher=publisher,
+        model=model,
+        places=places,
+        forgetting=Forgetting(
+            redis,
+            transcript=transcript,
+            copy=copy,
+            contexts=contexts,
+            context_copy=context_copy,
+            manifests=manifests,
+            outbox=outbox,
+            jobs=jobs,
+        ),
+        stop=stops.stop,
+        stores=stores,
+        connectors=health,
+        index=knowledge.status,
+    )
+    supervisor = Supervisor(connectors.values(), mailboxes[Lane.TURNS], commands.hints())
     workers = {
         Lane.TURNS: Worker(settings, mailboxes[Lane.TURNS], turns),
         Lane.COMMANDS: Worker(settings, mailboxes[Lane.COMMANDS], CommandTurns(commands, outbox)),
@@ -273,8 +308,13 @@ async def _build(
         ),
         http=http,
         connectors=connectors,
-        supervisor=Supervisor(connectors.values(), mailboxes[Lane.TURNS], commands.hints()),
+        supervisor=supervisor,
     )
+
+
+async def _store_health(store: RedisStore, knowledge: Knowledge) -> dict[str, Health]:
+    redis, qdrant = await asyncio.gather(store.health(), knowledge.health())
+    return {"redis": redis, "qdrant": qdrant}
 
 
 def _layer_timeout(settings: Settings) -> float:

@@ -105,8 +105,9 @@ class Pairing:
         """Who waits for approval, the oldest request first."""
         return sorted((who for _, _, _, who in await self._waiting()), key=lambda who: who.expires_in_seconds)
 
-    async def take(self, code: str) -> Pending:
-        """Who was given *code*, which is worthless from now on. Raises `UnknownCode` and `TooManyAttempts`."""
+    async def take(self, code: str, workspace_id: str | None = None) -> Pending:
+        """Who was given *code*, which is worthless from now on. With *workspace_id*, a code for another workspace
+        counts as wrong and stays good. Raises `UnknownCode` and `TooManyAttempts`."""
         tried = await self._redis.get(_ATTEMPTS)
         if tried is not None and int(tried) >= MAX_WRONG_CODES:
             raise TooManyAttempts(
@@ -115,7 +116,7 @@ class Pairing:
         digest = _digest(code.strip().upper()).hex()
         found = None
         for field, stored, stored_digest, who in await self._waiting():
-            if hmac.compare_digest(digest, stored_digest):
+            if hmac.compare_digest(digest, stored_digest) and workspace_id in (None, who.workspace_id):
                 found = (field, stored, who)
         if found is not None and await self._redis.eval(_TAKE, 1, _PENDING, found[0], found[1]):
             return found[2]

@@ -39,6 +39,7 @@ from runtime.manifests import Manifests
 from runtime.model import Completion, Model
 from runtime.model_errors import ModelFailed
 from runtime.outbox import NoConnector, Outbox
+from runtime.places import Places
 from runtime.preview import Preview
 from runtime.question import Built, Question
 from runtime.stops import Stops
@@ -79,6 +80,7 @@ class Turns:
         usage: Usage,
         tokens: Tokens,
         stops: Stops,
+        places: Places,
     ) -> None:
         self._settings = settings
         self._pipeline = pipeline
@@ -92,6 +94,7 @@ class Turns:
         self._usage = usage
         self._tokens = tokens
         self._stops = stops
+        self._places = places
 
     async def answer(self, batch: Batch) -> None:
         """Answer *batch*, whatever fails on the way: then the reply says so.
@@ -119,14 +122,25 @@ class Turns:
         made = _Made(batch)
         with self._stops.heard(batch.key) as stop:
             try:
-                made.built = await self.build(Question.of(batch), batch.turn_id)
+                first = await self._first_model(batch)
+                made.built = await self.build(Question.of(batch), batch.turn_id, first=first)
                 log_grounding(made.built)
-                made.completion = await self._complete(batch, made.built.prompt, stop)
+                made.completion = await self._complete(batch, made.built.prompt, stop, first)
                 made.reply = replies.answer(batch, made.built, made.completion)
             except (assemble.ContextTooLarge, ModelFailed) as error:
                 made.reply = replies.apology(batch, made.built, error)
                 _log.error("turn.failed", why=made.reply.error_code, detail=str(error), attempts=batch.attempt)
         return made
+
+    async def _first_model(self, batch: Batch) -> str | None:
+        """The model that was chosen for the place; without the store the settings decide."""
+        try:
+            async with asyncio.timeout(self._settings.redis_timeout_seconds):
+                chosen = (await self._places.of_message(batch.key, batch.envelopes[-1].message)).model
+        except (AgentRuntimeError, TimeoutError) as error:
+            _log.warning("store.degraded", store="places", why=why(error))
+            return None
+        return chosen if chosen in self._model.names else None  # the settings may have changed since
 
     async def apologise(self, batch: Batch) -> None:
         """Answer *batch*, which broke in a way that nobody foresaw, with an apology, and record it.
@@ -138,12 +152,20 @@ class Turns:
         await self._deliver(reply)
         await self._record(batch, reply)
 
-    async def build(self, question: Question, turn_id: str, history: Sequence[TailEntry] | None = None) -> Built:
+    async def build(
+        self,
+        question: Question,
+        turn_id: str,
+        history: Sequence[TailEntry] | None = None,
+        *,
+        first: str | None = None,
+    ) -> Built:
         """The prompt for *question*. Nothing is stored. Raises `grounding.assemble.ContextTooLarge`.
 
-        *history* stands in for the stored conversation where it is given.
+        *history* stands in for the stored conversation where it is given; *first* is the model that will be asked
+        first, if not the one of the settings.
         """
-        window = await self._model.window_tokens()  # the first time it may wait for LiteLLM's import
+        window = await self._model.window_tokens(first)  # the first time it may wait for LiteLLM's import
         started = time.perf_counter()
         choice = choose(question.text)
         budgets = Budgets.from_settings(self._settings, window)
@@ -215,17 +237,20 @@ class Turns:
             budgets=budgets,
         )
 
-    async def _complete(self, batch: Batch, prompt: Prompt, stop: asyncio.Event) -> Completion:
+    async def _complete(self, batch: Batch, prompt: Prompt, stop: asyncio.Event, first: str | None) -> Completion:
         """The model's answer, or as much of it as was written when *stop* was set."""
         async with self._outbox.preview(replies.draft(batch)) as preview:
-            return await self._until_stopped(prompt, preview, stop)
+            return await self._until_stopped(prompt, preview, stop, first)
 
-    async def _until_stopped(self, prompt: Prompt, preview: Preview | None, stop: asyncio.Event) -> Completion:
+    async def _until_stopped(
+        self, prompt: Prompt, preview: Preview | None, stop: asyncio.Event, first: str | None
+    ) -> Completion:
         asking = asyncio.create_task(
             self._model.complete(
                 prompt.messages,
                 on_delta=preview.show if preview else None,
                 on_restart=preview.restart if preview else None,
+                first=first,
             )
         )
         stopped = asyncio.create_task(stop.wait())
@@ -237,7 +262,7 @@ class Turns:
             for task in (asking, stopped):
                 task.cancel()
             await asyncio.wait({asking, stopped})
-        return replies.cut_short(preview.text if preview else "", self._model.name)
+        return replies.cut_short(preview.text if preview else "", first or self._model.name)
 
     async def _account(self, made: _Made) -> None:
         """Keep what the reply was made of and what it cost. Before it is delivered: a turn that is interrupted

@@ -72,6 +72,8 @@ def turns(rules: Rules | None = None, layers: Layers | None = None) -> Turns:
         jobs=nothing,
         usage=nothing,
         tokens=TOKENS,
+        stops=nothing,
+        places=nothing,
     )
 
 

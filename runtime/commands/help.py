@@ -1,0 +1,57 @@
+"""``help`` and ``start``: what the bot can be told to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+
+from connectors.message import Role
+from runtime.commands.command import Command, CommandRefused, Invocation
+from runtime.commands.wording import code, items
+
+GREETING = (
+    "Hello! Ask me anything: I answer from this conversation and from the documents of this workspace. "
+    "In a group, mention me or reply to me."
+)
+
+
+class Help:
+    """What there is for a person of some role. *commands* gives all, in the order in which they are shown."""
+
+    def __init__(self, commands: Callable[[], Sequence[Command]]) -> None:
+        self._commands = commands
+
+    def commands(self) -> list[Command]:
+        return [
+            Command(
+                "help", "what I can do", self.help, "[command]", details="`/help model` tells more of one command."
+            ),
+            Command("start", "say hello, and what I can do", self.start),
+        ]
+
+    async def help(self, invocation: Invocation) -> str:
+        word = invocation.rest.split(maxsplit=1)[0].lstrip("/!").lower() if invocation.rest else ""
+        return self._one(word, invocation.role) if word else self._all(invocation.role)
+
+    async def start(self, invocation: Invocation) -> str:
+        return f"{GREETING}\n\n{self._all(invocation.role)}"
+
+    def _all(self, role: Role) -> str:
+        shown = [f"{code(_usage(command))} {command.summary}" for command in self._allowed(role)]
+        return f"{items(shown)}\n\n{code('/help command')} tells more. {code('!')} does as well as {code('/')}."
+
+    def _one(self, word: str, role: Role) -> str:
+        allowed = {command.name: command for command in self._allowed(role)}
+        command = allowed.get(word)
+        if command is None:
+            close = difflib.get_close_matches(word, list(allowed), 1)
+            meant = f" Did you mean {code('/' + close[0])}?" if close else f" {code('/help')} lists what I know."
+            raise CommandRefused(f"I know no command {code('/' + word)}.{meant}")
+        return "\n\n".join(filter(None, (f"{code(_usage(command))} {command.summary}", command.details)))
+
+    def _allowed(self, role: Role) -> list[Command]:
+        return [command for command in self._commands() if role.covers(command.role)]
+
+
+def _usage(command: Command) -> str:
+    return f"/{command.name} {command.arguments}".strip()

@@ -1,0 +1,80 @@
+"""``memory`` and ``forget``: what the bot noted about a conversation, and having it forget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from connectors.message import ConversationKey, Role
+from grounding.memory.contexts import ContextDocuments
+from grounding.memory.document import SECTIONS, bodies
+from runtime.commands.command import Command, CommandRefused, Invocation
+from runtime.commands.wording import code
+from runtime.forgetting import Forgetting
+
+NOTHING_NOTED = "I have not noted anything about this conversation yet."
+EXPLAINED = (
+    "`/forget last` takes the last question and its answer out of everything that I keep.\n\n"
+    "`/forget all` does so with everything that was said here, and with what I noted about it (`/memory`).\n\n"
+    "What this platform itself shows and keeps is not touched, nor are the documents of the workspace. "
+    "It cannot be undone."
+)
+FORGOT_LAST = "I have forgotten the last question and its answer."
+FORGOT_ALL = "I have forgotten everything that was said here."
+NOTHING_TO_FORGET = "There is nothing that I could forget here."
+ADMINS_ONLY = "In a group only admins can have me forget. In a direct message it is yours to say."
+
+
+class Memory:
+    """The context document, and forgetting. *stop* ends an answer that is being written: it is forgotten, too."""
+
+    def __init__(
+        self, contexts: ContextDocuments, forgetting: Forgetting, stop: Callable[[ConversationKey], bool]
+    ) -> None:
+        self._contexts = contexts
+        self._forgetting = forgetting
+        self._stop = stop
+
+    def commands(self) -> list[Command]:
+        names = ", ".join(code(title.lower()) for title in SECTIONS)
+        return [
+            Command(
+                "memory",
+                "what I noted about this conversation",
+                self.memory,
+                "[section]",
+                details=f"Sections: {names}.",
+            ),
+            Command("forget", "have me forget what was said", self.forget, "[last|all]", details=EXPLAINED),
+        ]
+
+    async def memory(self, invocation: Invocation) -> str:
+        document = await self._contexts.latest(invocation.key)
+        noted = bodies(document.text) if document else {}
+        if not noted:
+            return NOTHING_NOTED
+        if not invocation.rest:
+            return "\n\n".join(f"**{title}**\n\n{body}" for title, body in noted.items())
+        title = _section(invocation.rest)
+        return f"**{title}**\n\n{noted[title]}" if title in noted else f"I have noted nothing under {title}."
+
+    async def forget(self, invocation: Invocation) -> str:
+        what = invocation.rest.lower()
+        if what not in ("last", "all"):
+            return EXPLAINED
+        if not invocation.message.direct and invocation.role is not Role.ADMIN:
+            raise CommandRefused(ADMINS_ONLY)
+        if what == "last":
+            forgot = await self._forgetting.last(invocation.key, invocation.message.message_id)
+            return FORGOT_LAST if forgot else NOTHING_TO_FORGET
+        self._stop(invocation.key)
+        await self._forgetting.everything(invocation.key, invocation.message.message_id)
+        return FORGOT_ALL
+
+
+def _section(wanted: str) -> str:
+    """The section whose title *wanted* is, or begins. Raises `CommandRefused`."""
+    folded = " ".join(wanted.casefold().split())
+    found = [title for title in SECTIONS if title.casefold().startswith(folded)]
+    if len(found) != 1:
+        raise CommandRefused(f"The sections are {', '.join(code(title.lower()) for title in SECTIONS)}.")
+    return found[0]

@@ -1,0 +1,68 @@
+"""``pair`` and ``role``: who may talk here, and as what. For the admins of the workspace."""
+
+from __future__ import annotations
+
+from connectors.message import Role
+from runtime.access import Access
+from runtime.commands.command import Command, CommandRefused, Invocation
+from runtime.commands.wording import code, items, plain
+from runtime.pairing import Pending
+
+NOBODY_WAITS = "Nobody is waiting to be let in."
+_PAIR = "Say `/pair list`, `/pair approve CODE` or `/pair deny CODE`."
+_NO_ROLE = "none"
+
+
+class People:
+    """Lets strangers in and gives roles, in the workspace in which it is said."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def commands(self) -> list[Command]:
+        return [
+            Command("pair", "let in who has a pairing code", self.pair, "list|approve CODE|deny CODE", role=Role.ADMIN),
+            Command(
+                "role",
+                "make somebody admin, member or viewer",
+                self.role,
+                "USER ROLE",
+                role=Role.ADMIN,
+                details="USER is an id of this platform or `connector:id`; ROLE `admin`, `member`, `viewer` or `none`.",
+            ),
+        ]
+
+    async def pair(self, invocation: Invocation) -> str:
+        word, *rest = invocation.rest.split() or ["list"]
+        workspace_id = invocation.key.workspace_id
+        match word.lower(), rest:
+            case "list", []:
+                waiting = [one for one in await self._access.pending() if one.workspace_id == workspace_id]
+                return items(map(_waits, waiting)) or NOBODY_WAITS
+            case "approve", [given]:
+                person = await self._access.approve(given, workspace_id)
+                return f"{plain(person.name) or 'They'} ({code(person.user)}) may talk to me now, as a {person.role}."
+            case "deny", [given]:
+                denied = await self._access.deny(given, workspace_id)
+                return f"The code of {plain(denied.name) or 'somebody'} ({code(denied.user)}) is worthless now."
+            case _:
+                raise CommandRefused(_PAIR)
+
+    async def role(self, invocation: Invocation) -> str:
+        words = invocation.rest.split()
+        roles = [*map(str, Role), _NO_ROLE]
+        if len(words) != 2 or words[1].lower() not in roles:
+            raise CommandRefused(f"Say {code('/role USER ROLE')}; the roles are {', '.join(map(code, roles))}.")
+        user = words[0] if ":" in words[0] else f"{invocation.message.connector}:{words[0].removeprefix('@')}"
+        wanted = None if words[1].lower() == _NO_ROLE else Role(words[1].lower())
+        try:
+            await self._access.set_role(user, wanted, invocation.key.workspace_id)
+        except ValueError as error:
+            raise CommandRefused(f"{error}.") from None
+        has = await self._access.role_of(user, invocation.key.workspace_id)
+        said = f"{code(user)} is {has or 'nobody in particular'} here now."
+        return said if has is wanted else f"{said} The settings of the runtime say so; they have to be changed there."
+
+
+def _waits(one: Pending) -> str:
+    return f"{plain(one.name) or 'somebody'} ({code(one.user)}), for {-(-one.expires_in_seconds // 60)} more minutes"

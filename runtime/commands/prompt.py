@@ -1,0 +1,174 @@
+"""``prompt``: how the model must behave in this workspace, with versions and the way back. For its admins."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from connectors.message import Role
+from promptpolicy.policy import PolicyTooLarge
+from promptpolicy.publishing import Publisher, VersionMoved
+from promptpolicy.slot import InvalidDirective, Kind, Level, Slot
+from promptpolicy.versions import NoSuchVersion, Origin, Version
+from runtime.commands.command import Command, CommandRefused, Invocation
+from runtime.commands.wording import code, fenced, items, plain, refused
+
+SHOWN_VERSIONS = 10
+DETAILS = """\
+- `/prompt show [soul|system|skill NAME]`
+- `/prompt set soul TEXT`, in as many lines as it takes; likewise `system`, `skill NAME`
+- `/prompt history [soul|…]`, `/prompt diff [soul|…] 1 2`, `/prompt rollback [soul|…] 1`, `/prompt clear soul`
+
+It is about the soul of the workspace unless you say otherwise; `context` before the kind means this conversation \
+alone: `/prompt set context soul TEXT`."""
+_GLOBAL = "What holds in all workspaces is changed by whoever runs me, with `agent-runtime prompt`."
+_ORIGIN: Origin = "command"
+_HINT = f"Say it like this:\n\n{DETAILS}"
+_WORD = re.compile(r"(\S+)\s*")
+_ERRORS = (InvalidDirective, PolicyTooLarge, NoSuchVersion, VersionMoved)
+"""Those whose own words tell an admin what to do about them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is asked for, of which slot, and what was said after that."""
+
+    action: str
+    slot: Slot
+    rest: str
+
+
+class Prompts:
+    """Directives by chat. *publisher* checks and keeps them."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+
+    def commands(self) -> list[Command]:
+        return [
+            Command(
+                "prompt",
+                "how I must behave: show it, change it, undo that",
+                self.prompt,
+                "show|set|history|diff|rollback|clear …",
+                role=Role.ADMIN,
+                details=DETAILS,
+            )
+        ]
+
+    async def prompt(self, invocation: Invocation) -> str:
+        try:
+            asked = _parse(invocation)
+            match asked.action:
+                case "show":
+                    return await self._show(asked)
+                case "set":
+                    return await self._set(asked, invocation.user)
+                case "history":
+                    return await self._history(asked)
+                case "diff":
+                    return await self._diff(asked)
+                case "rollback":
+                    return await self._rollback(asked, invocation.user)
+                case _:
+                    return await self._clear(asked, invocation.user)
+        except _ERRORS as error:
+            raise refused(error) from error
+
+    async def _show(self, asked: _Asked) -> str:
+        latest = await self._publisher.directives.latest(asked.slot)
+        if latest is None or latest.text is None:
+            how = code(f"/prompt set {_words(asked.slot)} TEXT")
+            return f"There is no {plain(asked.slot.label)}. {how} makes one."
+        return f"{_headed(latest)}\n\n{fenced(latest.text)}"
+
+    async def _set(self, asked: _Asked, author: str) -> str:
+        _check_place(asked.slot)
+        if not asked.rest:
+            raise CommandRefused(f"The text is missing: {code('/prompt set ' + _words(asked.slot) + ' TEXT')}.")
+        version = await self._publisher.publish(asked.slot, asked.rest, author=author, origin=_ORIGIN)
+        return f"{_headed(version)} It holds from the next message on."
+
+    async def _history(self, asked: _Asked) -> str:
+        versions = await self._publisher.directives.history(asked.slot, SHOWN_VERSIONS)
+        if not versions:
+            return f"There never was a {plain(asked.slot.label)}."
+        return f"{plain(asked.slot.label)}, the newest first:\n\n{items(map(_row, versions))}"
+
+    async def _diff(self, asked: _Asked) -> str:
+        numbers = asked.rest.split()
+        if len(numbers) != 2:
+            raise CommandRefused(
+                f"Say which two versions, for example {code('/prompt diff ' + _words(asked.slot) + ' 1 2')}."
+            )
+        changed = await self._publisher.diff(asked.slot, _number(numbers[0]), _number(numbers[1]))
+        return fenced(changed, "diff") if changed else "There is no difference."
+
+    async def _rollback(self, asked: _Asked, author: str) -> str:
+        _check_place(asked.slot)
+        version = await self._publisher.rollback(asked.slot, _number(asked.rest), author=author, origin=_ORIGIN)
+        return f"{_headed(version)} It says what version {version.restores or _number(asked.rest)} said."
+
+    async def _clear(self, asked: _Asked, author: str) -> str:
+        _check_place(asked.slot)
+        if await self._publisher.clear(asked.slot, author=author, origin=_ORIGIN) is None:
+            return f"There never was a {plain(asked.slot.label)}."
+        return (
+            f"The {plain(asked.slot.label)} is gone. {code('/prompt history ' + _words(asked.slot))} has what it said."
+        )
+
+
+def _parse(invocation: Invocation) -> _Asked:
+    """Raises `CommandRefused` and `promptpolicy.slot.InvalidDirective`."""
+    action, rest = _next(invocation.rest)
+    action = action.lower() or "show"
+    if action not in ("show", "set", "history", "diff", "rollback", "clear"):
+        raise CommandRefused(_HINT)
+    level, kind, name = Level.WORKSPACE.value, "", ""
+    word, after = _next(rest)
+    if word.lower() in list(Level) and _next(after)[0].lower() in list(Kind):
+        level, rest = word.lower(), after
+        word, after = _next(rest)
+    if word.lower() in list(Kind):
+        kind, rest = word.lower(), after
+    elif action in ("set", "clear"):
+        raise CommandRefused(
+            f"Say of what kind: {code(f'/prompt {action} soul …')}, system or skill NAME.\n\n{DETAILS}"
+        )
+    if kind == Kind.SKILL:
+        name, rest = _next(rest)
+    if rest and action in ("show", "history", "clear"):
+        raise CommandRefused(_HINT)
+    return _Asked(action, Slot.named(level, kind or Kind.SOUL.value, name, invocation.scope), rest)
+
+
+def _next(text: str) -> tuple[str, str]:
+    """The first word of *text*, and what follows it with its lines as they are."""
+    found = _WORD.match(text)
+    return (found[1], text[found.end() :]) if found else ("", "")
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+        raise CommandRefused(f"A version is a whole number; {code('/prompt history')} lists them.")
+    return int(text)
+
+
+def _check_place(slot: Slot) -> None:
+    if slot.place.level is Level.GLOBAL:
+        raise CommandRefused(_GLOBAL)
+
+
+def _words(slot: Slot) -> str:
+    level = [] if slot.place.level is Level.WORKSPACE else [slot.place.level.value]
+    return " ".join([*level, slot.kind.value, *([slot.name] if slot.name else [])])
+
+
+def _headed(version: Version) -> str:
+    return f"{plain(version.slot.label)} is at version {version.version}, by {code(version.author)}."
+
+
+def _row(version: Version) -> str:
+    what = "taken away" if version.text is None else f"{version.bytes} bytes"
+    again = f", version {version.restores} again" if version.restores else ""
+    return f"{version.version}: {what}{again}, by {code(version.author)}, {version.at:%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,43 @@
+"""``new`` and ``stop``: a fresh start, and an end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from connectors.message import ConversationKey, Role
+from grounding.transcript.log import Transcript
+from runtime.commands.command import Command, Invocation
+
+FRESH = (
+    "A new session: I no longer look at what was said here before. What I noted about this conversation (`/memory`) "
+    "and the documents stay; `/forget` explains how to have me forget."
+)
+STOPPED = "Stopped."
+NOTHING_TO_STOP = "I am not writing anything here."
+
+
+class Session:
+    """*stop* ends the answer that is being written in a conversation; False where none is."""
+
+    def __init__(self, transcript: Transcript, stop: Callable[[ConversationKey], bool]) -> None:
+        self._transcript = transcript
+        self._stop = stop
+
+    def commands(self) -> list[Command]:
+        return [
+            Command(
+                "new",
+                "begin a new session",
+                self.new,
+                role=Role.MEMBER,
+                details="My prompts then no longer show what was said here before. Nothing is deleted.",
+            ),
+            Command("stop", "stop the answer that I am writing", self.stop, role=Role.MEMBER),
+        ]
+
+    async def new(self, invocation: Invocation) -> str:
+        await self._transcript.begin_session(invocation.key, invocation.message.message_id)
+        return FRESH
+
+    async def stop(self, invocation: Invocation) -> str:
+        return STOPPED if self._stop(invocation.key) else NOTHING_TO_STOP

@@ -1,0 +1,86 @@
+"""``model`` and ``answer``: what holds in the place in which they are said."""
+
+from __future__ import annotations
+
+from config.settings import Settings
+from connectors.message import Role
+from runtime.commands.command import Command, CommandRefused, Invocation
+from runtime.commands.wording import code, items
+from runtime.model import Model
+from runtime.places import ANSWERING, Answering, Places
+
+ANSWERS: dict[Answering, str] = {
+    "addressed": "I answer here when I am mentioned or replied to.",
+    "all": "I answer everything that is said here.",
+    "never": "I answer nothing here, except commands.",
+}
+DIRECT = "In a direct message I always answer."
+
+
+class SettledHere:
+    """Shows and changes the settings of a place."""
+
+    def __init__(self, settings: Settings, places: Places, model: Model) -> None:
+        self._settings = settings
+        self._places = places
+        self._model = model
+
+    def commands(self) -> list[Command]:
+        return [
+            Command(
+                "model",
+                "which model I ask here",
+                self.model,
+                "[name|default]",
+                details="An admin chooses, by name or number, which of the configured models is asked first here.",
+            ),
+            Command(
+                "answer",
+                "when I answer in this group",
+                self.answer,
+                "[addressed|all|never]",
+                role=Role.ADMIN,
+                details=items(f"{code(word)}: {text}" for word, text in ANSWERS.items()),
+            ),
+        ]
+
+    async def model(self, invocation: Invocation) -> str:
+        if invocation.rest:
+            await self._choose(invocation)
+        chosen = (await self._places.of_message(invocation.key, invocation.message)).model
+        names = self._model.names
+        first = chosen if chosen in names else names[0]
+        lines = [
+            f"{number}. {code(name)}{' (asked first)' if name == first else ''}" for number, name in enumerate(names, 1)
+        ]
+        return "\n".join(["The models that I can ask here:", *lines])
+
+    async def _choose(self, invocation: Invocation) -> None:
+        if invocation.role is not Role.ADMIN:
+            raise CommandRefused("Only admins choose the model.")
+        wanted = None if invocation.rest.lower() == "default" else self._named(invocation.rest)
+        await self._places.settle(invocation.key, invocation.message, model=wanted)
+
+    def _named(self, wanted: str) -> str:
+        names = self._model.names
+        if wanted.isdecimal() and wanted.isascii() and 1 <= int(wanted[:4]) <= len(names):
+            return names[int(wanted[:4]) - 1]
+        found = [name for name in names if name == wanted] or [n for n in names if wanted.lower() in n.lower()]
+        if len(found) == 1:
+            return found[0]
+        which = "more than one of them" if found else "none of them"
+        listed = items(code(name) for name in names)
+        raise CommandRefused(f"The configured models are these; {code(wanted[:100])} is {which}.\n\n{listed}")
+
+    async def answer(self, invocation: Invocation) -> str:
+        if invocation.message.direct:
+            return DIRECT
+        wanted = invocation.rest.lower()
+        if wanted:
+            chosen = next((word for word in ANSWERING if word == wanted), None)
+            if chosen is None:
+                raise CommandRefused(f"Say {', '.join(code('/answer ' + word) for word in ANSWERING)}.")
+            await self._places.settle(invocation.key, invocation.message, answering=chosen)
+            return ANSWERS[chosen]
+        settled = (await self._places.of_message(invocation.key, invocation.message)).answering
+        return ANSWERS[settled or self._settings.answer_in_groups]

@@ -1,0 +1,125 @@
+"""``explain`` and ``usage``: what went into the last reply here, and what it cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from connectors.message import Role, Scope
+from grounding.transcript.log import Transcript
+from runtime.commands.command import Command, CommandRefused, Invocation
+from runtime.commands.wording import code, items, plain, thousands
+from runtime.explaining import REASONS, STRATEGIES
+from runtime.manifests import Manifest, Manifests, UnknownTurn
+from runtime.usage import ModelUsage, Usage
+
+NOTHING_SAID = "I have not answered anything here yet."
+UNKNOWN = "I know no such turn here (any more)."
+
+
+class TurnFacts:
+    """What is known of answered turns. No text of any prompt is told."""
+
+    def __init__(self, transcript: Transcript, manifests: Manifests, usage: Usage) -> None:
+        self._transcript = transcript
+        self._manifests = manifests
+        self._usage = usage
+
+    def commands(self) -> list[Command]:
+        return [
+            Command(
+                "explain",
+                "why I said what I said last",
+                self.explain,
+                "[turn]",
+                details="What I looked at and why, the sources, and how the prompt was made up. For a reply further "
+                "back give its turn's id.",
+            ),
+            Command("usage", "what the last reply cost; for admins, the workspace's totals too", self.usage),
+        ]
+
+    async def explain(self, invocation: Invocation) -> str:
+        manifest = await self._manifest(invocation, invocation.rest.strip("`"))
+        if manifest is None:
+            return NOTHING_SAID
+        return explanation(manifest)
+
+    async def usage(self, invocation: Invocation) -> str:
+        manifest = await self._manifest(invocation, "")
+        lines = [_cost(manifest.outcome)] if manifest else [NOTHING_SAID]
+        if invocation.role is Role.ADMIN:
+            lines.append(totals(await self._usage.totals(Scope(invocation.key.workspace_id))))
+        return "\n\n".join(lines)
+
+    async def _manifest(self, invocation: Invocation, turn_id: str) -> Manifest | None:
+        """The turn that is asked for, or the last one of the conversation; None where there is none.
+
+        Raises `CommandRefused` for a turn that is not known, or not this person's to know of.
+        """
+        key = invocation.key
+        wanted = turn_id or await self._transcript.last_turn(key)
+        if not wanted:
+            return None
+        try:
+            manifest = await self._manifests.get(Scope(key.workspace_id), wanted)
+        except UnknownTurn:
+            raise CommandRefused(UNKNOWN) from None
+        if manifest.context.context_id != key.context_id and invocation.role is not Role.ADMIN:
+            raise CommandRefused(UNKNOWN)
+        return manifest
+
+
+def explanation(manifest: Manifest) -> str:
+    """A turn in words. Pure."""
+    context, outcome = manifest.context, manifest.outcome
+    lines = [
+        f"I looked at: {STRATEGIES.get(context.strategy, plain(context.strategy))}.",
+        f"Because: {REASONS.get(context.reason, plain(context.reason))}.",
+    ]
+    if sources := [_source(one) for one in outcome.get("sources", ())]:
+        lines.append(f"Sources: {', '.join(sources)}.")
+    elif context.wants_documents:
+        lines.append("Sources: no passage of the documents was relevant.")
+    used = [f"{block['name']} {thousands(block['tokens'])}" for block in manifest.blocks if block["used"]]
+    lines.append(f"The prompt in tokens: {', '.join(used)}; {thousands(manifest.tokens_total)} without the identity.")
+    degraded = outcome.get("degraded") or [{"block": one.block, "why": one.why} for one in context.degraded]
+    if degraded:
+        lines.append(
+            "I had to do without: " + ", ".join(f"{one['block']} ({plain(one['why'])})" for one in degraded) + "."
+        )
+    if outcome.get("error_code"):
+        lines.append(f"It failed: {code(outcome['error_code'])}.")
+    if outcome.get("model"):
+        lines.append(f"The model: {code(outcome['model'])}.")
+    return f"{items(lines)}\n\nTurn {code(manifest.turn_id)}"
+
+
+def totals(models: list[ModelUsage]) -> str:
+    """A workspace's usage, a line for each model. Pure."""
+    if not models:
+        return "This workspace has used nothing yet."
+    lines = [
+        f"{code(one.model)}: {thousands(one.replies)} replies, {thousands(one.calls)} calls, "
+        f"{thousands(one.prompt)} prompt tokens ({thousands(one.cached)} cached), "
+        f"{thousands(one.completion)} completion tokens, {_dollars(one.cost_usd)}"
+        for one in models
+    ]
+    return f"This workspace so far:\n\n{items(lines)}"
+
+
+def _cost(outcome: dict[str, Any]) -> str:
+    usage = outcome.get("usage") or {}
+    asked = f" by {code(outcome['model'])}" if outcome.get("model") else ""
+    return (
+        f"The last reply here{asked}: {thousands(usage.get('prompt', 0))} prompt tokens "
+        f"({thousands(usage.get('cached', 0))} cached), {thousands(usage.get('completion', 0))} completion tokens, "
+        f"{_dollars(float(usage.get('cost_usd') or 0))}."
+    )
+
+
+def _source(one: dict[str, str]) -> str:
+    return code(f"{one['source']} › {one['heading']}" if one["heading"] else one["source"])
+
+
+def _dollars(amount: float) -> str:
+    """Cents need four more places where there is less than a dollar."""
+    return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.6f}".rstrip("0")

@@ -1,0 +1,84 @@
+"""All commands, in the order in which people are shown them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from config.settings import Settings
+from connectors.connector import Health
+from connectors.message import ConversationKey, Scope
+from grounding.documents.indexer import Status as IndexStatus
+from grounding.memory.contexts import ContextDocuments
+from grounding.transcript.log import Transcript
+from promptpolicy.publishing import Publisher
+from runtime.access import Access
+from runtime.commands.command import Command
+from runtime.commands.help import Help
+from runtime.commands.memory import Memory
+from runtime.commands.people import People
+from runtime.commands.prompt import Prompts
+from runtime.commands.registry import Commands
+from runtime.commands.session import Session
+from runtime.commands.settled import SettledHere
+from runtime.commands.status import Status
+from runtime.commands.turns import TurnFacts
+from runtime.forgetting import Forgetting
+from runtime.manifests import Manifests
+from runtime.model import Model
+from runtime.places import Places
+from runtime.usage import Usage
+
+_ORDER = (
+    "help",
+    "new",
+    "stop",
+    "explain",
+    "memory",
+    "forget",
+    "model",
+    "usage",
+    "status",
+    "answer",
+    "prompt",
+    "pair",
+    "role",
+    "start",
+)
+
+
+def build_commands(
+    settings: Settings,
+    *,
+    transcript: Transcript,
+    contexts: ContextDocuments,
+    manifests: Manifests,
+    usage: Usage,
+    access: Access,
+    publisher: Publisher,
+    model: Model,
+    places: Places,
+    forgetting: Forgetting,
+    stop: Callable[[ConversationKey], bool],
+    stores: Callable[[], Awaitable[Mapping[str, Health]]],
+    connectors: Callable[[], Mapping[str, Health]],
+    index: Callable[[Scope], Awaitable[IndexStatus]],
+) -> Commands:
+    """The commands of one process. A further one: its module, its line here, and its word in the order."""
+    made: list[Command] = []
+
+    def all_commands() -> list[Command]:
+        return made
+
+    for part in (
+        Help(all_commands),
+        Session(transcript, stop),
+        TurnFacts(transcript, manifests, usage),
+        Memory(contexts, forgetting, stop),
+        SettledHere(settings, places, model),
+        Status(model, stores, connectors, index),
+        Prompts(publisher),
+        People(access),
+    ):
+        made += part.commands()
+    made.sort(key=lambda command: _ORDER.index(command.name))
+    return Commands(made, settings.llm_timeout_seconds)
