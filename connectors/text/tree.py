@@ -1,13 +1,15 @@
 """A form as a tree of elements, for pages that build their own: no HTML is written, so none can be smuggled in. Pure.
 
-An element is ``[tag, attributes, children]``, a text a string; all of it is JSON. Tags: p, h3 to h6 (a level-1 heading
-is h3: the page has its own above), ul, ol, li, blockquote, pre, code, table, thead, tbody, tr, th, td, hr, a, strong,
-em, s, br. Attributes: ``href`` of a (http, https or mailto), ``value`` of li, ``language`` of pre, ``align`` of th, td.
+An element is ``[tag, attributes, children]``, a text a string; all of it is JSON. Tags: p, h3 to h6 (the highest level
+that there is becomes h3, the next h4: the page has its own above, and no level is left out), ul, ol, li, blockquote,
+pre, code, table, thead, tbody, tr, th, td, hr, a, strong, em, s, br. Attributes: ``href`` of a (http, https or mailto),
+``value`` of li, ``language`` of pre, ``align`` of th and td.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -43,7 +45,15 @@ def tree(text: str) -> list[Node]:
 
 def render(form: Form) -> list[Node]:
     """The elements of *form*."""
-    return _nodes(form, 0)
+    levels = sorted({block.content.level for block in form if isinstance(block.content, Heading)})
+    ranks = {level: min(3 + rank, 6) for rank, level in enumerate(levels)}
+    ranked = [
+        replace(block, content=replace(block.content, level=ranks[block.content.level]))
+        if isinstance(block.content, Heading)
+        else block
+        for block in form
+    ]
+    return _nodes(ranked, 0)
 
 
 def shown(nodes: Sequence[Node]) -> str:
@@ -103,7 +113,7 @@ def _block(content: Content) -> Node:
         case Paragraph(spans):
             return ["p", {}, _inline(spans)]
         case Heading(level, spans):
-            return [f"h{min(level + 2, 6)}", {}, _inline(spans)]
+            return [f"h{level}", {}, _inline(spans)]
         case Code(text, language):
             return ["pre", {"language": language} if language else {}, [["code", {}, [text]]]]
         case Table() as table:

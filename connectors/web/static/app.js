@@ -191,7 +191,7 @@ class Chat {
 
 const composer = new Composer(
   { form: $("composer"), box: $("message"), palette: $("palette"), stop: $("stop"), stopKey: $("stop-key") },
-  { send() {}, stop() {} },
+  { send() {}, stop() {}, listed: (number) => say(`${number} commands. Arrow keys choose, Tab takes one.`) },
 );
 
 function say(text) {
@@ -253,6 +253,7 @@ async function signOut() {
 function openSide(open) {
   $("chat").classList.toggle("side-open", open);
   $("scrim").hidden = !open;
+  $("stage").inert = open;
   $("open-side").setAttribute("aria-expanded", String(open));
   if (open) $("new").focus();
   else if ($("side").contains(document.activeElement)) $("open-side").focus();

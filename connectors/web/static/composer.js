@@ -3,7 +3,7 @@
 const LONGEST_PX = 220;
 
 export class Composer {
-  /** told.send(text), told.stop() → whether there was something to stop. */
+  /** told.send(text), told.stop(), told.listed(number): so many commands are shown. */
   constructor({ form, box, palette, stop, stopKey }, told) {
     Object.assign(this, { form, box, palette, stopButton: stop, stopKey, told });
     this.commands = [];
@@ -75,8 +75,8 @@ export class Composer {
     this.matching = word ? this.commands.filter(({ name }) => name.startsWith(word[1].toLowerCase())) : [];
     if (!this.matching.length || this.closed) return this.hide();
     this.palette.replaceChildren(...this.matching.map((command, index) => this.option(command, index)));
+    if (this.palette.hidden) this.told.listed(this.matching.length);
     this.palette.hidden = false;
-    this.box.setAttribute("aria-expanded", "true");
     this.choose(0);
   }
 
@@ -108,7 +108,6 @@ export class Composer {
 
   hide() {
     this.palette.hidden = true;
-    this.box.setAttribute("aria-expanded", "false");
     this.box.removeAttribute("aria-activedescendant");
   }
 

@@ -126,7 +126,7 @@ function message(by, author, at) {
   const made = document.createElement("article");
   made.className = `message ${by}`;
   const head = document.createElement("header");
-  const name = document.createElement("span");
+  const name = document.createElement("h2");
   name.className = "author";
   name.textContent = author;
   head.append(name);
@@ -175,14 +175,17 @@ function theirs(item) {
 
 function sources(found) {
   const list = document.createElement("ul");
-  list.className = "sources";
-  list.setAttribute("aria-label", "Sources");
+  const part = document.createElement("div");
+  part.className = "sources";
+  const label = document.createElement("h3");
+  label.textContent = found.length > 1 ? "Sources" : "Source";
   for (const { source, heading } of found) {
     const row = document.createElement("li");
     row.textContent = heading ? `${source} › ${heading}` : source;
     list.append(row);
   }
-  return list;
+  part.append(label, list);
+  return part;
 }
 
 function degraded(parts) {
