@@ -44,6 +44,7 @@ from runtime.model_errors import (
     as_failure,
     retry_after_seconds,
 )
+from runtime.senses import Heard, has_images, hear, sees_images, without_images
 
 __all__ = ["Completion", "Model", "ModelFailed", "ModelRefused", "ModelUnavailable", "ToolCall"]
 
@@ -121,6 +122,7 @@ class Model:
         self._settings = settings
         self._local = local
         self._windows: dict[str, int] = {}
+        self._sighted: dict[str, bool] = {}
 
     @property
     def name(self) -> str:
@@ -153,6 +155,44 @@ class Model:
             self._windows[name] = await asyncio.to_thread(_known_window, name)
         return self._windows[name]
 
+    async def sees_images(self, first: str | None = None) -> bool:
+        """Whether the model that is asked first (see `complete`) can be shown pictures, as far as LiteLLM knows."""
+        return await self._sees(self._order(first)[0])
+
+    async def _sees(self, name: str | None) -> bool:
+        if name is None:
+            return False
+        if name not in self._sighted:
+            self._sighted[name] = await sees_images(await asyncio.to_thread(load_litellm), name)
+        return self._sighted[name]
+
+    async def transcribe(self, audio: bytes, name: str, media_type: str) -> Heard:
+        """What is said in a recording called *name*, by the model that is set for it.
+
+        Raises `ModelRefused`, also where none is set, and `ModelUnavailable`.
+        """
+        model = self._settings.transcription_model
+        if model is None:
+            raise ModelRefused("no model is configured: set AGENT_RUNTIME_TRANSCRIPTION_MODEL", why="not_found")
+        target = Target(model, model, credentials(self._settings, model))
+        for attempt in range(1, self._settings.llm_max_attempts + 1):
+            try:
+                litellm = await asyncio.to_thread(load_litellm)
+                return await hear(litellm, target, audio, name, media_type, self._settings.llm_timeout_seconds)
+            except Exception as error:  # noqa: BLE001 - LiteLLM's adapters let all kinds through; each gets its verdict
+                failure = as_failure(error, model, shown=False)
+                asked = retry_after_seconds(error) or 0.0
+            if (
+                attempt == self._settings.llm_max_attempts
+                or not failure.retryable
+                or asked > LONGEST_RETRY_AFTER_SECONDS
+            ):
+                break
+            log.info("model.retried", model=model, why=failure.why, purpose="transcription")
+            await _pause(max(asked, _backoff_seconds(attempt)))
+        log.warning("model.failed", model=model, why=failure.why, purpose="transcription")
+        raise failure
+
     async def complete(
         self,
         messages: Sequence[Message],
@@ -166,7 +206,8 @@ class Model:
         purpose: str = "reply",
         first: str | None = None,
     ) -> Completion:
-        """The model's answer to *messages* (OpenAI's form). Streams where *on_delta* is given.
+        """The model's answer to *messages* (OpenAI's form). Streams where *on_delta* is given. Models that cannot see
+        get the text of messages with pictures.
 
         *tools* are OpenAI function descriptions. *purpose* goes into events only. *first* is one of `names`,
         which is asked before the others; any other name counts as none, so that a choice may outlive the settings
@@ -180,6 +221,8 @@ class Model:
         for name in self._order(first):
             try:
                 target = await self._target(name)
+                if has_images(messages):  # a fallback may be blind where the first choice is not
+                    call.messages = messages if await self._sees(name) else without_images(messages)
                 return await self._attempts(call, target, purpose)
             except ModelFailed as failure:
                 log.warning("model.failed", model=failure.model, why=failure.why, purpose=purpose)

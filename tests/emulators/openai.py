@@ -54,6 +54,10 @@ class FakeOpenAI:
     base_url: str = ""
     requests: list[dict[str, Any]] = field(default_factory=list)
     embedding_requests: list[dict[str, Any]] = field(default_factory=list)
+    transcription_requests: list[dict[str, Any]] = field(default_factory=list)
+    """Of each: ``model``, ``name``, ``media_type`` and ``data`` of the recording."""
+    heard: str = "What do the tyres cost?"
+    """What every recording says."""
     keys: list[str] = field(default_factory=list)
     replies: deque[Reply] = field(default_factory=deque)
     answer: Callable[[dict[str, Any]], Reply | str] = lambda body: echo(body)
@@ -70,6 +74,20 @@ class FakeOpenAI:
                 is_trouble = reply in get_args(Trouble)
                 reply = Reply(trouble=cast("Trouble", reply)) if is_trouble else Reply(text=reply)
             self.replies.append(reply)
+
+    @property
+    def images(self) -> list[list[str]]:
+        """The pictures of each chat request, as the data URIs that they came as."""
+        return [
+            [
+                part["image_url"]["url"]
+                for message in body["messages"]
+                if isinstance(message.get("content"), list)
+                for part in message["content"]
+                if part["type"] == "image_url"
+            ]
+            for body in self.requests
+        ]
 
     @property
     def prompts(self) -> list[str]:
@@ -111,6 +129,7 @@ async def serving(port: int = 0) -> AsyncIterator[FakeOpenAI]:
     app = web.Application(client_max_size=64_000_000)
     app.router.add_post("/v1/chat/completions", functools.partial(_chat, fake))
     app.router.add_post("/v1/embeddings", functools.partial(_embeddings, fake))
+    app.router.add_post("/v1/audio/transcriptions", functools.partial(_transcriptions, fake))
     app.router.add_get("/v1/models", _models)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
     await runner.setup()
@@ -249,6 +268,28 @@ async def _embeddings(fake: FakeOpenAI, request: web.Request) -> web.Response:
     data = [{"object": "embedding", "index": i, "embedding": embed(text)} for i, text in enumerate(texts)]
     usage = {"prompt_tokens": sum(map(len, texts)) // 4, "total_tokens": sum(map(len, texts)) // 4}
     return web.json_response({"object": "list", "data": data, "model": body.get("model", ""), "usage": usage})
+
+
+async def _transcriptions(fake: FakeOpenAI, request: web.Request) -> web.Response:
+    form = await request.post()
+    recording = form["file"]
+    assert isinstance(recording, web.FileField)
+    fake.transcription_requests.append(
+        {
+            "model": form["model"],
+            "name": recording.filename,
+            "media_type": recording.content_type,
+            "data": recording.file.read(),
+        }
+    )
+    if fake.replies and (refusal := _refusal(fake.replies.popleft())):
+        return refusal
+    usage: dict[str, Any] = {"type": "duration", "seconds": 3}
+    if form["model"] != "whisper-1":  # the older model is paid by the second
+        details = {"audio_tokens": 14, "text_tokens": 0}
+        usage = {"type": "tokens", "input_tokens": 14, "output_tokens": 6, "total_tokens": 20}
+        usage["input_token_details"] = details
+    return web.json_response({"text": fake.heard, "usage": usage})
 
 
 def embed(text: str) -> list[float]:

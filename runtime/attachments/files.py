@@ -1,0 +1,78 @@
+"""One file that came with a message: found on its platform, fetched, and made text. Everything is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import structlog
+
+from config.settings import Settings
+from connectors.connector import AttachmentUnavailable, Connector, LocatesAttachments
+from connectors.message import Attachment
+from runtime.attachments.conversion import Conversion
+from runtime.attachments.formats import Text
+from runtime.fetch import Fetched, Network, fetch, too_large
+from runtime.media import DOCX, HTML, IMAGES, ODT, PDF, PPTX, XLSX
+
+AT_ONCE = 4
+"""Files that are fetched side by side, so that they never fill the memory together."""
+DOCUMENT_TYPES = frozenset(
+    {
+        *(PDF, DOCX, XLSX, PPTX, ODT, HTML, "text/*"),
+        *("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml"),
+        *("application/javascript", "application/x-javascript", "application/sql", "application/x-sh"),
+        *("application/x-ndjson", "application/rtf", "application/csv", "application/xhtml+xml"),
+        # What Windows calls a CSV; if it is an old workbook its bytes say so.
+        *("application/vnd.ms-excel",),
+    }
+)
+"""What may be declared, or found, of a document; which of them can be read its conversion knows."""
+IMAGE_TYPES = frozenset(IMAGES)
+AUDIO_TYPES = frozenset({"audio/*", "application/ogg", "video/mp4", "video/webm", "video/ogg"})
+"""Voice messages; containers without a picture are often called videos."""
+_log = structlog.get_logger()
+
+
+class Files:
+    """Files of messages, by the connectors that they came through."""
+
+    def __init__(self, settings: Settings, connectors: Mapping[str, Connector], network: Network | None = None) -> None:
+        self._settings = settings
+        self._connectors = connectors
+        self._network = network
+        self._conversion = Conversion(settings.attachment_max_pages, settings.attachment_timeout_seconds)
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    async def fetch(
+        self, connector: str, attachment: Attachment, allowed: frozenset[str], max_bytes: int | None = None
+    ) -> Fetched:
+        """The bytes of *attachment*, which came through *connector* and is one of *allowed*.
+
+        Raises `AttachmentUnavailable`, whatever went wrong.
+        """
+        most = min(max_bytes or self._settings.attachment_max_bytes, self._settings.attachment_max_bytes)
+        if attachment.size_bytes > most:
+            raise too_large(attachment.size_bytes, most)
+        found = self._connectors.get(connector)
+        if not isinstance(found, LocatesAttachments):
+            raise AttachmentUnavailable("files cannot be fetched from here")
+        seconds = self._settings.attachment_timeout_seconds
+        async with self._slots:
+            try:
+                async with asyncio.timeout(seconds):
+                    location = await found.locate(attachment)
+                    return await fetch(location, most, allowed, seconds, self._network)
+            except AttachmentUnavailable:
+                raise
+            except TimeoutError as error:
+                raise AttachmentUnavailable(f"fetching it took longer than {seconds:g} seconds") from error
+            except Exception as error:
+                # An adapter or a library broke on a stranger's file: the turn goes on without it.
+                _log.exception("attachment.failed", connector=connector, media_type=attachment.media_type)
+                raise AttachmentUnavailable("something went wrong with it here") from error
+
+    async def text(self, connector: str, attachment: Attachment, most: int, max_bytes: int | None = None) -> Text:
+        """*attachment* as Markdown of at most *most* characters. Raises `AttachmentUnavailable`."""
+        fetched = await self.fetch(connector, attachment, DOCUMENT_TYPES, max_bytes)
+        return await self._conversion.text(fetched.data, fetched.media_type, attachment.name, most)

@@ -1,0 +1,241 @@
+"""Reads what came with the messages of a turn: documents become text, pictures are shown, voice is written down.
+
+Whatever cannot be read becomes a sentence in the query and an entry in ``degraded``; the turn goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import structlog
+
+from config.settings import Settings
+from connectors.connector import AttachmentUnavailable
+from connectors.message import Attachment
+from grounding.run_context import AttachedImage, AttachedText, DegradedBlock
+from runtime.attachments.files import AUDIO_TYPES, IMAGE_TYPES, Files
+from runtime.mailbox import Batch
+from runtime.model_errors import ModelFailed
+from runtime.senses import Heard, Image
+
+MAX_FILES = 10
+"""Files of one turn that are read."""
+MAX_IMAGES = 4
+"""Pictures that are shown to the model in one turn."""
+IMAGE_MAX_BYTES = 3_700_000
+"""Of one picture: as base64 within the 5 MB that Anthropic takes, the least of the large providers."""
+VOICE_MARK = "[voice message]"
+NOT_HEARD = "I cannot listen to voice messages here. Please write to me instead."
+BLOCK = "attachments"
+"""How ``degraded`` calls what came with the messages."""
+_ENDINGS = {"audio/ogg": ".ogg", "audio/mpeg": ".mp3", "audio/mp4": ".m4a", "audio/wav": ".wav", "video/mp4": ".mp4"}
+_log = structlog.get_logger()
+
+
+class Senses(Protocol):
+    """What a model takes in besides text; see `runtime.model.Model`."""
+
+    async def sees_images(self, first: str | None = None) -> bool: ...
+
+    async def transcribe(self, audio: bytes, name: str, media_type: str) -> Heard: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What came with the messages of a turn, as far as it could be read.
+
+    ``heard`` are the transcripts of voice messages, by what they cost; ``unheard`` is what to answer where a
+    voice message could not be heard and nothing else was said.
+    """
+
+    files: tuple[AttachedText, ...] = ()
+    images: tuple[Image, ...] = field(default=(), repr=False)
+    degraded: tuple[DegradedBlock, ...] = ()
+    heard: tuple[Heard, ...] = ()
+    unheard: str = ""
+
+    @property
+    def shown(self) -> tuple[AttachedImage, ...]:
+        """What is kept of the pictures."""
+        return tuple(
+            AttachedImage(name=image.name, media_type=image.media_type, sha256=hashlib.sha256(image.data).hexdigest())
+            for image in self.images
+        )
+
+
+NOTHING = Contents()
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One file, and what became of it. ``words`` are what a voice message says; ``unsaid`` why nobody knows."""
+
+    place: int
+    attachment: Attachment
+    text: str = ""
+    note: str = ""
+    image: Image | None = None
+    heard: Heard | None = None
+    failed: str = ""
+    unsaid: str = ""
+
+
+class Reading:
+    """Reads the files of turns. Keeps nothing between them: a turn that is taken up again fetches again."""
+
+    def __init__(self, settings: Settings, files: Files, senses: Senses) -> None:
+        self._settings = settings
+        self._files = files
+        self._senses = senses
+        # No more of a file than this can ever be shown in a prompt.
+        self._most = settings.llm_grounding_max_prompt_bytes
+
+    async def read(self, batch: Batch, first: str | None = None) -> tuple[Batch, Contents]:
+        """*batch* with the words of its voice messages, and what came with it. *first* is the model that is asked
+        first, where one was chosen. Raises nothing: what cannot be read is named.
+        """
+        items = [
+            _Item(place, attachment)
+            for place, envelope in enumerate(batch.envelopes)
+            for attachment in envelope.message.attachments
+        ]
+        if not items:
+            return batch, NOTHING
+        started = time.perf_counter()
+        sees = any(_is_image(item.attachment) for item in items) and await self._senses.sees_images(first)
+        read = await self._all(batch.key.connector, items, sees)
+        done = _with_words(batch, read)
+        contents = _contents(done, read)
+        _log.info(
+            "attachments.read",
+            files=len(read),
+            failed=sum(bool(item.failed) for item in read),
+            images=len(contents.images),
+            voice=len(contents.heard),
+            characters=sum(len(item.text) for item in read),
+            duration_ms=round((time.perf_counter() - started) * 1000, 1),
+        )
+        return done, contents
+
+    async def _all(self, connector: str, items: Sequence[_Item], sees: bool) -> list[_Item]:
+        """Each of *items*, read side by side, as far as a turn's limits go."""
+        images = 0
+        tasks: list[Callable[[], Awaitable[_Item]]] = []
+        for position, item in enumerate(items):
+            images += _is_image(item.attachment)
+            if position >= MAX_FILES:
+                tasks.append(_refuse(item, f"not read: only the first {MAX_FILES} files of a message are", "too_many"))
+            elif item.attachment.kind == "voice":
+                tasks.append(_each(self._hear, connector, item))
+            elif not _is_image(item.attachment):
+                tasks.append(_each(self._read, connector, item))
+            elif not sees:
+                tasks.append(_refuse(item, "a picture, which the model in use cannot see", "blind_model"))
+            elif images > MAX_IMAGES:
+                tasks.append(_refuse(item, f"not shown: only {MAX_IMAGES} pictures at once are", "too_many"))
+            else:
+                tasks.append(_each(self._look, connector, item))
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(_as_coroutine(task)) for task in tasks]
+        return [task.result() for task in running]
+
+    async def _read(self, connector: str, item: _Item) -> _Item:
+        if item.attachment.kind == "other":
+            raise AttachmentUnavailable("it is not a kind of file that I can read")
+        found = await self._files.text(connector, item.attachment, self._most)
+        return replace(item, text=found.text, note=found.note)
+
+    async def _look(self, connector: str, item: _Item) -> _Item:
+        fetched = await self._files.fetch(connector, item.attachment, IMAGE_TYPES, IMAGE_MAX_BYTES)
+        if fetched.media_type not in IMAGE_TYPES or not fetched.data:
+            raise AttachmentUnavailable("it is not a picture of a kind that I know")
+        return replace(item, image=Image(item.attachment.name, fetched.media_type, fetched.data))
+
+    async def _hear(self, connector: str, item: _Item) -> _Item:
+        if self._settings.transcription_model is None:
+            return replace(
+                item, note="a voice message; they cannot be heard here", failed="no_transcription", unsaid=NOT_HEARD
+            )
+        try:
+            fetched = await self._files.fetch(connector, item.attachment, AUDIO_TYPES)
+            kind = fetched.media_type or item.attachment.media_type
+            heard = await self._senses.transcribe(fetched.data, "voice" + _ENDINGS.get(kind, ".ogg"), kind)
+        except AttachmentUnavailable as error:
+            sentence = f"I could not get your voice message: {error.user_text.rstrip('.')}."
+            return _unread(item, error, sentence)
+        except ModelFailed as error:
+            sentence = "I could not listen to your voice message just now. Please try again, or write to me."
+            return replace(
+                item, note="a voice message that could not be heard", failed=f"model_{error.why}", unsaid=sentence
+            )
+        if not heard.text:
+            sentence = "I could not hear any words in your voice message."
+            return replace(item, note="a voice message without words", heard=heard, failed="silent", unsaid=sentence)
+        return replace(item, heard=heard)
+
+
+def _is_image(attachment: Attachment) -> bool:
+    """Pictures may be sent as files, too; drawings that are written in XML are text."""
+    of_pixels = attachment.media_type.startswith("image/") and attachment.media_type != "image/svg+xml"
+    return attachment.kind == "image" or (attachment.kind == "document" and of_pixels)
+
+
+def _each(
+    step: Callable[[str, _Item], Awaitable[_Item]], connector: str, item: _Item
+) -> Callable[[], Awaitable[_Item]]:
+    async def run() -> _Item:
+        try:
+            return await step(connector, item)
+        except AttachmentUnavailable as error:
+            return _unread(item, error)
+
+    return run
+
+
+def _refuse(item: _Item, note: str, why: str) -> Callable[[], Awaitable[_Item]]:
+    async def run() -> _Item:
+        return replace(item, note=note, failed=why)
+
+    return run
+
+
+async def _as_coroutine(task: Callable[[], Awaitable[_Item]]) -> _Item:
+    return await task()
+
+
+def _unread(item: _Item, error: AttachmentUnavailable, unsaid: str = "") -> _Item:
+    return replace(item, note=f"could not be read: {error.user_text.rstrip('.')}", failed="unreadable", unsaid=unsaid)
+
+
+def _with_words(batch: Batch, items: Sequence[_Item]) -> Batch:
+    """*batch* in which voice messages are words: for the strategy, the search, the prompt and the log."""
+    envelopes = list(batch.envelopes)
+    for item in items:
+        if item.heard is not None and item.heard.text:
+            message = envelopes[item.place].message
+            said = f"{VOICE_MARK} {item.heard.text}"
+            text = f"{message.text}\n\n{said}" if message.text.strip() else said
+            envelopes[item.place] = replace(envelopes[item.place], message=replace(message, text=text))
+    return replace(batch, envelopes=tuple(envelopes))
+
+
+def _contents(batch: Batch, items: Sequence[_Item]) -> Contents:
+    said_something = any(envelope.message.text.strip() for envelope in batch.envelopes)
+    only_voice = all(item.attachment.kind == "voice" for item in items)
+    reasons = dict.fromkeys(item.failed for item in items if item.failed)
+    return Contents(
+        files=tuple(
+            AttachedText(name=item.attachment.name, text=item.text, note=item.note)
+            for item in items
+            if item.text or item.note
+        ),
+        images=tuple(item.image for item in items if item.image is not None),
+        degraded=tuple(DegradedBlock(block=BLOCK, why=why) for why in reasons),
+        heard=tuple(item.heard for item in items if item.heard is not None),
+        unheard=next((item.unsaid for item in items if item.unsaid), "") if only_voice and not said_something else "",
+    )
