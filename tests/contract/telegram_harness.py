@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
+import httpx
 from pydantic import SecretStr
+from starlette.applications import Starlette
 
 from connectors.telegram.connector import TelegramConnector
 from tests.contract.connector_suite import Fault, Place, RefusingHarness
@@ -16,25 +19,46 @@ LENA = Person(id=501, name="Lena")
 TEAM = Room(id=-100200)
 
 
-def telegram_connector(emulator: TelegramEmulator | None = None) -> TelegramConnector:
+PUBLIC_URL = "https://bot.example"
+SECRET = "a-secret_of-the-tests"
+
+
+def telegram_connector(emulator: TelegramEmulator | None = None, **options: Any) -> TelegramConnector:
     """A connector to *emulator* (to nowhere without one) that loses no time waiting."""
+    quick: dict[str, Any] = {
+        "reply_max_parts": 100,
+        "timeout_seconds": 10.0,
+        "poll_seconds": 5,
+        "first_backoff_seconds": 0.01,
+        "longest_backoff_seconds": 0.02,
+    }
     return TelegramConnector(
         SecretStr(emulator.token if emulator else "1:none"),
         emulator.base_url if emulator else "http://127.0.0.1:1",
-        reply_max_parts=100,
-        timeout_seconds=10.0,
-        poll_seconds=5,
-        first_backoff_seconds=0.01,
-        longest_backoff_seconds=0.02,
+        **(quick | options),
     )
+
+
+def telegram_connector_by_webhook(emulator: TelegramEmulator, **options: Any) -> TelegramConnector:
+    """A connector to which *emulator* posts what happens, as if it stood at `PUBLIC_URL`."""
+    chosen: dict[str, Any] = {"webhook_secret": SecretStr(SECRET), "public_url": PUBLIC_URL, "check_seconds": 0.05}
+    connector = telegram_connector(emulator, **(chosen | options))
+    transport = httpx.ASGITransport(Starlette(routes=list(connector.routes())))
+
+    async def post(url: str, body: bytes, headers: Mapping[str, str]) -> int:
+        async with httpx.AsyncClient(transport=transport) as client:
+            return (await client.post(url, content=body, headers=dict(headers))).status_code
+
+    emulator.webhook.post = post
+    return connector
 
 
 class TelegramHarness:
     places: tuple[Place, ...] = ("direct", "group")
 
-    def __init__(self, emulator: TelegramEmulator) -> None:
+    def __init__(self, emulator: TelegramEmulator, connector: TelegramConnector) -> None:
         self.emulator = emulator
-        self.connector = telegram_connector(emulator)
+        self.connector = connector
 
     async def say(self, place: Place, text: str) -> None:
         if place == "direct":
@@ -43,7 +67,7 @@ class TelegramHarness:
             await self.emulator.say(f"@{self.emulator.me.username} {text}", to=TEAM, by=LENA)
 
     async def acknowledged(self) -> int:
-        return max(0, self.emulator.confirmed - emulated.FIRST_UPDATE)
+        return max(0, self.emulator.confirmed - emulated.FIRST_UPDATE) + len(self.emulator.webhook.taken)
 
     async def shown(self, place: Place) -> list[str]:
         return [message.text for message in self.emulator.shown(LENA if place == "direct" else TEAM)]
@@ -61,8 +85,18 @@ class TelegramHarness:
 @asynccontextmanager
 async def telegram_harness() -> AsyncIterator[RefusingHarness]:
     async with TelegramEmulator() as emulator:
-        harness = TelegramHarness(emulator)
+        connector = telegram_connector(emulator)
         try:
-            yield harness
+            yield TelegramHarness(emulator, connector)
         finally:
-            await harness.connector.close()
+            await connector.close()
+
+
+@asynccontextmanager
+async def telegram_by_webhook_harness() -> AsyncIterator[RefusingHarness]:
+    async with TelegramEmulator() as emulator:
+        connector = telegram_connector_by_webhook(emulator)
+        try:
+            yield TelegramHarness(emulator, connector)
+        finally:
+            await connector.close()

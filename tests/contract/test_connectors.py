@@ -30,17 +30,20 @@ from tests.contract.console_harness import console_connector, console_harness
 from tests.contract.discord_harness import discord_connector, discord_harness
 from tests.contract.http_harness import http_connector, http_harness
 from tests.contract.slack_harness import slack_connector, slack_harness, slack_over_http_harness
-from tests.contract.telegram_harness import telegram_connector, telegram_harness
+from tests.contract.telegram_harness import telegram_by_webhook_harness, telegram_connector, telegram_harness
+from tests.contract.web_harness import web_connector, web_harness
 from tests.emulators.slack import seen as seen_mrkdwn
 from tests.emulators.telegram_html import parse_html
 
 # A platform takes part by one line in each of these (the third only where it can refuse a message).
 HARNESSES: dict[str, HarnessFactory] = {
     "telegram": telegram_harness,
+    "telegram by webhook": telegram_by_webhook_harness,
     "slack": slack_harness,
     "slack over http": slack_over_http_harness,
     "discord": discord_harness,
     "http": http_harness,
+    "web": web_harness,
     "console": console_harness,
 }
 UNCONNECTED: dict[str, Callable[[], Connector]] = {
@@ -48,6 +51,7 @@ UNCONNECTED: dict[str, Callable[[], Connector]] = {
     "slack": slack_connector,
     "discord": discord_connector,
     "http": http_connector,
+    "web": web_connector,
     "console": console_connector,
 }
 REFUSING: dict[str, RefusingHarnessFactory] = {
