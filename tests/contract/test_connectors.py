@@ -32,6 +32,7 @@ from tests.contract.http_harness import http_connector, http_harness
 from tests.contract.slack_harness import slack_connector, slack_harness, slack_over_http_harness
 from tests.contract.telegram_harness import telegram_by_webhook_harness, telegram_connector, telegram_harness
 from tests.contract.web_harness import web_connector, web_harness
+from tests.contract.web_harness import web_connector, web_harness
 from tests.emulators.slack import seen as seen_mrkdwn
 from tests.emulators.telegram_html import parse_html
 
@@ -44,6 +45,7 @@ HARNESSES: dict[str, HarnessFactory] = {
     "discord": discord_harness,
     "http": http_harness,
     "web": web_harness,
+    "web": web_harness,
     "console": console_harness,
 }
 UNCONNECTED: dict[str, Callable[[], Connector]] = {
@@ -51,6 +53,7 @@ UNCONNECTED: dict[str, Callable[[], Connector]] = {
     "slack": slack_connector,
     "discord": discord_connector,
     "http": http_connector,
+    "web": web_connector,
     "web": web_connector,
     "console": console_connector,
 }

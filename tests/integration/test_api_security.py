@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from connectors.web.page import FILES
 from tests.emulators.face import ADMIN, Face
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-OPEN = {"/healthz", "/readyz", "/metrics", "/openapi.json"}
+OPEN = {
+    "/healthz", "/readyz", "/metrics", "/openapi.json", "/chat", *(f"/chat/static/{name}" for name in FILES),
+}  # fmt: skip
 PARAMETERS = {
     "workspace_id": "acme",
     "path": "a.md",
