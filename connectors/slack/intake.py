@@ -13,7 +13,7 @@ from connectors.connector import Accept
 from connectors.message import AgentRuntimeError, InboundKind, InboundMessage, StoreUnavailable
 from connectors.slack import commands, convert, outgoing
 from connectors.slack.api import Api
-from connectors.slack.lookups import People, Threads
+from connectors.slack.lookups import People, SharedFiles, Threads
 from connectors.slack.recent import Recent
 from connectors.slack.responses import Responses
 from connectors.slack.streaming import Streams
@@ -36,6 +36,7 @@ class Intake:
     def __init__(self, api: Api, vitals: Vitals, streams: Streams, responses: Responses) -> None:
         self._people = People(api)
         self._threads = Threads(api)
+        self._files = SharedFiles(api)
         self._vitals = vitals
         self._doubt = api.doubt
         self._streams = streams
@@ -136,7 +137,8 @@ class Intake:
             event = payload["event"]
             if event["type"] in _TOKEN_EVENTS:
                 self._doubt.set()
-            message = convert.to_inbound(event, me, await self._known(event, me))
+            known = await self._known(event, me)
+            message = convert.to_inbound(await self._files.told(event), me, known)
         except (KeyError, TypeError, ValueError, AttributeError):
             log.warning("message.ignored", connector=convert.CONNECTOR, why="unreadable")
             return

@@ -1,4 +1,4 @@
-"""What Slack's events leave out and has to be asked for: names, and who takes part in a thread. I/O.
+"""What Slack's events leave out and has to be asked for: names, files, and who takes part in a thread. I/O.
 
 A question that is not answered soon delays no message: the message goes on with less known about it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import structlog
@@ -128,3 +128,40 @@ def _is_part(message: dict[str, Any], me: Identity) -> bool:
         or me.user_id in (message.get("reply_users") or ())
         or mrkdwn.names_person(message.get("text") or "", me.user_id)
     )
+
+
+class SharedFiles:
+    """What Slack tells of files of other organisations only when it is asked (``check_file_info``)."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def told(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
+        """*event* with its files as they are, as far as that can be had within `ANSWER_WITHIN_SECONDS`."""
+        files = event.get("files")
+        if not isinstance(files, list) or not any(_is_bare(file) for file in files):
+            return event
+        told = list(files)
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN_SECONDS):
+                for at, file in enumerate(files):
+                    if _is_bare(file):
+                        told[at] = await self._ask(file)
+        except TimeoutError:
+            log.debug("connector.lookup_failed", connector="slack", what="files.info", why="no answer in time")
+        return {**event, "files": told}
+
+    async def _ask(self, file: Mapping[str, Any]) -> Mapping[str, Any]:
+        file_id = str(file["id"])
+        try:
+            answer = await self._api.call(lambda client: client.files_info(file=file_id))
+        except TimeoutError:
+            raise
+        except errors.SLACK_ERRORS as error:
+            log.debug("connector.lookup_failed", connector="slack", what="files.info", why=self._api.describe(error))
+            return file
+        return answer.get("file") or file
+
+
+def _is_bare(file: Any) -> bool:
+    return isinstance(file, Mapping) and file.get("file_access") == "check_file_info" and "id" in file

@@ -54,7 +54,8 @@ class Streams:
 
     def asked(self, channel: str, message_id: str, user: str, team: str) -> None:
         """Somebody of a team said something: in channels Slack wants to know for whom a stream is."""
-        self._askers.put((channel, message_id), (user, team))
+        if user and team:
+            self._askers.put((channel, message_id), (user, team))
 
     def possible(self, external_id: str, answers: tuple[str, ...]) -> bool:
         """Whether a reply to *answers* can stream there: in threads, to a person who is known."""

@@ -1,8 +1,9 @@
-"""A Slack on loopback that refuses what Slack refuses: Web API, Socket Mode and HTTP events.
+"""A Slack on loopback that refuses what Slack refuses: Web API, Socket Mode, HTTP events, commands and files.
 
 It speaks to the real SDK; what it answers follows docs.slack.dev (the errors of each method, "Using Socket
-Mode", "Events API", "Verifying requests from Slack"). Tests (or a person) speak through `say`, look through
-`shown`, and make it misbehave through `fail_next`, `down`, `mute`, `drop_acks`, `disconnect` and `kill`.
+Mode", "Events API", "Verifying requests from Slack", "Handling user interaction"). Tests (or a person) speak through
+`say`, `command` and `upload`, look through `shown` and `whispers`, and make it misbehave through `fail_next`, `down`,
+`mute`, `deafen`, `drop_acks`, `disconnect` and `kill`.
 """
 
 from __future__ import annotations
@@ -14,120 +15,79 @@ import json
 import re
 import time
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from aiohttp import ClientError, WSMsgType, web
+
+from tests.emulators.slack_commands import Commands
+from tests.emulators.slack_files import Files
+from tests.emulators.slack_nouns import (
+    GATEWAY_PAGE,
+    LINK,
+    LOST_ANSWER,
+    LOST_REQUEST,
+    MASS_MENTION,
+    PLAIN_TEXT,
+    SERVER_ERROR,
+    SOMEBODY,
+    Channel,
+    Delivery,
+    Fault,
+    Json,
+    Person,
+    Post,
+    Refused,
+    Shown,
+    Whisper,
+    rate_limited,
+    refused,
+    seen,
+)
+from tests.emulators.slack_streams import Streams
+
+__all__ = [
+    "GATEWAY_PAGE",
+    "LOST_ANSWER",
+    "LOST_REQUEST",
+    "PLAIN_TEXT",
+    "SERVER_ERROR",
+    "Channel",
+    "Delivery",
+    "Fault",
+    "Person",
+    "Shown",
+    "SlackEmulator",
+    "Whisper",
+    "rate_limited",
+    "refused",
+    "seen",
+]
 
 MAX_POST_CHARACTERS = 40_000
 MAX_UPDATE_CHARACTERS = 4_000
 FIRST_SECOND = 1_700_000_000
 
-_TS = re.compile(r"\d{10}\.\d{6}")
 _EMOJI_NAME = re.compile(r"[a-z0-9_+'-]+")
-_LINK = re.compile(r"<((?:https?://|mailto:)[^<>|]+)(?:\|([^<>]*))?>")
-_MASS_MENTION = re.compile(r"<!(here|channel|everyone)(\|[^>]*)?>")
 _SCOPES = {
     "chat.postMessage": "chat:write",
     "chat.update": "chat:write",
+    "chat.delete": "chat:write",
+    "chat.startStream": "chat:write",
+    "chat.appendStream": "chat:write",
+    "chat.stopStream": "chat:write",
     "assistant.threads.setStatus": "chat:write",
     "reactions.add": "reactions:write",
     "users.info": "users:read",
     "conversations.history": "channels:history",
     "conversations.replies": "channels:history",
+    "files.getUploadURLExternal": "files:write",
+    "files.completeUploadExternal": "files:write",
+    "files.delete": "files:write",
+    "files.info": "files:read",
 }
-
-Json = dict[str, Any]
-Post = Callable[[bytes, Mapping[str, str]], Awaitable[int]]
-"""Brings an event over HTTP to the app: body and headers, the status of its answer."""
-
-
-@dataclass(frozen=True)
-class Person:
-    """Someone with an account; also stands for the direct messages with them."""
-
-    id: str = "U501"
-    name: str = "Lena"
-
-    @property
-    def channel_id(self) -> str:
-        return "D" + self.id[1:]
-
-    def as_json(self) -> Json:
-        profile = {"display_name": self.name, "real_name": f"{self.name} Example"}
-        return {"id": self.id, "name": self.name.lower(), "is_bot": False, "profile": profile}
-
-
-@dataclass(frozen=True)
-class Channel:
-    """A channel; the bot is in it."""
-
-    id: str = "C200"
-    name: str = "team"
-
-    @property
-    def channel_id(self) -> str:
-        return self.id
-
-
-@dataclass
-class Shown:
-    """A message of the bot as people see it. ``raw`` is what was sent."""
-
-    channel: str
-    ts: str
-    text: str
-    raw: str
-    thread: str | None = None
-    has_preview: bool = True
-    notifies_all: bool = False
-    edits: int = 0
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What goes wrong with one call. ``lost`` drops the connection, ``before`` or ``after`` doing the work."""
-
-    status: int = 200
-    error: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    lost: Literal["before", "after"] | None = None
-    body: str | None = None
-    content_type: str = "text/html"
-
-
-def rate_limited(seconds: int) -> Fault:
-    return Fault(429, "ratelimited", {"Retry-After": str(seconds)})
-
-
-def refused(error: str) -> Fault:
-    return Fault(error=error)
-
-
-LOST_ANSWER = Fault(lost="after")
-LOST_REQUEST = Fault(lost="before")
-SERVER_ERROR = Fault(500, body="oops")
-GATEWAY_PAGE = Fault(502, body="<html>Bad Gateway</html>")
-PLAIN_TEXT = Fault(200, body="ok?", content_type="text/plain")
-
-
-@dataclass
-class Delivery:
-    """One event on its way to the app, until it is acknowledged."""
-
-    payload: Json
-    attempt: int = 0
-    sent_at: float = 0.0
-    acknowledged: bool = False
-
-
-class _Refused(Exception):
-    def __init__(self, error: str, **more: Any) -> None:
-        super().__init__(error)
-        self.more = more
 
 
 class SlackEmulator:
@@ -172,10 +132,20 @@ class SlackEmulator:
         self._sockets: list[web.WebSocketResponse] = []
         self._tickets: set[str] = set()
         self._envelopes: dict[str, Delivery] = {}
+        self._deaf: set[web.WebSocketResponse] = set()
         self._next = 0
         self._courier: asyncio.Task[None] | None = None
         self._runner: web.AppRunner | None = None
+        self.streams, self.files, self.commands = Streams(self), Files(self), Commands(self)
         self._methods: dict[str, Callable[[Json], Json]] = {
+            "chat.delete": self._delete,
+            "chat.startStream": self.streams.start,
+            "chat.appendStream": self.streams.append,
+            "chat.stopStream": self.streams.stop,
+            "files.getUploadURLExternal": self.files.promise,
+            "files.completeUploadExternal": self.files.complete,
+            "files.delete": self.files.delete,
+            "files.info": self.files.info,
             "auth.test": self._auth_test,
             "chat.postMessage": self._post_message,
             "chat.update": self._update,
@@ -190,11 +160,12 @@ class SlackEmulator:
         app = web.Application()
         app.router.add_route("*", "/api/{method}", self._handle)
         app.router.add_get("/link/{ticket}", self._link)
+        app.router.add_routes([*self.files.routes(), *self.commands.routes()])
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self._port = self._runner.addresses[0][1]
-        self.base_url = f"http://127.0.0.1:{self._port}/api/"
+        self.base_url = f"{self.origin}/api/"
         self._courier = asyncio.create_task(self._deliver())
         return self
 
@@ -212,12 +183,17 @@ class SlackEmulator:
     # What people do and see
 
     @property
+    def origin(self) -> str:
+        """Scheme, host and port of everything here."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
     def at_bot(self) -> str:
         """How somebody calls the bot."""
         return f"<@{self.user_id}>"
 
     def say(
-        self, text: str, *, to: Channel | None = None, by: Person = Person(), thread: str | None = None, **more: Any
+        self, text: str, *, to: Channel | None = None, by: Person = SOMEBODY, thread: str | None = None, **more: Any
     ) -> str:
         """*by* says *text* (in private, or *to* a channel); its ts. ``more`` goes into the message as it is."""
         place = self.join(to or by)
@@ -235,6 +211,44 @@ class SlackEmulator:
             self._event({**mention, "type": "app_mention", "channel": place, "event_ts": ts})
         return ts
 
+    def command(self, text: str, *, by: Person = SOMEBODY, to: Channel | None = None, thread: str | None = None) -> str:
+        """*by* types ``/agent`` and *text*; its trigger. Brought once."""
+        self.people[by.id] = by
+        if to is None:
+            self.join(by)
+        return self.bring(self.commands.payload(text, by, to, thread))
+
+    def bring(self, command: Json) -> str:
+        """A command as it is; its trigger."""
+        self.deliveries.append(Delivery(command, kind="slash_commands"))
+        return str(command["trigger_id"])
+
+    def interact(self, payload: Json) -> Delivery:
+        """Somebody uses a button or a shortcut."""
+        self.deliveries.append(Delivery(payload, kind="interactive"))
+        return self.deliveries[-1]
+
+    def upload(
+        self,
+        name: str,
+        content: bytes,
+        /,
+        *,
+        media_type: str = "text/markdown",
+        text: str = "",
+        by: Person = SOMEBODY,
+        to: Channel | None = None,
+        **more: Any,
+    ) -> str:
+        """*by* posts a file; the message's ts. ``more`` goes into the file as its message shows it."""
+        file = {**self.files.add(name, content, media_type), **more}
+        return self.say(text, by=by, to=to, subtype="file_share", files=[file])
+
+    @property
+    def whispers(self) -> list[Whisper]:
+        """What the bot told people about their commands, oldest first."""
+        return self.commands.whispers
+
     def change(self, place: Channel | Person, ts: str, text: str) -> None:
         """Somebody edits a message of theirs."""
         said = self._find(place.channel_id, ts)
@@ -248,7 +262,7 @@ class SlackEmulator:
         self._messages[place.channel_id].remove(said)
         self._changed(place, "message_deleted", deleted_ts=ts, previous_message=said)
 
-    def react(self, place: Channel | Person, ts: str, name: str, by: Person = Person(), added: bool = True) -> None:
+    def react(self, place: Channel | Person, ts: str, name: str, by: Person = SOMEBODY, added: bool = True) -> None:
         """Somebody puts an emoji on a message, or takes it away."""
         self.people[by.id] = by
         item = {"type": "message", "channel": place.channel_id, "ts": ts}
@@ -279,13 +293,17 @@ class SlackEmulator:
     @property
     def acknowledged(self) -> set[tuple[str, str]]:
         """Channel and ts of the messages that the app acknowledged."""
-        events = [delivery.payload["event"] for delivery in self.deliveries if delivery.acknowledged]
+        events = [one.payload["event"] for one in self.deliveries if one.acknowledged and one.kind == "events_api"]
         return {(event.get("channel", ""), event.get("ts", "")) for event in events}
 
     @property
     def sockets(self) -> int:
         """Open sockets."""
         return sum(not socket.closed for socket in self._sockets)
+
+    def deafen(self) -> None:
+        """The open sockets answer pings and bring nothing any more; what they should bring is lost."""
+        self._deaf |= {socket for socket in self._sockets if not socket.closed}
 
     async def disconnect(self, reason: str = "refresh_requested", after_seconds: float = 0.05) -> None:
         """Asks for other sockets in place of the open ones, and closes these."""
@@ -328,7 +346,7 @@ class SlackEmulator:
             "type": "event_callback",
             "team_id": self.team_id,
             "api_app_id": "A0APP",
-            "event_id": f"Ev{self._number():08d}",
+            "event_id": f"Ev{self.number():08d}",
             "event_time": FIRST_SECOND,
             "event": event,
         }
@@ -345,12 +363,16 @@ class SlackEmulator:
         while True:
             for delivery in [one for one in self.deliveries if not one.acknowledged]:
                 now = asyncio.get_running_loop().time()
+                if delivery.kind != "events_api" and delivery.attempt:
+                    continue  # commands and interactions are never brought again
                 if self.down or (delivery.attempt and now - delivery.sent_at < self.redeliver_seconds):
                     continue
                 if self.post is not None:
                     delivery.sent_at, delivery.attempt = now, delivery.attempt + 1
                     await self._deliver_over_http(delivery, self.post)
-                elif socket := self._ready_socket():
+                elif (socket := self._ready_socket()) in self._deaf and socket is not None:
+                    delivery.acknowledged = True
+                elif socket is not None:
                     delivery.sent_at, delivery.attempt = now, delivery.attempt + 1
                     await self._deliver_on(socket, delivery)
             await asyncio.sleep(0.003)
@@ -359,8 +381,11 @@ class SlackEmulator:
         return next((one for one in reversed(self._sockets) if not one.closed), None) if not self.mute else None
 
     async def _deliver_over_http(self, delivery: Delivery, post: Post) -> None:
-        body = json.dumps(delivery.payload).encode()
+        is_form = delivery.kind == "slash_commands"
+        body = self.commands.form(delivery.payload) if is_form else json.dumps(delivery.payload).encode()
         headers = self.signed(body)
+        if is_form:
+            headers["content-type"] = "application/x-www-form-urlencoded"
         if delivery.attempt > 1:
             headers |= {"x-slack-retry-num": str(delivery.attempt - 1), "x-slack-retry-reason": "http_error"}
         status = await post(body, headers)
@@ -370,13 +395,13 @@ class SlackEmulator:
             delivery.acknowledged = status == 200
 
     async def _deliver_on(self, socket: web.WebSocketResponse, delivery: Delivery) -> None:
-        envelope_id = f"envelope-{self._number()}"
+        envelope_id = f"envelope-{self.number()}"
         self._envelopes[envelope_id] = delivery
         envelope: Json = {
-            "type": "events_api",
+            "type": delivery.kind,
             "envelope_id": envelope_id,
             "payload": delivery.payload,
-            "accepts_response_payload": False,
+            "accepts_response_payload": delivery.kind != "events_api",
             "retry_attempt": delivery.attempt - 1,
             "retry_reason": "timeout" if delivery.attempt > 1 else "",
         }
@@ -416,7 +441,8 @@ class SlackEmulator:
         if self.drop_acks:
             self.drop_acks -= 1
         else:
-            delivery.acknowledged = True
+            delivery.acknowledged, delivery.told = True, answer.get("payload")
+            self.commands.note(delivery)
 
     # What the bot calls
 
@@ -432,7 +458,7 @@ class SlackEmulator:
         try:
             self._authorise(request.headers.get("Authorization", "").removeprefix("Bearer "), method, fault)
             result = self._open_connection() if method == "apps.connections.open" else self._answer(method, asked)
-        except _Refused as refusal:
+        except Refused as refusal:
             status = fault.status if fault else 200
             headers = fault.headers if fault else {}
             return web.json_response(
@@ -440,30 +466,31 @@ class SlackEmulator:
             )
         if fault and fault.lost == "after":
             return _dropped(request)
-        return web.json_response({"ok": True, **result})
+        headers = {"x-oauth-scopes": ",".join(sorted(self.scopes))}
+        return web.json_response({"ok": True, **result}, headers=headers)
 
     def _answer(self, method: str, asked: Json) -> Json:
         if method not in self._methods:
-            raise _Refused("unknown_method", req_method=method)
+            raise Refused("unknown_method", req_method=method)
         needed = _SCOPES.get(method)
         if needed is not None and needed not in self.scopes:
-            raise _Refused("missing_scope", needed=needed)
+            raise Refused("missing_scope", needed=needed)
         return self._methods[method](asked)
 
     def _authorise(self, token: str, method: str, fault: Fault | None) -> None:
         if fault and fault.error:
-            raise _Refused(fault.error)
+            raise Refused(fault.error)
         if not token:
-            raise _Refused("not_authed")
+            raise Refused("not_authed")
         if self.revoked and token == self.token:
-            raise _Refused("token_revoked")
+            raise Refused("token_revoked")
         if token not in {self.token, self.app_token}:
-            raise _Refused("invalid_auth")
+            raise Refused("invalid_auth")
         if (token == self.app_token) != (method == "apps.connections.open"):
-            raise _Refused("not_allowed_token_type")
+            raise Refused("not_allowed_token_type")
 
     def _open_connection(self) -> Json:
-        ticket = f"ticket-{self._number()}"
+        ticket = f"ticket-{self.number()}"
         self._tickets.add(ticket)
         return {"url": f"ws://127.0.0.1:{self._port}/link/{ticket}"}
 
@@ -471,74 +498,112 @@ class SlackEmulator:
         return {"team_id": self.team_id, "user_id": self.user_id, "bot_id": self.bot_id, "user": self.name}
 
     def _post_message(self, asked: Json) -> Json:
-        channel = self._channel(asked.get("channel"))
+        channel = self.channel(asked.get("channel"))
         text = _text(asked)[:MAX_POST_CHARACTERS]
         thread = asked.get("thread_ts")
         if thread is not None and not any(said["ts"] == thread for said in self._messages[channel]):
-            raise _Refused("invalid_thread_ts")
+            raise Refused("invalid_thread_ts")
         metadata = asked.get("metadata")
         if metadata is not None and not (metadata.get("event_type") and isinstance(metadata["event_payload"], dict)):
-            raise _Refused("invalid_metadata_format")
+            raise Refused("invalid_metadata_format")
+        shown = self.keep(channel, text, thread, metadata=metadata)
+        shown.has_preview = bool(LINK.search(text) or "http" in text) and asked.get("unfurl_links") is not False
+        shown.notifies_all = bool(MASS_MENTION.search(text))
+        self.statuses = [status for status in self.statuses if status[:2] != (channel, thread)]
+        return {"channel": channel, "ts": shown.ts, "message": self._find(channel, shown.ts)}
+
+    def keep(
+        self,
+        channel: str,
+        text: str,
+        thread: str | None,
+        *,
+        metadata: Json | None = None,
+        file: str = "",
+        file_id: str = "",
+        told: bool = True,
+    ) -> Shown:
+        """The bot says something: it is in the history, people see it, and (*told*) it comes as an event."""
         ts = self._new_ts()
-        said: Json = {"type": "message", "user": self.user_id, "bot_id": self.bot_id, "text": text, "ts": ts}
+        said: Json = {"type": "message", "user": self.user_id, "bot_id": self.bot_id, "ts": ts}
+        said |= {"text": "", "files": [{"id": file_id, "name": file}]} if file else {"text": text}
         said |= {"metadata": metadata} if metadata else {}
         said |= {"thread_ts": thread} if thread else {}
         self._messages[channel].append(said)
-        self._shown.append(
-            Shown(
-                channel=channel,
-                ts=ts,
-                text=seen(text),
-                raw=text,
-                thread=thread,
-                has_preview=bool(_LINK.search(text) or "http" in text) and asked.get("unfurl_links") is not False,
-                notifies_all=bool(_MASS_MENTION.search(text)),
-            )
-        )
-        self.statuses = [status for status in self.statuses if status[:2] != (channel, thread)]
-        self._event({**said, "channel": channel, "channel_type": _kind(channel), "event_ts": ts})
-        return {"channel": channel, "ts": ts, "message": said}
+        shown = Shown(channel=channel, ts=ts, text=seen(text), raw=text, thread=thread, has_preview=False)
+        self._shown.append(shown)
+        if told:
+            self._event({**said, "channel": channel, "channel_type": _kind(channel), "event_ts": ts})
+        return shown
 
     def _update(self, asked: Json) -> Json:
-        channel, text = self._channel(asked.get("channel")), _text(asked)
+        channel, text = self.channel(asked.get("channel")), _text(asked)
         if len(text) > MAX_UPDATE_CHARACTERS:
-            raise _Refused("msg_too_long")
-        known = [m for m in self._shown if (m.channel, m.ts) == (channel, asked.get("ts"))]
-        if not known:
-            theirs = any(said["ts"] == asked.get("ts") for said in self._messages[channel])
-            raise _Refused("cant_update_message" if theirs else "message_not_found")
-        known[0].raw, known[0].text = text, seen(text)
-        known[0].edits += 1
-        self._find(channel, known[0].ts)["text"] = text
-        return {"channel": channel, "ts": known[0].ts, "text": text}
+            raise Refused("msg_too_long")
+        shown = self.shown_at(channel, str(asked.get("ts")))
+        if shown is None:
+            raise Refused("cant_update_message" if self.has(channel, str(asked.get("ts"))) else "message_not_found")
+        if shown.streaming:
+            raise Refused("streaming_state_conflict")
+        shown.raw, shown.text = text, seen(text)
+        shown.notifies_all = bool(MASS_MENTION.search(text))
+        shown.edits += 1
+        said = self._find(channel, shown.ts)
+        said["text"] = text
+        if asked.get("metadata"):
+            said["metadata"] = asked["metadata"]
+        return {"channel": channel, "ts": shown.ts, "text": text}
+
+    def _delete(self, asked: Json) -> Json:
+        channel, ts = self.channel(asked.get("channel")), str(asked.get("ts"))
+        shown = self.shown_at(channel, ts)
+        if shown is None:
+            raise Refused("cant_delete_message" if self.has(channel, ts) else "message_not_found")
+        if shown.streaming:
+            raise Refused("cant_delete_message")
+        self._remove(shown)
+        return {"channel": channel, "ts": ts}
+
+    def unshare(self, file_id: str) -> None:
+        """The messages with a file of the bot's go."""
+        for shown in list(self._shown):
+            files = self._find(shown.channel, shown.ts).get("files") or ()
+            if any(file["id"] == file_id for file in files):
+                self._remove(shown)
+
+    def _remove(self, shown: Shown) -> None:
+        self._shown.remove(shown)
+        self._messages[shown.channel].remove(self._find(shown.channel, shown.ts))
 
     def _add_reaction(self, asked: Json) -> Json:
-        channel, name = self._channel(asked.get("channel")), str(asked.get("name", ""))
+        channel, name = self.channel(asked.get("channel")), str(asked.get("name", ""))
         if not _EMOJI_NAME.fullmatch(name):
-            raise _Refused("invalid_name")
+            raise Refused("invalid_name")
         if not any(said["ts"] == asked.get("timestamp") for said in self._messages[channel]):
-            raise _Refused("message_not_found")
+            raise Refused("message_not_found")
         there = self.reactions.setdefault((channel, str(asked["timestamp"])), [])
         if name in there:
-            raise _Refused("already_reacted")
+            raise Refused("already_reacted")
         there.append(name)
         return {}
 
     def _user_info(self, asked: Json) -> Json:
         person = self.people.get(str(asked.get("user")))
         if person is None:
-            raise _Refused("user_not_found")
+            raise Refused("user_not_found")
         return {"user": person.as_json()}
 
     def _page(self, asked: Json, thread: str | None) -> Json:
-        channel = self._channel(asked.get("channel"))
+        channel = self.channel(asked.get("channel"))
         said = list(self._messages[channel])
         if thread is None:
             said = [one for one in reversed(said) if one.get("thread_ts") in (None, one["ts"])]
         else:
             said = [one for one in said if thread in (one["ts"], one.get("thread_ts"))]
             if not said:
-                raise _Refused("thread_not_found")
+                raise Refused("thread_not_found")
+        oldest = float(asked.get("oldest") or 0)
+        said = [one for one in said if float(one["ts"]) > oldest or one["ts"] == thread]
         start, limit = int(asked.get("cursor") or 0), int(asked.get("limit") or 100)
         shown = [
             one if _is_true(asked.get("include_all_metadata")) else {k: v for k, v in one.items() if k != "metadata"}
@@ -552,29 +617,44 @@ class SlackEmulator:
         }
 
     def _set_status(self, asked: Json) -> Json:
-        channel, thread = self._channel(asked.get("channel_id")), str(asked.get("thread_ts"))
+        channel, thread = self.channel(asked.get("channel_id")), str(asked.get("thread_ts"))
         if not any(said["ts"] == thread for said in self._messages[channel]):
-            raise _Refused("invalid_thread_ts")
+            raise Refused("invalid_thread_ts")
         self.statuses.append((channel, thread, str(asked.get("status", ""))))
         return {}
 
-    def _channel(self, channel: Any) -> str:
+    def channel(self, channel: Any) -> str:
+        """*channel*, if the bot may write there."""
         known = str(channel)
         if known not in self._messages and known not in self._channels:
-            raise _Refused("channel_not_found")
+            raise Refused("channel_not_found")
         if known not in self._channels:
-            raise _Refused("not_in_channel")
+            raise Refused("not_in_channel")
         return known
+
+    @property
+    def all_shown(self) -> list[Shown]:
+        """Everything that the bot said and that still stands."""
+        return list(self._shown)
+
+    def shown_at(self, channel: str, ts: str) -> Shown | None:
+        """The bot's message of that timestamp."""
+        return next((one for one in self._shown if (one.channel, one.ts) == (channel, ts)), None)
+
+    def has(self, channel: str, ts: str) -> bool:
+        """Whether there is a message of that timestamp, whoever said it."""
+        return any(said["ts"] == ts for said in self._messages[channel])
 
     def _find(self, channel: str, ts: str) -> Json:
         return next(said for said in self._messages[channel] if said["ts"] == ts)
 
-    def _number(self) -> int:
+    def number(self) -> int:
+        """The next one."""
         self._next += 1
         return self._next
 
     def _new_ts(self) -> str:
-        return f"{FIRST_SECOND + self._number()}.000100"
+        return f"{FIRST_SECOND + self.number()}.000100"
 
 
 def _kind(channel: str) -> str:
@@ -584,17 +664,8 @@ def _kind(channel: str) -> str:
 def _text(asked: Json) -> str:
     text = str(asked.get("text") or "")
     if not text.strip():
-        raise _Refused("no_text")
+        raise Refused("no_text")
     return text
-
-
-def seen(text: str) -> str:
-    """What people read of mrkdwn: links by their words, entities as characters, nothing of a zero-width space.
-
-    Emphasis stays as it is written.
-    """
-    text = _LINK.sub(lambda match: match[2] or match[1], text).replace("\u200b", "")
-    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 
 def _is_true(value: Any) -> bool:

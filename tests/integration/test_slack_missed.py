@@ -1,0 +1,168 @@
+"""What Slack does not bring (any more) is read from its history; a connection that is deaf is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectors.connector import ConnectorFailed, FetchesMissed, SendFailed, State
+from connectors.message import ConversationKey, InboundMessage
+from connectors.slack import history
+from connectors.slack.connector import SlackConnector
+from tests.contract.connector_suite import FakeGateway, conversation, eventually, reply_to, running, send_all
+from tests.contract.slack_harness import slack_connector
+from tests.emulators import slack as emulated
+from tests.emulators.slack import Channel, Person, SlackEmulator
+
+LENA = Person("U501", "Lena")
+OMAR = Person("U502", "Omar")
+TEAM = Channel("C200")
+
+
+@pytest.fixture
+async def slack() -> AsyncIterator[SlackEmulator]:
+    async with SlackEmulator() as emulator:
+        emulator.join(TEAM)
+        yield emulator
+
+
+@pytest.fixture
+async def bot(slack: SlackEmulator) -> AsyncIterator[SlackConnector]:
+    connector = slack_connector(slack)
+    yield connector
+    await connector.close()
+
+
+@pytest.fixture
+def gateway() -> FakeGateway:
+    return FakeGateway()
+
+
+async def missed(bot: SlackConnector, key: ConversationKey, after: str) -> list[InboundMessage]:
+    return [message async for message in bot.missed(key, after)]
+
+
+async def test_what_was_said_while_nobody_listened_can_be_read(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """In order, as it would have come, and without the bot's own words; more than one page of it."""
+    assert isinstance(bot, FetchesMissed)
+    async with running(bot, gateway):
+        slack.say("heard", by=LENA)
+        root = slack.say(f"{slack.at_bot} heard", to=TEAM, by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 2)
+        direct, thread = (conversation(message) for message in gateway.accepted)
+        for message in gateway.accepted:
+            await send_all(bot, reply_to(message, "an answer"))
+    for number in range(450):
+        slack.say(f"missed {number}", by=LENA)
+    slack.say("and this", to=TEAM, by=OMAR, thread=root)
+    later = slack_connector(slack)
+    private = await missed(later, direct, gateway.accepted[0].message_id)
+    public = await missed(later, thread, gateway.accepted[1].message_id)
+    await later.close()
+    assert [message.text for message in private] == [f"missed {number}" for number in range(450)]
+    assert all(message.direct and message.external_id == direct.external_id for message in private)
+    assert [(message.text, message.addressed, message.external_id) for message in public] == [
+        ("and this", True, thread.external_id)
+    ]
+    assert await missed(slack_connector(slack), direct, "command-1.2.f00") == []
+
+
+async def test_a_call_in_a_channel_that_nobody_heard_is_read_once(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins a thread of its own; talk that is not for the bot is left alone."""
+    monkeypatch.setattr(history, "SCAN_SECONDS", 1e10)
+    async with running(bot, gateway):
+        slack.say(f"{slack.at_bot} heard", to=TEAM, by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 1)
+    key, after = conversation(gateway.accepted[0]), gateway.accepted[0].message_id
+    slack.say("just chatting", to=TEAM)
+    call = slack.say(f"{slack.at_bot} anybody?", to=TEAM, by=OMAR)
+    later = slack_connector(slack)
+    first, again = await missed(later, key, after), await missed(later, key, after)
+    await later.close()
+    assert [(message.text, message.external_id) for message in first] == [("anybody?", f"{TEAM.id}/{call}")]
+    assert again == []
+
+
+async def test_a_call_of_long_ago_is_not_dug_out(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """Only a day of a channel is read for calls; the emulator's messages are older."""
+    slack.say(f"{slack.at_bot} anybody?", to=TEAM, by=OMAR)
+    key = ConversationKey("acme", "slack", f"{TEAM.id}/1700000000.000100")
+    assert await missed(bot, key, "1700000000.000100") == []
+
+
+async def test_where_slack_does_not_let_the_bot_read_nothing_was_missed(
+    slack: SlackEmulator, bot: SlackConnector
+) -> None:
+    """What may pass is raised, for another attempt."""
+    key = ConversationKey("acme", "slack", TEAM.id)
+    slack.fail_next("conversations.history", emulated.rate_limited(3), emulated.refused("not_in_channel"))
+    with pytest.raises(SendFailed) as caught:
+        await missed(bot, key, "1700000000.000100")
+    assert caught.value.retryable
+    assert await missed(bot, key, "1700000000.000100") == []
+    slack.scopes.discard("channels:history")
+    assert await missed(bot, key, "1700000000.000100") == []
+
+
+# A connection that looks alive
+
+
+async def test_a_socket_that_answers_pings_and_brings_nothing_is_replaced(
+    slack: SlackEmulator, gateway: FakeGateway
+) -> None:
+    """Slack's history tells; and what the socket swallowed is heard from there, once."""
+    bot = slack_connector(slack, quiet_seconds=0.1)
+    with capture_logs() as logs:
+        async with running(bot, gateway):
+            for text in ("one", "two"):
+                slack.say(text)
+            await gateway.until(lambda g: len(g.accepted) == 2)
+            slack.deafen()
+            slack.say("are you there?")
+            await gateway.until(lambda g: len(g.accepted) == 3)
+            await slack.until(lambda s: s.opened == 2)
+            slack.say("good")
+            await gateway.until(lambda g: len(g.accepted) == 4)
+            await eventually(lambda: bot.health.state is State.CONNECTED)
+    assert [message.text for message in gateway.accepted] == ["one", "two", "are you there?", "good"]
+    assert [e["unheard"] for e in logs if e["event"] == "connector.deaf"] == [1]
+
+
+async def test_a_quiet_workspace_is_no_deaf_socket(slack: SlackEmulator, gateway: FakeGateway) -> None:
+    """Slack is asked, says that nothing was said, and the connection stays."""
+    bot = slack_connector(slack, quiet_seconds=0.02)
+    async with running(bot, gateway):
+        slack.say("one")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        await slack.until(lambda s: s.calls.count("conversations.history") >= 3)
+        slack.fail_next("conversations.history", emulated.SERVER_ERROR)
+        await slack.until(lambda s: s.calls.count("conversations.history") >= 5)
+        assert bot.health.state is State.CONNECTED
+    assert slack.opened == 1
+
+
+async def test_socket_mode_that_is_turned_off_is_told_as_such(slack: SlackEmulator, gateway: FakeGateway) -> None:
+    """Degraded while it may come back; failed, with the variable, once Slack refuses to open another."""
+    bot = slack_connector(slack, first_backoff_seconds=0.2, longest_backoff_seconds=0.2)
+    async with running(bot, gateway):
+        await slack.disconnect("link_disabled")
+        await eventually(lambda: bot.health.state is State.DEGRADED)
+        during = bot.health
+        await eventually(lambda: bot.health.state is State.CONNECTED)
+    assert "turned off" in during.why
+    other = slack_connector(slack)
+    with pytest.raises(ConnectorFailed) as caught:
+        async with running(other, gateway):
+            slack.fail_next("apps.connections.open", emulated.refused("not_allowed"))
+            await slack.disconnect("link_disabled")
+            await eventually(lambda: other.health.state is State.FAILED)
+            raise ConnectorFailed(other.health.why)
+    assert "AGENT_RUNTIME_SLACK_APP_TOKEN" in str(caught.value)
