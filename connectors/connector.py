@@ -110,14 +110,14 @@ class AttachmentUnavailable(AgentRuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a file can be fetched. ``headers`` may hold a secret: they are sent to ``hosts`` only.
+    """Where a file can be fetched. ``url`` and ``headers`` may hold a secret: they go to ``hosts`` only, and to no log.
 
     ``hosts`` are the only ones that may be asked, redirects included: a name, or ``.name`` for all below it.
     ``trusts_private`` says that the operator named the host in the settings (a proxy, an API server of their
     own), so that it may stand at a private address.
     """
 
-    url: str
+    url: str = field(repr=False)
     hosts: tuple[str, ...]
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     trusts_private: bool = False

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from starlette.applications import Starlette
 
 from connectors.telegram.connector import TelegramConnector
-from tests.contract.connector_suite import Fault, Place, RefusingHarness
+from tests.contract.connector_suite import Fault, Place
 from tests.emulators import telegram as emulated
 from tests.emulators.telegram import Person, Room, TelegramEmulator
 
@@ -72,6 +72,26 @@ class TelegramHarness:
     async def shown(self, place: Place) -> list[str]:
         return [message.text for message in self.emulator.shown(LENA if place == "direct" else TEAM)]
 
+    async def files(self, place: Place) -> list[tuple[str, bytes]]:
+        shown = self.emulator.shown(LENA if place == "direct" else TEAM)
+        return [(message.file_name, message.content) for message in shown if message.file_name]
+
+    async def send_file(self, place: Place, name: str, content: bytes) -> None:
+        named = {"file_name": name, "mime_type": "text/plain"}
+        document = self.emulator.keep(content, f"documents/{name}") | named
+        to = None if place == "direct" else TEAM
+        caption = f"@{self.emulator.me.username} read this"
+        marked = emulated.entities_of(caption)
+        await self.emulator.say("", to=to, by=LENA, document=document, caption=caption, caption_entities=marked)
+
+    async def give(self, place: Place, command: str) -> None:
+        at = "" if place == "direct" else f"@{self.emulator.me.username}"
+        word, _, rest = command.partition(" ")
+        await self.emulator.say(f"/{word}{at} {rest}".rstrip(), to=None if place == "direct" else TEAM, by=LENA)
+
+    async def offered(self) -> list[str]:
+        return [command["command"] for command in self.emulator.commands]
+
     async def fail_next_send(self, fault: Fault) -> None:
         faults = {
             "rate_limited": emulated.rate_limited(3),
@@ -83,7 +103,7 @@ class TelegramHarness:
 
 
 @asynccontextmanager
-async def telegram_harness() -> AsyncIterator[RefusingHarness]:
+async def telegram_harness() -> AsyncIterator[TelegramHarness]:
     async with TelegramEmulator() as emulator:
         connector = telegram_connector(emulator)
         try:
@@ -93,7 +113,7 @@ async def telegram_harness() -> AsyncIterator[RefusingHarness]:
 
 
 @asynccontextmanager
-async def telegram_by_webhook_harness() -> AsyncIterator[RefusingHarness]:
+async def telegram_by_webhook_harness() -> AsyncIterator[TelegramHarness]:
     async with TelegramEmulator() as emulator:
         connector = telegram_connector_by_webhook(emulator)
         try:

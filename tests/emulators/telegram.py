@@ -219,7 +219,9 @@ class TelegramEmulator:
         """*by* says *text* (in private, or *to* a room); its message id. ``more`` goes into the message as it is."""
         chat: Json = to.as_json() if to else {"id": by.id, "type": "private", "first_name": by.name}
         self.join(to or by)
-        message = self._new_message(chat, by, topic) | {"text": text, "entities": entities_of(text)}
+        message = self._new_message(chat, by, topic)
+        if text:
+            message |= {"text": text, "entities": entities_of(text)}
         if reply_to is not None:
             quoted = self._messages[chat["id"], reply_to]
             message["reply_to_message"] = {k: v for k, v in quoted.items() if k != "reply_to_message"}
