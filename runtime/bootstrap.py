@@ -30,6 +30,8 @@ from runtime.access import Access
 from runtime.admin_token import admin_token
 from runtime.after_turn import RememberTurn, SummaryRefresh
 from runtime.api.security import Security
+from runtime.attachments.files import Files
+from runtime.attachments.reading import Reading
 from runtime.commands.registry import Commands
 from runtime.commands.runner import CommandTurns
 from runtime.commands.wiring import build_commands
@@ -206,6 +208,7 @@ async def _build(
             FORGET_TURNS: ForgetTurns(knowledge.turns),
         },
     )
+    files = Files(settings, connectors)
     pipeline = Pipeline(transcript, contexts, knowledge, knowledge, _layer_timeout(settings))
     turns = Turns(
         settings,
@@ -221,6 +224,7 @@ async def _build(
         tokens=tokens,
         stops=stops,
         places=places,
+        reading=Reading(settings, files, model),
     )
 
     async def stores() -> dict[str, Health]:

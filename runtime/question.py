@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from connectors.message import ConversationKey, Role
 from grounding.blocks import Prompt
-from grounding.run_context import Participant, Query, QuotedMessage, RunContext
+from grounding.run_context import DegradedBlock, Participant, Query, QuotedMessage, RunContext
 from grounding.sections import speaker, spoken
+from runtime.attachments.reading import NOTHING, Contents
 from runtime.mailbox import Batch
 
 
@@ -22,10 +23,16 @@ class Question:
     role: Role
     direct: bool
     hint: str
+    degraded: tuple[DegradedBlock, ...] = ()
+
+    @property
+    def characters(self) -> int:
+        """How much there is to be put together."""
+        return len(self.query.text) + sum(len(file.text) for file in self.query.files)
 
     @classmethod
-    def of(cls, batch: Batch) -> Question:
-        """The question in *batch*; in a group of several authors each part is named."""
+    def of(cls, batch: Batch, contents: Contents = NOTHING) -> Question:
+        """The question in *batch*, with what came with it; in a group of several authors each part is named."""
         messages = [envelope.message for envelope in batch.envelopes]
         authors = {
             message.author.user(message.connector): Participant(
@@ -53,11 +60,14 @@ class Question:
                     if message.quote
                 ),
                 attachments=tuple(attachment.name for message in messages for attachment in message.attachments),
+                files=contents.files,
+                images=contents.shown,
             ),
             authors=tuple(authors.values()),
             role=lowest,
             direct=all(message.direct for message in messages),
             hint=next((message.reply_hint for message in messages if message.reply_hint), ""),
+            degraded=contents.degraded,
         )
 
 

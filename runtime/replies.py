@@ -7,6 +7,7 @@ from dataclasses import replace
 from connectors.message import AgentRuntimeError, Degraded, OutboundMessage, Source
 from grounding import assemble
 from grounding.layers.retrieval import label
+from runtime.attachments.reading import Contents
 from runtime.exchange import Completion
 from runtime.mailbox import Batch
 from runtime.model_errors import ModelFailed
@@ -78,6 +79,20 @@ def apology(batch: Batch, built: Built | None, error: assemble.ContextTooLarge |
             Degraded("model", error.why),
             *(Degraded(part.block, part.why) for part in built.context.degraded),
         ),
+    )
+
+
+def unheard(batch: Batch, contents: Contents) -> OutboundMessage:
+    """What is said to a voice message that could not be heard, where nothing else was said."""
+    return OutboundMessage(
+        key=batch.key,
+        turn_id=batch.turn_id,
+        text=contents.unheard,
+        kind="apology",
+        answers=answered(batch),
+        reply_to=reply_to(batch),
+        degraded=tuple(Degraded(part.block, part.why) for part in contents.degraded),
+        error_code="voice_unheard",
     )
 
 

@@ -13,14 +13,12 @@ from config.settings import Settings
 from connectors.connector import SendFailed
 from connectors.message import (
     AgentRuntimeError,
-    Attachment,
     OutboundMessage,
     Role,
     Scope,
     StoreUnavailable,
 )
 from grounding import assemble
-from grounding.blocks import Prompt
 from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
 from grounding.pipeline import Grounds, Pipeline, why
 from grounding.run_context import Budgets, DegradedBlock, RunContext, TailEntry
@@ -33,6 +31,8 @@ from promptpolicy import policy
 from promptpolicy.directives import Directives
 from promptpolicy.policy import Policy, PolicyTooLarge
 from runtime import replies
+from runtime.attachments.reading import Reading, written
+from runtime.exchange import Message
 from runtime.jobs import Job, Jobs
 from runtime.mailbox import Batch
 from runtime.manifests import Manifests
@@ -42,6 +42,7 @@ from runtime.outbox import NoConnector, Outbox
 from runtime.places import Places
 from runtime.preview import Preview
 from runtime.question import Built, Question
+from runtime.senses import Heard, with_images
 from runtime.stops import Stops
 from runtime.turn_events import log_answer, log_grounding, outcome
 from runtime.usage import Usage
@@ -60,6 +61,9 @@ class _Made:
         self.reply: OutboundMessage = replies.draft(batch)
         self.built: Built | None = None
         self.completion: Completion | None = None
+        self.batch = batch
+        """With the words of its voice messages."""
+        self.heard: tuple[Heard, ...] = ()
 
 
 class Turns:
@@ -81,6 +85,7 @@ class Turns:
         tokens: Tokens,
         stops: Stops,
         places: Places,
+        reading: Reading,
     ) -> None:
         self._settings = settings
         self._pipeline = pipeline
@@ -95,6 +100,7 @@ class Turns:
         self._tokens = tokens
         self._stops = stops
         self._places = places
+        self._reading = reading
 
     async def answer(self, batch: Batch) -> None:
         """Answer *batch*, whatever fails on the way: then the reply says so.
@@ -109,8 +115,10 @@ class Turns:
             reply = await self._outbox.load(batch.key, batch.turn_id) if batch.attempt > 1 else None
             if reply is None:
                 made = await self._make(batch)
-                reply = made.reply
+                batch, reply = made.batch, made.reply
                 await self._account(made)
+            else:  # what was said by voice belongs in the log
+                batch = await self._reading.words(batch)
         await self._deliver(reply)
         await self._record(batch, reply)
         await self._jobs.enqueue(*(Job(kind, batch.key, batch.turn_id) for kind in AFTER_TURN))
@@ -121,11 +129,17 @@ class Turns:
         """The reply to *batch*: the model's, or why there is none."""
         made = _Made(batch)
         with self._stops.heard(batch.key) as stop:
+            first = await self._first_model(batch)
+            made.batch, contents = await self._reading.read(batch, first)
+            made.heard = contents.heard
+            if contents.unheard:
+                made.reply = replies.unheard(batch, contents)
+                return made
             try:
-                first = await self._first_model(batch)
-                made.built = await self.build(Question.of(batch), batch.turn_id, first=first)
+                made.built = await self.build(Question.of(made.batch, contents), batch.turn_id, first=first)
                 log_grounding(made.built)
-                made.completion = await self._complete(batch, made.built.prompt, stop, first)
+                messages = with_images(made.built.prompt.messages, contents.images)
+                made.completion = await self._complete(batch, messages, stop, first)
                 made.reply = replies.answer(batch, made.built, made.completion)
             except (assemble.ContextTooLarge, ModelFailed) as error:
                 made.reply = replies.apology(batch, made.built, error)
@@ -175,7 +189,7 @@ class Turns:
                 self._pipeline.ground(question.key, question.text, choice, budgets, turn_id, history)
             )
         context = self._context(question, turn_id, choice, budgets, grounds.result(), identity.result())
-        if len(question.text) > LONG_TEXT_CHARACTERS:
+        if question.characters > LONG_TEXT_CHARACTERS:
             prompt = await asyncio.to_thread(assemble.prompt, context, self._tokens)
         else:
             prompt = assemble.prompt(context, self._tokens)
@@ -232,22 +246,24 @@ class Turns:
             passages=grounds.passages,
             # The acknowledgement is for replies that people wait for because something is looked up.
             hint=question.hint if choice.strategy is not Strategy.NONE else "",
-            degraded=(*degraded, *grounds.degraded),
+            degraded=(*degraded, *grounds.degraded, *question.degraded),
             layout=self._settings.llm_grounding_layout,
             budgets=budgets,
         )
 
-    async def _complete(self, batch: Batch, prompt: Prompt, stop: asyncio.Event, first: str | None) -> Completion:
+    async def _complete(
+        self, batch: Batch, messages: Sequence[Message], stop: asyncio.Event, first: str | None
+    ) -> Completion:
         """The model's answer, or as much of it as was written when *stop* was set."""
         async with self._outbox.preview(replies.draft(batch)) as preview:
-            return await self._until_stopped(prompt, preview, stop, first)
+            return await self._until_stopped(messages, preview, stop, first)
 
     async def _until_stopped(
-        self, prompt: Prompt, preview: Preview | None, stop: asyncio.Event, first: str | None
+        self, messages: Sequence[Message], preview: Preview | None, stop: asyncio.Event, first: str | None
     ) -> Completion:
         asking = asyncio.create_task(
             self._model.complete(
-                prompt.messages,
+                messages,
                 on_delta=preview.show if preview else None,
                 on_restart=preview.restart if preview else None,
                 first=first,
@@ -272,6 +288,9 @@ class Turns:
             await self._manifests.keep(built.context, built.prompt, _now(), outcome(reply, completion))
         if completion is not None:
             await self._usage.record(reply.key.scope, reply.turn_id, "reply", completion.model, completion.usage)
+        for number, heard in enumerate(made.heard):
+            purpose = f"transcription.{number}"
+            await self._usage.record(reply.key.scope, reply.turn_id, purpose, heard.model, heard.usage)
 
     async def _deliver(self, reply: OutboundMessage) -> None:
         """Deliver; a reply that the platform refuses for good, or chokes on, is recorded all the same."""
@@ -288,7 +307,7 @@ class Turns:
         said = [
             Entry(
                 role=EntryRole.INBOUND,
-                text=envelope.message.text or _attached(envelope.message.attachments),
+                text=written(envelope.message),
                 turn_id=batch.turn_id,
                 at=_rfc3339(envelope.accepted_at),
                 author=envelope.message.author.name,
@@ -300,10 +319,6 @@ class Turns:
         answered = Entry(EntryRole.OUTBOUND, reply.text, batch.turn_id, _now(), author=BOT)
         await self._transcript.append(batch.key, batch.turn_id, [*said, answered])
         self._copy.appended(batch.key)
-
-
-def _attached(attachments: Sequence[Attachment]) -> str:
-    return "[attachments] " + ", ".join(attachment.name for attachment in attachments)
 
 
 def _rfc3339(seconds: float) -> str:

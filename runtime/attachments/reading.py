@@ -16,7 +16,7 @@ import structlog
 
 from config.settings import Settings
 from connectors.connector import AttachmentUnavailable
-from connectors.message import Attachment
+from connectors.message import Attachment, InboundMessage
 from grounding.run_context import AttachedImage, AttachedText, DegradedBlock
 from runtime.attachments.files import AUDIO_TYPES, IMAGE_TYPES, Files
 from runtime.mailbox import Batch
@@ -99,11 +99,7 @@ class Reading:
         """*batch* with the words of its voice messages, and what came with it. *first* is the model that is asked
         first, where one was chosen. Raises nothing: what cannot be read is named.
         """
-        items = [
-            _Item(place, attachment)
-            for place, envelope in enumerate(batch.envelopes)
-            for attachment in envelope.message.attachments
-        ]
+        items = _items(batch)
         if not items:
             return batch, NOTHING
         started = time.perf_counter()
@@ -121,6 +117,11 @@ class Reading:
             duration_ms=round((time.perf_counter() - started) * 1000, 1),
         )
         return done, contents
+
+    async def words(self, batch: Batch) -> Batch:
+        """*batch* with the words of its voice messages only. Raises nothing."""
+        items = [item for item in _items(batch) if item.attachment.kind == "voice"]
+        return _with_words(batch, await self._all(batch.key.connector, items, sees=False)) if items else batch
 
     async def _all(self, connector: str, items: Sequence[_Item], sees: bool) -> list[_Item]:
         """Each of *items*, read side by side, as far as a turn's limits go."""
@@ -177,6 +178,22 @@ class Reading:
             sentence = "I could not hear any words in your voice message."
             return replace(item, note="a voice message without words", heard=heard, failed="silent", unsaid=sentence)
         return replace(item, heard=heard)
+
+
+def written(message: InboundMessage) -> str:
+    """*message* as the log has it: its words, and the names of the files that came with them."""
+    spoken = message.text.startswith(VOICE_MARK) or f"\n{VOICE_MARK} " in message.text
+    names = [one.name for one in message.attachments if not (spoken and one.kind == "voice")]
+    parts = (message.text, "[attachments] " + ", ".join(names) if names else "")
+    return "\n".join(part for part in parts if part.strip())
+
+
+def _items(batch: Batch) -> list[_Item]:
+    return [
+        _Item(place, attachment)
+        for place, envelope in enumerate(batch.envelopes)
+        for attachment in envelope.message.attachments
+    ]
 
 
 def _is_image(attachment: Attachment) -> bool:

@@ -74,6 +74,7 @@ def turns(rules: Rules | None = None, layers: Layers | None = None) -> Turns:
         tokens=TOKENS,
         stops=nothing,
         places=nothing,
+        reading=nothing,
     )
 
 
