@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from connectors.message import ConversationKey, InboundKind, InboundMessage, OutboundMessage, check_workspace_id
 from connectors.slack import convert, outgoing
-from connectors.slack.emoji import emoji_name
 from connectors.slack.convert import Identity, Known
+from connectors.slack.emoji import emoji_name
 from connectors.slack.mrkdwn import unescape
 from tests.emulators.slack import seen
 
@@ -203,9 +203,77 @@ def test_a_shared_message_is_quoted() -> None:
     assert (quote.author, quote.text) == ("Omar", "**ship** it")
 
 
+def test_several_forwarded_messages_are_one_quote() -> None:
+    """Each with its author, by the name that is known; one whose words are blocks, too."""
+    words = {"type": "rich_text_section", "elements": [{"type": "text", "text": "no, wait"}]}
+    shared = [
+        {"is_share": True, "author_id": "U502", "author_name": "omar.x", "text": "ship it"},
+        {
+            "is_share": True,
+            "author_name": "Bo",
+            "message_blocks": [{"message": {"blocks": [{"type": "rich_text", "elements": [words]}]}}],
+        },
+        {"is_share": True, "text": " "},
+    ]
+    event = said("look", "D501", attachments=shared)
+    quote = read(event, Known({"U502": "Omar"})).quote
+    assert quote is not None
+    assert (quote.author, quote.text) == ("", "**Omar:** ship it\n\n**Bo:** no, wait")
+    assert convert.people_of(event) == {"U501", "U502"}
+
+
 def test_a_message_without_anything_is_nothing() -> None:
-    """Such as one of blocks only."""
+    """One of blocks only says what they say, and can call the bot."""
     assert convert.to_inbound(said("", "D501"), ME) is None
+    call = {
+        "type": "rich_text_section",
+        "elements": [{"type": "user", "user_id": "U0BOT"}, {"type": "text", "text": " hi"}],
+    }
+    message = read(said("", blocks=[{"type": "rich_text", "elements": [call]}]))
+    assert (message.text, message.addressed) == ("hi", True)
+
+
+@pytest.mark.parametrize(
+    ("length", "unfinished"), [(3_850, False), (3_950, True), (4_000, True), (4_001, False), (39_990, True), (1, False)]
+)
+def test_a_message_at_slacks_limit_looks_unfinished(length: int, unfinished: bool) -> None:
+    """Slack's clients go on in another one; escaped characters count once."""
+    assert read(said("&lt;" + "x" * (length - 1))).looks_unfinished is unfinished
+
+
+def test_a_file_whose_thumbnails_are_ready_is_no_edit() -> None:
+    """Another file is one."""
+    before = {"user": "U501", "text": "see", "ts": TS, "files": [{"id": "F1", "name": "a.png"}]}
+    ready = before | {"files": [{"id": "F1", "name": "a.png", "thumb_64": "https://x"}]}
+    other = before | {"files": [{"id": "F2", "name": "b.png"}]}
+    assert convert.to_inbound(changed("message_changed", message=ready, previous_message=before), ME) is None
+    assert read(changed("message_changed", message=other, previous_message=before)).kind is InboundKind.EDIT
+
+
+def test_what_the_bot_edits_or_deletes_itself_is_nothing() -> None:
+    """As a reply grows."""
+    mine = {"user": "U0BOT", "bot_id": "B0BOT", "text": "a", "ts": TS}
+    grown = changed("message_changed", message=mine | {"text": "ab"}, previous_message=mine)
+    assert convert.to_inbound(grown, ME) is None
+    assert convert.to_inbound(changed("message_deleted", deleted_ts=TS, previous_message=mine), ME) is None
+
+
+def test_a_guest_from_another_organisation_has_a_name_and_a_team() -> None:
+    """Slack Connect tells both with the message; a stream has to name the team."""
+    event = said("hi", team="T0TEAM", user_team="T9", user_profile={"display_name": "", "real_name": "Ana Lima"})
+    assert read(event).author.name == "Ana Lima"
+    assert read(event, Known({"U501": "Ana"})).author.name == "Ana"
+    assert convert.asker_of(event, ME) == ("U501", "T9")
+    assert convert.asker_of(said(), ME) == ("U501", "T0TEAM")
+
+
+def test_an_assistants_thread_is_a_conversation_and_its_opening_nothing() -> None:
+    """The pane in which people open one says so by events that need no answer."""
+    opened = {"type": "assistant_thread_started", "assistant_thread": {"channel_id": "D501", "thread_ts": ROOT}}
+    assert convert.to_inbound(opened, ME) is None
+    assert convert.to_inbound(opened | {"type": "assistant_thread_context_changed"}, ME) is None
+    message = read(said("hi", "D501", channel_type="im", thread_ts=ROOT, parent_user_id="U0BOT"))
+    assert (message.external_id, message.direct, message.addressed) == (f"D501/{ROOT}", True, True)
 
 
 def test_the_two_events_of_one_mention_have_one_identity() -> None:
