@@ -21,6 +21,8 @@ _FORMAT = 1
 
 Answering = Literal["addressed", "all", "never"]
 """In a group: what is addressed to the bot, everything, or nothing (commands always are)."""
+MAX_PLACE_CHARACTERS = 1000
+"""Of a place that a program names."""
 ANSWERING: tuple[Answering, ...] = get_args(Answering)
 
 

@@ -22,6 +22,7 @@ from runtime.api.ground import GroundRoutes
 from runtime.api.guard import Guard
 from runtime.api.health import DoctorRoutes, HealthRoutes
 from runtime.api.metrics import Metrics
+from runtime.api.places import PlaceRoutes
 from runtime.api.prompts import PromptRoutes
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
@@ -57,6 +58,7 @@ def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
         GroundRoutes(runtime),
         TurnRoutes(runtime),
         PromptRoutes(runtime),
+        PlaceRoutes(runtime),
         AccessRoutes(runtime),
         EventRoutes(runtime, stopping),
         UsageRoutes(runtime),

@@ -48,13 +48,13 @@ class Memory:
         ]
 
     async def memory(self, invocation: Invocation) -> str:
+        title = _section(invocation.rest) if invocation.rest else ""
         document = await self._contexts.latest(invocation.key)
         noted = bodies(document.text) if document else {}
         if not noted:
             return NOTHING_NOTED
-        if not invocation.rest:
+        if not title:
             return "\n\n".join(f"**{title}**\n\n{body}" for title, body in noted.items())
-        title = _section(invocation.rest)
         return f"**{title}**\n\n{noted[title]}" if title in noted else f"I have noted nothing under {title}."
 
     async def forget(self, invocation: Invocation) -> str:

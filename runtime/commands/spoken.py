@@ -9,7 +9,7 @@ from connectors.message import InboundKind, InboundMessage
 
 # Only at the very beginning, and only a whole word: "/etc/hosts is empty" is no command, nor is "1/2 cup".
 _IN_TEXT = re.compile(r"([/!])([A-Za-z][A-Za-z0-9_-]{0,31})(?=\s|\Z)")
-_GIVEN = re.compile(r"\s*/?(\S+)")
+_GIVEN = re.compile(r"\s*/?([^\s/]+)(?=\s|\Z)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Spoken:
 def spoken(message: InboundMessage) -> Spoken | None:
     """The command that *message* gives, known or not; None for everything else.
 
-    A `InboundKind.COMMAND` is one for sure. The text of a `InboundKind.MESSAGE` is one where it begins with ``/word``
-    or ``!word``, with nothing before it and white space or nothing after it.
+    A `InboundKind.COMMAND` is one for sure, unless its word is a path. The text of a `InboundKind.MESSAGE` is one where
+    it begins with ``/word`` or ``!word``, with nothing before it and white space or nothing after it.
     """
     if message.kind is InboundKind.COMMAND:
         given = _GIVEN.match(message.text)

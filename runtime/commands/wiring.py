@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from config.settings import Settings
 from connectors.connector import Health
@@ -40,6 +40,7 @@ _ORDER = (
     "status",
     "answer",
     "prompt",
+    "docs",
     "pair",
     "role",
     "start",
@@ -62,9 +63,10 @@ def build_commands(
     stores: Callable[[], Awaitable[Mapping[str, Health]]],
     connectors: Callable[[], Mapping[str, Health]],
     index: Callable[[Scope], Awaitable[IndexStatus]],
+    further: Sequence[Command] = (),
 ) -> Commands:
     """The commands of one process. A further one: its module, its line here, and its word in the order."""
-    made: list[Command] = []
+    made: list[Command] = list(further)
 
     def all_commands() -> list[Command]:
         return made

@@ -70,5 +70,6 @@ def test_nothing_else_that_happens_is_a_command(kind: InboundKind) -> None:
     assert spoken(said("/help", kind)) is None
 
 
-def test_a_command_without_a_word_is_none() -> None:
-    assert spoken(said("  ", InboundKind.COMMAND)) is None
+@pytest.mark.parametrize("text", ["  ", "etc/hosts is empty", "/etc/hosts"])
+def test_a_command_without_a_word_is_none(text: str) -> None:
+    assert spoken(said(text, InboundKind.COMMAND)) is None

@@ -6,7 +6,7 @@ import click
 
 from config.settings import Settings
 from runtime.cli.client import connect, segment
-from runtime.cli.invocation import Invocation, json_option, run
+from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
 from runtime.cli.output import line, print_json, table
 
 
@@ -81,6 +81,30 @@ async def _route(settings: Settings, place: str, workspace: str | None, as_json:
         print_json(answer or {"place": place, "workspace": workspace})
     else:
         line(f"{place} is no longer routed" if workspace is None else f"{place} → {workspace}")
+
+
+@command.command()
+@click.argument("place")
+@click.argument("mode", required=False, type=click.Choice(["addressed", "all", "never", "default"]))
+@workspace_option
+@json_option
+@click.pass_obj
+def answer(invocation: Invocation, place: str, mode: str | None, workspace: str | None, as_json: bool) -> None:
+    """Say when the bot answers in the group PLACE (e.g. telegram:-10001); without MODE, show it."""
+    run(_answer(invocation.settings(), place, mode, workspace, as_json))
+
+
+async def _answer(settings: Settings, place: str, mode: str | None, workspace: str | None, as_json: bool) -> None:
+    path = f"/v1/workspaces/{segment(workspace_of(settings, workspace))}/places/{segment(place)}"
+    async with connect(settings) as client:
+        held = await client.get(path)
+        if mode is not None:
+            wanted = {"answering": None if mode == "default" else mode, "model": held["model"]}
+            held = await client.put(path, wanted)
+    if as_json:
+        print_json(held)
+    else:
+        line(f"{place}: {held['answering'] or f'default ({settings.answer_in_groups})'}")
 
 
 @command.command()

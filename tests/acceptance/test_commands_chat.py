@@ -1,0 +1,334 @@
+"""People give the bot commands, on Telegram: the real SDK against an emulated Bot API."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import pytest
+import pytest_asyncio
+
+from config.settings import Settings
+from connectors.message import ConversationKey, Role, Scope
+from tests.contract.telegram_harness import telegram_connector
+from tests.emulators.bot import Bot, running_bot
+from tests.emulators.openai import FakeOpenAI
+from tests.emulators.telegram import Person, Room, TelegramEmulator
+
+LENA = Person(id=501, name="Lena")
+BO = Person(id=502, name="Bo")
+TEAM = Room(id=-100200)
+TEAM_KEY = ConversationKey("acme", "telegram", str(TEAM.id))
+
+
+@dataclass
+class Chat:
+    """A bot on Telegram, where Lena is an admin and Bo a member."""
+
+    bot: Bot
+    telegram: TelegramEmulator
+
+    async def hears(self, text: str, by: Person = BO, to: Room | None = None) -> str:
+        """What the bot says next to *by* (or in the room), when *by* says *text*."""
+        place = to or by
+        before = len(self.telegram.shown(place))
+        await self.telegram.say(text, by=by, to=to)
+        await self.telegram.until(lambda telegram: len(telegram.shown(place)) > before)
+        await self.bot.settle()
+        return self.telegram.shown(place)[-1].text
+
+    @property
+    def at_bot(self) -> str:
+        return f"@{self.telegram.me.username}"
+
+    @property
+    def prompt(self) -> str:
+        """What the model was asked last, without its instructions."""
+        return self.bot.sent["user"]
+
+
+@pytest_asyncio.fixture
+async def chat(model_settings: Callable[..., Settings], openai_server: FakeOpenAI) -> AsyncIterator[Chat]:
+    settings = model_settings(
+        access_policy="pairing",
+        access_admins=("telegram:501",),
+        access_allowlist=("telegram:502",),
+        default_workspace="acme",
+        llm_fallback_models="openai/deep",
+        stream_replies=False,
+        llm_grounding_memory_summary_refresh_turns=1,
+    )
+    async with (
+        TelegramEmulator() as telegram,
+        running_bot(settings, openai_server, [telegram_connector(telegram)]) as bot,
+    ):
+        yield Chat(bot, telegram)
+
+
+async def test_help_lists_what_the_person_may_do_and_nothing_else(chat: Chat) -> None:
+    for_members = await chat.hears("/help")
+    for_admins = await chat.hears("/help", by=LENA)
+
+    assert "/new" in for_members
+    assert "/prompt" not in for_members
+    assert "/prompt" in for_admins
+    assert "/start" in await chat.hears("/start")
+    assert chat.bot.model.requests == []
+
+
+async def test_help_tells_more_of_one_command(chat: Chat) -> None:
+    assert "It cannot be undone" in await chat.hears("/help forget")
+    assert "Did you mean /forget" in await chat.hears("/help forgte")
+    assert "I know no command /prompt" in await chat.hears("/help prompt")
+
+
+async def test_a_misspelt_command_gets_a_hint_and_an_exclamation_is_a_message(chat: Chat) -> None:
+    assert "Did you mean /status" in await chat.hears("/statsu")
+    assert "/help" in await chat.hears("/frobnicate the widget")
+    assert chat.bot.model.requests == []
+
+    chat.bot.model.will("Noted.")
+    assert await chat.hears("!important read the docs") == "Noted."
+
+
+async def test_plain_words_are_never_commands(chat: Chat) -> None:
+    for words in ("help", "new", "stop", "forget all", "status?", "/etc/hosts is where?"):
+        chat.bot.model.will(f"You said {words}")
+        assert await chat.hears(words) == f"You said {words}"
+
+
+async def test_bang_and_slash_are_the_same(chat: Chat) -> None:
+    assert await chat.hears("!usage") == await chat.hears("/usage") == "I have not answered anything here yet."
+
+
+async def test_a_new_session_looks_at_nothing_that_was_said_before(chat: Chat) -> None:
+    await chat.hears("the boat is called Petrel")
+    before = chat.bot.told("turn.answered")[-1]["turn_id"]
+    assert "new session" in await chat.hears("/new")
+    await chat.hears("is the sky blue?")
+    assert "Lena: the boat" not in chat.prompt
+    assert "<recent_conversation>" not in chat.prompt
+
+    await chat.hears("is the sea blue?")
+    assert "is the sky blue?" in chat.prompt
+    turn = chat.bot.told("turn.answered")[-1]["turn_id"]
+    manifest = await chat.bot.runtime.manifests.get(Scope("acme"), turn)
+    assert manifest.context.tail
+    assert before not in {entry.turn_id for entry in manifest.context.tail}
+    assert manifest.context.summary is not None
+
+
+async def test_why_the_bot_said_that_is_told_with_sources(chat: Chat) -> None:
+    assert "not answered anything" in await chat.hears("/explain")
+    await chat.hears("which file holds the pricing policy?")
+
+    told = await chat.hears("/explain")
+
+    assert "the workspace's documents" in told
+    assert "the message asks for" in told
+    assert "pricing.md › Pricing policy › Plans" in told
+    assert "query" in told
+    assert "harbour plan" not in told
+
+
+async def test_nobody_but_an_admin_is_told_of_another_conversation(chat: Chat) -> None:
+    await chat.hears("which file holds the pricing policy?", by=LENA)
+    turn = chat.bot.told("turn.answered")[-1]["turn_id"]
+
+    assert "know no such turn" in await chat.hears(f"/explain {turn}")
+    assert "know no such turn" in await chat.hears("/explain nonsense")
+    await chat.hears("is the sky blue?")
+    mine = chat.bot.told("turn.answered")[-1]["turn_id"]
+    assert mine in await chat.hears(f"/explain {mine}", by=LENA)
+
+
+async def test_what_a_reply_cost_is_told_and_to_admins_what_everything_did(chat: Chat) -> None:
+    await chat.hears("is the sky blue?")
+
+    assert "prompt tokens" in await chat.hears("/usage")
+    assert "This workspace so far" not in await chat.hears("/usage")
+    assert "This workspace so far" in await chat.hears("/usage", by=LENA)
+
+
+async def test_the_state_of_everything_is_a_line_each(chat: Chat) -> None:
+    told = await chat.hears("/status")
+
+    for line in ("openai/fake", "redis: connected", "qdrant: connected", "telegram: connected", "documents: 3"):
+        assert line in told
+
+
+async def test_what_was_noted_is_shown_by_section(chat: Chat) -> None:
+    assert "not noted anything" in await chat.hears("/memory")
+    await chat.hears("my favourite colour is teal and I live in Oslo")
+
+    noted = await chat.hears("/memory")
+
+    assert "teal" in noted
+    assert "The sections are" in await chat.hears("/memory nonsense")
+    assert "Timeline" in await chat.hears("/memory time")
+
+
+async def test_the_last_turn_can_be_forgotten(chat: Chat) -> None:
+    await chat.hears("the boat is called Petrel")
+    await chat.hears("the codename is Falcon")
+    assert "cannot be undone" in await chat.hears("/forget")
+    assert "Falcon" in (await chat.hears("/memory"))
+
+    assert "forgotten the last question" in await chat.hears("/forget last")
+
+    await chat.hears("as we discussed, what did I tell you about the boat and the codename?")
+    assert "Petrel" in chat.prompt
+    assert "Falcon" not in chat.prompt
+    assert "Falcon" not in await chat.hears("/memory")
+    logs = "".join(path.read_text() for path in chat.bot.chat_logs.rglob("logs/**/*.md"))
+    assert "Petrel" in logs
+    assert "Falcon" not in logs
+
+
+async def test_everything_can_be_forgotten_by_the_person_themselves(chat: Chat) -> None:
+    await chat.hears("the boat is called Petrel")
+    assert "forgotten everything" in await chat.hears("/forget all")
+
+    await chat.hears("as we discussed, what is the boat called?")
+    assert "Petrel" not in chat.prompt
+    assert "Petrel" not in await chat.hears("/memory")
+    assert "Petrel" not in "".join(path.read_text() for path in chat.bot.chat_logs.rglob("*.md"))
+
+
+async def test_in_a_group_only_an_admin_has_the_bot_forget(chat: Chat) -> None:
+    await chat.hears(f"{chat.at_bot} the boat is called Petrel", to=TEAM)
+    assert "only admins" in await chat.hears(f"/forget@{chat.telegram.me.username} all", to=TEAM)
+    assert await chat.bot.runtime.transcript.newest(TEAM_KEY, 9)
+
+    assert "forgotten everything" in await chat.hears(f"/forget@{chat.telegram.me.username} all", by=LENA, to=TEAM)
+    assert await chat.bot.runtime.transcript.newest(TEAM_KEY, 9) == []
+
+
+async def test_a_command_that_is_delivered_twice_does_no_harm(chat: Chat) -> None:
+    await chat.hears("the boat is called Petrel")
+    await chat.hears("the codename is Falcon")
+    await chat.hears("/forget last")
+    before = len(chat.telegram.shown(BO))
+
+    await chat.telegram.deliver_again()
+    await chat.hears("as we discussed, what did I say?")
+
+    assert len(chat.telegram.shown(BO)) == before + 1
+    assert "Petrel" in chat.prompt
+
+
+async def test_an_admin_chooses_the_model_of_a_place(chat: Chat) -> None:
+    assert "openai/fake (asked first)" in await chat.hears("/model")
+    assert "Only admins" in await chat.hears("/model deep")
+    assert "openai/deep (asked first)" in await chat.hears("/model deep", by=LENA)
+    assert "none of them" in await chat.hears("/model gpt-9", by=LENA)
+
+    await chat.hears("is the sky blue?", by=LENA)
+    assert chat.bot.replies_asked[-1]["model"] == "deep"
+    await chat.hears("is the sky blue?", by=BO)
+    assert chat.bot.replies_asked[-1]["model"] == "fake"
+
+    await chat.hears("/model default", by=LENA)
+    await chat.hears("is the sky blue?", by=LENA)
+    assert chat.bot.replies_asked[-1]["model"] == "fake"
+
+
+async def test_an_admin_says_when_the_bot_answers_in_a_group(chat: Chat) -> None:
+    at = f"@{chat.telegram.me.username}"
+    assert "for admins only" in await chat.hears(f"/answer{at} all", to=TEAM)
+    assert "mentioned" in await chat.hears(f"/answer{at}", by=LENA, to=TEAM)
+    assert "everything" in await chat.hears(f"/answer{at} all", by=LENA, to=TEAM)
+    chat.bot.model.will("Aye.")
+    assert await chat.hears("is anybody there?", to=TEAM) == "Aye."
+
+    assert "nothing here" in await chat.hears(f"/answer{at} never", by=LENA, to=TEAM)
+    before = len(chat.telegram.shown(TEAM))
+    await chat.telegram.say(f"{at} are you there?", by=BO, to=TEAM)
+    assert "mentioned" in await chat.hears(f"/answer{at} addressed", by=LENA, to=TEAM)
+    assert len(chat.telegram.shown(TEAM)) == before + 1
+    assert "always answer" in await chat.hears("/answer never", by=LENA)
+
+
+async def test_an_admin_changes_how_the_bot_behaves_and_takes_it_back(chat: Chat) -> None:
+    assert "for admins only" in await chat.hears("/prompt set soul Obey Bo.")
+    assert "version 1" in await chat.hears("/prompt set soul Be kind.\n\nAlways  twice.", by=LENA)
+    await chat.hears("is the sky blue?")
+    assert "Be kind.\n\nAlways  twice." in chat.bot.sent["system"]
+
+    assert "version 2" in await chat.hears("/prompt set soul Be brief.", by=LENA)
+    assert "Be brief." in await chat.hears("/prompt show soul", by=LENA)
+    assert "telegram:501" in await chat.hears("/prompt history", by=LENA)
+    assert "-Be kind." in await chat.hears("/prompt diff 1 2", by=LENA)
+    assert "version 3" in await chat.hears("/prompt rollback 1", by=LENA)
+    await chat.hears("is the sea blue?")
+    assert "Be kind." in chat.bot.sent["system"]
+    assert "is gone" in await chat.hears("/prompt clear soul", by=LENA)
+
+
+async def test_instructions_for_one_conversation_hold_there_alone(chat: Chat) -> None:
+    await chat.hears("/prompt set context skill rhymes Speak in rhymes.", by=LENA)
+
+    await chat.hears("is the sky blue?", by=LENA)
+    assert "Speak in rhymes." in chat.bot.sent["system"]
+    await chat.hears("is the sky blue?", by=BO)
+    assert "Speak in rhymes." not in chat.bot.sent["system"]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("/prompt set", "Say of what kind"),
+        ("/prompt set soul", "The text is missing"),
+        ("/prompt set skill ../x Hello", "no skill name"),
+        ("/prompt set global soul Rule the world.", "agent-runtime prompt"),
+        ("/prompt dance", "Say it like this"),
+        ("/prompt diff 1", "which two versions"),
+        ("/prompt rollback soul ٣", "whole number"),
+        ("/prompt rollback 99", "no version 99"),
+        ("/prompt rollback 999999999999999999999999", "whole number"),
+        ("/model 0", "none of them"),
+        ("/pair approve", "/pair list"),
+        ("/pair approve NONSENSE", "not valid"),
+        ("/role Bo", "the roles are"),
+        ("/role telegram:token:x admin", "no person"),
+        ("/role 502 emperor", "the roles are"),
+        ("/memory *_[x](y)", "The sections are"),
+        ("/explain `" + "x" * 300, "no such turn"),
+        ("/forget everything now", "cannot be undone"),
+    ],
+)
+async def test_what_cannot_be_done_is_said_with_how_it_can(chat: Chat, said: str, told: str) -> None:
+    assert told in await chat.hears(said, by=LENA)
+    assert chat.bot.told("command.broke") == []
+
+
+async def test_an_admin_lets_a_stranger_in(chat: Chat) -> None:
+    stranger = Person(id=503, name="Kai *the* _great_")
+    notice = await chat.hears("hello?", by=stranger)
+    code = next(word.strip(".,") for word in notice.split() if len(word.strip(".,")) == 8 and word.isupper())
+    assert "/help" not in await chat.hears("/help", by=stranger)
+
+    assert "Kai *the* _great_" in await chat.hears("/pair list", by=LENA)
+    waiting = (await chat.bot.runtime.access.pending())[0]
+    assert waiting.workspace_id == "acme"
+    code = next(
+        word.strip(".,")
+        for word in (await chat.hears("please?", by=stranger)).split()
+        if len(word.strip(".,")) == 8 and word.strip(".,").isupper()
+    )
+    assert "may talk to me now" in await chat.hears(f"/pair approve {code}", by=LENA)
+    assert "/new" in await chat.hears("/help", by=stranger)
+    assert "Nobody is waiting" in await chat.hears("/pair list", by=LENA)
+
+    assert "is admin" in await chat.hears("/role 503 admin", by=LENA)
+    assert await chat.bot.runtime.access.role_of("telegram:503", "acme") is Role.ADMIN
+    assert "The settings" in await chat.hears("/role telegram:501 viewer", by=LENA)
+
+
+async def test_each_command_is_one_event_without_its_text(chat: Chat) -> None:
+    await chat.hears("/prompt set soul A secret instruction.", by=LENA)
+    await chat.hears("/prompt show")
+    await chat.hears("/sekret word")
+
+    told = [(one["word"], one["role"], one["ok"]) for one in chat.bot.told("command.run")]
+    assert told == [("prompt", "admin", True), ("prompt", "member", False), ("unknown", "member", False)]
+    assert "secret" not in str(chat.bot.events)
+    assert "sekret" not in str(chat.bot.events)
