@@ -32,6 +32,7 @@ from runtime.after_turn import RememberTurn, SummaryRefresh
 from runtime.api.security import Security
 from runtime.attachments.files import Files
 from runtime.attachments.reading import Reading
+from runtime.commands.docs import docs_command
 from runtime.commands.registry import Commands
 from runtime.commands.runner import CommandTurns
 from runtime.commands.wiring import build_commands
@@ -257,6 +258,7 @@ async def _build(
         stores=stores,
         connectors=health,
         index=knowledge.status,
+        further=(docs_command(knowledge.library, knowledge, files, settings.document_max_bytes),),
     )
     supervisor = Supervisor(connectors.values(), mailboxes[Lane.TURNS], commands.hints())
     workers = {

@@ -13,7 +13,7 @@ from connectors.message import Attachment
 from runtime.attachments.conversion import Conversion
 from runtime.attachments.formats import Text
 from runtime.fetch import Fetched, Network, fetch, too_large
-from runtime.media import DOCX, HTML, IMAGES, ODT, PDF, PPTX, XLSX
+from runtime.media import DOCX, HTML, IMAGES, ODT, PDF, PPTX, XLSX, plain_type
 
 AT_ONCE = 4
 """Files that are fetched side by side, so that they never fill the memory together."""
@@ -75,4 +75,11 @@ class Files:
     async def text(self, connector: str, attachment: Attachment, most: int, max_bytes: int | None = None) -> Text:
         """*attachment* as Markdown of at most *most* characters. Raises `AttachmentUnavailable`."""
         fetched = await self.fetch(connector, attachment, DOCUMENT_TYPES, max_bytes)
+        if fetched.media_type == HTML and not _is_web_page(attachment):
+            # A platform that no longer knows us answers with the page on which people sign in.
+            raise AttachmentUnavailable("the platform sent a web page in its place")
         return await self._conversion.text(fetched.data, fetched.media_type, attachment.name, most)
+
+
+def _is_web_page(attachment: Attachment) -> bool:
+    return plain_type(attachment.media_type) == HTML or attachment.name.lower().endswith((".html", ".htm", ".xhtml"))

@@ -1,0 +1,184 @@
+"""``docs``: the documents of the workspace, seen and changed from a chat. An admin adds one by sending it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+from typing import Protocol
+
+import structlog
+
+from connectors.connector import AttachmentUnavailable
+from connectors.message import AgentRuntimeError, Attachment, Role, Scope
+from grounding.documents.indexer import Synced
+from grounding.documents.library import SUFFIXES, DocumentMissing, DocumentRefused, Library, check_path
+from runtime.attachments.files import Files
+from runtime.commands.command import Command, CommandRefused, Invocation
+from runtime.commands.wording import code, items, plain, refused, thousands
+from runtime.media import in_words
+
+_LATER = "The search does not work just now; it catches up by itself."
+SHOWN = 10
+"""Documents that are listed."""
+_USAGE = (
+    "Say `/docs` to see the documents, send a file with the caption `/docs add` or `/docs add folder/name.md`, "
+    "or say `/docs remove PATH`."
+)
+_NOT_IN_NAMES = re.compile(r"[\x00-\x1f\x7f/\\:]+")
+_log = structlog.get_logger()
+
+
+class Syncs(Protocol):
+    """What brings the index in step; see `runtime.knowledge.Knowledge.sync`."""
+
+    async def sync(self, scope: Scope, paths: Collection[str] | None = None) -> Synced: ...
+
+
+def docs_command(library: Library, index: Syncs, files: Files, document_max_bytes: int) -> Command:
+    """The command ``docs``. *document_max_bytes* bounds the text of one document."""
+    return Command(
+        "docs",
+        "the documents I look things up in",
+        _Docs(library, index, files, document_max_bytes).run,
+        "[add|replace [path]|remove PATH]",
+        role=Role.ADMIN,
+        details="Send a file with the caption `/docs add` to add it: Markdown and text as they are, PDF, Word, Excel, "
+        "PowerPoint, OpenDocument and web pages as their text. `/docs replace` replaces one that is there.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What became of one file: where it was kept and what of it was left out, or why it was not."""
+
+    name: str
+    path: str = ""
+    size_bytes: int = 0
+    left_out: str = ""
+    unchanged: bool = False
+    why_not: str = ""
+
+
+class _Docs:
+    def __init__(self, library: Library, index: Syncs, files: Files, document_max_bytes: int) -> None:
+        self._library = library
+        self._index = index
+        self._files = files
+        self._most = document_max_bytes
+
+    async def run(self, invocation: Invocation) -> str:
+        verb, _, rest = invocation.rest.partition(" ")
+        scope, path = Scope(invocation.key.workspace_id), rest.strip()
+        match verb.lower():
+            case "" | "list":
+                return await self._listed(scope)
+            case "add" | "replace":
+                return await self._add(scope, invocation, path, replace=verb.lower() == "replace")
+            case "remove" if path:
+                return await self._remove(scope, path)
+            case _:
+                raise CommandRefused(_USAGE)
+
+    async def _listed(self, scope: Scope) -> str:
+        found = (await asyncio.to_thread(self._library.scan, scope)).values()
+        if not found:
+            return f"There are no documents yet. {_USAGE}"
+        newest = sorted(found, key=lambda one: (-one.modified_ns, one.path))[:SHOWN]
+        lines = [f"{code(one.path)}, {in_words(one.size_bytes)}, {_day(one.modified_ns)}" for one in newest]
+        count = f"{thousands(len(found))} document{'s' if len(found) > 1 else ''}"
+        return f"{count}{'; the newest' if len(found) > SHOWN else ''}:\n{items(lines)}"
+
+    async def _add(self, scope: Scope, invocation: Invocation, path: str, *, replace: bool) -> str:
+        attachments = invocation.message.attachments
+        if not attachments:
+            raise CommandRefused("Send the file together with the command, as its caption.")
+        if path and len(attachments) > 1 and not path.endswith("/"):
+            raise CommandRefused("Several files need a folder, such as `/docs add handbook/`.")
+        kept = [
+            await self._keep(scope, invocation.message.connector, attachment, path, replace)
+            for attachment in attachments
+        ]
+        stored = [one.path for one in kept if one.path and not one.unchanged]
+        reply = items(map(_told, kept)) if len(kept) > 1 else _told(kept[0])
+        if stored:
+            done = await self._indexed(scope, stored)
+            chunks = f"{thousands(done.chunks)} chunk{'' if done.chunks == 1 else 's'}" if done else ""
+            reply += f"\n\nI can look it up now ({chunks})." if done else f"\n\n{_LATER}"
+        if not any(one.path for one in kept):
+            raise CommandRefused(reply)
+        return reply
+
+    async def _keep(self, scope: Scope, connector: str, attachment: Attachment, wanted: str, replace: bool) -> _Kept:
+        name = attachment.name
+        try:
+            path = check_path(document_path(wanted, name))
+            found = await self._files.text(connector, attachment, self._most)
+            text = found.text + "\n"
+            there = await self._text_at(scope, path)
+            if there == text:
+                return _Kept(name, path, unchanged=True)
+            if there is not None and not replace:
+                return _Kept(
+                    name, why_not=f"{code(path)} is there already; {code('/docs replace')} as the caption replaces it"
+                )
+            stored = await asyncio.to_thread(self._library.put, scope, path, text)
+        except AttachmentUnavailable as error:
+            return _Kept(name, why_not=error.user_text.rstrip("."))
+        except DocumentRefused as error:
+            return _Kept(name, why_not=str(error))
+        except OSError as error:
+            _log.warning("index.failed", workspace_id=scope.workspace_id, why=str(error))
+            return _Kept(name, why_not="the disk did not take it")
+        return _Kept(name, path, stored.size_bytes, found.note)
+
+    async def _text_at(self, scope: Scope, path: str) -> str | None:
+        try:
+            return (await asyncio.to_thread(self._library.get, scope, path)).text
+        except DocumentMissing:
+            return None
+
+    async def _remove(self, scope: Scope, path: str) -> str:
+        try:
+            await asyncio.to_thread(self._library.delete, scope, path)
+        except (DocumentMissing, DocumentRefused) as error:
+            raise refused(error) from error
+        done = await self._indexed(scope, [path])
+        return f"{code(path)} is removed." if done else f"{code(path)} is removed. {_LATER}"
+
+    async def _indexed(self, scope: Scope, paths: Collection[str]) -> Synced | None:
+        """Bring the index in step with *paths*; None where it cannot be. The files are as they are in any case."""
+        try:
+            return await self._index.sync(scope, paths)
+        except (AgentRuntimeError, OSError) as error:
+            _log.warning("index.failed", workspace_id=scope.workspace_id, why=str(error))
+            return None
+
+
+def _day(at_ns: int) -> str:
+    return datetime.fromtimestamp(at_ns / 1e9, UTC).strftime("%Y-%m-%d")
+
+
+def document_path(wanted: str, name: str) -> str:
+    """Where a file called *name* is kept if its sender asked for *wanted*: a path, a folder (ending in ``/``), or
+    nothing. What is no Markdown or text is kept as its text, in a file that ends in ``.md``."""
+    own = _NOT_IN_NAMES.sub("-", name).strip().lstrip(".") or "document"
+    if PurePosixPath(own).suffix.lower() not in SUFFIXES:
+        own = (PurePosixPath(own).stem or "document") + ".md"
+    if not wanted:
+        return own
+    if wanted.endswith("/"):
+        return wanted + own
+    return wanted if PurePosixPath(wanted).suffix.lower() in SUFFIXES else wanted + ".md"
+
+
+def _told(one: _Kept) -> str:
+    if one.why_not:
+        return f"{plain(one.name)} was not stored: {one.why_not}."
+    if one.unchanged:
+        return f"{code(one.path)} is there already, with this very text."
+    left_out = f" What was read: {one.left_out}." if one.left_out else ""
+    return f"{plain(one.name)} is stored as {code(one.path)}, {in_words(one.size_bytes)} of text.{left_out}"
