@@ -158,7 +158,8 @@ class TelegramConnector:
         wanted, unfit = calls.to_commands(commands)
         if unfit:
             log.warning("connector.commands_unfit", connector=self.name, names=unfit)
-        if await self._api.ask(GetMyCommands) != wanted:
+        shown = await self._api.ask(GetMyCommands)
+        if [(one.command, one.description) for one in shown] != [(one.command, one.description) for one in wanted]:
             await self._api.ask(lambda: SetMyCommands(commands=wanted))
 
     async def locate(self, attachment: Attachment) -> Location:

@@ -1,0 +1,90 @@
+"""What health says of a connection to Telegram."""
+
+from __future__ import annotations
+
+import pytest
+from aiogram.types import WebhookInfo
+from pydantic import SecretStr
+
+from connectors.connector import State
+from connectors.telegram.api import Api
+from connectors.telegram.vitals import Vitals
+from connectors.telegram.webhook import RECENT_ERROR_SECONDS, check_secret, delivery_trouble
+
+NOW = 1_700_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("waiting", "failed_seconds_ago", "troubled"),
+    [
+        (3, 10.0, True),
+        (3, RECENT_ERROR_SECONDS + 1, False),
+        (0, 10.0, False),
+        (3, None, False),
+    ],
+)
+def test_deliveries_are_troubled_while_something_waits_that_failed_lately(
+    waiting: int, failed_seconds_ago: float | None, troubled: bool
+) -> None:
+    """Telegram goes on naming an error after it is over."""
+    more = {} if failed_seconds_ago is None else {"last_error_date": int(NOW - failed_seconds_ago)}
+    info = WebhookInfo.model_validate(
+        {
+            "url": "https://bot.example/telegram/webhook",
+            "has_custom_certificate": False,
+            "pending_update_count": waiting,
+            "last_error_message": "Connection timed out",
+        }
+        | more
+    )
+    why = delivery_trouble(info, NOW)
+    assert ("Connection timed out" in why and "3 updates" in why) == troubled
+    assert bool(why) == troubled
+
+
+@pytest.mark.parametrize("secret", ["a", "A-z_0-9", "x" * 256])
+def test_a_secret_that_telegram_takes_is_fit(secret: str) -> None:
+    """1 to 256 of its characters."""
+    assert check_secret(SecretStr(secret)) == ""
+
+
+@pytest.mark.parametrize("secret", ["", "a b", "x" * 257, "a\n", "é"])
+def test_another_is_refused_without_being_shown(secret: str) -> None:
+    """The operator reads the variable's name, not its value."""
+    why = check_secret(SecretStr(secret))
+    assert "AGENT_RUNTIME_TELEGRAM_WEBHOOK_SECRET" in why
+    assert len(secret) < 2 or secret not in why
+
+
+def test_troubles_are_told_until_each_is_over() -> None:
+    """Connecting at first; then degraded while anything troubles it; what failed stays failed when it stops."""
+    vitals = Vitals(1.0, 4.0)
+    vitals.trouble("connection", "no network")
+    assert (vitals.health.state, vitals.health.why) == (State.CONNECTING, "no network")
+    vitals.connected()
+    vitals.trouble("store", "no store")
+    vitals.well("connection")
+    assert (vitals.health.state, vitals.health.why) == (State.DEGRADED, "no store")
+    vitals.well("store")
+    assert (vitals.health.state, vitals.health.why) == (State.CONNECTED, "")
+    vitals.failed("no token")
+    vitals.stopped()
+    assert (vitals.health.state, vitals.health.why) == (State.FAILED, "no token")
+    vitals.start()
+    assert (vitals.health.state, vitals.health.why) == (State.CONNECTING, "")
+
+
+def test_waits_grow_to_a_limit_and_one_that_was_asked_for_is_kept() -> None:
+    """With jitter downwards by at most half."""
+    vitals = Vitals(1.0, 4.0)
+    waits = [vitals.next_wait_seconds() for _ in range(5)]
+    assert all(0.5 * longest <= wait <= longest for wait, longest in zip(waits, (1, 2, 4, 4, 4), strict=True))
+    assert vitals.next_wait_seconds(17.0) == 17.0
+
+
+def test_an_error_is_told_in_one_line_without_the_token() -> None:
+    """The token is part of every URL."""
+    api = Api(SecretStr("123456:SECRET"), "https://api.telegram.org", 1.0)
+    error = RuntimeError("https://api.telegram.org/bot123456:SECRET/getMe failed\nand more")
+    assert api.describe(error) == "https://api.telegram.org/bot**********/getMe failed"
+    assert api.describe(RuntimeError()) == "RuntimeError"
