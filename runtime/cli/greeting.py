@@ -37,7 +37,7 @@ def greeting(about: Greeting, width: int | None = None) -> str:
     if about.workspace == SAMPLE and about.documents:
         paragraphs.append("Try:\n" + "\n".join(f"  {question}" for question in EXAMPLES))
     paragraphs.append("Below each answer stand its sources. `agent-runtime explain` shows what the model was told.")
-    paragraphs.append("/quit or Ctrl-D leaves.")
+    paragraphs.append("/help lists the commands; /quit or Ctrl-D leaves.")
     return "\n".join(_wrapped(paragraph, wide) for paragraph in paragraphs) + "\n"
 
 

@@ -152,6 +152,17 @@ async def test_a_model_that_fails_is_told_in_the_chat_and_the_process_lives(
     assert "You said: hello" in (await command("chat", "-m", "hello")).out
 
 
+async def test_commands_of_the_chat_work_in_the_terminal_too(running: None, command: Command) -> None:
+    told = await command("chat", "-m", "/help")
+    assert told.code == 0
+    assert "/prompt" in told.out
+    assert "I know no command" in (await command("chat", "-m", "/frobnicate", "--json")).json["text"]
+
+
+async def test_commands_of_the_chat_work_where_nothing_runs_yet(surroundings: None, command: Command) -> None:
+    assert "/forget last" in (await command("chat", "-m", "!forget")).out
+
+
 async def test_workspaces_are_made_listed_routed_and_deleted(running: None, command: Command) -> None:
     assert (await command("workspace", "create", "acme", "--json")).json == {"id": "acme", "created": True}
     assert "was there already" in (await command("workspace", "create", "acme")).out
@@ -159,6 +170,11 @@ async def test_workspaces_are_made_listed_routed_and_deleted(running: None, comm
     found = (await command("workspace", "list", "--json")).json
     assert {"place": "telegram:-10001/7", "workspace": "acme", "from": "stored"} in found["routes"]
     assert "telegram:-10001/7" in (await command("workspace", "list")).out
+    assert "default (addressed)" in (await command("workspace", "answer", "telegram:-10001/7", "-w", "acme")).out
+    assert "all" in (await command("workspace", "answer", "telegram:-10001/7", "all", "-w", "acme")).out
+    held = await command("workspace", "answer", "telegram:-10001/7", "-w", "acme", "--json")
+    assert held.json == {"place": "telegram:-10001/7", "answering": "all", "model": None}
+    assert "default" in (await command("workspace", "answer", "telegram:-10001/7", "default", "-w", "acme")).out
     assert (await command("workspace", "route", "telegram:-10001/7", "--remove")).code == 0
     assert (await command("workspace", "delete", "acme", "--yes")).code == 0
     names = [each["id"] for each in (await command("workspace", "list", "--json")).json["workspaces"]]
