@@ -180,7 +180,8 @@ async def _build(
 
     sessions = WebSessions(redis, api_tokens)
     web = WebConnector.of(settings, security, security.check_place, sessions, history, workspaces.exists)
-    connectors: dict[str, Connector] = {connector.name: connector for connector in (http, web, *platforms)}
+    all_connectors: list[Connector] = [http, web, *platforms]
+    connectors = {connector.name: connector for connector in all_connectors}
     mailboxes = {lane: Mailbox(redis, lane) for lane in Lane}
     outbox = Outbox(
         redis,
