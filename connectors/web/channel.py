@@ -97,6 +97,11 @@ class Channel:
         """The place after everything so far; for `resume`."""
         return self.event_id(self._number)
 
+    @property
+    def last(self) -> int:
+        """The number of the newest event."""
+        return self._number
+
     def event_id(self, number: int) -> str:
         return f"{self._epoch}.{number}"
 

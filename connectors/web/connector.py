@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,7 +27,7 @@ from connectors.message import (
 )
 from connectors.text.outgoing import outbound_parts
 from connectors.web import convert
-from connectors.web.channel import ITEMS_KEPT, Channel, Channels, Subscription, rendered
+from connectors.web.channel import ITEMS_KEPT, Channel, Channels, rendered
 from connectors.web.convert import RequestError
 from connectors.web.page import HEADERS, ROOT, Page
 from connectors.web.sessions import (
@@ -40,14 +40,10 @@ from connectors.web.sessions import (
     Session,
     Sessions,
 )
+from connectors.web.stream import stream
 
 DEFAULT_WORKSPACE = "sample"
 BODY_SECONDS = 30.0
-KEEP_ALIVE_SECONDS = 15.0
-"""A quiet stream carries a comment this often, so that proxies keep it open; then its session is looked at, too."""
-DRAFT_SECONDS = 0.08
-"""How often a growing reply is shown: as often as eyes tell apart, and more slowly the longer it is."""
-DRAFT_CHARACTERS_PER_SECOND = 40_000
 MAX_STREAMS = 6
 """Open pages of one person: as many connections as a browser makes to one host."""
 MAX_PART_CHARACTERS = 100_000_000
@@ -282,57 +278,9 @@ class WebConnector:
             raise RequestError(429, "too_many_pages", "The chat is open in too many tabs.", retry_after_seconds=10)
         cursor = request.headers.get("last-event-id", "") or channel.cursor
         headers = {**HEADERS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        events = self._events(channel, cursor, request.cookies[COOKIE])
+        secret = request.cookies[COOKIE]
+        events = stream(channel, cursor, running=lambda: self._accept is not None, lasts=lambda: self._lasts(secret))
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
-
-    async def _events(self, channel: Channel, cursor: str, secret: str) -> AsyncIterator[bytes]:
-        """What happens from *cursor* on, until the page leaves, its session ends or the runtime stops."""
-        resumed = channel.resume(cursor)
-        subscription = Subscription(0)
-        channel.subscriptions.add(subscription)
-        try:
-            if resumed is None:
-                resumed = channel.resume(channel.cursor) or 0
-                yield convert.sse("reset", {}, channel.event_id(resumed))
-            subscription.cursor = resumed
-            yield b": open\n\n"
-            async for event in self._follow(channel, subscription, secret):
-                yield event
-        finally:
-            channel.subscriptions.discard(subscription)
-
-    async def _follow(self, channel: Channel, page: Subscription, secret: str) -> AsyncIterator[bytes]:
-        loop = asyncio.get_running_loop()
-        drafts_at, looked_at = 0.0, loop.time()
-        while True:
-            page.changed.clear()
-            for number, name, data in channel.since(page.cursor):
-                page.cursor = number
-                yield convert.sse(name, data, channel.event_id(number))
-            while page.typing:
-                yield convert.sse("typing", {"conversation": page.typing.pop()})
-            patience = KEEP_ALIVE_SECONDS
-            if channel.drafts and loop.time() < drafts_at:
-                patience = drafts_at - loop.time()
-            else:
-                for conversation, draft in list(channel.drafts.items()):
-                    progress = await page.progress(conversation, draft)
-                    if progress is not None and channel.drafts.get(conversation) is draft:
-                        yield convert.sse("draft", progress)
-                longest = max((draft.length for draft in channel.drafts.values()), default=0)
-                drafts_at = loop.time() + DRAFT_SECONDS + longest / DRAFT_CHARACTERS_PER_SECOND
-            if page.closed or (self._accept is None and not channel.waits):
-                return
-            if loop.time() - looked_at > KEEP_ALIVE_SECONDS:
-                looked_at = loop.time()
-                yield b": waiting\n\n"
-                if not await self._lasts(secret):
-                    return
-            try:
-                async with asyncio.timeout(patience):
-                    await page.changed.wait()
-            except TimeoutError:
-                continue
 
     async def _lasts(self, secret: str) -> bool:
         """Whether the session is still good; also while nobody can tell."""

@@ -19,8 +19,11 @@ class Chat {
     this.ended = new AbortController();
     this.conversations = new Conversations(this.owner);
     this.waits = new Map(); // by conversation: ids of messages whose answer is still to come
+    this.answered = new Set();
+    this.drafts = new Map(); // by conversation: what there is of the reply that is being written
     this.cursor = "";
     this.loading = 0;
+    this.held = null; // what came while a conversation was loaded, which may be missing in what was loaded
     const signedOut = () => leave("Your session has ended. Please sign in again.");
     this.log = new Log($("log"), $("newest"), {
       retry: (id) => this.outbox.retry(id),
@@ -86,6 +89,7 @@ class Chat {
   async load() {
     const conversation = this.current;
     const number = ++this.loading;
+    this.held ??= [];
     this.log.unsign();
     try {
       const found = await call("GET", `messages?conversation=${encodeURIComponent(conversation)}`);
@@ -93,12 +97,18 @@ class Chat {
       this.cursor ||= found.cursor;
       this.log.fill(found.messages);
       for (const message of this.outbox.waiting) this.showUnsent(message);
-      this.busy();
+      const draft = this.drafts.get(conversation);
+      if (draft) this.log.grow({ ...draft, from: 0 });
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
       if (error.status === 401) return leave("Please sign in.");
       if (number === this.loading) this.log.fail(`The conversation cannot be shown. ${error.message}`, () => this.load());
     }
+    if (number !== this.loading) return;
+    const held = this.held;
+    this.held = null;
+    for (const [name, data] of held) this.event(name, data);
+    this.busy();
   }
 
   send(text) {
@@ -131,22 +141,31 @@ class Chat {
 
   /** An answer to the message is to be expected, unless it came before we knew. */
   wait(conversation, id) {
-    if (this.answered?.has(id)) return;
+    if (this.answered.has(id)) return;
     const waits = this.waits.get(conversation) ?? new Set();
     this.waits.set(conversation, waits.add(id));
     this.busy();
   }
 
   event(name, data) {
-    if (name === "reset") return this.load();
+    if (name === "reset") return this.drafts.clear(), this.load();
+    if (this.held) return this.held.push([name, data]);
     const here = data.conversation === this.current;
     if (name === "message") return this.came(data, here);
+    if (name === "draft") this.keepDraft(data);
     if (!here) return;
     if (name === "draft") this.log.grow(data);
     else if (name === "typing") this.log.sign();
     else if (name === "edited") this.log.put(data);
     else if (name === "removed") this.log.remove(data.id);
     this.busy();
+  }
+
+  keepDraft({ conversation, answers, from, nodes }) {
+    const known = this.drafts.get(conversation);
+    const draft = known?.answers.join() === answers.join() ? known : { answers, nodes: [] };
+    draft.nodes.splice(from, Infinity, ...nodes);
+    this.drafts.set(conversation, draft);
   }
 
   came(item, here) {
@@ -169,7 +188,10 @@ class Chat {
   }
 
   settle(item) {
-    this.answered ??= new Set();
+    const draft = this.drafts.get(item.conversation);
+    if (draft && (item.kind !== "notice" || item.answers.some((id) => draft.answers.includes(id)))) {
+      this.drafts.delete(item.conversation);
+    }
     const waits = this.waits.get(item.conversation);
     for (const id of item.answers) {
       waits?.delete(id);

@@ -14,7 +14,8 @@ export class Composer {
     stop.addEventListener("click", () => (told.stop(), box.focus()));
     box.addEventListener("input", () => (this.fit(), (this.closed = false), this.list()));
     box.addEventListener("keydown", (event) => this.key(event));
-    box.addEventListener("blur", () => this.hide());
+    box.addEventListener("blur", (event) => palette.contains(event.relatedTarget) || this.hide());
+    palette.addEventListener("keydown", (event) => this.key(event));
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && !event.defaultPrevented && !document.querySelector("dialog[open]")) told.stop();
     });

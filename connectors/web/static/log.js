@@ -168,8 +168,8 @@ function theirs(item) {
   const foot = document.createElement("footer");
   if (item.sources.length) foot.append(sources(item.sources));
   if (item.degraded.length) foot.append(degraded(item.degraded));
-  foot.append(copyButton("Copy the answer", () => item.text));
-  made.append(foot);
+  if (item.kind !== "notice") foot.append(copyButton("Copy the answer", () => item.text));
+  if (foot.childNodes.length) made.append(foot);
   return made;
 }
 

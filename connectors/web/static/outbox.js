@@ -94,8 +94,7 @@ export class Outbox {
         return true;
       }
       this.attempt += 1;
-      message.delayed = error.message;
-      this.told.changed(message);
+      for (const one of this.waiting) if (!one.refused) this.told.changed({ ...one, delayed: error.message });
       this.timer = setTimeout(() => this.run(), Math.max(pause(this.attempt), error.retryAfterSeconds * 1000));
       return false;
     }
