@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from starlette.applications import Starlette
 
 from connectors.slack.connector import SlackConnector
-from tests.contract.connector_suite import Fault, Place, RefusingHarness
+from tests.contract.connector_suite import Fault, Place
 from tests.emulators import slack as emulated
 from tests.emulators.slack import Channel, Person, SlackEmulator
 
@@ -30,6 +30,7 @@ def slack_connector(emulator: SlackEmulator | None = None, **options: Any) -> Sl
             "timeout_seconds": 10.0,
             "first_backoff_seconds": 0.01,
             "longest_backoff_seconds": 0.02,
+            "reply_max_parts": 100,
             **options,
         },
     )
@@ -64,6 +65,16 @@ class SlackHarness:
         else:
             self.emulator.say(f"{self.emulator.at_bot} {text}", to=TEAM, by=LENA)
 
+    async def send_file(self, place: Place, name: str, content: bytes) -> None:
+        if place == "direct":
+            self.emulator.upload(name, content, text="see here", by=LENA)
+        else:
+            self.emulator.upload(name, content, text=f"{self.emulator.at_bot} see here", by=LENA, to=TEAM)
+
+    async def files(self, place: Place) -> list[tuple[str, bytes]]:
+        shown = self.emulator.shown(LENA if place == "direct" else TEAM)
+        return [(message.file, message.raw.encode()) for message in shown if message.file is not None]
+
     async def acknowledged(self) -> int:
         return len(self.emulator.acknowledged)
 
@@ -81,7 +92,7 @@ class SlackHarness:
 
 
 @asynccontextmanager
-async def slack_harness() -> AsyncIterator[RefusingHarness]:
+async def slack_harness() -> AsyncIterator[SlackHarness]:
     async with SlackEmulator() as emulator:
         harness = SlackHarness(emulator, slack_connector(emulator))
         try:
@@ -91,7 +102,7 @@ async def slack_harness() -> AsyncIterator[RefusingHarness]:
 
 
 @asynccontextmanager
-async def slack_over_http_harness() -> AsyncIterator[RefusingHarness]:
+async def slack_over_http_harness() -> AsyncIterator[SlackHarness]:
     async with SlackEmulator() as emulator:
         harness = SlackHarness(emulator, slack_connector_over_http(emulator))
         try:

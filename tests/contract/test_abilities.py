@@ -33,6 +33,7 @@ from tests.contract.connector_suite import (
     running,
 )
 from tests.contract.discord_harness import discord_harness
+from tests.contract.slack_harness import slack_harness
 from tests.contract.telegram_harness import telegram_by_webhook_harness, telegram_harness
 
 
@@ -60,9 +61,15 @@ class CommandHarness(Harness, Protocol):
         """The words of the commands that people are shown."""
 
 
-EDITING: dict[str, HarnessFactory] = {"telegram": telegram_harness, "discord": discord_harness}
-FILING: dict[str, Callable[[], AbstractAsyncContextManager[FileHarness]]] = {"telegram": telegram_harness}
-LOCATING: dict[str, Callable[[], AbstractAsyncContextManager[AttachmentHarness]]] = {"telegram": telegram_harness}
+EDITING: dict[str, HarnessFactory] = {"telegram": telegram_harness, "discord": discord_harness, "slack": slack_harness}
+FILING: dict[str, Callable[[], AbstractAsyncContextManager[FileHarness]]] = {
+    "telegram": telegram_harness,
+    "slack": slack_harness,
+}
+LOCATING: dict[str, Callable[[], AbstractAsyncContextManager[AttachmentHarness]]] = {
+    "telegram": telegram_harness,
+    "slack": slack_harness,
+}
 COMMANDED: dict[str, Callable[[], AbstractAsyncContextManager[CommandHarness]]] = {
     "telegram": telegram_harness,
     "telegram by webhook": telegram_by_webhook_harness,

@@ -67,7 +67,7 @@ class Files:
             name, _ = self._promised.pop(one["id"])
             text = self._content[one["id"]].decode()
             shown = self._slack.keep(channel, text, str(thread) if thread else None, file=name, file_id=one["id"])
-            shown.file = name
+            shown.file = str(one.get("title") or name)
         return {"files": [{"id": one["id"], "title": one.get("title", "")} for one in files]}
 
     def delete(self, asked: Json) -> Json:

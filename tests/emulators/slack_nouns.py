@@ -60,7 +60,7 @@ class Shown:
     edits: int = 0
     streaming: bool = False
     file: str | None = None
-    """The name of the file, whose content ``raw`` then is."""
+    """The title of the file, whose content ``raw`` then is."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ async def slack() -> AsyncIterator[SlackEmulator]:
 
 @pytest.fixture
 async def bot(slack: SlackEmulator) -> AsyncIterator[SlackConnector]:
-    connector = slack_connector(slack)
+    connector = slack_connector(slack, reply_max_parts=5)
     yield connector
     await connector.close()
 
