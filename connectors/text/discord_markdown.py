@@ -106,7 +106,11 @@ def _code(text: str) -> str:
 
 def _literal(text: str) -> str:
     """*text* with what Discord would read as a mark or a mention escaped; bare addresses stay as they are."""
-    return "".join(
-        part if index % 2 else _MASS_MENTION.sub("@" + ZERO_WIDTH_SPACE, _SPECIAL.sub(r"\\\g<0>", part))
-        for index, part in enumerate(_URL.split(text))
-    )
+    return "".join(part if index % 2 else _escaped(part) for index, part in enumerate(_URL.split(text)))
+
+
+def _escaped(text: str) -> str:
+    # A backslash between an address and a "<" would become part of the address, and escape nothing.
+    start = "<" + ZERO_WIDTH_SPACE if text.startswith("<") else ""
+    rest = _SPECIAL.sub(r"\\\g<0>", text.removeprefix("<") if start else text)
+    return start + _MASS_MENTION.sub("@" + ZERO_WIDTH_SPACE, rest)

@@ -209,3 +209,49 @@ async def test_what_was_said_while_nobody_listened_is_answered_after_the_restart
         assert "is anybody there?" in bot.sent["user"]
         assert [event["heard"] for event in bot.told("message.missed")] == [1]
     assert len(discord.shown(LENA)) == shown + 1
+
+
+async def test_commands_are_offered_by_discord_itself_and_answered_to_their_giver_alone(chat: Chat) -> None:
+    await chat.discord.until(lambda discord: bool(discord.commands.registered))
+    assert "help" in {command["name"] for command in chat.discord.commands.registered}
+
+    given = await chat.discord.command("help", by=LENA, to=TEAM)
+    await chat.discord.until(lambda _: bool(given.shown))
+
+    assert "help" in given.texts[0]
+    assert all(given.ephemeral)
+    assert chat.discord.shown(TEAM) == []
+    assert chat.bot.replies_asked == []
+
+
+async def test_a_stranger_who_gives_a_command_is_told_how_to_pair(
+    discord: DiscordEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="pairing", default_workspace="acme")
+    async with running_bot(settings, openai_server, [discord_connector(discord)]):
+        await discord.until(lambda discord: discord.identifies == 1)
+        given = await discord.command("status", by=BO)
+        await discord.until(lambda _: bool(given.shown))
+
+        assert len(given.shown) == 1
+        assert all(given.ephemeral)
+        assert discord.shown(BO) == []
+
+
+async def test_a_reply_grows_and_is_one_message_in_the_end(chat: Chat) -> None:
+    words = "The harbour opens at seven and closes at nine. " * 8
+    chat.bot.model.will(Reply(text=words))
+
+    assert (await chat.hears("when does the harbour open?"))[:11] == "The harbour"
+    await chat.bot.settle()
+
+    (shown,) = chat.discord.shown(LENA)
+    assert shown.text.split() == words.split()
+
+
+async def test_several_commands_at_once_are_all_answered_in_time(chat: Chat) -> None:
+    """Discord shows "did not respond" after three seconds: the emulator refuses what comes later."""
+    given = [await chat.discord.command("status", by=LENA) for _ in range(3)]
+    await chat.discord.until(lambda _: all(one.shown for one in given))
+
+    assert all(one.is_answered for one in given)

@@ -576,7 +576,12 @@ class DiscordEmulator:
         text = content_of(body)
         known = [m for m in self._shown if (m.channel_id, m.message_id) == (place.channel_id, message_id)]
         if not known:
-            raise Refused(404, 10008, "Unknown Message")
+            others = message_id in self._messages
+            raise (
+                Refused(403, 50005, "Cannot edit a message authored by another user")
+                if others
+                else Refused(404, 10008, "Unknown Message")
+            )
         change_shown(known[0], body)
         known[0].has_preview = not body.get("flags", 0) & SUPPRESS_EMBEDS
         known[0].pings = pings(body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -398,3 +399,14 @@ def test_a_reply_is_written_in_discords_kind_of_markdown() -> None:
 def test_nothing_to_be_seen_is_not_sent() -> None:
     assert to_parts(answer(" \u200b\n"), 5) == ()
     assert [part.text for part in to_parts(answer("\ud800!"), 5)] == ["\ufffd!"]
+
+
+@pytest.mark.parametrize(
+    "said", ["https://example.org/a<@5>", "see https://example.org/a<t:5:R> and", "<@5> https://x.org/<#6>"]
+)
+def test_an_address_does_not_bring_a_reference_behind_it_to_life(said: str) -> None:
+    """Discord takes a backslash at an address for a part of it, so that it would escape nothing there."""
+    (part,) = to_parts(answer(said), 5)
+    assert "/a\\" not in part.text
+    assert "/\\" not in part.text
+    assert not re.search(r"(?<!\\)<[@#t](?!\u200b)", part.text)
