@@ -1,13 +1,15 @@
 """People talk to the bot on Telegram: the real SDK against an emulated Bot API."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 
+import httpx
 import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import Role
-from tests.contract.telegram_harness import telegram_connector
+from runtime.api.app import create_app
+from tests.contract.telegram_harness import PUBLIC_URL, telegram_connector, telegram_connector_by_webhook
 from tests.emulators import telegram as emulated
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, Reply
@@ -195,3 +197,43 @@ async def test_a_stranger_who_is_refused_makes_no_workspace(
         await Chat(bot, telegram).hears("hello?")
 
         assert not await bot.runtime.workspaces.exists("telegram-501")
+
+
+async def test_by_webhook_people_are_answered_on_the_runtimes_own_face(
+    telegram: TelegramEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="open", default_workspace="acme", http_public_url=PUBLIC_URL)
+    async with running_bot(settings, openai_server, [telegram_connector_by_webhook(telegram)]) as bot:
+        transport = httpx.ASGITransport(create_app(bot.runtime))
+
+        async def post(url: str, body: bytes, headers: Mapping[str, str]) -> int:
+            async with httpx.AsyncClient(transport=transport) as face:
+                return (await face.post(url, content=body, headers=dict(headers))).status_code
+
+        telegram.webhook.post = post
+        openai_server.will("Ahoy by webhook!")
+        assert await Chat(bot, telegram).hears("are you there?") == "Ahoy by webhook!"
+        assert await post(f"{PUBLIC_URL}/telegram/webhook", b"{}", {}) == 401
+        assert "getupdates" not in telegram.calls
+
+
+async def test_who_starts_the_bot_is_told_what_it_can_do(chat: Chat) -> None:
+    said = await chat.hears("/start")
+
+    assert "/help" in said
+    assert chat.bot.replies_asked == []
+
+
+async def test_the_commands_are_offered_by_telegram_itself(chat: Chat) -> None:
+    await chat.telegram.until(lambda telegram: bool(telegram.commands))
+
+    assert {"help", "new", "status"} <= {command["command"] for command in chat.telegram.commands}
+
+
+async def test_what_was_forwarded_is_answered_with_its_origin_in_mind(chat: Chat) -> None:
+    origin = {"type": "hidden_user", "date": 1, "sender_user_name": "Ada"}
+    before = len(chat.telegram.shown(LENA))
+    await chat.telegram.say("the party is on Friday", by=LENA, forward_origin=origin)
+    await chat.telegram.until(lambda telegram: len(telegram.shown(LENA)) > before)
+
+    assert chat.bot.sent["user"].startswith("[forwarded from Ada]\nthe party is on Friday")

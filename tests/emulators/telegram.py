@@ -38,7 +38,10 @@ NOT_BY_DEFAULT = frozenset({"chat_member", "message_reaction", "message_reaction
 
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
 _TOKEN = re.compile(r"\d+:[A-Za-z0-9_-]{30,}")
-_ENTITIES = re.compile(r"(?<![\w@/])(?P<mention>@\w{5,32})\b|(?<![\w@/])(?P<bot_command>/\w{1,32}(@\w{5,32})?)")
+# A word after a slash is no command where it is part of a path or of a tag.
+_ENTITIES = re.compile(
+    r"(?<![\w@/])(?P<mention>@\w{5,32})\b|(?<![\w@/<>])(?P<bot_command>/[A-Za-z0-9_]{1,64}(@\w{3,32})?)(?![\w/<>])"
+)
 
 Json = dict[str, Any]
 Params = dict[str, Any]

@@ -196,6 +196,7 @@ def test_a_command_for_another_bot_is_none_of_ours(chat: dict[str, Any]) -> None
         (message("/help me", forward_origin={"type": "user", "date": 1, "sender_user": LENA}), InboundKind.MESSAGE),
         (message("see /help"), InboundKind.MESSAGE),
         (message("/help", entities=[]), InboundKind.MESSAGE),
+        (message("/etc/hosts is empty"), InboundKind.MESSAGE),
     ],
 )
 def test_words_that_look_like_a_command_are_none(content: dict[str, Any], kind: InboundKind) -> None:
