@@ -33,26 +33,29 @@ redis.call('XADD', KEYS[2], '*', unpack(fields))
 return 1
 """
 
-# Every version from the first that was made of the turn on has it, because each is made of the one before.
+# Every version from the first that was made of the turn on has it, because each is made of the one before. Only the
+# newest are looked at: a turn that is forgotten is one of the last.
 _FORGET_TURN = """
 redis.call('SADD', KEYS[3], ARGV[1])
 redis.call('EXPIRE', KEYS[3], ARGV[2])
-local kept, gone = nil, 0
-for _, one in ipairs(redis.call('XRANGE', KEYS[2], '-', '+')) do
-  local has = gone > 0
+local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', ARGV[3])
+local tainted = 0
+for place, one in ipairs(newest) do
   for at = 1, #one[2], 2 do
     if one[2][at] == 'turn_ids' then
-      for _, turn in ipairs(cjson.decode(one[2][at + 1])) do has = has or turn == ARGV[1] end
+      for _, turn in ipairs(cjson.decode(one[2][at + 1])) do
+        if turn == ARGV[1] then tainted = place end
+      end
     end
   end
-  if has then gone = gone + redis.call('XDEL', KEYS[2], one[1]) else kept = one[2] end
 end
-if gone > 0 then
-  redis.call('DEL', KEYS[1])
-  if kept then redis.call('HSET', KEYS[1], unpack(kept)) end
-end
-return gone
+if tainted == 0 then return 0 end
+for place = 1, tainted do redis.call('XDEL', KEYS[2], newest[place][1]) end
+redis.call('DEL', KEYS[1])
+if newest[tainted + 1] then redis.call('HSET', KEYS[1], unpack(newest[tainted + 1][2])) end
+return tainted
 """
+_SEARCHED_VERSIONS = 200
 _FORGOTTEN_SECONDS = 24 * 3600
 """How long a document that was in the making may take to arrive."""
 
@@ -115,9 +118,11 @@ class ContextDocuments:
         return bool(stored)
 
     async def forget_turn(self, key: ConversationKey, turn_id: str) -> int:
-        """Drop every version that was made of the turn, or of one that was; the version before them is the latest
-        again. How many were dropped."""
-        return int(await self._forget_turn(keys=self._keys(key), args=[turn_id, _FORGOTTEN_SECONDS]))
+        """Drop every version that was made of the turn, one of the last, or of a version that was; the version before
+        them is the latest again. How many were dropped."""
+        return int(
+            await self._forget_turn(keys=self._keys(key), args=[turn_id, _FORGOTTEN_SECONDS, _SEARCHED_VERSIONS])
+        )
 
     async def forget(self, key: ConversationKey, turn_ids: Sequence[str]) -> None:
         """Drop the document with all its versions; none is made of *turn_ids*, the newest turns, any more."""

@@ -77,7 +77,7 @@ def explanation(manifest: Manifest) -> str:
     ]
     if sources := [_source(one) for one in outcome.get("sources", ())]:
         lines.append(f"Sources: {', '.join(sources)}.")
-    elif context.wants_documents:
+    elif context.wants_documents and all(one.block != "retrieved" for one in context.degraded):
         lines.append("Sources: no passage of the documents was relevant.")
     used = [f"{block['name']} {thousands(block['tokens'])}" for block in manifest.blocks if block["used"]]
     lines.append(f"The prompt in tokens: {', '.join(used)}; {thousands(manifest.tokens_total)} without the identity.")

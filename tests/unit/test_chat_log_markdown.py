@@ -1,5 +1,7 @@
 """The Markdown log can be read back exactly, and nothing said can forge an entry."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +30,13 @@ def log(entries: list[Entry]) -> str:
 @given(st.lists(ENTRIES, max_size=6))
 def test_what_is_written_can_be_read_back(entries: list[Entry]) -> None:
     assert markdown.read(log(entries)) == entries
+
+
+@given(st.lists(st.builds(replace, ENTRIES, turn_id=st.sampled_from(["t0001", "t0002", "t00010"])), max_size=8))
+def test_a_turn_is_taken_out_and_no_byte_of_the_others_moves(entries: list[Entry]) -> None:
+    others = [entry for entry in entries if entry.turn_id != "t0001"]
+
+    assert markdown.without_turn(log(entries), "t0001") == log(others)
 
 
 @given(ENTRIES)

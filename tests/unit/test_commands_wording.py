@@ -1,0 +1,75 @@
+"""What replies are made of holds whatever stands in it."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.text import plain as plain_text
+from connectors.text.form import Code, parse
+from grounding.blocks import Prompt
+from grounding.run_context import DegradedBlock
+from runtime.commands.turns import explanation, totals
+from runtime.commands.wording import code, fenced, items, plain
+from runtime.manifests import Manifest
+from runtime.usage import ModelUsage
+from tests.unit.test_assemble import build, context
+
+printable = st.text(st.characters(codec="ascii", min_codepoint=32, max_codepoint=126), min_size=1)
+
+
+@given(printable.filter(lambda text: text.strip()))
+def test_a_span_shows_exactly_what_it_holds(text: str) -> None:
+    assert plain_text.render(parse(code(text))) == " ".join(text.split())
+
+
+@given(st.text(st.sampled_from("`~a \n>#-"), max_size=60))
+def test_no_line_of_a_text_closes_its_block(text: str) -> None:
+    form = parse(fenced(text) + "\n\nafter")
+
+    assert len(form) == 2
+    assert isinstance(form[0].content, Code)
+
+
+@given(printable.filter(lambda text: text.strip()))
+def test_a_name_cannot_set_anything(name: str) -> None:
+    assert plain_text.render(parse(f"by {plain(name)}.")) == f"by {' '.join(name.split())}."
+
+
+def test_a_list_is_a_line_for_each() -> None:
+    assert items(["a", "b"]) == "- a\n- b"
+
+
+def manifest(prompt: Prompt, outcome: dict[str, Any], **changes: Any) -> Manifest:
+    rows = tuple({"name": block.name, "tokens": block.tokens, "used": block.used} for block in prompt.blocks)
+    return Manifest("t1", "2026-11-21T10:00:00Z", context(**changes), "0", "0", prompt.tokens_total, rows, outcome)
+
+
+def test_a_turn_is_explained_without_a_word_of_its_prompt() -> None:
+    source = {"source": "pricing.md", "heading": "Plans"}
+    told = explanation(manifest(build(), {"model": "openai/x", "sources": [source]}))
+
+    assert "I looked at: the workspace's documents." in told
+    assert "Because: the message asks for the workspace's documents." in told
+    assert "`pricing.md › Plans`" in told
+    assert "`openai/x`" in told
+    for text in ("basic plan", "blue", "pricing policy?", "You are a helper"):
+        assert text not in told
+
+
+def test_what_a_turn_did_without_and_how_it_failed_is_told() -> None:
+    degraded = (DegradedBlock(block="retrieved", why="index_unavailable"),)
+    told = explanation(manifest(build(), {"error_code": "model_timeout"}, degraded=degraded, passages=()))
+
+    assert "retrieved (index\\_unavailable)" in told
+    assert "`model_timeout`" in told
+    assert "no passage" not in told
+    assert "no passage" in explanation(manifest(build(), {}, passages=()))
+
+
+def test_a_workspaces_usage_is_a_line_for_each_model() -> None:
+    told = totals([ModelUsage("openai/x", 3, 2, 12_345, 100, 50, 1.5), ModelUsage("local/y", 1, 1, 10, 0, 5)])
+
+    assert "`openai/x`: 2 replies, 3 calls, 12,345 prompt tokens (100 cached), 50 completion tokens, $1.50" in told
+    assert "`local/y`" in told
+    assert totals([]) == "This workspace has used nothing yet."
