@@ -32,7 +32,6 @@ from tests.contract.http_harness import http_connector, http_harness
 from tests.contract.slack_harness import slack_connector, slack_harness, slack_over_http_harness
 from tests.contract.telegram_harness import telegram_by_webhook_harness, telegram_connector, telegram_harness
 from tests.contract.web_harness import web_connector, web_harness
-from tests.contract.web_harness import web_connector, web_harness
 from tests.emulators.slack import seen as seen_mrkdwn
 from tests.emulators.telegram_html import parse_html
 
@@ -45,7 +44,6 @@ HARNESSES: dict[str, HarnessFactory] = {
     "discord": discord_harness,
     "http": http_harness,
     "web": web_harness,
-    "web": web_harness,
     "console": console_harness,
 }
 UNCONNECTED: dict[str, Callable[[], Connector]] = {
@@ -53,7 +51,6 @@ UNCONNECTED: dict[str, Callable[[], Connector]] = {
     "slack": slack_connector,
     "discord": discord_connector,
     "http": http_connector,
-    "web": web_connector,
     "web": web_connector,
     "console": console_connector,
 }
