@@ -1,0 +1,203 @@
+"""People send files, pictures and voice messages to the bot, on Telegram's emulator."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest_asyncio
+
+from config.settings import Settings
+from connectors.message import Scope
+from grounding.assemble import prompt
+from tests.contract.telegram_harness import telegram_connector
+from tests.emulators import documents as made
+from tests.emulators.bot import Bot, running_bot
+from tests.emulators.openai import FakeOpenAI
+from tests.emulators.telegram import Person, TelegramEmulator
+
+LENA = Person(id=501, name="Lena")
+BO = Person(id=502, name="Bo")
+
+
+@dataclass
+class Chat:
+    """A bot on Telegram, and people who send it files."""
+
+    bot: Bot
+    telegram: TelegramEmulator
+
+    async def hears(self, *, by: Person = LENA, text: str = "", **message: Any) -> str:
+        """What the bot says next, when *by* sends a message."""
+        before = len(self.telegram.shown(by))
+        await self.telegram.say(text, by=by, **message)
+        await self.telegram.until(lambda telegram: len(telegram.shown(by)) > before)
+        await self.bot.settle()
+        return "\n".join(shown.text for shown in self.telegram.shown(by)[before:])
+
+    def document(self, data: bytes, name: str, media_type: str = "", size: int | None = None) -> dict[str, Any]:
+        """A file as it stands in a message."""
+        return self.telegram.keep(data, f"documents/{hashlib.sha256(data).hexdigest()[:8]}/{name}", size) | {
+            "file_name": name,
+            "mime_type": media_type,
+        }
+
+    def voice(self, data: bytes = made.OGG) -> dict[str, Any]:
+        return self.telegram.keep(data, "voice/file_1.oga") | {"duration": 3, "mime_type": "audio/ogg"}
+
+    def photo(self, data: bytes = made.PNG) -> list[dict[str, Any]]:
+        return [self.telegram.keep(data, "photos/file_2.jpg") | {"width": 1, "height": 1}]
+
+    @property
+    def asked(self) -> str:
+        """What the newest prompt for a reply says to the model, of one without pictures."""
+        [content] = [one["content"] for one in self.bot.replies_asked[-1]["messages"] if one["role"] == "user"]
+        return str(content)
+
+
+@asynccontextmanager
+async def chatting(settings: Settings, model: FakeOpenAI) -> AsyncIterator[Chat]:
+    async with (
+        TelegramEmulator() as telegram,
+        running_bot(settings, model, [telegram_connector(telegram)]) as bot,
+    ):
+        yield Chat(bot, telegram)
+
+
+@pytest_asyncio.fixture
+async def chat(model_settings: Callable[..., Settings], openai_server: FakeOpenAI) -> AsyncIterator[Chat]:
+    settings = model_settings(access_policy="open", default_workspace="acme", access_admins=("telegram:501",))
+    async with chatting(settings, openai_server) as running:
+        yield running
+
+
+async def test_the_text_of_a_file_stands_behind_the_words(chat: Chat) -> None:
+    chat.bot.model.will("Forty euros.")
+    sent = chat.document(made.pdf("Winter tyres cost 40 euros"), "prices.pdf", "application/pdf")
+    assert await chat.hears(caption="What do the tyres cost?", document=sent) == "Forty euros."
+    assert chat.asked.startswith(
+        "What do the tyres cost?\n\nAttached files: prices.pdf\n\nContent of prices.pdf:\n> Winter tyres cost 40 euros"
+    )
+
+
+async def test_a_file_without_a_word_is_read_too_and_noted_in_the_log(chat: Chat) -> None:
+    await chat.hears(document=chat.document(b"# Minutes\n\nWe sail at noon.", "minutes.md"))
+    assert "Content of minutes.md:\n> # Minutes\n> \n> We sail at noon." in chat.asked
+    chat.bot.model.will("The minutes.")
+    await chat.hears(text="What did I just send you?")
+    assert "Lena: [attachments] minutes.md" in chat.asked
+
+
+async def test_a_file_that_cannot_be_read_is_told_to_the_model_and_the_turn_goes_on(chat: Chat) -> None:
+    chat.bot.model.will("I could not open it.")
+    too_large = chat.document(b"%PDF-1.4", "huge.pdf", "application/pdf", size=12_000_000)
+    assert await chat.hears(caption="Sum it up", document=too_large) == "I could not open it."
+    assert "huge.pdf: could not be read: too large (12 MB; the limit is 10 MB)" in chat.asked
+    assert {"block": "attachments", "why": "unreadable"} in chat.bot.grounding["degraded"]
+
+
+async def test_a_turn_with_a_file_is_replayed_to_the_byte(chat: Chat) -> None:
+    await chat.hears(caption="And this?", document=chat.document(b"words " * 3000, "long.txt", "text/plain"))
+    [kept] = await chat.bot.runtime.manifests.newest(Scope("acme"), 1)
+    assert prompt(kept.context, chat.bot.runtime.tokens).sha256 == kept.prompt_sha256
+    assert kept.context.query.files[0].name == "long.txt"
+    assert len(kept.context.query.files[0].text) <= chat.bot.runtime.settings.llm_grounding_max_prompt_bytes
+
+
+async def test_a_model_that_sees_is_shown_the_picture(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="open", default_workspace="acme", llm_model="openai/gpt-4o")
+    async with chatting(settings, openai_server) as chat:
+        chat.bot.model.will("A single pixel.")
+        assert await chat.hears(caption="What is it?", photo=chat.photo()) == "A single pixel."
+        assert any(len(shown) == 1 and shown[0].startswith("data:image/png;base64,") for shown in openai_server.images)
+        [kept] = await chat.bot.runtime.manifests.newest(Scope("acme"), 1)
+        assert kept.context.query.images[0].sha256 == hashlib.sha256(made.PNG).hexdigest()
+        assert "Shown with this message: " in prompt(kept.context, chat.bot.runtime.tokens).user
+
+
+async def test_a_model_that_does_not_see_is_told_so(chat: Chat) -> None:
+    await chat.hears(caption="What is it?", photo=chat.photo())
+    assert "a picture, which the model in use cannot see" in chat.asked
+    assert not any(chat.bot.model.images)
+
+
+async def test_a_voice_message_is_answered_like_words(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(
+        access_policy="open", default_workspace="acme", transcription_model="openai/gpt-4o-transcribe"
+    )
+    openai_server.heard = "What is the pricing policy?"
+    async with chatting(settings, openai_server) as chat:
+        chat.bot.model.will("Twelve euros.")
+        assert await chat.hears(voice=chat.voice()) == "Twelve euros."
+        assert chat.asked.startswith("[voice message] What is the pricing policy?")
+        assert "The harbour plan costs 12 euros" in chat.asked
+        await chat.hears(text="What did I ask before?")
+        assert "Lena: [voice message] What is the pricing policy?" in chat.asked
+        used = {one.model: one for one in await chat.bot.runtime.usage.totals(Scope("acme"))}
+        assert (used["openai/gpt-4o-transcribe"].calls, used["openai/gpt-4o-transcribe"].prompt) == (1, 14)
+
+
+async def test_where_no_model_hears_the_person_is_told_so(chat: Chat) -> None:
+    said = await chat.hears(voice=chat.voice())
+    assert said == "I cannot listen to voice messages here. Please write to me instead."
+    assert chat.bot.replies_asked == []
+
+
+async def test_a_voice_message_that_could_not_be_heard_is_apologised_for(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="open", default_workspace="acme", transcription_model="openai/whisper-1")
+    openai_server.will("unauthorized")
+    async with chatting(settings, openai_server) as chat:
+        assert "could not listen to your voice message" in await chat.hears(voice=chat.voice())
+        assert chat.bot.replies_asked == []
+
+
+async def test_an_admin_adds_a_document_by_sending_it(chat: Chat) -> None:
+    sent = chat.document(
+        made.docx(made.paragraph("Lifeboats", "Heading1") + made.paragraph("There are nine.")), "b.docx"
+    )
+    said = await chat.hears(caption="/docs add ship/lifeboats", document=sent)
+    assert "b.docx is stored as ship/lifeboats.md" in said
+    assert "I can look it up now (1 chunk)" in said
+    await chat.hears(text="How many lifeboats do the docs say there are?")
+    assert "There are nine." in chat.asked
+    assert "ship/lifeboats.md" in await chat.hears(text="/docs")
+
+
+async def test_a_document_is_replaced_only_where_that_was_said(chat: Chat) -> None:
+    async def send(caption: str, text: bytes) -> str:
+        return await chat.hears(caption=caption, document=chat.document(text, "crew.md", "text/markdown"))
+
+    assert "is stored as crew.md" in await send("/docs add", b"# Crew\n\nLena.")
+    assert "is there already, with this very text" in await send("/docs add", b"# Crew\n\nLena.")
+    assert "is there already; /docs replace" in await send("/docs add", b"# Crew\n\nBo.")
+    assert "is stored as crew.md" in await send("/docs replace", b"# Crew\n\nBo.")
+    library, scope = chat.bot.runtime.knowledge.library, Scope("acme")
+    assert (await asyncio.to_thread(library.get, scope, "crew.md")).text == "# Crew\n\nBo.\n"
+    assert await chat.hears(text="/docs remove crew.md") == "crew.md is removed."
+    assert "crew.md" in await chat.hears(text="/docs remove crew.md")
+
+
+async def test_others_cannot_change_the_documents(chat: Chat) -> None:
+    sent = chat.document(b"# Lies", "lies.md")
+    assert "admins only" in await chat.hears(by=BO, caption="/docs add", document=sent)
+    found = await asyncio.to_thread(chat.bot.runtime.knowledge.library.scan, Scope("acme"))
+    assert sorted(found) == ["oncall.md", "pricing.md", "refunds.md"]
+
+
+async def test_a_document_cannot_leave_the_documents_folder(chat: Chat) -> None:
+    sent = chat.document(b"# Lies", "lies.md")
+    for path in ("../lies.md", "/etc/lies.md", ".hidden.md", "logs/lies.md"):
+        assert "was not stored" in await chat.hears(caption=f"/docs add {path}", document=sent)
+    assert "was not stored: it is a program" in await chat.hears(
+        caption="/docs add", document=chat.document(b"MZ\x90\x00\x03\x00", "setup.md")
+    )
