@@ -256,6 +256,7 @@ async def _build(
             jobs=jobs,
         ),
         stop=stops.stop,
+        at_hand=mailboxes[Lane.TURNS].at_hand,
         stores=stores,
         connectors=health,
         index=knowledge.status,

@@ -230,6 +230,11 @@ class Mailbox:
         )
         return Amended(found)
 
+    async def at_hand(self, key: ConversationKey) -> str:
+        """The turn that is being answered in *key*; empty where none is."""
+        turn_id: Any = await self._redis.hget(self._key(key, "current"), "turn")
+        return str(turn_id or "")
+
     async def ready(self) -> list[ConversationKey]:
         """The conversations that have something waiting."""
         async with self._redis.pipeline(transaction=False) as pipe:

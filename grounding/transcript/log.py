@@ -58,7 +58,9 @@ for at = 3, #ARGV do
   if entry[1] then
     gone = gone + redis.call('XDEL', KEYS[1], ARGV[at])
     for field = 1, #entry[1][2], 2 do
-      if entry[1][2][field] == 'role' and entry[1][2][field + 1] == 'inbound' then answered = 1 end
+      local name, value = entry[1][2][field], entry[1][2][field + 1]
+      if name == 'role' and value == 'inbound' then answered = 1 end
+      if name == 'message' and value ~= '' then redis.call('HDEL', KEYS[4], value) end
     end
   end
 end
@@ -71,7 +73,7 @@ return gone
 """
 
 _FORGET_ALL = """
-redis.call('DEL', KEYS[1], KEYS[2])
+redis.call('DEL', KEYS[1], KEYS[2], KEYS[4])
 redis.call('XADD', KEYS[3], '*', 'key', ARGV[1], 'forget', '')
 return 1
 """
@@ -215,7 +217,7 @@ class Transcript:
                 break
             newest = f"({page[-1][0]}"
         gone = await self._forget_turn(
-            keys=[self._key(key, "log"), self._key(key, "meta"), redis_key(_OWNER, key.tag, "export")],
+            keys=self._forgotten_keys(key),
             args=[turn_id, key.encoded, *entry_ids],
         )
         return int(gone)
@@ -223,9 +225,13 @@ class Transcript:
     async def forget(self, key: ConversationKey) -> None:
         """Drop the whole log of a conversation and, soon after, its Markdown copy."""
         await self._forget_all(
-            keys=[self._key(key, "log"), self._key(key, "meta"), redis_key(_OWNER, key.tag, "export")],
+            keys=self._forgotten_keys(key),
             args=[key.encoded],
         )
+
+    def _forgotten_keys(self, key: ConversationKey) -> list[str]:
+        export = redis_key(_OWNER, key.tag, "export")
+        return [self._key(key, "log"), self._key(key, "meta"), export, self._key(key, "amended")]
 
     async def _session_after(self, key: ConversationKey) -> str:
         stored: Any = await self._redis.hget(self._key(key, "meta"), "session_after")

@@ -22,12 +22,15 @@ from runtime.commands.wording import code, items, plain, refused, thousands
 from runtime.media import in_words
 
 _LATER = "The search does not work just now; it catches up by itself."
+LONGEST_STEM_BYTES = 200
+"""Of a name that a document gets from the file that was sent."""
 SHOWN = 10
 """Documents that are listed."""
 _USAGE = (
     "Say `/docs` to see the documents, send a file with the caption `/docs add` or `/docs add folder/name.md`, "
     "or say `/docs remove PATH`."
 )
+_ENDING = re.compile(r"\.[A-Za-z0-9]{1,8}$")
 _NOT_IN_NAMES = re.compile(r"[\x00-\x1f\x7f/\\:]+")
 _log = structlog.get_logger()
 
@@ -166,8 +169,9 @@ def document_path(wanted: str, name: str) -> str:
     """Where a file called *name* is kept if its sender asked for *wanted*: a path, a folder (ending in ``/``), or
     nothing. What is no Markdown or text is kept as its text, in a file that ends in ``.md``."""
     own = _NOT_IN_NAMES.sub("-", name).strip().lstrip(".") or "document"
-    if PurePosixPath(own).suffix.lower() not in SUFFIXES:
-        own = (PurePosixPath(own).stem or "document") + ".md"
+    ending = PurePosixPath(own).suffix if PurePosixPath(own).suffix.lower() in SUFFIXES else ".md"
+    stem = _ENDING.sub("", own).encode()[:LONGEST_STEM_BYTES].decode("utf-8", "ignore")
+    own = (stem or "document") + ending
     if not wanted:
         return own
     if wanted.endswith("/"):

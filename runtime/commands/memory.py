@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
 
 from connectors.message import ConversationKey, Role
 from grounding.memory.contexts import ContextDocuments
@@ -11,6 +13,8 @@ from runtime.commands.command import Command, CommandRefused, Invocation
 from runtime.commands.wording import code
 from runtime.forgetting import Forgetting
 
+_END_SECONDS = 10.0
+_LOOK_SECONDS = 0.05
 NOTHING_NOTED = "I have not noted anything about this conversation yet."
 EXPLAINED = (
     "`/forget last` takes the last question and its answer out of everything that I keep.\n\n"
@@ -25,14 +29,20 @@ ADMINS_ONLY = "In a group only admins can have me forget. In a direct message it
 
 
 class Memory:
-    """The context document, and forgetting. *stop* ends an answer that is being written: it is forgotten, too."""
+    """The context document, and forgetting. *stop* ends an answer that is being written, *at_hand* says which turn it
+    belongs to: it is forgotten, too."""
 
     def __init__(
-        self, contexts: ContextDocuments, forgetting: Forgetting, stop: Callable[[ConversationKey], bool]
+        self,
+        contexts: ContextDocuments,
+        forgetting: Forgetting,
+        stop: Callable[[ConversationKey], bool],
+        at_hand: Callable[[ConversationKey], Awaitable[str]],
     ) -> None:
         self._contexts = contexts
         self._forgetting = forgetting
         self._stop = stop
+        self._at_hand = at_hand
 
     def commands(self) -> list[Command]:
         names = ", ".join(code(title.lower()) for title in SECTIONS)
@@ -66,9 +76,21 @@ class Memory:
         if what == "last":
             forgot = await self._forgetting.last(invocation.key, invocation.message.message_id)
             return FORGOT_LAST if forgot else NOTHING_TO_FORGET
-        self._stop(invocation.key)
+        await self._end_of_turn(invocation.key)
         await self._forgetting.everything(invocation.key, invocation.message.message_id)
         return FORGOT_ALL
+
+    async def _end_of_turn(self, key: ConversationKey) -> None:
+        """Have what is being answered recorded before it is forgotten: afterwards it would be recorded all the same.
+
+        Bounded, because a platform that takes no replies now holds its turns up.
+        """
+        turn_id = await self._at_hand(key)
+        self._stop(key)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS):
+                while turn_id and await self._at_hand(key) == turn_id:  # noqa: ASYNC110 - any process may answer it
+                    await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _section(wanted: str) -> str:

@@ -1,7 +1,8 @@
 """People give the bot commands, on Telegram: the real SDK against an emulated Bot API."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import pytest_asyncio
@@ -190,6 +191,32 @@ async def test_everything_can_be_forgotten_by_the_person_themselves(chat: Chat) 
     await chat.hears("as we discussed, what is the boat called?")
     assert "Petrel" not in chat.prompt
     assert "Petrel" not in await chat.hears("/memory")
+    assert "Petrel" not in "".join(path.read_text() for path in chat.bot.chat_logs.rglob("*.md"))
+
+
+async def test_an_answer_that_is_being_written_can_be_stopped(chat: Chat) -> None:
+    assert "not writing anything" in await chat.hears("/stop")
+    chat.bot.model.will("hang")
+    await chat.telegram.say("tell me everything about boats", by=BO)
+    while not chat.bot.model.requests:
+        await asyncio.sleep(0.01)
+
+    await chat.telegram.say("/stop", by=BO)
+    await chat.telegram.until(lambda telegram: len(telegram.shown(BO)) == 3)
+    assert {message.text for message in chat.telegram.shown(BO)[1:]} == {"Stopped."}
+
+
+async def test_an_answer_that_is_being_written_is_forgotten_with_everything(chat: Chat) -> None:
+    chat.bot.model.will("hang")
+    await chat.telegram.say("tell me everything about Petrel", by=BO)
+    while not chat.bot.model.requests:
+        await asyncio.sleep(0.01)
+
+    await chat.telegram.say("/forget all", by=BO)
+    await chat.telegram.until(lambda telegram: any("forgotten everything" in one.text for one in telegram.shown(BO)))
+    await chat.bot.settle()
+
+    assert await chat.bot.runtime.transcript.newest(replace(TEAM_KEY, external_id="502"), 9) == []
     assert "Petrel" not in "".join(path.read_text() for path in chat.bot.chat_logs.rglob("*.md"))
 
 

@@ -134,6 +134,19 @@ async def test_the_last_turn_is_gone_everywhere_and_the_ones_before_stay(house: 
     assert (await house.manifests.get(KEY.scope, "t1")).turn_id == "t1"
 
 
+async def test_the_new_words_of_an_edited_message_are_forgotten_with_it(house: House) -> None:
+    for number in (1, 2):
+        await house.say(number)
+        await house.transcript.amend(KEY, f"m{number}", f"edited {number}")
+
+    await house.forgetting.last(KEY, "m9")
+    assert "edited 2" not in await house.everything_stored()
+    assert "edited 1" in await house.everything_stored()
+
+    await house.forgetting.everything(KEY, "m10")
+    assert "edited 1" not in await house.everything_stored()
+
+
 async def test_the_same_request_again_forgets_no_further_turn(house: House) -> None:
     for number in (1, 2, 3):
         await house.say(number)
