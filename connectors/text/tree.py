@@ -57,11 +57,18 @@ def render(form: Form) -> list[Node]:
 
 
 def shown(nodes: Sequence[Node]) -> str:
-    """The text that a reader sees of *nodes*, blocks on lines of their own."""
-    return "".join(_shown(nodes)).strip("\n")
+    """The text that a reader sees of *nodes*, each block on lines of its own."""
+    text = ""
+    for piece in _shown(nodes):
+        if piece is not None:
+            text += piece
+        elif not text.endswith("\n"):
+            text += "\n"
+    return text.strip("\n")
 
 
-def _shown(nodes: Sequence[Node]) -> Iterator[str]:
+def _shown(nodes: Sequence[Node]) -> Iterator[str | None]:
+    """Pieces of text; None where a block ends."""
     for node in nodes:
         if isinstance(node, str):
             yield node
@@ -73,7 +80,7 @@ def _shown(nodes: Sequence[Node]) -> Iterator[str]:
             yield f"{attributes['value']}. "
         yield from _shown(children)
         if tag in _BLOCKS:
-            yield "\n"
+            yield None
 
 
 def _nodes(blocks: Sequence[Block], depth: int) -> list[Node]:

@@ -258,7 +258,8 @@ class WebConnector:
     async def _post(self, request: Request) -> Response:
         session = await self._session(request)
         sent_at = datetime.now(UTC)
-        message = convert.to_inbound(convert.parse_object(await self._read_body(request)), session, sent_at)
+        fields = convert.parse_object(await self._read_body(request))
+        message = convert.to_inbound(fields, session, sent_at, [hint.name for hint in self._commands])
         if self._accept is None:
             raise RequestError(503, "not_ready", "The runtime is starting or stopping.", retry_after_seconds=1)
         accepted = await self._accept(message)
@@ -266,7 +267,7 @@ class WebConnector:
             raise convert.refusal(accepted)
         key = ConversationKey(session.workspace_id, self.name, message.external_id)
         conversation = convert.place(key)[1]
-        item = convert.spoken_item(message.message_id, conversation, message.text, _rfc3339(sent_at))
+        item = convert.spoken_item(message.message_id, conversation, fields["text"], _rfc3339(sent_at))
         if accepted.outcome != "duplicate":
             self._channel(key).said(item, stored=accepted.outcome == "stored")
         return _json_response({"outcome": accepted.outcome, "why": accepted.why, "message": item}, 202)

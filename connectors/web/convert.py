@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from connectors.message import (
     AgentRuntimeError,
     Author,
     ConversationKey,
+    InboundKind,
     InboundMessage,
     OutboundMessage,
     StoreUnavailable,
@@ -33,6 +34,7 @@ MAX_NAME_CHARACTERS = 40
 MAX_NAME_BYTES = 120
 """Of a name, percent-encoded: it becomes part of file names and keys."""
 _CONVERSATION = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_COMMAND = re.compile(r"/(?P<word>[A-Za-z][\w-]*)(\s.*)?", re.DOTALL)
 _MESSAGE_ID = re.compile(r"[A-Za-z0-9-]{8,64}")
 
 _REFUSALS = {
@@ -123,8 +125,12 @@ def place(key: ConversationKey) -> tuple[str, str]:
     return whose, conversation
 
 
-def to_inbound(fields: dict[str, Any], session: Session, sent_at: datetime) -> InboundMessage:
+def to_inbound(
+    fields: dict[str, Any], session: Session, sent_at: datetime, commands: Collection[str] = ()
+) -> InboundMessage:
     """What a person says at the page: ``{"id", "conversation", "text"}``. Raises `RequestError` 400.
+
+    A text that begins with a slash and the word of one of *commands*, which the page lists, is that command.
 
     Its author is the holder of the token, by whatever name, so that the role is the token's.
     """
@@ -137,12 +143,16 @@ def to_inbound(fields: dict[str, Any], session: Session, sent_at: datetime) -> I
         raise RequestError(400, "empty", "The message is empty.")
     conversation = fields.get("conversation")
     key = conversation_key(session, conversation if isinstance(conversation, str) else "")
+    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    command = _COMMAND.fullmatch(text)
+    given = command is not None and command["word"].lower() in commands
     return InboundMessage(
         connector=NAME,
         external_id=key.external_id,
         message_id=message_id,
         author=Author(CALLER_PREFIX + person(session), name=session.name),
-        text=text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"),
+        text=text[1:].strip() if given else text,
+        kind=InboundKind.COMMAND if given else InboundKind.MESSAGE,
         sent_at=sent_at,
         direct=True,
         workspace_id=session.workspace_id,

@@ -87,6 +87,13 @@ class WebHarness:
                 await asyncio.sleep(0.01)
             self._taken += 1
 
+    async def give(self, place: Place, command: str) -> None:
+        self.written.put_nowait(f"/{command}")
+
+    async def offered(self) -> list[str]:
+        answer = await self._client.get("/chat/commands")
+        return [command["name"] for command in answer.json()["commands"]]
+
     async def acknowledged(self) -> int:
         return self._taken
 

@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.text.tree import Node, tree
 from connectors.web import channel as channels
+from connectors.web import stream as streams
 from connectors.web.channel import Channel, Channels, Subscription
 from connectors.web.stream import stream
 from tests.emulators.face import sse
@@ -158,3 +160,26 @@ async def test_a_page_is_let_go_when_the_runtime_stops_but_not_before_its_answer
         assert await until_open(events) == []
         channel.answered(reply(1, answers=("m1",)))
         assert [sse(event.decode())[0][0] async for event in events] == ["message"]
+
+
+async def test_a_page_is_let_go_when_its_channel_is_closed() -> None:
+    """Signing out ends the stream."""
+    channel = Channel("e")
+    async with reading(channel, channel.cursor) as events:
+        assert await until_open(events) == []
+        channel.close()
+        assert [event async for event in events] == []
+    assert not channel.subscriptions
+
+
+async def test_a_page_is_let_go_when_its_session_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the next look at it."""
+    monkeypatch.setattr(streams, "KEEP_ALIVE_SECONDS", 0.0)
+    channel = Channel("e")
+
+    async def gone() -> bool:
+        return False
+
+    events = stream(channel, channel.cursor, running=lambda: True, lasts=gone)
+    async with asyncio.timeout(20):
+        assert [event async for event in events] == [b": open\n\n", b": waiting\n\n"]

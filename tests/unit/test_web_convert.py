@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.message import CALLER_PREFIX, Accepted, ConversationKey, OutboundMessage, Role, StoreUnavailable
+from connectors.message import (
+    CALLER_PREFIX,
+    Accepted,
+    ConversationKey,
+    InboundKind,
+    OutboundMessage,
+    Role,
+    StoreUnavailable,
+)
 from connectors.web import convert
 from connectors.web.convert import RequestError
 from connectors.web.sessions import Said, Session
@@ -45,6 +53,22 @@ def test_wrong_fields_are_refused_in_words(wrong: dict[str, Any]) -> None:
         convert.to_inbound({**MESSAGE, **wrong}, SESSION, NOW)
     assert caught.value.status == 400
     assert caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "heard"),
+    [
+        ("/help new", InboundKind.COMMAND, "help new"),
+        ("/Help", InboundKind.COMMAND, "Help"),
+        ("/helpme", InboundKind.MESSAGE, "/helpme"),
+        ("/etc/hosts is empty", InboundKind.MESSAGE, "/etc/hosts is empty"),
+        (" /help", InboundKind.MESSAGE, " /help"),
+    ],
+)
+def test_the_commands_that_the_page_lists_are_commands(text: str, kind: InboundKind, heard: str) -> None:
+    """A slash and a listed word; everything else is a message as it was written."""
+    message = convert.to_inbound({**MESSAGE, "text": text}, SESSION, NOW, ["help"])
+    assert (message.kind, message.text) == (kind, heard)
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
