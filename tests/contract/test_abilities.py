@@ -35,6 +35,7 @@ from tests.contract.connector_suite import (
 from tests.contract.discord_harness import discord_harness
 from tests.contract.slack_harness import slack_harness
 from tests.contract.telegram_harness import telegram_by_webhook_harness, telegram_harness
+from tests.contract.web_harness import web_harness
 
 
 class FileHarness(Harness, Protocol):
@@ -61,7 +62,12 @@ class CommandHarness(Harness, Protocol):
         """The words of the commands that people are shown."""
 
 
-EDITING: dict[str, HarnessFactory] = {"telegram": telegram_harness, "discord": discord_harness, "slack": slack_harness}
+EDITING: dict[str, HarnessFactory] = {
+    "telegram": telegram_harness,
+    "discord": discord_harness,
+    "slack": slack_harness,
+    "web": web_harness,
+}
 FILING: dict[str, Callable[[], AbstractAsyncContextManager[FileHarness]]] = {
     "telegram": telegram_harness,
     "slack": slack_harness,
@@ -73,6 +79,7 @@ LOCATING: dict[str, Callable[[], AbstractAsyncContextManager[AttachmentHarness]]
 COMMANDED: dict[str, Callable[[], AbstractAsyncContextManager[CommandHarness]]] = {
     "telegram": telegram_harness,
     "telegram by webhook": telegram_by_webhook_harness,
+    "web": web_harness,
 }
 
 
