@@ -1,0 +1,225 @@
+"""What a turn does with the files that came with it, whatever they, their platform and the model are like."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, cast
+
+import pytest
+import pytest_asyncio
+
+from config.settings import Settings
+from connectors.connector import AttachmentUnavailable, Location
+from connectors.message import Attachment, Author, ConversationKey, InboundMessage, Role
+from grounding.run_context import AttachedText
+from runtime.attachments.files import Files
+from runtime.attachments.reading import MAX_FILES, MAX_IMAGES, NOTHING, Contents, Reading, written
+from runtime.mailbox import Batch, Envelope
+from runtime.model_errors import ModelUnavailable
+from runtime.question import Question
+from runtime.senses import Heard
+from tests.emulators import documents as made
+from tests.emulators import hostile
+
+KEY = ConversationKey("acme", "fake", "C1")
+
+
+class Platform:
+    """A connector that only locates: a handle is a path on *server*, or trouble."""
+
+    def __init__(self, server: hostile.HostileServer) -> None:
+        self.server = server
+        self.located: list[str] = []
+
+    async def locate(self, attachment: Attachment) -> Location:
+        self.located.append(attachment.name)
+        match attachment.handle:
+            case "gone":
+                raise AttachmentUnavailable("The file is not there any more.")
+            case "broken":
+                raise KeyError("an adapter that broke")
+            case "stuck":
+                await asyncio.Event().wait()
+        return Location(f"http://127.0.0.1:{self.server.port}{attachment.handle}", ("127.0.0.1",), {}, True)
+
+
+class Senses:
+    """A model that may see, and hears *heard*."""
+
+    def __init__(self, sees: bool = True, heard: str | ModelUnavailable = "ahoy") -> None:
+        self.sees = sees
+        self.heard = heard
+        self.recordings: list[tuple[str, str]] = []
+
+    async def sees_images(self, first: str | None = None) -> bool:
+        return self.sees
+
+    async def transcribe(self, audio: bytes, name: str, media_type: str) -> Heard:
+        self.recordings.append((name, media_type))
+        if isinstance(self.heard, ModelUnavailable):
+            raise self.heard
+        return Heard(self.heard, "openai/whisper-1")
+
+
+@pytest_asyncio.fixture
+async def platform() -> AsyncIterator[Platform]:
+    async with hostile.serving() as server:
+        server.files = {
+            "/a.md": ("text/markdown", b"# Words"),
+            "/a.pdf": ("application/octet-stream", made.pdf("Words")),
+            "/a.png": ("image/png", made.PNG),
+            "/a.ogg": ("audio/ogg", made.OGG),
+            "/login": ("text/html", b"<!DOCTYPE html><html><body>Sign in"),
+            "/not.png": ("image/png", b"words"),
+        }
+        yield Platform(server)
+
+
+Read = Callable[..., Any]
+
+
+@pytest.fixture
+def reading(platform: Platform, settings: Callable[..., Settings]) -> Callable[..., Reading]:
+    def make(senses: Senses | None = None, **fields: Any) -> Reading:
+        chosen = settings(**fields)
+        connectors = cast("Mapping[str, Any]", {"fake": platform, "deaf": object()})
+        return Reading(chosen, Files(chosen, connectors), senses or Senses())
+
+    return make
+
+
+def batch(*attachments: Attachment, text: str = "look", connector: str = "fake") -> Batch:
+    message = InboundMessage(connector, "C1", "m1", Author("u1", "Lena"), text, attachments=attachments)
+    key = ConversationKey("acme", connector, "C1")
+    return Batch(key, "t1", 1, (Envelope(message, Role.MEMBER, 0.0),))
+
+
+def document(name: str, handle: str = "/a.md", **more: Any) -> Attachment:
+    return Attachment("document", name, handle=handle, **more)
+
+
+async def read(reading: Reading, *attachments: Attachment, **more: Any) -> Contents:
+    _, contents = await reading.read(batch(*attachments, **more))
+    return contents
+
+
+async def test_a_message_without_files_costs_nothing(reading: Callable[..., Reading]) -> None:
+    said = batch()
+    assert await reading().read(said) == (said, NOTHING)
+
+
+async def test_files_are_read_in_their_order(reading: Callable[..., Reading]) -> None:
+    found = await read(reading(), document("a.pdf", "/a.pdf"), document("b.md"))
+    assert found.files == (AttachedText(name="a.pdf", text="Words"), AttachedText(name="b.md", text="# Words"))
+    assert found.degraded == ()
+
+
+@pytest.mark.parametrize(
+    ("attachment", "note"),
+    [
+        (document("a.pdf", "gone"), "could not be read: The file is not there any more"),
+        (document("a.pdf", "broken"), "could not be read: something went wrong with it here"),
+        (document("a.pdf", "stuck"), "could not be read: fetching it took longer than 0.5 seconds"),
+        (document("a.pdf", "/drip"), "could not be read: fetching it took longer than 0.5 seconds"),
+        (document("a.pdf", "/status/404"), "could not be read: the platform does not have it any more"),
+        (document("a.pdf", "/login"), "could not be read: the platform sent a web page in its place"),
+        (document("a.pdf", size_bytes=12_000_000), "could not be read: too large (12 MB; the limit is 10 MB)"),
+        (Attachment("other", "dance.mp4"), "could not be read: it is not a kind of file that I can read"),
+        (Attachment("image", "a.png", handle="/not.png"), "could not be read: it is text, which I cannot read"),
+    ],
+)
+async def test_what_cannot_be_read_is_a_note_and_the_rest_is_read(
+    reading: Callable[..., Reading], attachment: Attachment, note: str
+) -> None:
+    found = await read(reading(attachment_timeout_seconds=0.5), attachment, document("b.md"))
+    assert found.files == (
+        AttachedText(name=attachment.name, note=note),
+        AttachedText(name="b.md", text="# Words"),
+    )
+    assert [(part.block, part.why) for part in found.degraded] == [("attachments", "unreadable")]
+
+
+async def test_a_platform_that_cannot_locate_is_no_error(reading: Callable[..., Reading]) -> None:
+    found = await read(reading(), document("a.md"), connector="deaf")
+    assert found.files == (AttachedText(name="a.md", note="could not be read: files cannot be fetched from here"),)
+
+
+async def test_only_so_many_files_are_fetched(reading: Callable[..., Reading], platform: Platform) -> None:
+    found = await read(reading(), *(document(f"{number}.md") for number in range(MAX_FILES + 2)))
+    assert len(platform.located) == MAX_FILES
+    assert [file.note for file in found.files[MAX_FILES:]] == ["not read: only the first 10 files of a message are"] * 2
+    assert [part.why for part in found.degraded] == ["too_many"]
+
+
+async def test_pictures_are_shown_up_to_a_number(reading: Callable[..., Reading]) -> None:
+    found = await read(reading(), *(Attachment("image", f"{n}.png", handle="/a.png") for n in range(MAX_IMAGES + 1)))
+    assert [image.name for image in found.images] == ["0.png", "1.png", "2.png", "3.png"]
+    assert found.images[0].media_type == "image/png"
+    assert [(file.name, file.note) for file in found.files] == [("4.png", "not shown: only 4 pictures at once are")]
+
+
+async def test_a_picture_sent_as_a_file_is_a_picture(reading: Callable[..., Reading]) -> None:
+    found = await read(reading(), document("a.png", "/a.png", media_type="image/png"))
+    assert [image.data for image in found.images] == [made.PNG]
+
+
+async def test_no_picture_is_fetched_for_a_model_that_does_not_see(
+    reading: Callable[..., Reading], platform: Platform
+) -> None:
+    found = await read(reading(Senses(sees=False)), Attachment("image", "a.png", handle="/a.png"))
+    assert platform.located == []
+    assert found.images == ()
+    assert [part.why for part in found.degraded] == ["blind_model"]
+
+
+VOICE = Attachment("voice", "voice.ogg", handle="/a.ogg")
+
+
+async def test_a_voice_message_becomes_words_for_everything_that_follows(reading: Callable[..., Reading]) -> None:
+    senses = Senses()
+    said, found = await reading(senses, transcription_model="openai/whisper-1").read(batch(VOICE, text=""))
+    assert Question.of(said, found).text == "[voice message] ahoy"
+    assert written(said.envelopes[0].message) == "[voice message] ahoy"
+    assert found.unheard == ""
+    assert senses.recordings == [("voice.ogg", "audio/ogg")]
+
+
+async def test_words_beside_a_voice_message_are_kept(reading: Callable[..., Reading]) -> None:
+    said, _ = await reading(transcription_model="openai/whisper-1").read(batch(VOICE, text="listen"))
+    assert said.envelopes[0].message.text == "listen\n\n[voice message] ahoy"
+    assert await reading(transcription_model="openai/whisper-1").words(batch(VOICE, text="listen")) == said
+
+
+@pytest.mark.parametrize(
+    ("senses", "model", "told"),
+    [
+        (Senses(), None, "I cannot listen to voice messages here. Please write to me instead."),
+        (Senses(heard=""), "openai/whisper-1", "I could not hear any words in your voice message."),
+        (
+            Senses(heard=ModelUnavailable("away", why="timeout")),
+            "openai/whisper-1",
+            "I could not listen to your voice message just now. Please try again, or write to me.",
+        ),
+    ],
+)
+async def test_a_voice_message_that_cannot_be_heard_is_told_to_who_sent_it(
+    reading: Callable[..., Reading], senses: Senses, model: str | None, told: str
+) -> None:
+    alone = await read(reading(senses, transcription_model=model), VOICE, text="")
+    assert alone.unheard == told
+    with_words = await read(reading(senses, transcription_model=model), VOICE, text="listen to this")
+    assert with_words.unheard == ""
+    assert with_words.files[0].name == "voice.ogg"
+    assert with_words.files[0].note.startswith("a voice message")
+
+
+async def test_a_voice_message_that_the_platform_lost_is_told_too(reading: Callable[..., Reading]) -> None:
+    lost = Attachment("voice", "voice.ogg", handle="gone")
+    found = await read(reading(transcription_model="openai/whisper-1"), lost, text="")
+    assert found.unheard == "I could not get your voice message: The file is not there any more."
+
+
+def test_the_log_has_the_words_and_the_names_of_files() -> None:
+    message = batch(document("a.pdf"), Attachment("image", "b.png")).envelopes[0].message
+    assert written(message) == "look\n[attachments] a.pdf, b.png"
