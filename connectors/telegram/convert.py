@@ -23,6 +23,7 @@ from aiogram.types import (
 from connectors.message import Author, InboundKind, InboundMessage, Quote
 from connectors.telegram.calls import CONNECTOR
 from connectors.telegram.content import attachments, origin_name, told
+from connectors.telegram.marks import to_markdown
 from connectors.telegram.mentions import Addressee, Identity, command_addressee, without_own_mentions
 from connectors.text.split import utf16_units
 
@@ -93,7 +94,7 @@ def _from_message(message: Message, kind: InboundKind, me: Identity) -> InboundM
     shown = said or told(message)
     if not shown and not files:
         return None
-    text, mentioned = without_own_mentions(shown, entities, me)
+    text, mentioned = without_own_mentions(*to_markdown(shown, entities), me)
     forwarded = message.forward_origin is not None
     addressee = Addressee.NONE if forwarded else command_addressee(said or "", entities, me)
     if addressee is Addressee.ANOTHER:
