@@ -22,7 +22,7 @@ from connectors.slack.http_events import HttpEvents
 from connectors.slack.intake import Intake
 from connectors.slack.link import APP_TOKEN_VARIABLE, Link
 from connectors.slack.responses import Responses
-from connectors.slack.sending import Sender, built
+from connectors.slack.sending import Sender
 from connectors.slack.streaming import Streams
 from connectors.slack.vitals import Backoff, Vitals
 
@@ -150,7 +150,7 @@ class SlackConnector:
     async def typing(self, key: ConversationKey) -> None:
         """Only in threads: Slack shows no status anywhere else."""
         try:
-            channel, thread = built(lambda: outgoing.to_place(key.external_id))
+            channel, thread = outgoing.place_of(key.external_id)
             if thread is not None and self._has_status:
                 await self._api.ask(
                     lambda client: client.assistant_threads_setStatus(
@@ -168,7 +168,7 @@ class SlackConnector:
         if name is None or not outgoing.is_ts(message_id):
             return
         try:
-            channel, _ = built(lambda: outgoing.to_place(key.external_id))
+            channel, _ = outgoing.place_of(key.external_id)
             await self._api.ask(lambda client: client.reactions_add(channel=channel, timestamp=message_id, name=name))
         except SendFailed as failed:
             log.debug("connector.sign_lost", connector=self.name, why=str(failed))

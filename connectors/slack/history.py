@@ -13,7 +13,6 @@ from connectors.message import ConversationKey, InboundMessage
 from connectors.slack import convert, errors, outgoing
 from connectors.slack.api import Api
 from connectors.slack.recent import Recent
-from connectors.slack.sending import built
 
 log = structlog.get_logger()
 
@@ -62,7 +61,7 @@ class History:
 
         Nothing where Slack does not let the bot read. Raises `connectors.connector.SendFailed` where it may later.
         """
-        channel, thread = built(lambda: outgoing.to_place(key.external_id))
+        channel, thread = outgoing.place_of(key.external_id)
         if not outgoing.is_ts(after_message_id):
             return  # a command, of which Slack keeps nothing
         for event in await self._readable(channel, thread, after_message_id):

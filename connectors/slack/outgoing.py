@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from connectors.connector import SendFailed
 from connectors.message import OutboundMessage, OutboundPart
 from connectors.slack.convert import Identity, is_own
 from connectors.text.form import parse
@@ -50,6 +51,14 @@ def to_place(external_id: str) -> tuple[str, str | None]:
     if not re.fullmatch(r"[A-Z0-9]+", channel) or (slash and not is_ts(thread)):
         raise ValueError(f"{external_id!r} is no channel or thread")
     return channel, thread if slash else None
+
+
+def place_of(external_id: str) -> tuple[str, str | None]:
+    """As `to_place`, for what the runtime wants done. Raises `connectors.connector.SendFailed`."""
+    try:
+        return to_place(external_id)
+    except ValueError as error:
+        raise SendFailed(f"Not an id of Slack's: {error}", retryable=False) from error
 
 
 def is_ts(text: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
@@ -19,8 +19,6 @@ from connectors.slack.streaming import OPEN, Streams
 _READ_BACK_PAGES = 5
 _READ_BACK_MESSAGES = 200
 _GONE = frozenset({"message_not_found", "file_not_found", "file_deleted"})
-
-_Built = TypeVar("_Built")
 
 
 class Sender:
@@ -44,7 +42,7 @@ class Sender:
 
     async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
         """Raises `connectors.connector.SendFailed`, as all methods here do."""
-        channel, thread = built(lambda: outgoing.to_place(message.key.external_id))
+        channel, thread = outgoing.place_of(message.key.external_id)
         if any(commands.is_command(one) for one in message.answers):
             if not part.file_name and (receipt := await self._replies.post(message.answers, part)):
                 return receipt
@@ -67,16 +65,17 @@ class Sender:
         """Stops what is still streaming first, also where another process began it."""
         if part.file_name or not outgoing.is_ts(receipt.message_id):
             raise SendFailed("Slack lets nobody change a file, or a reply that one person sees.", retryable=False)
-        arguments = built(lambda: outgoing.to_edit(message, part, receipt.message_id))
+        channel, _ = outgoing.place_of(message.key.external_id)
+        arguments = outgoing.to_edit(message, part, receipt.message_id)
         await self._unlocked(
-            arguments["channel"],
+            channel,
             receipt.message_id,
             lambda: self._api.ask(lambda client: client.chat_update(**arguments)),
         )
 
     async def take_back(self, message: OutboundMessage, receipt: Receipt) -> None:
         """What only one person saw goes away by itself."""
-        channel, _ = built(lambda: outgoing.to_place(message.key.external_id))
+        channel, _ = outgoing.place_of(message.key.external_id)
         if responses.is_response(receipt.message_id):
             return
         try:
@@ -94,7 +93,7 @@ class Sender:
 
     async def find(self, key: ConversationKey, part: OutboundPart) -> Receipt | None:
         """Among the newest messages of the place; what only one person saw is not found."""
-        channel, thread = built(lambda: outgoing.to_place(key.external_id))
+        channel, thread = outgoing.place_of(key.external_id)
         me = await self._who()
         cursor = ""
         for _ in range(_READ_BACK_PAGES):
@@ -125,11 +124,3 @@ class Sender:
         if thread is None:
             return await self._api.ask(lambda client: client.conversations_history(channel=channel, **page))
         return await self._api.ask(lambda client: client.conversations_replies(channel=channel, ts=thread, **page))
-
-
-def built(build: Callable[[], _Built]) -> _Built:
-    """What *build* makes. Raises `SendFailed` where an id is none of Slack's."""
-    try:
-        return build()
-    except ValueError as error:
-        raise SendFailed(f"Not an id of Slack's: {error}", retryable=False) from error

@@ -69,7 +69,7 @@ class Streams:
 
     async def begin(self, message: OutboundMessage, text: str) -> Receipt:
         """Raises `connectors.connector.SendFailed`."""
-        channel, thread = outgoing.to_place(message.key.external_id)
+        channel, thread = outgoing.place_of(message.key.external_id)
         asker = self._asker(channel, message.answers)
         if thread is None or asker is None:
             raise SendFailed("Slack streams only in threads, to people who are known.", retryable=False)
@@ -97,7 +97,7 @@ class Streams:
 
     async def append(self, message: OutboundMessage, receipt: Receipt, text: str) -> None:
         """Raises `connectors.connector.SendFailed`, also where Slack or a person has stopped the stream."""
-        channel, _ = outgoing.to_place(message.key.external_id)
+        channel, _ = outgoing.place_of(message.key.external_id)
         for piece in outgoing.stream_pieces(text):
             await self._append(channel, receipt.message_id, piece)
 

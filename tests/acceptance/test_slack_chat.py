@@ -240,3 +240,48 @@ async def test_a_wrong_token_fails_slack_alone(
 
         assert states[-1]["state"] == "failed"
         assert "AGENT_RUNTIME_SLACK_BOT_TOKEN" in states[-1]["why"]
+
+
+async def test_a_reply_in_a_thread_grows_by_slacks_own_streaming(chat: Chat) -> None:
+    """It is one message, which in the end says it all, formatted."""
+    whole = " ".join(f"**{number}** of many words." for number in range(30))
+    chat.bot.model.will(Reply(text=whole))
+    chat.bot.model.chunk_delay_seconds = 0.02
+
+    chat.slack.say(f"{chat.at_bot} tell me a lot", to=TEAM, by=LENA)
+    await chat.slack.until(lambda slack: any(shown.streaming for shown in slack.shown(TEAM)))
+    await chat.slack.until(lambda slack: "*29* of many" in slack.shown(TEAM)[-1].text)
+    await chat.bot.settle()
+
+    (shown,) = chat.slack.shown(TEAM)
+    assert not shown.streaming
+    assert chat.slack.streams.begun == 1
+    assert "**" not in shown.text
+
+
+async def test_a_slash_command_is_answered_for_its_givers_eyes(chat: Chat) -> None:
+    """In a channel, where nobody else sees it; without words it explains what there is."""
+    chat.slack.command("", by=LENA, to=TEAM)
+    await chat.slack.until(lambda slack: len(slack.whispers) == 1)
+
+    (whisper,) = chat.slack.whispers
+    assert (whisper.user, whisper.channel) == (LENA.id, TEAM.id)
+    assert "usage" in whisper.text
+    assert chat.slack.shown(TEAM) == []
+    assert chat.bot.model.requests == []
+
+
+async def test_what_was_asked_while_the_bot_was_down_is_answered_after_its_start(
+    slack: SlackEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    """Although Slack has given up bringing it."""
+    settings = model_settings(access_policy="open", default_workspace="acme")
+    async with running_bot(settings, openai_server, [slack_connector(slack)]) as bot:
+        await Chat(bot, slack).hears("the boat is called Petrel")
+        await bot.settle()
+    slack.say("what is the boat called?", by=LENA)
+    for delivery in slack.deliveries:
+        delivery.acknowledged = True
+    async with running_bot(settings, openai_server, [slack_connector(slack)]) as bot:
+        await slack.until(lambda slack: len(slack.shown(LENA)) == 2)
+        assert bot.sent["user"].startswith("what is the boat called?")

@@ -509,7 +509,6 @@ class SlackEmulator:
         shown = self.keep(channel, text, thread, metadata=metadata)
         shown.has_preview = bool(LINK.search(text) or "http" in text) and asked.get("unfurl_links") is not False
         shown.notifies_all = bool(MASS_MENTION.search(text))
-        self.statuses = [status for status in self.statuses if status[:2] != (channel, thread)]
         return {"channel": channel, "ts": shown.ts, "message": self._find(channel, shown.ts)}
 
     def keep(
@@ -532,6 +531,7 @@ class SlackEmulator:
         self._messages[channel].append(said)
         shown = Shown(channel=channel, ts=ts, text=seen(text), raw=text, thread=thread, has_preview=False)
         self._shown.append(shown)
+        self.statuses = [status for status in self.statuses if status[:2] != (channel, thread)]
         if told:
             self._event({**said, "channel": channel, "channel_type": _kind(channel), "event_ts": ts})
         return shown

@@ -86,8 +86,9 @@ async def test_where_slack_shows_no_stream_edits_serve(
         unknown = OutboundMessage(ConversationKey("acme", "slack", f"{TEAM.id}/{root}"), "t1", "hi", answers=("1.1",))
         assert not bot.appends(unknown)
         assert not bot.appends(replace(unknown, key=ConversationKey("acme", "slack", "none of Slack's")))
-        with pytest.raises(SendFailed):
-            await bot.begin(unknown, "hi")
+        for message in (unknown, replace(unknown, key=ConversationKey("acme", "slack", "none of Slack's"))):
+            with pytest.raises(SendFailed):
+                await bot.begin(message, "hi")
     assert slack.streams.begun == 0
 
 
