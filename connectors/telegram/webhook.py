@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
+from aiogram.exceptions import TelegramBadRequest
 from aiogram.methods import GetWebhookInfo, SetWebhook
 from aiogram.types import WebhookInfo
 from pydantic import SecretStr
@@ -144,47 +145,47 @@ class Registration:
         self._recover = recover
         self._secret = secret
         self._url = f"{public_url.rstrip('/')}{PATH}" if public_url else None
+        self._registered_as: str | None = None
         self._check_seconds = check_seconds
         self._now = now
 
     async def run(self) -> None:
         """Registers and watches until cancelled. Raises `ConnectorFailed` when only a person can help."""
-        registered = self._url is None
         while True:
             try:
-                if not registered:
-                    await self._register()
-                    registered = True
+                if self._url is not None and self._registered_as is None:
+                    await self._register(self._url)
                 info = await self._api.call(GetWebhookInfo())
             except AIOGRAM_ERRORS as error:
-                self._refuse_plain_http(error)
                 await self._recover(error)
                 continue
             self._vitals.failures = 0
             self._vitals.connected()
             self._vitals.well("connection")
-            registered = self._judge(info)
-            if registered:
+            if self._judge(info):
                 await self._wait()
+            else:
+                await asyncio.sleep(self._vitals.next_wait_seconds())  # so that two who disagree do not race
 
     def _judge(self, info: WebhookInfo) -> bool:
         """Says by health how deliveries fare. Whether the webhook is registered as far as that is for us."""
-        self._tell("webhook", self._registration_trouble(info.url))
+        stands = self._url is None or info.url == self._registered_as
+        self._tell("webhook", self._registration_trouble(info.url, stands))
         self._tell("delivery", self._api.masked(delivery_trouble(info, self._now())))
         if not info.pending_update_count:
             self._intake.nothing_waits()
-        if self._url is None or info.url == self._url:
-            return True
-        log.warning("connector.webhook_lost", connector=CONNECTOR, why="another address" if info.url else "removed")
-        return False
+        if not stands:
+            log.warning("connector.webhook_lost", connector=CONNECTOR, why="another address" if info.url else "removed")
+            self._registered_as = None
+        return stands
 
-    def _registration_trouble(self, url: str) -> str:
+    def _registration_trouble(self, url: str, stands: bool) -> str:
         if self._url is None and not url:
             return (
                 f"no webhook is registered: set {PUBLIC_URL_VARIABLE}, or call setWebhook with the address of "
                 f"{PATH} and the secret of {SECRET_VARIABLE}"
             )
-        if self._url is not None and url != self._url:
+        if not stands:
             return "somebody removed the webhook or set another one; it is being set again"
         return ""
 
@@ -194,22 +195,28 @@ class Registration:
         else:
             self._vitals.well(what)
 
-    async def _register(self) -> None:
-        assert self._url is not None
-        await self._api.call(
-            SetWebhook(
-                url=self._url,
-                secret_token=self._secret.get_secret_value(),
-                allowed_updates=ALLOWED_UPDATES,
-                max_connections=MAX_CONNECTIONS,
+    async def _register(self, url: str) -> None:
+        """Raises one of `errors.AIOGRAM_ERRORS`, and `ConnectorFailed` for a URL that will never do."""
+        try:
+            await self._api.call(
+                SetWebhook(
+                    url=url,
+                    secret_token=self._secret.get_secret_value(),
+                    allowed_updates=ALLOWED_UPDATES,
+                    max_connections=MAX_CONNECTIONS,
+                )
             )
-        )
-
-    def _refuse_plain_http(self, error: Exception) -> None:
-        if "https url must be provided" in str(error).lower():
-            why = f"Telegram posts to HTTPS only. Set {PUBLIC_URL_VARIABLE} to a URL that begins with https://."
-            self._vitals.failed(why)
-            raise ConnectorFailed(why) from error
+        except TelegramBadRequest as error:
+            if "https url must be provided" in str(error).lower():
+                why = f"Telegram posts to HTTPS only. Set {PUBLIC_URL_VARIABLE} to a URL that begins with https://."
+                self._vitals.failed(why)
+                raise ConnectorFailed(why) from error
+            self._vitals.trouble(
+                "webhook", f"Telegram refuses the webhook ({self._api.describe(error)}); see {PUBLIC_URL_VARIABLE}"
+            )
+            raise
+        # As Telegram writes it, e.g. with the host in small letters: else it would look like another's.
+        self._registered_as = (await self._api.call(GetWebhookInfo())).url or None
 
     async def _wait(self) -> None:
         """Until the next look is due."""

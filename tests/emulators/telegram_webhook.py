@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 Json = dict[str, Any]
 Post = Callable[[str, bytes, Mapping[str, str]], Awaitable[int]]
@@ -52,7 +53,9 @@ class Webhook:
         connections = int(params.get("max_connections") or 40)
         if not 1 <= connections <= 100:
             raise BadWebhook("max_connections is out of range")
-        self.url, self.secret, self._max_connections = url, secret, connections
+        parts = urlsplit(url)
+        self.url = urlunsplit(parts._replace(netloc=parts.netloc.lower()))  # as Telegram shows it then
+        self.secret, self._max_connections = secret, connections
         self._last_error = None
 
     def info(self, allowed: list[str]) -> Json:

@@ -105,6 +105,36 @@ async def test_a_webhook_that_somebody_removed_is_set_again(
     assert [e["why"] for e in logs if e["event"] == "connector.webhook_lost"] == ["removed", "another address"]
 
 
+async def test_a_webhook_that_telegram_refuses_is_told_and_tried_again(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """A name that does not resolve yet may do so later; health names the variable meanwhile."""
+    unresolved = emulated.Fault(400, "Bad Request: bad webhook: Failed to resolve host: Name or service not known")
+    telegram.fail_next("setWebhook", *[unresolved] * 3)
+    task = asyncio.create_task(bot.run(gateway.accept))
+    await eventually(lambda: bot.health.why != "")
+    waiting = bot.health
+    await eventually(lambda: bot.health.state is State.CONNECTED)
+    task.cancel()
+    await asyncio.wait([task])
+    assert waiting.state is State.CONNECTING
+    assert "Failed to resolve host" in waiting.why
+    assert "AGENT_RUNTIME_HTTP_PUBLIC_URL" in waiting.why
+    assert telegram.calls.count("setwebhook") == 4
+
+
+async def test_a_webhook_is_its_own_however_telegram_writes_it(
+    telegram: TelegramEmulator, gateway: FakeGateway
+) -> None:
+    """A host in capital letters comes back in small ones; that is nobody else's address."""
+    bot = telegram_connector_by_webhook(telegram, public_url="https://Bot.Example/", check_seconds=0.01)
+    async with running(bot, gateway):
+        await telegram.until(lambda t: t.calls.count("getwebhookinfo") >= 10)
+        assert bot.health.state is State.CONNECTED
+    assert telegram.webhook.url == f"{PUBLIC_URL}{PATH}"
+    assert telegram.calls.count("setwebhook") == 1
+
+
 async def test_without_a_public_url_the_operator_registers_it(telegram: TelegramEmulator, gateway: FakeGateway) -> None:
     """Until somebody did, health says what to do; then updates are taken."""
     bot = telegram_connector_by_webhook(telegram, public_url=None)
