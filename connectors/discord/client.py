@@ -52,7 +52,7 @@ def intents() -> discord.Intents:
     )
 
 
-_NEEDS_NO_TOKEN = re.compile(r"/(interactions|webhooks)/")
+_NEEDS_NO_TOKEN = re.compile(r"/(?:interactions|webhooks)/\d+/")
 
 
 @dataclass(slots=True)

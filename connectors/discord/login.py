@@ -35,9 +35,13 @@ class Backoff:
 
     async def wait(self, failures: int, asked_seconds: float | None = None) -> None:
         """Waits as long as was asked for, else by how many failures there were (from 1 on)."""
-        # Exponential with jitter, so that many bots do not come back in the same instant.
+        await asyncio.sleep(asked_seconds or self.seconds(failures, random.random()))  # noqa: S311 - no secret
+
+    def seconds(self, failures: int, chance: float) -> float:
+        """The wait after so many failures: exponential, and between half and all of that by *chance* (0 to 1), so
+        that many bots do not come back in the same instant."""
         longest = min(self.longest_seconds, self.first_seconds * 2.0 ** min(failures - 1, 20))
-        await asyncio.sleep(asked_seconds or longest * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+        return longest * (0.5 + chance / 2)
 
 
 class Login:

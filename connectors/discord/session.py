@@ -151,10 +151,11 @@ class Session:
         match event:
             case "socket_event_type":  # told for each event of Discord's, and for nothing else
                 self._hearing.heard(time.monotonic())
+                if args[0] == "READY":  # only now has Discord accepted the token and what is asked for
+                    self._found()
             case "connect":
                 self._hearing.session_began(time.monotonic())
                 self._began()
-                self._found()
             case "resumed":
                 self._found()
             case "disconnect":

@@ -105,6 +105,8 @@ class _Socket:
 
     def __init__(self, ws: web.WebSocketResponse, compress: bool) -> None:
         self.ws = ws
+        self.was_closed = False
+        """Whether Discord closed it: what the client answers to that does not end its session."""
         self._stream = zlib.compressobj() if compress else None
 
     async def send(self, frame: Json) -> None:
@@ -203,6 +205,11 @@ class DiscordEmulator:
     @property
     def at_bot(self) -> str:
         return f"<@{self.me.id}>"
+
+    @property
+    def has_session(self) -> bool:
+        """Whether somebody listens, or may resume."""
+        return bool(self._sessions)
 
     async def say(
         self,
@@ -333,6 +340,7 @@ class DiscordEmulator:
     async def close_with(self, code: int) -> None:
         for session in list(self._sessions.values()):
             if session.socket is not None:
+                session.socket.was_closed = True
                 await session.socket.ws.close(code=code)
 
     async def ask_to_reconnect(self) -> None:
@@ -391,7 +399,8 @@ class DiscordEmulator:
         finally:
             if session is not None and session.socket is socket:
                 session.socket = None
-            if session is not None and ws.close_code in (WSCloseCode.OK, WSCloseCode.GOING_AWAY):
+            ended = not socket.was_closed and ws.close_code in (WSCloseCode.OK, WSCloseCode.GOING_AWAY)
+            if session is not None and ended:
                 self._sessions.pop(session.id, None)  # a client that closes so ends its session
         return ws
 

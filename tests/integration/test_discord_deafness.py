@@ -148,6 +148,7 @@ async def test_a_session_that_is_declared_invalid_is_begun_anew(discord: Discord
     async with running(bot, gateway):
         await discord.say("before", by=LENA)
         await gateway.until(lambda g: len(g.accepted) == 1)
+        await discord.until(lambda d: d.has_session)
         await discord.invalidate(resumable=False)
         await discord.say("in between", by=LENA)
         await discord.until(lambda d: d.identifies == 2)
@@ -161,6 +162,7 @@ async def test_a_close_that_only_a_person_can_help_says_what_to_do(
     bot = discord_connector(discord)
     receiving = asyncio.create_task(bot.run(gateway.accept))
     await eventually(lambda: bot.health.state is State.CONNECTED)
+    await discord.until(lambda d: d.has_session)
     await discord.close_with(code)
     with pytest.raises(ConnectorFailed, match=names):
         await receiving
@@ -170,6 +172,7 @@ async def test_a_close_that_only_a_person_can_help_says_what_to_do(
 async def test_a_close_that_passes_is_come_back_from(discord: DiscordEmulator, gateway: FakeGateway) -> None:
     bot = discord_connector(discord)
     async with running(bot, gateway):
+        await discord.until(lambda d: d.has_session)
         await discord.close_with(4000)
         await discord.until(lambda d: d.resumes == 1)
         await discord.say("still there?", by=LENA)
