@@ -8,7 +8,7 @@ pre, code, table, thead, tbody, tr, th, td, hr, a, strong, em, s, br. Attributes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -35,7 +35,6 @@ Node = str | list[Any]
 
 _SCHEMES = frozenset({"http", "https", "mailto"})
 _TAGS = {Style.CODE: "code", Style.STRIKE: "s", Style.ITALIC: "em", Style.BOLD: "strong"}
-_BLOCKS = frozenset({"p", "h3", "h4", "h5", "h6", "li", "pre", "tr", "hr"})
 
 
 def tree(text: str) -> list[Node]:
@@ -54,33 +53,6 @@ def render(form: Form) -> list[Node]:
         for block in form
     ]
     return _nodes(ranked, 0)
-
-
-def shown(nodes: Sequence[Node]) -> str:
-    """The text that a reader sees of *nodes*, each block on lines of its own."""
-    text = ""
-    for piece in _shown(nodes):
-        if piece is not None:
-            text += piece
-        elif not text.endswith("\n"):
-            text += "\n"
-    return text.strip("\n")
-
-
-def _shown(nodes: Sequence[Node]) -> Iterator[str | None]:
-    """Pieces of text; None where a block ends."""
-    for node in nodes:
-        if isinstance(node, str):
-            yield node
-            continue
-        tag, attributes, children = node
-        if tag == "br":
-            yield "\n"
-        if "value" in attributes:
-            yield f"{attributes['value']}. "
-        yield from _shown(children)
-        if tag in _BLOCKS:
-            yield None
 
 
 def _nodes(blocks: Sequence[Block], depth: int) -> list[Node]:

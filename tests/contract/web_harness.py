@@ -12,10 +12,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 
 from connectors.message import ConversationKey, Role
-from connectors.text.tree import shown
 from connectors.web.connector import WebConnector
 from connectors.web.sessions import COOKIE, Said, Session
 from tests.contract.connector_suite import Place
+from tests.emulators.web_page import shown
 
 
 @dataclass(frozen=True)

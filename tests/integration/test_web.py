@@ -12,11 +12,11 @@ import httpx
 import pytest
 
 from connectors.message import ConversationKey
-from connectors.text.tree import shown
 from connectors.web.page import FILES
 from connectors.web.sessions import COOKIE
 from tests.emulators.face import ADMIN, Face, sse
 from tests.emulators.openai import FakeOpenAI
+from tests.emulators.web_page import shown
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.text.tree import Node, shown, tree
+from connectors.text.tree import Node, tree
+from tests.emulators.web_page import shown
 
 TAGS = {
     *("p", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "pre", "code", "table", "thead", "tbody", "tr"),

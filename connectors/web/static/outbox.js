@@ -11,13 +11,14 @@ export class Outbox {
     this.attempt = 0;
     this.running = false;
     this.timer = 0;
+    const kept = Object.keys(localStorage).filter((key) => key.startsWith(this.prefix));
+    this.messages = new Map(kept.map((key) => [key.slice(this.prefix.length), JSON.parse(localStorage.getItem(key))]));
     window.addEventListener("online", () => this.hurry());
   }
 
   /** The messages that wait, oldest first. */
   get waiting() {
-    const keys = Object.keys(localStorage).filter((key) => key.startsWith(this.prefix));
-    return keys.map((key) => JSON.parse(localStorage.getItem(key))).sort((a, b) => a.order - b.order);
+    return [...this.messages.values()].sort((a, b) => a.order - b.order);
   }
 
   add(conversation, text) {
@@ -40,6 +41,7 @@ export class Outbox {
   }
 
   discard(id) {
+    this.messages.delete(id);
     localStorage.removeItem(this.prefix + id);
   }
 
@@ -56,7 +58,12 @@ export class Outbox {
   }
 
   keep(message) {
-    localStorage.setItem(this.prefix + message.id, JSON.stringify(message));
+    this.messages.set(message.id, message);
+    try {
+      localStorage.setItem(this.prefix + message.id, JSON.stringify(message));
+    } catch (error) {
+      if (error.name !== "QuotaExceededError") throw error; // no room: it waits as long as the page is open
+    }
   }
 
   async run() {

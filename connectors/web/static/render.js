@@ -44,7 +44,7 @@ function codeBlock(language, children) {
   const body = document.createElement("pre");
   body.tabIndex = 0;
   body.setAttribute("aria-label", language ? `Code, ${language}` : "Code");
-  body.setAttribute("role", "region");
+  body.setAttribute("role", "group");
   body.append(...build(children));
   head.append(name, copyButton("Copy code", () => body.textContent));
   block.append(head, body);
@@ -55,7 +55,7 @@ function table(children) {
   const frame = document.createElement("div");
   frame.className = "table";
   frame.tabIndex = 0;
-  frame.setAttribute("role", "region");
+  frame.setAttribute("role", "group");
   frame.setAttribute("aria-label", "Table");
   const made = document.createElement("table");
   made.append(...build(children));
