@@ -111,7 +111,8 @@ def _close_intake(server: HttpServer, supervisor: asyncio.Task[None]) -> None:
 def _tell_where(settings: Settings, sockets: list[socket.socket]) -> None:
     tcp = next(one for one in sockets if one.family != socket.AF_UNIX)
     host, port = tcp.getsockname()[:2]
-    _log.info("http.listening", host=host, port=port, socket=SOCKET_NAME, url=f"http://{_in_url(host)}:{port}")
+    url = f"http://{_in_url(host)}:{port}"
+    _log.info("http.listening", host=host, port=port, socket=SOCKET_NAME, url=url, chat=f"{url}/chat")
     if settings.listens_beyond_loopback:
         _log.warning("http.exposed", why="other machines can reach it, and it speaks no TLS: put a proxy in front")
 
