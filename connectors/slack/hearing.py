@@ -65,5 +65,10 @@ class Hearing:
 
 
 def is_unheard(said: Mapping[str, Any], now_seconds: float) -> bool:
-    """Whether *said*, newer than all that was heard in its place, should have come as an event by now."""
+    """Whether *said*, newer than all that was heard in its place, should have come as an event by now.
+
+    What apps say is left out: of its own messages an app need not hear, such as those that it streams.
+    """
+    if said.get("bot_id"):
+        return False
     return said.get("subtype") in _SPOKEN and now_seconds - float(said["ts"]) > GRACE_SECONDS

@@ -229,6 +229,24 @@ async def test_slack_finds_its_address_on_the_runtimes_own_face(
     assert forged.status_code == 401
 
 
+async def test_a_command_finds_its_way_over_the_runtimes_own_face(
+    slack: SlackEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="open", default_workspace="acme")
+    body = slack.commands.form(slack.commands.payload("help", LENA, TEAM, None))
+    async with running_bot(settings, openai_server, [slack_connector_over_http(slack)]) as bot:
+        transport = httpx.ASGITransport(create_app(bot.runtime))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as face:
+            headers = slack.signed(body) | {"content-type": "application/x-www-form-urlencoded"}
+            answer = await face.post("/slack/commands", content=body, headers=headers)
+            forged = await face.post("/slack/commands", content=body)
+        await slack.until(lambda slack: len(slack.whispers) == 1)
+
+    assert (answer.status_code, answer.text) == (200, "")
+    assert forged.status_code == 401
+    assert "usage" in slack.whispers[0].text
+
+
 async def test_a_wrong_token_fails_slack_alone(
     slack: SlackEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:

@@ -57,7 +57,8 @@ def test_the_places_that_spoke_last_are_remembered_with_their_newest_message() -
 
 
 def test_what_may_still_be_on_its_way_was_not_missed() -> None:
-    """Nor is a service note."""
+    """Nor is a service note, or what an app said."""
     assert is_unheard({"ts": "100.0"}, 100.0 + GRACE_SECONDS + 1)
     assert not is_unheard({"ts": "100.0"}, 100.0 + GRACE_SECONDS - 1)
     assert not is_unheard({"ts": "100.0", "subtype": "channel_topic"}, 1e9)
+    assert not is_unheard({"ts": "100.0", "bot_id": "B0BOT"}, 1e9)
