@@ -91,11 +91,13 @@ class Forgetting:
 
     async def _asked(self, key: ConversationKey, message_id: str, what: str) -> str:
         """What *message_id* asked to forget: *what*, unless it asked before."""
-        before: Any = await self._redis.set(_key(key, message_id), what, nx=True, get=True, ex=_ASKED_SECONDS)
-        return str(before or what)
+        if await self._redis.set(_key(key, message_id), what, nx=True, ex=_ASKED_SECONDS):
+            return what
+        return await self._asked_before(key, message_id)
 
     async def _asked_before(self, key: ConversationKey, message_id: str) -> str:
-        return str(await self._redis.get(_key(key, message_id)) or "")
+        asked: Any = await self._redis.get(_key(key, message_id))
+        return str(asked or "")
 
 
 class ForgetTurns:

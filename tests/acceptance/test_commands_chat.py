@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Role, Scope
+from grounding import assemble
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
@@ -112,6 +113,7 @@ async def test_a_new_session_looks_at_nothing_that_was_said_before(chat: Chat) -
     assert "is the sky blue?" in chat.prompt
     turn = chat.bot.told("turn.answered")[-1]["turn_id"]
     manifest = await chat.bot.runtime.manifests.get(Scope("acme"), turn)
+    assert assemble.prompt(manifest.context, chat.bot.runtime.tokens).sha256 == manifest.prompt_sha256
     assert manifest.context.tail
     assert before not in {entry.turn_id for entry in manifest.context.tail}
     assert manifest.context.summary is not None
@@ -348,6 +350,21 @@ async def test_an_admin_lets_a_stranger_in(chat: Chat) -> None:
     assert "is admin" in await chat.hears("/role 503 admin", by=LENA)
     assert await chat.bot.runtime.access.role_of("telegram:503", "acme") is Role.ADMIN
     assert "The settings" in await chat.hears("/role telegram:501 viewer", by=LENA)
+
+
+async def test_a_new_session_and_a_chosen_model_survive_a_restart(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="open", llm_fallback_models="openai/deep")
+    async with running_bot(settings, openai_server) as bot:
+        await bot.say("the boat is called Petrel")
+        await bot.say("/new")
+        assert "(asked first)" in (await bot.say("/model deep", author=None))["text"]
+
+    async with running_bot(settings, openai_server) as bot:
+        await bot.say("is the sky blue?")
+        assert "<recent_conversation>" not in bot.sent["user"]
+        assert bot.replies_asked[-1]["model"] == "deep"
 
 
 async def test_each_command_is_one_event_without_its_text(chat: Chat) -> None:

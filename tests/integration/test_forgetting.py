@@ -1,5 +1,6 @@
 """What is forgotten is gone from everything that keeps it, and what was said after stays."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,9 @@ from redis.asyncio import Redis
 
 from connectors.message import ConversationKey
 from grounding import assemble
+from grounding.documents.index import Kind
+from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.turns import Turns
 from grounding.memory.contexts import ContextDocument, ContextDocuments
 from grounding.memory.copy import ContextCopy
 from grounding.memory.copy import path as context_path
@@ -15,10 +19,12 @@ from grounding.transcript import markdown
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.entry import Entry, EntryRole, Reach
 from grounding.transcript.log import Transcript
-from runtime.forgetting import Forgetting
-from runtime.jobs import Jobs
+from runtime.after_turn import RememberTurn
+from runtime.forgetting import JOB, Forgetting, ForgetTurns
+from runtime.jobs import Job, Jobs
 from runtime.manifests import Manifests, UnknownTurn
 from runtime.outbox import Outbox
+from tests.emulators.embedder import HashedWords
 from tests.unit.test_assemble import context
 
 KEY = ConversationKey("acme", "http", "default")
@@ -157,6 +163,47 @@ async def test_the_same_request_again_forgets_no_further_turn(house: House) -> N
 
     assert await house.forgetting.last(KEY, "m10")
     assert await house.transcript.last_turn(KEY) == "t1"
+
+
+async def test_a_turn_that_is_forgotten_while_it_is_made_findable_is_not_found(house: House) -> None:
+    embedder = HashedWords()
+    index = EmbeddedIndex(house.data_dir / "qdrant", embedder.name, embedder.dimensions, timeout_seconds=20)
+    await index.ensure()
+    turns = Turns(index, embedder)
+    await house.say(1)
+
+    class Forgetful(Transcript):
+        """Forgets the turn as soon as it was read."""
+
+        async def of_turn(self, key: ConversationKey, turn_id: str) -> list[Entry]:
+            found = await super().of_turn(key, turn_id)
+            await house.forgetting.last(key, "m9")
+            return found
+
+    await RememberTurn(Forgetful(house.redis), turns)(Job("turn.remember", KEY, "t1"))
+
+    assert await index.count(KEY.scope, Kind.TURN) == 0
+    await index.close()
+
+
+async def test_the_recall_index_forgets_one_turn_or_all_of_one_conversation(house: House) -> None:
+    embedder = HashedWords()
+    index = EmbeddedIndex(house.data_dir / "qdrant", embedder.name, embedder.dimensions, timeout_seconds=20)
+    await index.ensure()
+    turns = Turns(index, embedder)
+    for key in (KEY, OTHER):
+        for number in (1, 2, 3):
+            await turns.remember(key.scope, f"t{number}", "the lighthouse", datetime.now(UTC))
+
+    async def opened() -> Turns:
+        return turns
+
+    await ForgetTurns(opened)(Job(JOB, KEY, "t2"))
+    assert await index.count(KEY.scope, Kind.TURN) == 2
+    await ForgetTurns(opened)(Job(JOB, KEY, "*m9"))
+    assert await index.count(KEY.scope, Kind.TURN) == 0
+    assert await index.count(OTHER.scope, Kind.TURN) == 3
+    await index.close()
 
 
 async def test_where_nothing_was_said_nothing_is_forgotten(house: House) -> None:

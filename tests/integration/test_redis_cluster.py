@@ -22,6 +22,7 @@ from connectors.message import StoreUnavailable, partition_tag, redis_key
 from runtime.embedded.child import die_with_parent
 from runtime.embedded.redis_server import find_binary
 from runtime.stores import connect
+from tests.integration.test_forgetting import KEY, OTHER, House
 
 SLOTS = 16384
 MASTERS = 3
@@ -119,6 +120,22 @@ async def test_commands_transactions_scripts_streams_and_blocking_reads_work(cli
         for partition in range(12):
             pipe.get(key(partition, "n"))
         assert (await pipe.execute()).count("1") == 11
+
+
+async def test_what_is_forgotten_is_gone_from_every_node(client: Redis, data_dir: Path) -> None:
+    house = House(client, data_dir)
+    for number in (1, 2):
+        await house.say(number)
+    await house.say(3, OTHER)
+    await house.transcript.begin_session(KEY, "m8")
+
+    assert await house.forgetting.last(KEY, "m9")
+    assert await house.transcript.last_turn(KEY) == "t1"
+    await house.forgetting.everything(KEY, "m10")
+
+    assert "answer 1" not in await house.everything_stored()
+    assert await house.log(KEY) == []
+    assert len(await house.log(OTHER)) == 2
 
 
 async def test_a_dead_master_is_an_outage_of_its_keys(client: Redis, cluster: tuple[list[int], Any]) -> None:

@@ -1,0 +1,80 @@
+"""Admins let people in to their own workspace, and to no other."""
+
+import pytest
+from redis.asyncio import Redis
+
+from connectors.message import Author, ConversationKey, InboundMessage, Role
+from runtime.access import Access
+from runtime.commands.command import CommandRefused, Invocation
+from runtime.commands.people import People
+from runtime.pairing import Pairing, UnknownCode
+from tests.conftest import MakeSettings
+
+KEY = ConversationKey("acme", "telegram", "501")
+
+
+def given(rest: str) -> Invocation:
+    message = InboundMessage("telegram", "501", "m1", Author("501", "Lena"), "", direct=True)
+    return Invocation(KEY, message, Role.ADMIN, rest)
+
+
+@pytest.fixture
+def access(redis: Redis, settings: MakeSettings) -> Access:
+    return Access(redis, settings(access_admins=("telegram:501",)))
+
+
+async def test_a_code_for_another_workspace_is_no_code_here_and_stays_good(redis: Redis, access: Access) -> None:
+    code = await Pairing(redis).issue("telegram:7", "Kai", "umbrella")
+    people = People(access)
+
+    assert await people.pair(given("list")) == "Nobody is waiting to be let in."
+    for word in ("approve", "deny"):
+        with pytest.raises(UnknownCode):
+            await people.pair(given(f"{word} {code}"))
+    assert await access.role_of("telegram:7", "acme") is None
+
+    assert (await access.approve(code)).workspace_id == "umbrella"
+
+
+async def test_a_code_is_used_once_whatever_its_case(redis: Redis, access: Access) -> None:
+    code = await Pairing(redis).issue("telegram:7", "Kai", "acme")
+    people = People(access)
+
+    assert "Kai (`telegram:7`), for 10 more minutes" in await people.pair(given(""))
+    assert "may talk to me now, as a member" in await people.pair(given(f"Approve {code.lower()}"))
+    with pytest.raises(UnknownCode):
+        await people.pair(given(f"approve {code}"))
+    assert await access.role_of("telegram:7", "acme") is Role.MEMBER
+    assert await access.role_of("telegram:7", "umbrella") is None
+
+
+async def test_a_denied_code_is_worthless(redis: Redis, access: Access) -> None:
+    code = await Pairing(redis).issue("telegram:7", "", "acme")
+    people = People(access)
+
+    assert "somebody (`telegram:7`) is worthless" in await people.pair(given(f"deny {code}"))
+    with pytest.raises(UnknownCode):
+        await people.pair(given(f"approve {code}"))
+
+
+async def test_a_role_is_given_and_taken_away_in_this_workspace_alone(access: Access) -> None:
+    people = People(access)
+
+    assert "`telegram:7` is viewer here now." in await people.role(given("7 Viewer"))
+    assert "`discord:9` is admin here now." in await people.role(given("discord:9 admin"))
+    assert await access.role_of("discord:9", "umbrella") is None
+    assert "`telegram:7` is nobody in particular here now." in await people.role(given("@7 none"))
+    assert await access.role_of("telegram:7", "acme") is None
+
+
+async def test_what_the_settings_say_is_not_changed_by_a_command(access: Access) -> None:
+    told = await People(access).role(given("telegram:501 viewer"))
+
+    assert "is admin here now" in told
+    assert "settings" in told
+
+
+@pytest.mark.parametrize("rest", ["", "7", "7 king", "7 admin please", "telegram:token:x admin", ": admin"])
+async def test_what_names_no_person_or_no_role_is_refused(access: Access, rest: str) -> None:
+    with pytest.raises(CommandRefused):
+        await People(access).role(given(rest))
