@@ -184,9 +184,9 @@ class DiscordConnector:
         return location(url_in(dict(message), attachment_id), self._api_base)
 
     async def register_commands(self, commands: Sequence[CommandHint]) -> None:
-        for hint in commands:
-            if not is_allowed(hint):
-                log.warning("connector.command_left_out", connector=self.name, command=hint.name)
+        unfit = [hint.name for hint in commands if not is_allowed(hint)]
+        if unfit:
+            log.warning("connector.commands_unfit", connector=self.name, names=unfit)
         wanted = to_commands(commands)
         known = await self._login.ask(lambda client: client.http.request(_commands_of("GET", client)))
         if not are_registered(known, wanted):

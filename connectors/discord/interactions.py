@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,10 +129,8 @@ class Interactions:
         one = self._messages.get(receipt.message_id)
         if one is None:
             return False
-        try:
+        with suppress(_Gone):  # nobody sees it any more
             await self._call(one, "DELETE", _MESSAGE, {}, receipt.message_id)
-        except _Gone:
-            log.debug("connector.gone_already", connector=CONNECTOR)
         return True
 
     async def _deal_with(self, interaction: discord.Interaction[Any], accept: Accept) -> None:
@@ -187,20 +186,29 @@ class Interactions:
     async def _say(self, one: _Open, body: dict[str, Any], part: OutboundPart) -> dict[str, Any] | None:
         """The message that Discord made of *body*; None when the interaction is gone. Needs its lock."""
         try:
-            if not one.is_acknowledged:
-                answer = await self._respond(one, {"type": _SAY, "data": body}, part)
-                sent = (answer or {}).get("resource", {}).get("message")
-                if sent is not None:
-                    one.first_part = part.token
-                    return dict(sent)
-            if one.first_part in ("", part.token):
-                sent = await self._replace_first(one, part)
+            if not one.is_acknowledged or one.first_part in ("", part.token):
+                sent = await self._say_first(one, body, part)
                 one.first_part = part.token
                 return sent
             return await self._call(one, "POST", _FOLLOW_UPS, as_request(body, part))
         except _Gone:
             self._forget(one)
             return None
+
+    async def _say_first(self, one: _Open, body: dict[str, Any], part: OutboundPart) -> dict[str, Any]:
+        """The first answer: by responding, or in the place of the one that Discord has. Never ambiguous: to do it
+        twice is as good as once."""
+        try:
+            if not one.is_acknowledged:
+                answer = await self._respond(one, {"type": _SAY, "data": body}, part)
+                sent: dict[str, Any] | None = (answer or {}).get("resource", {}).get("message")
+                if sent is not None:
+                    return sent
+            return await self._call(one, "PATCH", _FIRST, as_request(to_edit(part), part))
+        except SendFailed as failed:
+            if not failed.ambiguous:
+                raise
+            raise SendFailed(str(failed), retryable=True) from failed
 
     async def _respond(
         self, one: _Open, body: dict[str, Any], part: OutboundPart | None = None
@@ -214,15 +222,6 @@ class Interactions:
             answer = None
         one.is_acknowledged = True
         return answer
-
-    async def _replace_first(self, one: _Open, part: OutboundPart) -> dict[str, Any]:
-        try:
-            return await self._call(one, "PATCH", _FIRST, as_request(to_edit(part), part))
-        except SendFailed as failed:
-            if not failed.ambiguous:
-                raise
-            # To do it twice is as good as once.
-            raise SendFailed(str(failed), retryable=True) from failed
 
     async def _call(
         self, one: _Open, method: str, path: str, request: dict[str, Any], message_id: str = ""

@@ -114,6 +114,7 @@ class Session:
                     self._break(error)
             self._hearing.asked(time.monotonic())
             if deaf:
+                log.warning("connector.deaf", connector=CONNECTOR)
                 self._hearing.found_deaf()
                 self._break(Deaf("Discord has newer messages than its gateway tells of"))
 
@@ -177,7 +178,6 @@ class Session:
 
     def _break(self, error: Exception) -> None:
         """Ends the session at hand because of *error*."""
-        log.warning("connector.given_up", connector=CONNECTOR, why=self._login.describe(error))
         self._broken = error
         if self._limit is not None:
             self._limit.reschedule(asyncio.get_running_loop().time())

@@ -317,6 +317,42 @@ async def test_a_lost_answer_to_the_first_part_is_given_again_and_shown_once(
     assert given.texts == ["12 tokens"]
 
 
+async def test_a_lost_acknowledgement_does_not_lose_the_answer(
+    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+) -> None:
+    """Discord takes one response only, and says so to the second; the answer then takes the place of the first."""
+    discord.fail_next("respond", emulated.LOST_ANSWER)
+    async with running(bot, gateway):
+        given, taken = await given_and_taken(discord, gateway, "usage", to=TEAM)
+        await send_all(bot, reply_to(taken, "12 tokens"))
+        assert given.texts == ["12 tokens"]
+        assert not given.is_waiting
+
+
+async def test_an_answer_that_was_lost_on_its_way_as_a_response_can_be_given_again(
+    discord: DiscordEmulator, bot: DiscordConnector
+) -> None:
+    failures: list[SendFailed] = []
+
+    class Telling(FakeGateway):
+        async def accept(self, message: InboundMessage) -> Accepted:
+            answer = reply_to(message, "12 tokens")
+            try:
+                await send_all(bot, answer)
+            except SendFailed as failed:
+                failures.append(failed)
+                await send_all(bot, answer)
+            return await super().accept(message)
+
+    discord.fail_next("respond", emulated.LOST_ANSWER)
+    gateway = Telling()
+    async with running(bot, gateway):
+        given = await discord.command("usage", to=TEAM)
+        await gateway.until(lambda g: len(g.accepted) == 1)
+    assert given.texts == ["12 tokens"]
+    assert [(failed.retryable, failed.ambiguous) for failed in failures] == [(True, False)]
+
+
 async def test_a_further_part_of_which_nobody_knows_is_not_said_again(
     discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
 ) -> None:

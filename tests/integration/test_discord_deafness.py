@@ -52,9 +52,7 @@ async def test_a_deaf_gateway_is_noticed_and_nothing_said_is_lost(
             await gateway.until(lambda g: "can you hear me?" in texts(g))
             await eventually(lambda: bot.health.state is State.CONNECTED)
     assert (discord.identifies, discord.resumes) == (2, 0)
-    assert [entry["why"] for entry in logs if entry["event"] == "connector.given_up"] == [
-        "Discord has newer messages than its gateway tells of"
-    ]
+    assert [entry["connector"] for entry in logs if entry["event"] == "connector.deaf"] == ["discord"]
 
 
 async def test_a_quiet_place_is_not_taken_for_a_deaf_socket(discord: DiscordEmulator, gateway: FakeGateway) -> None:
