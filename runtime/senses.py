@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,11 +23,15 @@ class Image:
 
     name: str
     media_type: str
-    data: bytes = field(repr=False)
+    sha256: str
+    uri: str = field(repr=False)
+    """The picture itself, as a data URI."""
 
-    @property
-    def uri(self) -> str:
-        return f"data:{self.media_type};base64,{base64.b64encode(self.data).decode()}"
+    @classmethod
+    def of(cls, name: str, media_type: str, data: bytes) -> Image:
+        """Takes milliseconds for a large picture: call it in a thread."""
+        encoded = base64.b64encode(data).decode()
+        return cls(name, media_type, hashlib.sha256(data).hexdigest(), f"data:{media_type};base64,{encoded}")
 
 
 @dataclass(frozen=True, slots=True)

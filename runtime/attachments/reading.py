@@ -6,7 +6,6 @@ Whatever cannot be read becomes a sentence in the query and an entry in ``degrad
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -63,8 +62,7 @@ class Contents:
     def shown(self) -> tuple[AttachedImage, ...]:
         """What is kept of the pictures."""
         return tuple(
-            AttachedImage(name=image.name, media_type=image.media_type, sha256=hashlib.sha256(image.data).hexdigest())
-            for image in self.images
+            AttachedImage(name=image.name, media_type=image.media_type, sha256=image.sha256) for image in self.images
         )
 
 
@@ -125,6 +123,8 @@ class Reading:
 
     async def _all(self, connector: str, items: Sequence[_Item], sees: bool) -> list[_Item]:
         """Each of *items*, read side by side, as far as a turn's limits go."""
+        # Each may take the time once for fetching and once for reading, all side by side; voice has its model's time.
+        deadline = asyncio.get_running_loop().time() + 2 * self._settings.attachment_timeout_seconds
         images = 0
         tasks: list[Callable[[], Awaitable[_Item]]] = []
         for position, item in enumerate(items):
@@ -134,13 +134,13 @@ class Reading:
             elif item.attachment.kind == "voice":
                 tasks.append(_each(self._hear, connector, item))
             elif not _is_image(item.attachment):
-                tasks.append(_each(self._read, connector, item))
+                tasks.append(_each(self._read, connector, item, deadline))
             elif not sees:
                 tasks.append(_refuse(item, "a picture, which the model in use cannot see", "blind_model"))
             elif images > MAX_IMAGES:
                 tasks.append(_refuse(item, f"not shown: only {MAX_IMAGES} pictures at once are", "too_many"))
             else:
-                tasks.append(_each(self._look, connector, item))
+                tasks.append(_each(self._look, connector, item, deadline))
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(_as_coroutine(task)) for task in tasks]
         return [task.result() for task in running]
@@ -155,7 +155,8 @@ class Reading:
         fetched = await self._files.fetch(connector, item.attachment, IMAGE_TYPES, IMAGE_MAX_BYTES)
         if fetched.media_type not in IMAGE_TYPES or not fetched.data:
             raise AttachmentUnavailable("it is not a picture of a kind that I know")
-        return replace(item, image=Image(item.attachment.name, fetched.media_type, fetched.data))
+        image = await asyncio.to_thread(Image.of, item.attachment.name, fetched.media_type, fetched.data)
+        return replace(item, image=image)
 
     async def _hear(self, connector: str, item: _Item) -> _Item:
         if self._settings.transcription_model is None:
@@ -203,13 +204,16 @@ def _is_image(attachment: Attachment) -> bool:
 
 
 def _each(
-    step: Callable[[str, _Item], Awaitable[_Item]], connector: str, item: _Item
+    step: Callable[[str, _Item], Awaitable[_Item]], connector: str, item: _Item, deadline: float | None = None
 ) -> Callable[[], Awaitable[_Item]]:
     async def run() -> _Item:
         try:
-            return await step(connector, item)
+            async with asyncio.timeout_at(deadline):
+                return await step(connector, item)
         except AttachmentUnavailable as error:
             return _unread(item, error)
+        except TimeoutError:
+            return _unread(item, AttachmentUnavailable("there was no time left for it"))
 
     return run
 

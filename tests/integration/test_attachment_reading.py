@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, cast
 
@@ -140,6 +141,15 @@ async def test_what_cannot_be_read_is_a_note_and_the_rest_is_read(
     assert [(part.block, part.why) for part in found.degraded] == [("attachments", "unreadable")]
 
 
+async def test_many_slow_files_are_given_up_together(reading: Callable[..., Reading], platform: Platform) -> None:
+    """Of more than are fetched side by side, those that waited longest for their turn are not even begun."""
+    stuck = [document(f"{number}.pdf", "stuck") for number in range(MAX_FILES)]
+    found = await read(reading(attachment_timeout_seconds=0.2), *stuck)
+    assert {file.note for file in found.files[:4]} == {"could not be read: fetching it took longer than 0.2 seconds"}
+    assert found.files[-1].note == "could not be read: there was no time left for it"
+    assert platform.located == [f"{number}.pdf" for number in range(8)]
+
+
 async def test_a_platform_that_cannot_locate_is_no_error(reading: Callable[..., Reading]) -> None:
     found = await read(reading(), document("a.md"), connector="deaf")
     assert found.files == (AttachedText(name="a.md", note="could not be read: files cannot be fetched from here"),)
@@ -161,7 +171,7 @@ async def test_pictures_are_shown_up_to_a_number(reading: Callable[..., Reading]
 
 async def test_a_picture_sent_as_a_file_is_a_picture(reading: Callable[..., Reading]) -> None:
     found = await read(reading(), document("a.png", "/a.png", media_type="image/png"))
-    assert [image.data for image in found.images] == [made.PNG]
+    assert [image.uri for image in found.images] == ["data:image/png;base64," + base64.b64encode(made.PNG).decode()]
 
 
 async def test_no_picture_is_fetched_for_a_model_that_does_not_see(

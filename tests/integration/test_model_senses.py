@@ -20,7 +20,7 @@ MESSAGES: list[dict[str, Any]] = [
 ]
 SEEING = "openai/gpt-4o"
 BLIND = "openai/gpt-3.5-turbo"
-PICTURE = Image("dot.png", "image/png", PNG)
+PICTURE = Image.of("dot.png", "image/png", PNG)
 
 
 @pytest.fixture(autouse=True)
