@@ -21,6 +21,10 @@ _MESSAGES = 200
 SCAN_SECONDS = 24 * 3600.0
 """How far back a channel is read for calls that began a thread which nobody here has heard of."""
 
+MISSED_SECONDS = 7 * 24 * 3600.0
+"""Conversations that were silent for longer are not read: one that knows thousands would be held back by Slack for
+long, and what was heard so long ago is not known to have been answered."""
+
 _UNREADABLE = frozenset({"channel_not_found", "not_in_channel", "thread_not_found", "missing_scope", "is_archived"})
 
 
@@ -64,6 +68,8 @@ class History:
         channel, thread = outgoing.place_of(key.external_id)
         if not outgoing.is_ts(after_message_id):
             return  # a command, of which Slack keeps nothing
+        if self._now() - float(after_message_id) > MISSED_SECONDS:
+            return
         for event in await self._readable(channel, thread, after_message_id):
             message = _understood(event, me, convert.Known(takes_part=thread is not None))
             if message is not None:

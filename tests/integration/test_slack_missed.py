@@ -9,7 +9,6 @@ from structlog.testing import capture_logs
 
 from connectors.connector import ConnectorFailed, FetchesMissed, SendFailed, State
 from connectors.message import ConversationKey, InboundMessage
-from connectors.slack import history
 from connectors.slack.connector import SlackConnector
 from tests.contract.connector_suite import FakeGateway, conversation, eventually, reply_to, running, send_all
 from tests.contract.slack_harness import slack_connector
@@ -62,20 +61,20 @@ async def test_what_was_said_while_nobody_listened_can_be_read(
     later = slack_connector(slack)
     private = await missed(later, direct, gateway.accepted[0].message_id)
     public = await missed(later, thread, gateway.accepted[1].message_id)
+    nothing = await missed(later, direct, "command-1.2.f00")
     await later.close()
+    assert nothing == []
     assert [message.text for message in private] == [f"missed {number}" for number in range(450)]
     assert all(message.direct and message.external_id == direct.external_id for message in private)
     assert [(message.text, message.addressed, message.external_id) for message in public] == [
         ("and this", True, thread.external_id)
     ]
-    assert await missed(slack_connector(slack), direct, "command-1.2.f00") == []
 
 
 async def test_a_call_in_a_channel_that_nobody_heard_is_read_once(
-    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
 ) -> None:
     """It begins a thread of its own; talk that is not for the bot is left alone."""
-    monkeypatch.setattr(history, "SCAN_SECONDS", 1e10)
     async with running(bot, gateway):
         slack.say(f"{slack.at_bot} heard", to=TEAM, by=LENA)
         await gateway.until(lambda g: len(g.accepted) == 1)
@@ -89,27 +88,31 @@ async def test_a_call_in_a_channel_that_nobody_heard_is_read_once(
     assert again == []
 
 
-async def test_a_call_of_long_ago_is_not_dug_out(
-    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+@pytest.mark.parametrize(("ago_days", "texts"), [(2, ["and here?"]), (8, [])])
+async def test_what_was_said_long_ago_is_not_dug_out(
+    slack: SlackEmulator, bot: SlackConnector, ago_days: int, texts: list[str]
 ) -> None:
-    """Only a day of a channel is read for calls; the emulator's messages are older."""
+    """A conversation is read for a week, a channel for calls that nobody heard for a day."""
+    slack.first_second -= ago_days * 86_400
+    root = slack.say(f"{slack.at_bot} heard", to=TEAM, by=LENA)
     slack.say(f"{slack.at_bot} anybody?", to=TEAM, by=OMAR)
-    key = ConversationKey("acme", "slack", f"{TEAM.id}/1700000000.000100")
-    assert await missed(bot, key, "1700000000.000100") == []
+    slack.say("and here?", to=TEAM, by=OMAR, thread=root)
+    found = await missed(bot, ConversationKey("acme", "slack", f"{TEAM.id}/{root}"), root)
+    assert [message.text for message in found] == texts
 
 
 async def test_where_slack_does_not_let_the_bot_read_nothing_was_missed(
     slack: SlackEmulator, bot: SlackConnector
 ) -> None:
     """What may pass is raised, for another attempt."""
-    key = ConversationKey("acme", "slack", TEAM.id)
+    key, after = ConversationKey("acme", "slack", TEAM.id), slack.say("hello", to=TEAM)
     slack.fail_next("conversations.history", emulated.rate_limited(3), emulated.refused("not_in_channel"))
     with pytest.raises(SendFailed) as caught:
-        await missed(bot, key, "1700000000.000100")
+        await missed(bot, key, after)
     assert caught.value.retryable
-    assert await missed(bot, key, "1700000000.000100") == []
+    assert await missed(bot, key, after) == []
     slack.scopes.discard("channels:history")
-    assert await missed(bot, key, "1700000000.000100") == []
+    assert await missed(bot, key, after) == []
 
 
 # A connection that looks alive
