@@ -27,12 +27,13 @@ from tests.emulators.discord_nouns import AUTOCOMPLETE, BUTTON, COMMAND, MODAL
 
 LENA = Person(id=501, name="Lena")
 TEAM = Room(channel_id=910, name="general")
+THREAD = Room(channel_id=911, name="refunds", parent=910)
 HINTS = (CommandHint("help", "What I can do", "[command]"), CommandHint("new", "Begin anew"))
 
 
 @pytest.fixture
 async def discord() -> AsyncIterator[DiscordEmulator]:
-    async with DiscordEmulator(rooms=(TEAM,)) as emulator:
+    async with DiscordEmulator(rooms=(TEAM, THREAD)) as emulator:
         yield emulator
 
 
@@ -118,6 +119,17 @@ async def test_a_command_arrives_as_what_was_typed(
     assert given.is_waiting
     assert given.ephemeral == [True]
     assert not given.had_bot_token
+
+
+async def test_a_command_in_a_thread_belongs_to_the_thread(
+    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+) -> None:
+    """Whether the server has told of it before or not."""
+    async with running(bot, gateway):
+        for room in (THREAD, Room(channel_id=977, name="new", parent=910)):
+            _, taken = await given_and_taken(discord, gateway, "new", to=room)
+            assert taken.external_id == str(room.channel_id)
+            assert taken.routes == (f"discord:900/{room.channel_id}", "discord:900/910", "discord:900")
 
 
 async def test_names_stand_in_a_command_where_discord_has_ids(
