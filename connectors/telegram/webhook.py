@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import json
 import re
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import structlog
 from aiogram.exceptions import TelegramBadRequest
@@ -145,7 +147,7 @@ class Registration:
         self._recover = recover
         self._secret = secret
         self._url = f"{public_url.rstrip('/')}{PATH}" if public_url else None
-        self._registered_as: str | None = None
+        self._is_registered = False
         self._check_seconds = check_seconds
         self._now = now
 
@@ -153,7 +155,7 @@ class Registration:
         """Registers and watches until cancelled. Raises `ConnectorFailed` when only a person can help."""
         while True:
             try:
-                if self._url is not None and self._registered_as is None:
+                if self._url is not None and not self._is_registered:
                     await self._register(self._url)
                 info = await self._api.call(GetWebhookInfo())
             except AIOGRAM_ERRORS as error:
@@ -169,14 +171,14 @@ class Registration:
 
     def _judge(self, info: WebhookInfo) -> bool:
         """Says by health how deliveries fare. Whether the webhook is registered as far as that is for us."""
-        stands = self._url is None or info.url == self._registered_as
+        stands = self._url is None or is_same_address(info.url, self._url)
         self._tell("webhook", self._registration_trouble(info.url, stands))
         self._tell("delivery", self._api.masked(delivery_trouble(info, self._now())))
         if not info.pending_update_count:
             self._intake.nothing_waits()
         if not stands:
             log.warning("connector.webhook_lost", connector=CONNECTOR, why="another address" if info.url else "removed")
-            self._registered_as = None
+            self._is_registered = False
         return stands
 
     def _registration_trouble(self, url: str, stands: bool) -> str:
@@ -215,8 +217,7 @@ class Registration:
                 "webhook", f"Telegram refuses the webhook ({self._api.describe(error)}); see {PUBLIC_URL_VARIABLE}"
             )
             raise
-        # As Telegram writes it, e.g. with the host in small letters: else it would look like another's.
-        self._registered_as = (await self._api.call(GetWebhookInfo())).url or None
+        self._is_registered = True
 
     async def _wait(self) -> None:
         """Until the next look is due."""
@@ -226,6 +227,19 @@ class Registration:
         except TimeoutError:
             return
         self._api.doubt.clear()
+
+
+def is_same_address(shown: str, registered: str) -> bool:
+    """Whether *shown* by Telegram is the address that was *registered*: it writes hosts in small letters and ASCII."""
+    return _parts(shown) == _parts(registered)
+
+
+def _parts(url: str) -> tuple[str, str, int, str]:
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    with contextlib.suppress(UnicodeError):  # no name of a host: compared as it is
+        host = host.encode("idna").decode()
+    return parts.scheme, host, parts.port or 443, parts.path
 
 
 def delivery_trouble(info: WebhookInfo, now: float) -> str:

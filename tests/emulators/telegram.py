@@ -12,127 +12,60 @@ import json
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from aiohttp import web
 
 from tests.emulators.telegram_html import CannotParse, Entity, parse_html
+from tests.emulators.telegram_nouns import (
+    BLOCKED,
+    FIRST_UPDATE,
+    GATEWAY_PAGE,
+    LOST_ANSWER,
+    LOST_REQUEST,
+    MAX_CAPTION_UNITS,
+    MAX_DOWNLOAD_BYTES,
+    MAX_TEXT_UNITS,
+    NO_ANSWER,
+    NOT_BY_DEFAULT,
+    REACTIONS,
+    SERVER_ERROR,
+    SOMEBODY,
+    Fault,
+    Json,
+    Params,
+    Person,
+    Refused,
+    Room,
+    Shown,
+    entities_of,
+    rate_limited,
+    units,
+)
 from tests.emulators.telegram_webhook import BadWebhook, Webhook
 
-MAX_TEXT_UNITS = 4096
-MAX_CAPTION_UNITS = 1024
-MAX_DOWNLOAD_BYTES = 20 * 1024 * 1024
-FIRST_UPDATE = 1000
-REACTIONS = frozenset(
-    # Bot API, "ReactionTypeEmoji"
-    re.findall(
-        r"\S+",
-        "❤ 👍 👎 🔥 🥰 👏 😁 🤔 🤯 😱 🤬 😢 🎉 🤩 🤮 💩 🙏 👌 🕊 🤡 🥱 🥴 😍 🐳 ❤\u200d🔥 🌚 🌭 💯 🤣 ⚡ 🍌 🏆 💔 🤨 😐 "
-        "🍓 🍾 💋 🖕 😈 😴 😭 🤓 👻 👨\u200d💻 👀 🎃 🙈 😇 😨 🤝 ✍ 🤗 🫡 🎅 🎄 ☃ 💅 🤪 🗿 🆒 💘 🙉 🦄 😘 💊 🙊 😎 👾 "
-        "🤷\u200d♂ 🤷 🤷\u200d♀ 😡",
-    )
-)
-NOT_BY_DEFAULT = frozenset({"chat_member", "message_reaction", "message_reaction_count"})
+__all__ = [
+    "BLOCKED",
+    "FIRST_UPDATE",
+    "GATEWAY_PAGE",
+    "LOST_ANSWER",
+    "LOST_REQUEST",
+    "MAX_DOWNLOAD_BYTES",
+    "NO_ANSWER",
+    "SERVER_ERROR",
+    "Fault",
+    "Person",
+    "Room",
+    "Shown",
+    "TelegramEmulator",
+    "entities_of",
+    "rate_limited",
+]
 
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
 _TOKEN = re.compile(r"\d+:[A-Za-z0-9_-]{30,}")
-# A word after a slash is no command where it is part of a path or of a tag.
-_ENTITIES = re.compile(
-    r"(?<![\w@/])(?P<mention>@\w{5,32})\b|(?<![\w@/<>])(?P<bot_command>/[A-Za-z0-9_]{1,64}(@\w{3,32})?)(?![\w/<>])"
-)
-
-Json = dict[str, Any]
-Params = dict[str, Any]
-"""Text, except for files that were uploaded."""
-
-
-@dataclass(frozen=True)
-class Person:
-    """Someone with an account."""
-
-    id: int = 501
-    name: str = "Lena"
-    username: str = ""
-    is_bot: bool = False
-
-    def as_json(self) -> Json:
-        found: Json = {"id": self.id, "is_bot": self.is_bot, "first_name": self.name}
-        return found | ({"username": self.username} if self.username else {})
-
-
-@dataclass(frozen=True)
-class Room:
-    """A group; `Person` stands for the private chat with them."""
-
-    id: int = -100200
-    title: str = "The team"
-    topics: tuple[int, ...] = ()
-
-    def as_json(self) -> Json:
-        return {"id": self.id, "type": "supergroup", "title": self.title, "is_forum": bool(self.topics)}
-
-
-@dataclass
-class Shown:
-    """A message of the bot as people see it."""
-
-    chat_id: int
-    message_id: int
-    text: str
-    entities: tuple[Entity, ...] = ()
-    """What of ``text`` is set how (not the mentions and addresses that Telegram marks by itself)."""
-    topic: int | None = None
-    reply_to: int | None = None
-    has_preview: bool = True
-    edits: int = 0
-    file_name: str = ""
-    """Set where it is a document, whose caption is ``text``."""
-    content: bytes = b""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What goes wrong with one call. ``lost`` drops the connection, ``before`` or ``after`` doing the work, or
-    gives no answer for ever."""
-
-    status: int = 200
-    description: str = ""
-    parameters: Json = field(default_factory=dict)
-    lost: Literal["before", "after", "for ever"] | None = None
-    body: str | None = None
-
-
-def rate_limited(seconds: int) -> Fault:
-    return Fault(429, f"Too Many Requests: retry after {seconds}", {"retry_after": seconds})
-
-
-BLOCKED = Fault(403, "Forbidden: bot was blocked by the user")
-LOST_ANSWER = Fault(lost="after")
-LOST_REQUEST = Fault(lost="before")
-NO_ANSWER = Fault(lost="for ever")
-SERVER_ERROR = Fault(500, "Internal Server Error")
-GATEWAY_PAGE = Fault(502, body="<html>Bad Gateway</html>")
-
-
-class _Refused(Exception):
-    def __init__(self, status: int, description: str, parameters: Json | None = None) -> None:
-        super().__init__(description)
-        self.status = status
-        self.parameters = parameters
-
-
-def _units(text: str) -> int:
-    return len(text.encode("utf-16-le")) // 2
-
-
-def entities_of(text: str) -> list[Json]:
-    """The mentions and commands that Telegram marks by itself."""
-    return [
-        {"type": match.lastgroup, "offset": _units(text[: match.start()]), "length": _units(match[0])}
-        for match in re.finditer(_ENTITIES, text)
-    ]
 
 
 class TelegramEmulator:
@@ -214,7 +147,7 @@ class TelegramEmulator:
         text: str,
         *,
         to: Room | None = None,
-        by: Person = Person(),
+        by: Person = SOMEBODY,
         topic: int | None = None,
         reply_to: int | None = None,
         **more: Any,
@@ -251,7 +184,7 @@ class TelegramEmulator:
             self._changed.notify_all()
             return update_id
 
-    async def react(self, chat_id: int, message_id: int, emoji: str, by: Person = Person()) -> None:
+    async def react(self, chat_id: int, message_id: int, emoji: str, by: Person = SOMEBODY) -> None:
         """Somebody puts *emoji* on a message."""
         new = [{"type": "emoji", "emoji": emoji}] if emoji else []
         await self.push(
@@ -271,10 +204,10 @@ class TelegramEmulator:
         grown = replace(room, id=new_id)
         self._upgraded[room.id] = new_id
         self.join(grown)
-        old = self._new_message(room.as_json(), Person(), None) | {"migrate_to_chat_id": new_id}
+        old = self._new_message(room.as_json(), SOMEBODY, None) | {"migrate_to_chat_id": new_id}
         await self.push("message", old)
         await self.push(
-            "message", self._new_message(grown.as_json(), Person(), None) | {"migrate_from_chat_id": room.id}
+            "message", self._new_message(grown.as_json(), SOMEBODY, None) | {"migrate_from_chat_id": room.id}
         )
         return grown
 
@@ -332,7 +265,7 @@ class TelegramEmulator:
             return web.Response(status=fault.status, text=fault.body, content_type="text/html")
         try:
             result = await self._result(request.match_info["token"], method, params, fault)
-        except _Refused as refused:
+        except Refused as refused:
             answer = {"ok": False, "error_code": refused.status, "description": str(refused)}
             if refused.parameters:
                 answer["parameters"] = refused.parameters
@@ -344,7 +277,7 @@ class TelegramEmulator:
     async def _download(self, request: web.Request) -> web.StreamResponse:
         try:
             self._authorise(request.match_info["token"])
-        except _Refused as refused:
+        except Refused as refused:
             return web.json_response({"ok": False, "error_code": refused.status}, status=refused.status)
         for path, content, _ in self._files.values():
             if path == request.match_info["path"]:
@@ -354,11 +287,11 @@ class TelegramEmulator:
     async def _result(self, token: str, method: str, params: Params, fault: Fault | None) -> Any:
         self._authorise(token)
         if fault and fault.status != 200:
-            raise _Refused(fault.status, fault.description, fault.parameters)
+            raise Refused(fault.status, fault.description, fault.parameters)
         if method == "getupdates":
             return await self._get_updates(params)
         if method not in self._methods:
-            raise _Refused(404, "Not Found: method not found")
+            raise Refused(404, "Not Found: method not found")
         result = self._methods[method](params)
         return await result if asyncio.iscoroutine(result) else result
 
@@ -372,13 +305,13 @@ class TelegramEmulator:
 
     def _authorise(self, token: str) -> None:
         if not _TOKEN.fullmatch(token):
-            raise _Refused(404, "Not Found")
+            raise Refused(404, "Not Found")
         if token != self.token or self.revoked:
-            raise _Refused(401, "Unauthorized")
+            raise Refused(401, "Unauthorized")
 
     async def _get_updates(self, params: Params) -> list[Json]:
         if self.webhook.url:
-            raise _Refused(409, "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook")
+            raise Refused(409, "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook")
         if "allowed_updates" in params:
             self._allowed = json.loads(params["allowed_updates"])
         offset = int(params.get("offset") or 0)
@@ -393,7 +326,7 @@ class TelegramEmulator:
             except TimeoutError:
                 return []
             if self._poller != mine:
-                raise _Refused(
+                raise Refused(
                     409,
                     "Conflict: terminated by other getUpdates request; make sure that only one bot instance is running",
                 )
@@ -418,7 +351,7 @@ class TelegramEmulator:
         try:
             self.webhook.set(params)
         except BadWebhook as error:
-            raise _Refused(400, f"Bad Request: {error}") from None
+            raise Refused(400, f"Bad Request: {error}") from None
         if "allowed_updates" in params:
             self._allowed = json.loads(params["allowed_updates"])
         async with self._changed:
@@ -434,22 +367,22 @@ class TelegramEmulator:
     def _set_commands(self, params: Params) -> bool:
         commands = json.loads(params["commands"])
         if len(commands) > 100:
-            raise _Refused(400, "Bad Request: BOT_COMMANDS_TOO_MUCH")
+            raise Refused(400, "Bad Request: BOT_COMMANDS_TOO_MUCH")
         for command in commands:
             if not _COMMAND.fullmatch(command["command"]):
-                raise _Refused(400, "Bad Request: BOT_COMMAND_INVALID")
+                raise Refused(400, "Bad Request: BOT_COMMAND_INVALID")
             if not 1 <= len(command["description"]) <= 256:
-                raise _Refused(400, "Bad Request: BOT_COMMAND_DESCRIPTION_INVALID")
+                raise Refused(400, "Bad Request: BOT_COMMAND_DESCRIPTION_INVALID")
         self.commands = commands
         return True
 
     def _get_file(self, params: Params) -> Json:
         file_id = params.get("file_id", "")
         if file_id not in self._files:
-            raise _Refused(400, "Bad Request: wrong file_id or the file is temporarily unavailable")
+            raise Refused(400, "Bad Request: wrong file_id or the file is temporarily unavailable")
         path, _, size = self._files[file_id]
         if size > MAX_DOWNLOAD_BYTES:
-            raise _Refused(400, "Bad Request: file is too big")
+            raise Refused(400, "Bad Request: file is too big")
         return {"file_id": file_id, "file_unique_id": f"unique-{file_id}", "file_size": size, "file_path": path}
 
     def _send_message(self, params: Params) -> Json:
@@ -462,8 +395,8 @@ class TelegramEmulator:
         chat, topic, reply_to = self._place(params)
         file_name, content = self._upload(str(params.get("document", "")), params)
         caption = str(params.get("caption", ""))
-        if _units(caption) > MAX_CAPTION_UNITS:
-            raise _Refused(400, "Bad Request: message caption is too long")
+        if units(caption) > MAX_CAPTION_UNITS:
+            raise Refused(400, "Bad Request: message caption is too long")
         document = self.keep(content, f"documents/{file_name}") | {"file_name": file_name}
         message = self._new_message(chat, self.me, topic) | {"document": document}
         return self._show(message, caption, (), topic, reply_to, file_name=file_name, content=content)
@@ -472,10 +405,10 @@ class TelegramEmulator:
         """The name and the content of the file that came with the call."""
         uploaded = params.get(named.removeprefix("attach://"))
         if not named.startswith("attach://") or not isinstance(uploaded, web.FileField):
-            raise _Refused(400, "Bad Request: there is no document in the request")
+            raise Refused(400, "Bad Request: there is no document in the request")
         content = uploaded.file.read()
         if not content:
-            raise _Refused(400, "Bad Request: file must be non-empty")
+            raise Refused(400, "Bad Request: file must be non-empty")
         return uploaded.filename, content
 
     def _place(self, params: Params) -> tuple[Json, int | None, int | None]:
@@ -483,11 +416,11 @@ class TelegramEmulator:
         chat = self._chat(params)
         topic = int(params["message_thread_id"]) if params.get("message_thread_id") else None
         if topic is not None and topic not in self._topics.get(chat["id"], ()):
-            raise _Refused(400, "Bad Request: message thread not found")
+            raise Refused(400, "Bad Request: message thread not found")
         reply = json.loads(params.get("reply_parameters") or "{}")
         if reply and (chat["id"], reply["message_id"]) not in self._messages:
             if not reply.get("allow_sending_without_reply"):
-                raise _Refused(400, "Bad Request: message to be replied not found")
+                raise Refused(400, "Bad Request: message to be replied not found")
             reply = {}
         return chat, topic, reply.get("message_id")
 
@@ -516,17 +449,17 @@ class TelegramEmulator:
             if (shown.chat_id, shown.message_id) == (chat["id"], int(params["message_id"])):
                 return shown
         if (chat["id"], int(params["message_id"])) in self._messages:
-            raise _Refused(400, f"Bad Request: message can't be {what}{'d' if what.endswith('e') else 'ed'}")
-        raise _Refused(400, f"Bad Request: message to {what} not found")
+            raise Refused(400, f"Bad Request: message can't be {what}{'d' if what.endswith('e') else 'ed'}")
+        raise Refused(400, f"Bad Request: message to {what} not found")
 
     def _edit_message(self, params: Params) -> Json:
         chat = self._chat(params)
         text, entities = self._text(params)
         known = self._own(chat, params, "edit")
         if known.file_name:
-            raise _Refused(400, "Bad Request: there is no text in the message to edit")
+            raise Refused(400, "Bad Request: there is no text in the message to edit")
         if (known.text, known.entities) == (text, entities):
-            raise _Refused(
+            raise Refused(
                 400,
                 "Bad Request: message is not modified: specified new message content and reply markup are exactly "
                 "the same as a current content and reply markup of the message",
@@ -561,9 +494,9 @@ class TelegramEmulator:
         chat, message_id = self._chat(params)["id"], int(params["message_id"])
         emoji = [reaction["emoji"] for reaction in json.loads(params.get("reaction") or "[]")]
         if (chat, message_id) not in self._messages:
-            raise _Refused(400, "Bad Request: message to react not found")
+            raise Refused(400, "Bad Request: message to react not found")
         if not set(emoji) <= REACTIONS:
-            raise _Refused(400, "Bad Request: REACTION_INVALID")
+            raise Refused(400, "Bad Request: REACTION_INVALID")
         self.reactions[chat, message_id] = emoji
         return True
 
@@ -571,11 +504,11 @@ class TelegramEmulator:
         new = self._upgraded.get(int(params["chat_id"])) if str(params["chat_id"]).lstrip("-").isdecimal() else None
         if new is not None:
             why = "Bad Request: group chat was upgraded to a supergroup chat"
-            raise _Refused(400, why, {"migrate_to_chat_id": new})
+            raise Refused(400, why, {"migrate_to_chat_id": new})
         try:
             return self._chats[int(params["chat_id"])]
         except (KeyError, ValueError):
-            raise _Refused(400, "Bad Request: chat not found") from None
+            raise Refused(400, "Bad Request: chat not found") from None
 
     def _text(self, params: Params) -> tuple[str, tuple[Entity, ...]]:
         """What people see. White space goes from the end, and from the start up to the first entity."""
@@ -583,16 +516,16 @@ class TelegramEmulator:
         entities: tuple[Entity, ...] = ()
         mode = params.get("parse_mode")
         if mode and mode.lower() != "html":
-            raise _Refused(400, "Bad Request: unsupported parse_mode")
+            raise Refused(400, "Bad Request: unsupported parse_mode")
         if mode:
             try:
                 text, entities = parse_html(text)
             except CannotParse as error:
-                raise _Refused(400, f"Bad Request: can't parse entities: {error}") from None
+                raise Refused(400, f"Bad Request: can't parse entities: {error}") from None
         if not text.strip():
-            raise _Refused(400, "Bad Request: message text is empty")
-        if _units(text) > MAX_TEXT_UNITS:
-            raise _Refused(400, "Bad Request: message is too long")
+            raise Refused(400, "Bad Request: message text is empty")
+        if units(text) > MAX_TEXT_UNITS:
+            raise Refused(400, "Bad Request: message is too long")
         return _trimmed(text, entities)
 
     def _new_message(self, chat: Json, author: Person, topic: int | None) -> Json:
@@ -610,6 +543,6 @@ def _trimmed(text: str, entities: tuple[Entity, ...]) -> tuple[str, tuple[Entity
     lead = len(text) - len(text.lstrip())
     cut = min([lead, *(entity.offset for entity in entities)])
     shown = text[cut:].rstrip()
-    size = _units(shown)
+    size = units(shown)
     kept = (replace(e, offset=e.offset - cut, length=min(e.length, size - e.offset + cut)) for e in entities)
     return shown, tuple(entity for entity in kept if entity.length > 0)

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 from connectors.connector import State
 from connectors.telegram.api import Api
 from connectors.telegram.vitals import Vitals
-from connectors.telegram.webhook import RECENT_ERROR_SECONDS, check_secret, delivery_trouble
+from connectors.telegram.webhook import RECENT_ERROR_SECONDS, check_secret, delivery_trouble, is_same_address
 
 NOW = 1_700_000_000.0
 
@@ -40,6 +40,28 @@ def test_deliveries_are_troubled_while_something_waits_that_failed_lately(
     why = delivery_trouble(info, NOW)
     assert ("Connection timed out" in why and "3 updates" in why) == troubled
     assert bool(why) == troubled
+
+
+@pytest.mark.parametrize(
+    ("shown", "same"),
+    [
+        ("https://bot.example/telegram/webhook", True),
+        ("https://bot.example:8443/telegram/webhook", False),
+        ("https://bot.example/telegram/other", False),
+        ("https://other.example/telegram/webhook", False),
+        ("", False),
+    ],
+)
+def test_an_address_is_the_same_however_it_is_written(shown: str, same: bool) -> None:
+    """Hosts have no case."""
+    assert is_same_address(shown, "https://Bot.EXAMPLE/telegram/webhook") == same
+
+
+def test_a_host_of_another_script_is_the_same_in_ascii() -> None:
+    """Telegram shows the name by which it is asked for."""
+    ascii_name = "bücher".encode("idna").decode()
+    assert ascii_name == "xn--bcher-kva"
+    assert is_same_address(f"https://{ascii_name}.example/x", "https://bücher.example/x")
 
 
 @pytest.mark.parametrize("secret", ["a", "A-z_0-9", "x" * 256])
