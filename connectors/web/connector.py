@@ -44,8 +44,8 @@ from connectors.web.stream import stream
 
 DEFAULT_WORKSPACE = "sample"
 BODY_SECONDS = 30.0
-MAX_STREAMS = 6
-"""Open pages of one person: as many connections as a browser makes to one host."""
+MAX_STREAMS = 5
+"""Open pages of one person: browsers make six connections to a host, and one is needed for saying something."""
 MAX_PART_CHARACTERS = 100_000_000
 
 _CODES = {401: "unauthenticated", 403: "forbidden", 404: "not_found"}
@@ -246,6 +246,8 @@ class WebConnector:
         session = await self._session(request)
         conversation = request.query_params.get("conversation", "")
         key = convert.conversation_key(session, conversation)
+        if not await self._knows_workspace(session.workspace_id):
+            raise RequestError(404, "unknown_workspace", f"There is no workspace {session.workspace_id!r} any more.")
         channel = self._channel(key)
         cursor = channel.cursor  # before anything is read: an event may come twice, and none is missed
         past = []

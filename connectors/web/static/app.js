@@ -96,6 +96,7 @@ class Chat {
       if (number !== this.loading) return;
       this.cursor ||= found.cursor;
       this.log.fill(found.messages);
+      for (const item of found.messages) if (item.by === "bot") this.heard(item);
       for (const message of this.outbox.waiting) this.showUnsent(message);
       const draft = this.drafts.get(conversation);
       if (draft) this.log.grow({ ...draft, from: 0 });
@@ -192,12 +193,16 @@ class Chat {
     if (draft && (item.kind !== "notice" || item.answers.some((id) => draft.answers.includes(id)))) {
       this.drafts.delete(item.conversation);
     }
-    const waits = this.waits.get(item.conversation);
+    this.heard(item);
+    // One turn at a time: what is left goes on with a sign of its own.
+    if (item.kind !== "notice") this.waits.get(item.conversation)?.clear();
+  }
+
+  heard(item) {
     for (const id of item.answers) {
-      waits?.delete(id);
+      this.waits.get(item.conversation)?.delete(id);
       this.answered.add(id);
     }
-    if (item.kind !== "notice") waits?.clear(); // one turn at a time: what is left goes on with a sign of its own
   }
 
   busy() {
@@ -207,7 +212,10 @@ class Chat {
   connected(open, why) {
     $("connection").textContent = open ? "" : `Reconnecting… ${why}`;
     $("connection").classList.toggle("lost", !open);
-    if (open) this.outbox.hurry();
+    if (!open) return;
+    this.drafts.clear();
+    this.log.drop();
+    this.outbox.hurry();
   }
 }
 
@@ -230,6 +238,7 @@ function enter(session) {
 function leave(why) {
   chat?.end();
   chat = null;
+  $("log").replaceChildren();
   $("chat").hidden = true;
   $("sign-in").hidden = false;
   $("sign-in-error").textContent = why;
@@ -262,6 +271,10 @@ async function signIn(event) {
 }
 
 async function signOut() {
+  const waiting = chat.outbox.waiting;
+  if (waiting.length && !confirm("Not everything that you wrote was sent. Sign out, and discard it?")) return;
+  for (const { id } of waiting) chat.outbox.discard(id);
+  composer.text = "";
   chat.end();
   try {
     await call("DELETE", "session");

@@ -83,6 +83,12 @@ export class Log {
     this.sign();
   }
 
+  /** Forgets the reply that is being written; it comes whole if it is still going on. */
+  drop() {
+    this.draft?.element.remove();
+    this.draft = null;
+  }
+
   /** Shows that an answer is on its way. */
   sign() {
     this.element.querySelector(".empty")?.remove();
