@@ -179,7 +179,7 @@ class Chat {
       const made = this.log.put(item);
       if (item.by === "bot") {
         if (!this.waits.get(item.conversation)?.size) this.log.unsign();
-        say(`${item.kind === "notice" ? "Notice" : "Answer"}: ${made.querySelector(".body").textContent.slice(0, ANNOUNCED_CHARACTERS)}`);
+        say(`${item.kind === "notice" ? "Notice" : "Answer"}: ${made.querySelector(".body").innerText.slice(0, ANNOUNCED_CHARACTERS)}`);
       }
     } else if (item.by === "you") {
       this.conversations.mark(item.conversation);
