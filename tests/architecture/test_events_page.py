@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 
+from connectors.message import InboundKind
 from runtime.api.metrics import _COUNTING
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +38,8 @@ def logged(tree: ast.AST) -> set[str]:
 def emitted() -> set[str]:
     paths = (path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
     found = set().union(*(logged(ast.parse(path.read_text(encoding="utf-8"))) for path in paths))
-    return found | {"library.log"}  # made of what libraries log
+    named_by_kind = {f"place.{kind}" for kind in (InboundKind.LEFT, InboundKind.REACTION)}
+    return found | named_by_kind | {"library.log"}  # the last is made of what libraries log
 
 
 def documented() -> set[str]:
