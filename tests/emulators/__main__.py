@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -153,6 +154,8 @@ async def _folder(given: Path | None) -> AsyncIterator[Path]:
 
 async def main(asked: argparse.Namespace) -> int:
     """Play until the end, a signal or Ctrl-C; the bot and all emulators have ended when it returns."""
+    # A bot that is killed in the middle of a call is nothing that an emulator's server need tell the person.
+    logging.getLogger("aiohttp").setLevel(logging.CRITICAL)
     playing = asyncio.create_task(play(asked))
     loop = asyncio.get_running_loop()
     codes: list[int] = []

@@ -391,6 +391,8 @@ class DiscordEmulator:
                 frame = json.loads(received.data)
                 match frame["op"]:
                     case 1:
+                        # As a network does: discord.py notes when it sent a heartbeat only after sending it.
+                        await asyncio.sleep(0.005)
                         await socket.send({"op": 11, "d": None})
                     case 2:
                         session = await self._identify(socket, frame["d"])

@@ -32,10 +32,10 @@ print("a block of code")
 
 def in_short(body: dict[str, Any]) -> str:
     """An echo; of ``show me everything`` every kind of formatting, of ``tell me a lot`` more than fits one message."""
-    text = echo(body)
-    said = "\n".join(str(message.get("content")) for message in body["messages"] if message["role"] == "user")
+    asked = [str(message.get("content")) for message in body["messages"] if message["role"] == "user"]
+    said = asked[-1].partition("\n\n")[0] if asked else ""
     if "show me everything" in said:
         return EVERYTHING
     if "tell me a lot" in said:
         return "\n\n".join(f"Paragraph {number}. " + "There is much to be told. " * 12 for number in range(1, 9))
-    return text
+    return echo({"messages": [{"role": "user", "content": said}]})

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from runtime.embedded.child import beside
 from tests.emulators.play.bot_process import BotEnded, BotProcess, Event
-from tests.emulators.play.screen import ANN, BAD, BOT, DIM, Screen
+from tests.emulators.play.screen import ANN, BAD, BOT, DIM, Screen, folded
 from tests.emulators.play.watch import Change, Watch
 from tests.emulators.play.world import CannotDo, Crew, Message, Platform, Spot, Upload
 
 LOOK_SECONDS = 0.05
 WAIT_SECONDS = 60.0
 START_SECONDS = 120.0
+_INDENT = " " * 7
 _ABOUT_EVENTS = frozenset({"event", "level", "timestamp", "frames"})
 
 HELP = """\
@@ -177,10 +178,13 @@ class Playground:
                 self._tell((f"     {name}: the bot puts {reaction.emoji} on #{number or '?'}", DIM))
 
     def _tell_said(self, number: int, name: str, where: str, who: str, text: str, colour: str) -> None:
-        first, *rest = text.split("\n")
-        self._tell((f"{f'#{number}':>4} {name} {where}  ", DIM), (f"{who}: ", colour), (first, ""))
+        head = f"{f'#{number}':>4} {name} {where}  "
+        width = self.screen.width if self.screen is not None else None
+        whole = [f"{head}{who}: " + text.split("\n")[0], *(_INDENT + line for line in text.split("\n")[1:])]
+        first, *rest = [piece for line in whole for piece in folded(line, width and width - len(_INDENT))]
+        self._tell((head, DIM), (f"{who}: ", colour), (first[len(head) + len(who) + 2 :], ""))
         for line in rest:
-            self._tell((f"       {line}", ""))
+            self._tell((line if line.startswith(_INDENT) else _INDENT + line.lstrip(), ""))
 
     def _tell(self, *pieces: tuple[str, str]) -> None:
         if self.screen is not None:
@@ -301,6 +305,8 @@ class Playground:
             if said.mine == mine or not mine:
                 return said, more.strip()
             raise CannotDo(f"#{number} is the bot's")
+        if number.isdecimal() and (first.startswith("#") or not more):
+            raise CannotDo(f"there is no #{number}")
         for said in reversed(self._numbered):
             if said.mine == mine and said.platform == self._platform.name:
                 return said, rest

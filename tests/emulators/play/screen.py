@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import IO, TYPE_CHECKING, Protocol
@@ -21,6 +22,10 @@ _LIVE_LINES = 8
 
 class Screen(Protocol):
     """Lines in, lines out."""
+
+    @property
+    def width(self) -> int | None:
+        """Characters in a line; None where lines may be of any length."""
 
     def opened(self) -> AbstractContextManager[object]:
         """Inside, lines may be written while one is typed."""
@@ -42,6 +47,10 @@ class ScriptScreen:
     def __init__(self, source: IO[bytes], output: IO[str] = sys.stdout) -> None:
         self._terminal = PlainTerminal(source, output, sys.stderr)
         self._output = output
+
+    @property
+    def width(self) -> int | None:
+        return None
 
     def opened(self) -> AbstractContextManager[object]:
         return nullcontext()
@@ -76,6 +85,10 @@ class TerminalScreen:
             erase_when_done=True,
         )
 
+    @property
+    def width(self) -> int | None:
+        return max(20, shutil.get_terminal_size().columns - 1)
+
     def opened(self) -> AbstractContextManager[object]:
         from prompt_toolkit.patch_stdout import patch_stdout
 
@@ -95,15 +108,18 @@ class TerminalScreen:
         return f"\x1b[{colour}m{text}\x1b[0m" if colour and self._colours else text
 
     def _message(self) -> StyleAndTextTuples:
-        width = max(20, shutil.get_terminal_size().columns - 1)
+        width = self.width or 0
         shown: StyleAndTextTuples = []
         for who, text in self._live():
-            lines = [piece for line in neutralise(text).splitlines() for piece in _folded(line, width - 4)]
+            lines = [piece for line in neutralise(text).splitlines() for piece in folded(line, width - 4)]
             more = ["…"] if len(lines) > _LIVE_LINES else []
             body = "\n".join(f"    {line}" for line in [*more, *lines[-_LIVE_LINES:]])
             shown.append(("ansibrightblack", f"{who} …\n{body}\n"))
         return [*shown, ("ansicyan bold", self._prompt())]
 
 
-def _folded(line: str, width: int) -> list[str]:
-    return [line[start : start + width] for start in range(0, len(line), width)] or [""]
+def folded(line: str, width: int | None) -> list[str]:
+    """*line* in lines of at most *width* characters, between words where it can be; indented ones stay so."""
+    if width is None or len(line) <= width:
+        return [line]
+    return textwrap.wrap(line, width, replace_whitespace=False, drop_whitespace=False) or [""]
