@@ -74,6 +74,8 @@ class Capabilities:
     """How often one message may be edited while a reply streams; 0 where it may not."""
     sends_per_second: float = 0.0
     """Pace of sends into one place; 0 for no limit of its own."""
+    local: bool = False
+    """Whether its people are connected to one process: only that one can answer them."""
 
 
 class ConnectorFailed(AgentRuntimeError):

@@ -40,6 +40,10 @@ class StoreUnavailable(AgentRuntimeError):
     user_text = "I cannot keep your message safe right now. Please try again in a moment."
 
 
+class Superseded(AgentRuntimeError):
+    """Who writes does not hold the conversation any more: another worker does, and goes on from what was stored."""
+
+
 class InvalidWorkspaceId(AgentRuntimeError):
     """A workspace id is not of the form ``[a-z0-9][a-z0-9._-]{0,63}``."""
 
@@ -164,6 +168,17 @@ def partition_tag(partition: int) -> str:
 def redis_key(owner: str, tag: str, *parts: str) -> str:
     """The key of *owner*'s value *parts* under the hash tag *tag*: ``ar:<owner>:<tag>:<part>…``."""
     return ":".join(("ar", owner, tag, *parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """What shows that its bearer still holds a conversation: the hash at *name* has *token* as its ``token``.
+
+    Stores check it in the same step in which they write, so that who was taken for dead cannot write any more.
+    """
+
+    name: str
+    token: str
 
 
 @dataclass(frozen=True, slots=True)

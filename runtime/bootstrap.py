@@ -36,20 +36,30 @@ from runtime.commands.docs import docs_command
 from runtime.commands.registry import Commands
 from runtime.commands.runner import CommandTurns
 from runtime.commands.wiring import build_commands
+from runtime.dead_letters import DeadLetters
+from runtime.deliverer import Deliverer
+from runtime.delivery import Delivery
 from runtime.embedded.child import beside
 from runtime.embedded.model_server import LocalModelServer, local_model
 from runtime.event_stream import EventStream
 from runtime.forgetting import JOB as FORGET_TURNS
 from runtime.forgetting import Forgetting, ForgetTurns
 from runtime.gateway import Gateway
+from runtime.hub import Hub
 from runtime.jobs import Job, Jobs
+from runtime.journal import Journal
 from runtime.knowledge import Knowledge
+from runtime.leadership import Leadership
 from runtime.limits import RateLimit
+from runtime.locating import Locator
 from runtime.mailbox import Lane, Mailbox
 from runtime.manifests import Manifests
 from runtime.model import Model
 from runtime.outbox import Outbox
+from runtime.pacing import Pace
 from runtime.places import Places
+from runtime.prompting import Prompting
+from runtime.shows import Shows
 from runtime.stops import Stops
 from runtime.stores import RedisStore, open_redis
 from runtime.supervisor import Supervisor
@@ -58,11 +68,18 @@ from runtime.turn import Turns
 from runtime.usage import Usage
 from runtime.web_history import recent
 from runtime.web_sessions import WebSessions
-from runtime.worker import Worker
+from runtime.worker import Answers, Worker
 from runtime.workspaces import SAMPLE, Workspaces, install_sample
 
-Part = Literal["worker", "jobs", "follow"]
-ALL_PARTS: frozenset[Part] = frozenset(("worker", "jobs", "follow"))
+Part = Literal["gateway", "worker", "jobs", "follow"]
+Role = Literal["all", "gateway", "worker"]
+ROLES: Mapping[Role, frozenset[Part]] = {
+    "all": frozenset(("gateway", "worker", "jobs", "follow")),
+    "gateway": frozenset(("gateway",)),
+    "worker": frozenset(("worker", "jobs", "follow")),
+}
+"""What each role of a process does."""
+ALL_PARTS = ROLES["all"]
 _log = structlog.get_logger()
 
 
@@ -95,7 +112,13 @@ class Runtime:
     local_model: LocalModelServer
     jobs: Jobs
     usage: Usage
+    prompting: Prompting
     turns: Turns
+    hub: Hub
+    dead_letters: DeadLetters
+    shows: Shows
+    deliverer: Deliverer
+    locator: Locator
     stops: Stops
     worker: Worker
     command_worker: Worker
@@ -129,9 +152,9 @@ async def open_runtime(
     """The runtime of one process, running as long as the block.
 
     *platforms* are the connectors beside HTTP; `Supervisor.run` starts them. *parts* says what runs in
-    the background: the worker that answers turns, the jobs that follow them, and following the disk;
-    a command that only looks needs none. Raises `runtime.embedded.child.ChildFailed` and `OSError` when
-    the embedded stores cannot be opened.
+    the background: what delivers replies and runs commands, the worker that answers turns, the jobs that follow
+    them, and following the disk; a command that only looks needs none. Raises
+    `runtime.embedded.child.ChildFailed` and `OSError` when the embedded stores cannot be opened.
 
     It stops in the order opposite to the data's: intake is the caller's and has ended by then; turns in
     hand are finished, what they left is copied, then the stores close.
@@ -141,23 +164,49 @@ async def open_runtime(
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_redis(settings))
         model_server = await stack.enter_async_context(local_model(settings.data_dir))
-        runtime = await _build(settings, events, store, model_server, tokens, platforms)
+        runtime = await _build(
+            settings,
+            events,
+            store,
+            model_server,
+            tokens,
+            platforms,
+            has_faces="worker" not in parts or "gateway" in parts,
+        )
         stack.push_async_callback(runtime.knowledge.close)
         stack.push_async_callback(runtime.model.close)
         await stack.enter_async_context(beside(events.run(store.client), "events"))
+        await stack.enter_async_context(beside(runtime.hub.run(), "hub"))
         await _first_start(runtime)
-        await stack.enter_async_context(beside(runtime.knowledge.run("follow" in parts), "knowledge"))
+        if "follow" in parts and settings.redis_url is None:
+            runtime.knowledge.will_follow()
+        await stack.enter_async_context(beside(runtime.knowledge.open(), "knowledge"))
         for connector in runtime.connectors.values():  # after the worker: turns in hand are still delivered
             stack.push_async_callback(connector.close)
         if "jobs" in parts:
             stack.push_async_callback(_last_copy, runtime.copy)
-            await stack.enter_async_context(beside(runtime.copy.run(), "chat logs"))
-            await stack.enter_async_context(beside(runtime.jobs.run(), "jobs"))
+        if "jobs" in parts or "follow" in parts:
+            leadership = Leadership(store.client, runtime.hub.name, lambda: _duties(runtime, parts))
+            await stack.enter_async_context(beside(leadership.run(), "duties"))
+        if "gateway" in parts:
+            await stack.enter_async_context(runtime.shows.running())
+            await stack.enter_async_context(beside(runtime.deliverer.run(), "deliverer"))
+            await stack.enter_async_context(beside(runtime.locator.run(), "locator"))
+            await stack.enter_async_context(beside(runtime.command_worker.run(), "commands"))
         if "worker" in parts:
             await stack.enter_async_context(beside(runtime.model.warm(), "model"))
             await stack.enter_async_context(beside(runtime.worker.run(), "worker"))
-            await stack.enter_async_context(beside(runtime.command_worker.run(), "commands"))
         yield runtime
+
+
+async def _duties(runtime: Runtime, parts: frozenset[Part]) -> None:
+    """What one of several processes does for all: what follows turns, the Markdown copies, following the disk."""
+    async with asyncio.TaskGroup() as duties:
+        if "jobs" in parts:
+            duties.create_task(runtime.copy.run(), name="chat logs")
+            duties.create_task(runtime.jobs.run(), name="jobs")
+        if "follow" in parts:
+            duties.create_task(runtime.knowledge.follow(), name="follow")
 
 
 async def _build(
@@ -167,6 +216,8 @@ async def _build(
     model_server: LocalModelServer,
     tokens: Tokens,
     platforms: Sequence[Connector],
+    *,
+    has_faces: bool,
 ) -> Runtime:
     redis = store.client
     token = await admin_token(settings)
@@ -180,23 +231,18 @@ async def _build(
 
     sessions = WebSessions(redis, api_tokens)
     web = WebConnector.of(settings, security, security.check_place, sessions, history, workspaces.exists)
-    all_connectors: list[Connector] = [http, web, *platforms]
+    all_connectors: list[Connector] = [http, web, *platforms] if has_faces else []
     connectors = {connector.name: connector for connector in all_connectors}
+    hub = Hub(redis, shared=settings.redis_url is not None)
     mailboxes = {lane: Mailbox(redis, lane) for lane in Lane}
-    outbox = Outbox(
-        redis,
-        connectors,
-        settings.delivery_ambiguous,
-        streams=settings.stream_replies,
-        acknowledgement=settings.acknowledgement_reaction,
-    )
+    outbox = Outbox(redis, hub)
     transcript, contexts, manifests = Transcript(redis), ContextDocuments(redis), Manifests(redis)
     copy = MarkdownCopy(transcript, settings.data_dir)
     directives = Directives(redis, settings.redis_timeout_seconds)
     publisher = FilingPublisher(directives, tokens.count, settings.policy_max_tokens, DirectiveTree(settings.data_dir))
     knowledge = Knowledge(settings, redis, tokens, workspaces, publisher)
     model = Model(settings, model_server)
-    usage, places, stops = Usage(redis), Places(redis), Stops()
+    usage, places, stops = Usage(redis), Places(redis), Stops(hub, mailboxes[Lane.TURNS])
 
     async def remember(job: Job) -> None:
         await RememberTurn(transcript, await knowledge.turns())(job)
@@ -210,23 +256,25 @@ async def _build(
             FORGET_TURNS: ForgetTurns(knowledge.turns),
         },
     )
-    files = Files(settings, connectors)
+    locator = Locator(connectors, hub)
+    files = Files(settings, locator)
     pipeline = Pipeline(transcript, contexts, knowledge, knowledge, _layer_timeout(settings))
+    prompting = Prompting(settings, pipeline=pipeline, directives=directives, model=model, tokens=tokens)
     turns = Turns(
         settings,
-        pipeline=pipeline,
-        directives=directives,
+        prompting=prompting,
         model=model,
         outbox=outbox,
+        journal=Journal(redis),
         transcript=transcript,
         copy=copy,
         manifests=manifests,
         jobs=jobs,
         usage=usage,
-        tokens=tokens,
         stops=stops,
         places=places,
         reading=Reading(settings, files, model),
+        hub=hub,
     )
 
     async def stores() -> dict[str, Health]:
@@ -263,15 +311,25 @@ async def _build(
         further=(docs_command(knowledge.library, knowledge, files, settings.document_max_bytes),),
     )
     supervisor = Supervisor(connectors.values(), mailboxes[Lane.TURNS], commands.hints())
+    alone = settings.redis_url is None
+    dead_letters = DeadLetters(redis)
+    answers: dict[Lane, Answers] = {Lane.TURNS: turns, Lane.COMMANDS: CommandTurns(commands, outbox)}
     workers = {
-        Lane.TURNS: Worker(settings, mailboxes[Lane.TURNS], turns),
-        Lane.COMMANDS: Worker(settings, mailboxes[Lane.COMMANDS], CommandTurns(commands, outbox)),
+        lane: Worker(settings, mailboxes[lane], answers[lane], hub, dead_letters, lane=lane, alone=alone)
+        for lane in Lane
     }
+    pace = Pace()
+    shows = Shows(
+        connectors,
+        outbox.states,
+        pace,
+        hub,
+        streams=settings.stream_replies,
+        acknowledgement=settings.acknowledgement_reaction,
+    )
+    delivery = Delivery(outbox.states, connectors, pace, settings.delivery_ambiguous)
+    deliverer = Deliverer(settings, redis, connectors, delivery, shows, hub, alone=alone)
     limit = RateLimit(redis, settings)
-
-    def wake(lane: Lane, key: ConversationKey) -> None:
-        workers[lane].wake(key)
-
     return Runtime(
         settings=settings,
         admin_token=token,
@@ -298,7 +356,13 @@ async def _build(
         local_model=model_server,
         jobs=jobs,
         usage=usage,
+        prompting=prompting,
         turns=turns,
+        hub=hub,
+        dead_letters=dead_letters,
+        shows=shows,
+        deliverer=deliverer,
+        locator=locator,
         stops=stops,
         worker=workers[Lane.TURNS],
         command_worker=workers[Lane.COMMANDS],
@@ -312,7 +376,9 @@ async def _build(
             transcript=transcript,
             commands=commands,
             places=places,
-            wake=wake,
+            connectors=connectors,
+            shows=shows,
+            hub=hub,
         ),
         http=http,
         connectors=connectors,

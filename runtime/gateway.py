@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import structlog
 
 from config.settings import Settings
-from connectors.message import Accepted, ConversationKey, InboundKind, InboundMessage
+from connectors.connector import Connector
+from connectors.message import Accepted, ConversationKey, InboundKind, InboundMessage, OutboundMessage
 from grounding.transcript.log import Transcript
 from runtime.access import Access, Decision
 from runtime.commands.registry import Commands
 from runtime.commands.spoken import Spoken, spoken
+from runtime.hub import Hub
 from runtime.limits import RateLimit
-from runtime.mailbox import Amended, Envelope, Lane, Mailbox
-from runtime.outbox import Outbox
+from runtime.mailbox import Amended, Envelope, Lane, Mailbox, MailboxFull, Watched
+from runtime.outbox import Outbox, address_of
 from runtime.places import Places
+from runtime.shows import Shows
+from runtime.worker import ring
 from runtime.workspaces import Workspaces
 
 MAX_ID_CHARACTERS = 512
 MAX_NAME_CHARACTERS = 200
 TOO_MANY = "You are writing faster than I can answer. Please wait {seconds} s and try again."
+FULL_SECONDS = 30
+"""When to try again what a full mailbox did not take."""
 HELLO = "Hello! Mention me when you want to ask something; `/help` says what else I can do."
 _log = structlog.get_logger()
 # Marked and not taken out: what is left would be somebody else's id, or begin as no person's may.
@@ -31,7 +37,7 @@ _UNFIT = re.compile(r"[\x00\ud800-\udfff]")
 
 
 class Gateway:
-    """Accepts inbound messages. *wake* tells the workers that a conversation has something waiting in a lane."""
+    """Accepts inbound messages for the *connectors* of this process."""
 
     def __init__(
         self,
@@ -45,7 +51,9 @@ class Gateway:
         transcript: Transcript,
         commands: Commands,
         places: Places,
-        wake: Callable[[Lane, ConversationKey], None],
+        connectors: Mapping[str, Connector],
+        shows: Shows,
+        hub: Hub,
     ) -> None:
         self._settings = settings
         self._workspaces = workspaces
@@ -56,7 +64,9 @@ class Gateway:
         self._transcript = transcript
         self._commands = commands
         self._places = places
-        self._wake = wake
+        self._connectors = connectors
+        self._shows = shows
+        self._hub = hub
 
     async def accept(self, message: InboundMessage) -> Accepted:
         """Store *message* if it is to be answered. When this returns, the platform may be told.
@@ -101,7 +111,7 @@ class Gateway:
         decision = await self._access.authorise(message, key.workspace_id)
         if not decision.allowed:
             if decision.notice and message.kind is not InboundKind.EDIT:
-                await self._outbox.notice(key, decision.notice, (message.message_id,))
+                await self._notice(key, decision.notice, message)
             return Accepted("refused", decision.why, key=key)
         if message.kind is InboundKind.EDIT:
             amended = await self._amend(message, key, decision)
@@ -116,9 +126,10 @@ class Gateway:
         """By what the message says itself and, in groups, by what was settled for the place."""
         if message.direct or (message.caller_role is not None and message.addressed):
             return True
-        if said is not None and (message.addressed or said.sure):
-            # "/help" in a group may be another bot's, unless it is a word that is known here.
-            return message.addressed or self._commands.knows(said.word)
+        if said is not None and self._commands.knows(said.word) and (message.addressed or said.sure):
+            return True
+        if said is not None and said.sure and not message.addressed:
+            return False  # "/help" in a group may be another bot's, unless it is a word that is known here
         settled = (await self._places.of_message(key, message)).answering
         answering = settled or self._settings.answer_in_groups
         return answering == "all" or (answering == "addressed" and message.addressed)
@@ -132,18 +143,42 @@ class Gateway:
             seconds = admission.retry_after_seconds
             _log.info("message.ignored", why="rate_limit")
             if admission.first_refusal and message.caller_role is None:
-                await self._outbox.notice(key, TOO_MANY.format(seconds=seconds), (message.message_id,))
+                await self._notice(key, TOO_MANY.format(seconds=seconds), message)
             return Accepted("refused", "rate_limit", retry_after_seconds=seconds, key=key)
         if message.workspace_id is None:
             await self._workspaces.create(
                 key.workspace_id
             )  # routing creates what it names, once somebody may talk there
-        stored = await mailbox.store(key, Envelope(message, decision.role, time.time()))
+        try:
+            stored = await mailbox.store(key, self._envelope(message, key, decision))
+        except MailboxFull as error:
+            _log.warning("message.ignored", why="mailbox_full")
+            await self._notice(key, error.user_text, message)
+            return Accepted("refused", "mailbox_full", retry_after_seconds=FULL_SECONDS, key=key)
         if not stored.new:
             return await self._duplicate(key, message.message_id, mailbox)
-        self._wake(lane, key)
+        await ring(self._hub, lane, key)
         _log.info("message.accepted", role=decision.role.value, direct=message.direct)
         return Accepted("stored", key=key)
+
+    def _envelope(self, message: InboundMessage, key: ConversationKey, decision: Decision) -> Envelope:
+        connector = self._connectors.get(key.connector)
+        draft = OutboundMessage(key, "", "", answers=(message.message_id,))
+        return Envelope(
+            message,
+            decision.role,
+            time.time(),
+            origin=self._hub.name,
+            address=self._address(key),
+            watched=self._shows.watched(connector, draft) if connector else Watched.NOT,
+        )
+
+    def _address(self, key: ConversationKey) -> str:
+        connector = self._connectors.get(key.connector)
+        return address_of(connector, self._hub.name) if connector else key.connector
+
+    async def _notice(self, key: ConversationKey, text: str, message: InboundMessage) -> None:
+        await self._outbox.notice(key, self._address(key), text, (message.message_id,))
 
     async def _duplicate(self, key: ConversationKey, message_id: str, mailbox: Mailbox) -> Accepted:
         """A reply is stored before its turn is over, so that the turn at hand may have the answer already."""
@@ -158,7 +193,7 @@ class Gateway:
         """Let an edit hold: for what waits still, and for what is remembered. None where the message that it
         changes was never said to the bot."""
         said = replace(message, kind=InboundKind.MESSAGE)
-        envelope = Envelope(said, decision.role, time.time())
+        envelope = self._envelope(said, key, decision)
         where = await self._mailboxes[Lane.TURNS].amend(key, message.message_id, envelope)
         if where is Amended.UNKNOWN:
             return None
@@ -182,7 +217,7 @@ class Gateway:
         _log.info("place.joined")
         known = message.author.id and await self._access.role_of(message.author.user(key.connector), key.workspace_id)
         if known and not message.direct:
-            await self._outbox.notice(key, HELLO, turn_id=f"joined-{message.message_id}")
+            await self._outbox.notice(key, self._address(key), HELLO, turn_id=f"joined-{message.message_id}")
         return Accepted("ignored", message.kind.value, key=key)
 
 

@@ -67,10 +67,12 @@ class Knowledge:
         self._turns: TurnIndex | None = None
         self._why = ""
 
-    async def run(self, follow: bool = True) -> None:
-        """Open the index, bring it in step with the disk and, with *follow*, keep it there. Until cancelled."""
-        if follow:
-            self._behind = None
+    def will_follow(self) -> None:
+        """Say that `follow` is about to begin: until it has looked, nobody knows which documents are behind."""
+        self._behind = None
+
+    async def open(self) -> None:
+        """Open the index, however long that takes."""
         wait, longest = _RETRY_SECONDS
         while not self._opened.is_set():
             try:
@@ -80,8 +82,10 @@ class Knowledge:
                 _log.warning("store.degraded", store="qdrant", why=self._why)
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, longest)
-        if not follow:
-            return
+
+    async def follow(self) -> None:
+        """Bring the index and the directives in step with the disk, and keep them there, until cancelled."""
+        await self._opened.wait()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_workspaces())
             group.create_task(self._follow_global_directives())

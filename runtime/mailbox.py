@@ -1,16 +1,21 @@
-"""The durable inbox: one mailbox per conversation and lane, emptied in order.
+"""The durable inbox: one mailbox per conversation and lane, emptied in order by one worker at a time.
 
-Keys (owner ``mailbox``, in the conversation's partition): ``inbox`` the waiting messages, ``current``
-the turn that was made of the first of them, ``seen`` one per message identity with the turn that
-answered it, ``ready`` the conversations that have something waiting, ``last`` each one's newest message.
-What belongs to the lane of commands has ``commands-`` before its word.
+Keys (owner ``mailbox``, in the conversation's partition): ``inbox`` the waiting messages, ``current`` the turn that
+was made of the first of them and the token of the worker that holds the conversation, ``seen`` one per message identity
+with the turn that answered it, ``work`` a stream of the conversations that have something waiting, handed to workers by
+its consumer group, ``last`` each conversation's newest message. What belongs to the lane of commands has ``commands-``
+before its word.
 
-A message leaves the inbox only when its turn is done, so a turn that was interrupted is taken up again
-under the same turn id.
+A conversation stands in ``work`` once, from its first waiting message until its mailbox is empty. A worker that was
+given it claims it with a token of its own and renews its hold; one that stays silent for the lease loses it to another,
+whose token makes every write of the first void (`connectors.message.Fence`). A message leaves the inbox only when its
+turn is done, so a turn that was interrupted is taken up again under the same turn id.
 """
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -19,15 +24,19 @@ from pydantic import TypeAdapter
 
 from connectors.message import (
     PARTITIONS,
+    AgentRuntimeError,
     ConversationKey,
+    Fence,
     InboundMessage,
     Role,
+    Superseded,
     encode_id,
     partition_tag,
     redis_key,
 )
 from runtime.identifiers import new_turn_id
 from runtime.stored import NewerFormat
+from runtime.work_streams import GROUP, Given, WorkStreams
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -37,34 +46,75 @@ _VERSION = 1
 _SEEN_SECONDS = 7 * 24 * 3600
 """How long a message's identity is remembered: longer than any platform delivers again."""
 MAX_BATCH = 20
+MAX_WAITING = 200
+"""Messages that may wait in one conversation."""
+_STALE = -1
+_FULL = -2
 
 _STORE = """
-if redis.call('SET', KEYS[1], '', 'NX', 'EX', ARGV[1]) then
-  redis.call('RPUSH', KEYS[2], ARGV[2])
-  redis.call('SADD', KEYS[3], ARGV[3])
-  redis.call('HSET', KEYS[4], ARGV[3], ARGV[4])
-  return {1, ''}
+local waiting = redis.call('LLEN', KEYS[2])
+local seen = redis.call('GET', KEYS[1])
+if seen then return {0, seen} end
+if waiting >= tonumber(ARGV[5]) then return {-2, ''} end
+redis.call('SET', KEYS[1], '', 'EX', ARGV[1])
+redis.call('RPUSH', KEYS[2], ARGV[2])
+redis.call('HSET', KEYS[4], ARGV[3], ARGV[4])
+if redis.call('HSETNX', KEYS[5], 'queued', '1') == 1 then redis.call('XADD', KEYS[3], '*', 'key', ARGV[3]) end
+return {1, ''}
+"""
+
+_PUT_BACK = """
+for at = 2, #ARGV do redis.call('RPUSH', KEYS[1], ARGV[at]) end
+if redis.call('HSETNX', KEYS[3], 'queued', '1') == 1 then redis.call('XADD', KEYS[2], '*', 'key', ARGV[1]) end
+return 1
+"""
+
+_CLAIM = """
+if redis.call('HGET', KEYS[1], 'queued') == false then
+  redis.call('XACK', KEYS[2], ARGV[3], ARGV[1])
+  redis.call('XDEL', KEYS[2], ARGV[1])
+  return 0
 end
-return {0, redis.call('GET', KEYS[1])}
+redis.call('HSET', KEYS[1], 'token', ARGV[2])
+return 1
+"""
+
+_RENEW = """
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
+redis.call('XCLAIM', KEYS[2], ARGV[2], ARGV[3], 0, ARGV[4], 'JUSTID')
+return 1
+"""
+
+_RELEASE = """
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return -1 end
+redis.call('XACK', KEYS[3], ARGV[2], ARGV[3])
+redis.call('XDEL', KEYS[3], ARGV[3])
+if redis.call('EXISTS', KEYS[2]) == 1 then
+  redis.call('HDEL', KEYS[1], 'token')
+  redis.call('XADD', KEYS[3], '*', 'key', ARGV[4])
+  return 1
+end
+redis.call('DEL', KEYS[1])
+return 0
 """
 
 _TAKE = """
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[3] then return -1 end
 local turn = redis.call('HGET', KEYS[1], 'turn')
+local resumed = turn and 1 or 0
 if not turn then
   local waiting = redis.call('LLEN', KEYS[2])
-  if waiting == 0 then
-    redis.call('SREM', KEYS[3], ARGV[3])
-    return false
-  end
+  if waiting == 0 then return false end
   turn = ARGV[1]
   redis.call('HSET', KEYS[1], 'turn', turn, 'count', math.min(waiting, tonumber(ARGV[2])), 'attempts', 0)
 end
-local attempts = redis.call('HINCRBY', KEYS[1], 'attempts', 1)
+local attempts = redis.call('HINCRBY', KEYS[1], 'attempts', tonumber(ARGV[4]))
 local count = tonumber(redis.call('HGET', KEYS[1], 'count'))
-return {turn, attempts, redis.call('LRANGE', KEYS[2], 0, count - 1)}
+return {turn, attempts, resumed, redis.call('LRANGE', KEYS[2], 0, count - 1)}
 """
 
 _EXTEND = """
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[3] then return -1 end
 if redis.call('HGET', KEYS[1], 'turn') ~= ARGV[1] then return {} end
 local count = math.min(redis.call('LLEN', KEYS[2]), tonumber(ARGV[2]))
 redis.call('HSET', KEYS[1], 'count', count)
@@ -72,14 +122,13 @@ return redis.call('LRANGE', KEYS[2], 0, count - 1)
 """
 
 _DONE = """
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[2] then return -1 end
 if redis.call('HGET', KEYS[1], 'turn') ~= ARGV[1] then return 0 end
 redis.call('LTRIM', KEYS[2], redis.call('HGET', KEYS[1], 'count'), -1)
-redis.call('DEL', KEYS[1])
-if redis.call('EXISTS', KEYS[2]) == 0 then redis.call('SREM', KEYS[3], ARGV[2]) end
-for at = 4, #KEYS do redis.call('SET', KEYS[at], ARGV[1], 'XX', 'KEEPTTL') end
+redis.call('HDEL', KEYS[1], 'turn', 'count', 'attempts')
+for at = 3, #KEYS do redis.call('SET', KEYS[at], ARGV[1], 'XX', 'KEEPTTL') end
 return 1
 """
-
 
 _AMEND = """
 local taken = tonumber(redis.call('HGET', KEYS[1], 'count') or '0')
@@ -90,12 +139,11 @@ for at, text in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do
       redis.call('LSET', KEYS[2], at - 1, ARGV[2])
     else
       redis.call('LREM', KEYS[2], 1, text)
-      if redis.call('EXISTS', KEYS[2]) == 0 then redis.call('SREM', KEYS[3], ARGV[3]) end
     end
     return 'amended'
   end
 end
-return redis.call('EXISTS', KEYS[4]) == 1 and 'answered' or 'unknown'
+return redis.call('EXISTS', KEYS[3]) == 1 and 'answered' or 'unknown'
 """
 
 
@@ -115,24 +163,66 @@ class Amended(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Watched(StrEnum):
+    """Whether people see an answer while it is written, and whether what they saw can be replaced."""
+
+    NOT = ""
+    ADDED_TO = "added_to"
+    REPLACEABLE = "replaceable"
+
+
+class MailboxFull(AgentRuntimeError):
+    """So many messages wait in a conversation that no more is taken; nothing was stored."""
+
+    retryable = True
+    user_text = "I have too many messages of yours waiting. Please wait until I have answered them."
+
+
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A stored inbound message: what was authorised, as what, and when (seconds since the epoch)."""
+    """A stored inbound message: what was authorised, as what, and when (seconds since the epoch).
+
+    ``origin`` is the process that accepted it (`runtime.hub.Hub.name`) and ``address`` where its answer goes
+    (`runtime.outbox`); ``watched`` says whether somebody there sees the answer grow.
+    """
 
     message: InboundMessage
     role: Role
     accepted_at: float
+    origin: str = ""
+    address: str = ""
+    watched: Watched = Watched.NOT
     v: int = _VERSION
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """A conversation that has something waiting, given to this worker; ``entry`` is its place in the stream."""
+
+    key: ConversationKey
+    entry: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A worker's hold of a conversation."""
+
+    key: ConversationKey
+    entry: str
+    fence: Fence
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """The messages that one turn answers, oldest first. ``attempt`` counts from 1."""
+    """The messages that one turn answers, oldest first. ``attempt`` counts from 1; ``resumed`` says that it may have
+    come some way already."""
 
     key: ConversationKey
     turn_id: str
     attempt: int
     envelopes: tuple[Envelope, ...]
+    fence: Fence
+    resumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,38 +237,52 @@ _ENVELOPE = TypeAdapter(Envelope)
 
 
 class Mailbox:
-    """All mailboxes of one *lane*. Raises `connectors.message.StoreUnavailable` throughout."""
+    """All mailboxes of one *lane*. Raises `connectors.message.StoreUnavailable` throughout.
 
-    def __init__(self, redis: Redis, lane: Lane = Lane.TURNS) -> None:
+    *worker* is this process's name in the consumer group.
+    """
+
+    def __init__(self, redis: Redis, lane: Lane = Lane.TURNS, worker: str = "") -> None:
         self._redis = redis
         self._lane = lane
-        self._amend = redis.register_script(_AMEND)
+        self._streams = WorkStreams(redis, worker)
         self._store = redis.register_script(_STORE)
+        self._put_back = redis.register_script(_PUT_BACK)
+        self._claim = redis.register_script(_CLAIM)
+        self._renew = redis.register_script(_RENEW)
+        self._release = redis.register_script(_RELEASE)
         self._take = redis.register_script(_TAKE)
         self._extend = redis.register_script(_EXTEND)
         self._done = redis.register_script(_DONE)
+        self._amend = redis.register_script(_AMEND)
+
+    # What gateways do
 
     async def store(self, key: ConversationKey, envelope: Envelope) -> Stored:
-        """Put *envelope* into its mailbox as one atomic step, unless its identity was seen before."""
+        """Put *envelope* into its mailbox as one atomic step, unless its identity was seen before.
+
+        Raises `MailboxFull`.
+        """
         new, turn_id = await self._store(
             keys=[
                 self._seen(key, envelope.message.message_id),
                 self._key(key, "inbox"),
-                self._ready(key),
+                self._work(key.tag),
                 self._last(key.tag),
+                self._key(key, "current"),
             ],
-            args=[_SEEN_SECONDS, _ENVELOPE.dump_json(envelope), key.encoded, envelope.message.message_id],
+            args=[_SEEN_SECONDS, _ENVELOPE.dump_json(envelope), key.encoded, envelope.message.message_id, MAX_WAITING],
         )
+        if new == _FULL:
+            raise MailboxFull(f"{MAX_WAITING} messages wait in {key.context_id}")
         return Stored(bool(new), turn_id)
 
-    async def last_seen(self, connector: str) -> dict[ConversationKey, str]:
-        """The newest message that was stored of each conversation of *connector*."""
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for partition in range(PARTITIONS):
-                pipe.hgetall(self._last(partition_tag(partition)))
-            found = await pipe.execute()
-        newest = {ConversationKey.decode(encoded): message for one in found for encoded, message in one.items()}
-        return {key: message for key, message in newest.items() if key.connector == connector}
+    async def put_back(self, key: ConversationKey, envelopes: Sequence[Envelope]) -> None:
+        """Have messages that were given up answered after all, behind what waits, as one turn or more."""
+        await self._put_back(
+            keys=[self._key(key, "inbox"), self._work(key.tag), self._key(key, "current")],
+            args=[key.encoded, *(_ENVELOPE.dump_json(envelope) for envelope in envelopes)],
+        )
 
     async def known(self, key: ConversationKey, message_id: str) -> str | None:
         """None for a message identity not seen before, else the turn that answered it ("" while none has)."""
@@ -194,41 +298,101 @@ class Mailbox:
             answered, at_hand = await pipe.execute()
         return str(answered or at_hand or "")
 
-    async def take(self, key: ConversationKey) -> Batch | None:
-        """The turn to be answered now: the one that was interrupted, else one of all that waits."""
-        taken: Any = await self._take(
-            keys=[self._key(key, "current"), self._key(key, "inbox"), self._ready(key)],
-            args=[new_turn_id(), 1 if self._lane is Lane.COMMANDS else MAX_BATCH, key.encoded],
+    async def amend(self, key: ConversationKey, message_id: str, envelope: Envelope | None) -> Amended:
+        """Put *envelope* in the place of a message that still waits, or take that out where it is None."""
+        found: Any = await self._amend(
+            keys=[self._key(key, "current"), self._key(key, "inbox"), self._seen(key, message_id)],
+            args=[message_id, _ENVELOPE.dump_json(envelope) if envelope else ""],
         )
+        return Amended(found)
+
+    async def last_seen(self, connector: str) -> dict[ConversationKey, str]:
+        """The newest message that was stored of each conversation of *connector*."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for partition in range(PARTITIONS):
+                pipe.hgetall(self._last(partition_tag(partition)))
+            found = await pipe.execute()
+        newest = {ConversationKey.decode(encoded): message for one in found for encoded, message in one.items()}
+        return {key: message for key, message in newest.items() if key.connector == connector}
+
+    # What workers do
+
+    async def prepare(self) -> None:
+        """Make what workers need to be given work."""
+        await self._streams.prepare(self._all_work)
+
+    async def offers(self, partitions: Collection[int], most: int) -> list[Offer]:
+        """Conversations of *partitions* that nobody was given yet, about *most* of them."""
+        names = [self._work(partition_tag(partition)) for partition in partitions]
+        return [_offer(given) for given in await self._streams.offered(names, max(1, most // max(1, len(names))))]
+
+    async def abandoned(self, silent_seconds: float) -> list[Offer]:
+        """Conversations whose worker has not renewed its hold for *silent_seconds*: now given to this one."""
+        return [_offer(given) for given in await self._streams.abandoned(self._all_work, silent_seconds)]
+
+    async def claim(self, offer: Offer) -> Lease | None:
+        """Hold the conversation of *offer*; every earlier hold of it is void. None where nothing waits in it."""
+        fence = Fence(self._key(offer.key, "current"), uuid.uuid4().hex)
+        held = await self._claim(keys=[fence.name, self._work(offer.key.tag)], args=[offer.entry, fence.token, GROUP])
+        return Lease(offer.key, offer.entry, fence) if held else None
+
+    async def renew(self, lease: Lease) -> bool:
+        """Say that *lease* is still held; False where it is not any more."""
+        return bool(
+            await self._renew(
+                keys=[lease.fence.name, self._work(lease.key.tag)],
+                args=[lease.fence.token, GROUP, self._streams.consumer, lease.entry],
+            )
+        )
+
+    async def release(self, lease: Lease) -> bool:
+        """Let the conversation go; whether something waits in it, so that it is offered again.
+
+        Raises `connectors.message.Superseded`.
+        """
+        waiting = await self._release(
+            keys=[lease.fence.name, self._key(lease.key, "inbox"), self._work(lease.key.tag)],
+            args=[lease.fence.token, GROUP, lease.entry, lease.key.encoded],
+        )
+        _check(waiting)
+        return bool(waiting)
+
+    async def take(self, lease: Lease, *, again: bool = False) -> Batch | None:
+        """The turn to be answered now: the one that was interrupted, else one of all that waits.
+
+        *again* counts no further attempt: it was only the store that was away. Raises `connectors.message.Superseded`.
+        """
+        taken: Any = await self._take(
+            keys=[lease.fence.name, self._key(lease.key, "inbox")],
+            args=[new_turn_id(), 1 if self._lane is Lane.COMMANDS else MAX_BATCH, lease.fence.token, 0 if again else 1],
+        )
+        _check(taken)
         if not taken:
             return None
-        turn_id, attempt, envelopes = taken
-        return Batch(key, turn_id, int(attempt), tuple(_envelope(text) for text in envelopes))
+        turn_id, attempt, resumed, texts = taken
+        envelopes = tuple(_envelope(text) for text in texts)
+        return Batch(lease.key, turn_id, int(attempt), envelopes, lease.fence, bool(resumed))
 
     async def extend(self, batch: Batch) -> Batch:
-        """*batch* with what has arrived since it was taken."""
+        """*batch* with what has arrived since it was taken. Raises `connectors.message.Superseded`."""
         texts: Any = await self._extend(
-            keys=[self._key(batch.key, "current"), self._key(batch.key, "inbox")], args=[batch.turn_id, MAX_BATCH]
+            keys=[batch.fence.name, self._key(batch.key, "inbox")], args=[batch.turn_id, MAX_BATCH, batch.fence.token]
         )
+        _check(texts)
         envelopes = tuple(_envelope(text) for text in texts)
         return replace(batch, envelopes=envelopes) if envelopes else batch
 
     async def done(self, batch: Batch) -> bool:
-        """Let go of the messages of *batch*: its turn is over. False if another has done so."""
+        """Let go of the messages of *batch*: its turn is over. False if it was before.
+
+        Raises `connectors.message.Superseded`.
+        """
         seen = [self._seen(batch.key, envelope.message.message_id) for envelope in batch.envelopes]
         ended = await self._done(
-            keys=[self._key(batch.key, "current"), self._key(batch.key, "inbox"), self._ready(batch.key), *seen],
-            args=[batch.turn_id, batch.key.encoded],
+            keys=[batch.fence.name, self._key(batch.key, "inbox"), *seen], args=[batch.turn_id, batch.fence.token]
         )
+        _check(ended)
         return bool(ended)
-
-    async def amend(self, key: ConversationKey, message_id: str, envelope: Envelope | None) -> Amended:
-        """Put *envelope* in the place of a message that still waits, or take that out where it is None."""
-        found: Any = await self._amend(
-            keys=[self._key(key, "current"), self._key(key, "inbox"), self._ready(key), self._seen(key, message_id)],
-            args=[message_id, _ENVELOPE.dump_json(envelope) if envelope else "", key.encoded],
-        )
-        return Amended(found)
 
     async def at_hand(self, key: ConversationKey) -> str:
         """The turn that is being answered in *key*; empty where none is."""
@@ -236,12 +400,12 @@ class Mailbox:
         return str(turn_id or "")
 
     async def ready(self) -> list[ConversationKey]:
-        """The conversations that have something waiting."""
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for partition in range(PARTITIONS):
-                pipe.smembers(redis_key(_OWNER, partition_tag(partition), f"{self._lane}ready"))
-            found = await pipe.execute()
-        return [ConversationKey.decode(encoded) for encodings in found for encoded in sorted(encodings)]
+        """The conversations that have something waiting, or being answered."""
+        return [_offer(given).key for given in await self._streams.all(self._all_work)]
+
+    @property
+    def _all_work(self) -> list[str]:
+        return [self._work(partition_tag(partition)) for partition in range(PARTITIONS)]
 
     def _seen(self, key: ConversationKey, message_id: str) -> str:
         return redis_key(_OWNER, key.tag, f"{self._lane}seen", key.encoded, encode_id(message_id))
@@ -252,8 +416,17 @@ class Mailbox:
     def _last(self, tag: str) -> str:
         return redis_key(_OWNER, tag, f"{self._lane}last")
 
-    def _ready(self, key: ConversationKey) -> str:
-        return redis_key(_OWNER, key.tag, f"{self._lane}ready")
+    def _work(self, tag: str) -> str:
+        return redis_key(_OWNER, tag, f"{self._lane}work")
+
+
+def _check(answer: object) -> None:
+    if answer == _STALE:
+        raise Superseded("another worker holds the conversation now")
+
+
+def _offer(given: Given) -> Offer:
+    return Offer(ConversationKey.decode(given.fields["key"]), given.id)
 
 
 def _envelope(text: str) -> Envelope:

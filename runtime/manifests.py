@@ -1,7 +1,7 @@
 """What went into each turn, kept so that it can be explained, and its prompt rebuilt byte for byte.
 
-Keys (owner ``manifests``, under the workspace's tag): ``turn`` one string per turn, ``index`` a sorted
-set of turn ids. Kept are the newest `KEPT_TURNS` of a workspace, for `KEPT_SECONDS`.
+Keys (owner ``manifests``, under the workspace's tag): ``turn`` one string per turn, ``outcome`` another with what
+came of it, ``index`` a sorted set of turn ids. Kept are the newest `KEPT_TURNS` of a workspace, for `KEPT_SECONDS`.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Manifests:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
-    async def keep(self, context: RunContext, prompt: Prompt, at: str, outcome: dict[str, Any]) -> None:
-        """Store what went into a turn and what came of it; the oldest beyond the limit are dropped."""
+    async def keep(self, context: RunContext, prompt: Prompt, at: str, outcome: dict[str, Any] | None = None) -> None:
+        """Store what went into a turn; the oldest beyond the limit are dropped. `finish` says what came of it."""
         scope = Scope(context.workspace_id)
         packed = pack(
             _VERSION,
@@ -81,7 +81,7 @@ class Manifests:
             prefix_digest=prompt.prefix_digest,
             tokens_total=prompt.tokens_total,
             blocks=block_rows(prompt),
-            outcome=outcome,
+            outcome=outcome or {},
         )
         compressed = base64.b85encode(zlib.compress(packed.encode(), 1)).decode()
         async with self._redis.pipeline(transaction=True) as pipe:
@@ -91,9 +91,14 @@ class Manifests:
             pipe.zremrangebyrank(self._key(scope, "index"), 0, -KEPT_TURNS - 1)
             await pipe.execute()
 
+    async def finish(self, scope: Scope, turn_id: str, outcome: dict[str, Any]) -> None:
+        """Store what came of a turn."""
+        key = self._key(scope, "outcome", turn_id)
+        await self._redis.set(key, pack(_VERSION, outcome=outcome), ex=KEPT_SECONDS)
+
     async def get(self, scope: Scope, turn_id: str) -> Manifest:
         """The manifest of a turn. Raises `UnknownTurn` and `runtime.stored.NewerFormat`."""
-        stored: Any = await self._redis.get(self._key(scope, "turn", turn_id))
+        stored, ended = await self._redis.mget(self._key(scope, "turn", turn_id), self._key(scope, "outcome", turn_id))
         if stored is None:
             raise UnknownTurn(f"no turn {turn_id!r} is known in workspace {scope.workspace_id!r}")
         fields = unpack(zlib.decompress(base64.b85decode(stored)).decode(), _VERSION, "a turn's manifest")
@@ -106,7 +111,7 @@ class Manifests:
             prefix_digest=fields["prefix_digest"],
             tokens_total=fields["tokens_total"],
             blocks=tuple(fields["blocks"]),
-            outcome=fields["outcome"],
+            outcome=unpack(ended, _VERSION, "a turn's outcome")["outcome"] if ended else fields["outcome"],
         )
 
     async def newest(self, scope: Scope, limit: int, before: str = "") -> list[Manifest]:
@@ -134,7 +139,7 @@ class Manifests:
         for start in range(0, len(turn_ids), _PAGE):
             page = turn_ids[start : start + _PAGE]
             async with self._redis.pipeline(transaction=True) as pipe:
-                pipe.delete(*(self._key(scope, "turn", turn_id) for turn_id in page))
+                pipe.delete(*(self._key(scope, part, turn_id) for turn_id in page for part in ("turn", "outcome")))
                 pipe.zrem(self._key(scope, "index"), *page)
                 await pipe.execute()
 

@@ -1,12 +1,14 @@
 """What became of each part of what the runtime said, kept in Redis around every call to a platform.
 
 Keys (owner ``outbox``, in the conversation's partition): ``turn`` one hash per turn, with the message and,
-for each part, one state (`Stage`). A turn that is delivered again goes on where it stopped.
+for each part, one state (`Stage`), ``out`` one stream per address of what is to be delivered there. A turn that is
+delivered again goes on where it stopped; who begins to deliver it has the hold of it: nobody else can mark its parts.
 """
 
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from connectors.message import ConversationKey, OutboundMessage, redis_key
+from connectors.message import ConversationKey, Fence, OutboundMessage, Superseded, partition_tag, redis_key
 from runtime.stored import NewerFormat
 
 if TYPE_CHECKING:
@@ -77,53 +79,116 @@ class PartState:
                 return cls()
 
 
+_PUT = """
+if KEYS[3] and redis.call('HGET', KEYS[3], 'token') ~= ARGV[6] then return -1 end
+if redis.call('HSETNX', KEYS[1], 'to:' .. ARGV[8], '1') == 0 then return 0 end
+redis.call('HSET', KEYS[1], 'v', ARGV[1])
+redis.call('HSETNX', KEYS[1], 'message', ARGV[2])
+redis.call('EXPIRE', KEYS[1], ARGV[3])
+redis.call('XADD', KEYS[2], '*', 'key', ARGV[4], 'turn', ARGV[5])
+if ARGV[7] ~= '' then redis.call('EXPIRE', KEYS[2], ARGV[7]) end
+return 1
+"""
+
+_HOLD = """
+redis.call('HSET', KEYS[1], 'holder', ARGV[1])
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+return redis.call('HGETALL', KEYS[1])
+"""
+
+# What only grows is nobody's: it may be marked until somebody delivers.
+_MARK = """
+local holder = redis.call('HGET', KEYS[1], 'holder')
+if ARGV[1] == '' and holder or ARGV[1] ~= '' and holder ~= ARGV[1] then return -1 end
+redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
+if ARGV[1] == '' then redis.call('EXPIRE', KEYS[1], ARGV[4]) end
+return 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A reply that is being delivered: the hold's token, the reply if it is stored, and its parts' states."""
+
+    token: str
+    message: OutboundMessage | None
+    states: dict[int, PartState]
+
+
 class PartStates:
     """The states of all turns' parts. Raises `connectors.message.StoreUnavailable` throughout."""
 
     def __init__(self, redis: Redis, clock: Callable[[], float] = time.time) -> None:
         self._redis = redis
         self._clock = clock
+        self._put = redis.register_script(_PUT)
+        self._hold = redis.register_script(_HOLD)
+        self._mark = redis.register_script(_MARK)
         self._surely_unsent: set[tuple[str, int]] = set()
         """Turn and part of those that may stand as being sent although the platform certainly has not got them:
         the store was away when it was to be told, and may have taken the mark all the same."""
 
-    async def load(self, key: ConversationKey, turn_id: str) -> OutboundMessage | None:
-        """The stored reply of a turn, if it has come that far."""
-        stored: Any = await self._redis.hmget(self._key(key, turn_id), ["v", "message"])
-        version, message = stored
-        if message is None:
-            return None
-        if version != _VERSION:
-            raise NewerFormat(f"a reply was stored in format {version}; this runtime reads {_VERSION}: upgrade it")
-        return _MESSAGE.validate_json(message)
+    async def put(
+        self, message: OutboundMessage, stream: str, fence: Fence | None = None, stream_seconds: int | None = None
+    ) -> bool:
+        """Store *message* and enter it into *stream*, in one step and once for both; False if it was there.
 
-    async def keep(self, message: OutboundMessage) -> dict[int, PartState]:
-        """Store *message*; the states of its parts so far."""
+        *stream* lies in the conversation's partition; it goes after *stream_seconds* without a further entry, where
+        that is given. Raises `connectors.message.Superseded` where *fence* does not hold.
+        """
         name = self._key(message.key, message.turn_id)
-        async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.hset(name, mapping={"v": _VERSION, "message": _MESSAGE.dump_json(message).decode()})
-            pipe.expire(name, _KEPT_SECONDS)
-            pipe.hgetall(name)
-            _, _, fields = await pipe.execute()
-        return self._states(message.turn_id, fields)
+        added = await self._put(
+            keys=[name, stream, *([fence.name] if fence else ())],
+            args=[
+                _VERSION,
+                _MESSAGE.dump_json(message).decode(),
+                _KEPT_SECONDS,
+                message.key.encoded,
+                message.turn_id,
+                fence.token if fence else "",
+                stream_seconds or "",
+                stream.rpartition(":")[2],
+            ],
+        )
+        if added == -1:
+            raise Superseded("another worker holds the conversation now")
+        return bool(added)
+
+    async def load(self, key: ConversationKey, turn_id: str) -> OutboundMessage | None:
+        """The stored reply of a turn, if it has come that far. Raises `runtime.stored.NewerFormat`."""
+        stored: Any = await self._redis.hmget(self._key(key, turn_id), ["v", "message"])
+        return _message(*stored)
+
+    async def hold(self, key: ConversationKey, turn_id: str) -> Held:
+        """Begin to deliver: from now on only who has this hold can mark parts. Raises `runtime.stored.NewerFormat`."""
+        token = uuid.uuid4().hex
+        flat: Any = await self._hold(keys=[self._key(key, turn_id)], args=[token, _KEPT_SECONDS])
+        fields = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+        return Held(token, _message(fields.get("v"), fields.get("message")), self._states(turn_id, fields))
 
     async def of_turn(self, key: ConversationKey, turn_id: str) -> dict[int, PartState]:
         """The states of a turn's parts, whether or not its reply is stored yet."""
         fields: Any = await self._redis.hgetall(self._key(key, turn_id))
         return self._states(turn_id, fields)
 
-    async def mark(self, message: OutboundMessage, index: int, stage: Stage, message_id: str = "") -> None:
-        """Say that part *index* has come to *stage*."""
+    async def mark(
+        self, message: OutboundMessage, index: int, stage: Stage, message_id: str = "", token: str = ""
+    ) -> None:
+        """Say that part *index* has come to *stage*; without the *token* of a hold only until somebody delivers.
+
+        Raises `connectors.message.Superseded`.
+        """
         known_unsent = stage in (Stage.SENDING, Stage.UNSENT)
         if known_unsent:
             self._surely_unsent.add((message.turn_id, index))
-        name = self._key(message.key, message.turn_id)
         state = PartState(stage, message_id, self._clock())
-        await self._redis.hset(name, mapping={f"part:{index}": state.text()})
-        if stage is Stage.DRAFTING:  # there is no message with it yet, whose time would count
-            await self._redis.expire(name, _KEPT_SECONDS)
+        done = await self._mark(
+            keys=[self._key(message.key, message.turn_id)], args=[token, f"part:{index}", state.text(), _KEPT_SECONDS]
+        )
         if known_unsent:
             self._surely_unsent.discard((message.turn_id, index))
+        if done == -1:
+            raise Superseded("another process delivers this now")
 
     async def forget(self, key: ConversationKey) -> None:
         """Drop everything that was said in a conversation."""
@@ -149,3 +214,16 @@ class PartStates:
     @staticmethod
     def _key(key: ConversationKey, turn_id: str) -> str:
         return redis_key(_OWNER, key.tag, "turn", key.encoded, turn_id)
+
+
+def stream_of(partition: int, address: str) -> str:
+    """The stream of what waits in a partition for an address."""
+    return redis_key(_OWNER, partition_tag(partition), "out", address)
+
+
+def _message(version: str | None, message: str | None) -> OutboundMessage | None:
+    if message is None:
+        return None
+    if version != _VERSION:
+        raise NewerFormat(f"a reply was stored in format {version}; this runtime reads {_VERSION}: upgrade it")
+    return _MESSAGE.validate_json(message)

@@ -16,7 +16,7 @@ from dataclasses import replace
 import structlog
 
 from connectors.connector import AppendsText, Connector, EditsMessages, SendFailed, StreamsText
-from connectors.message import OutboundMessage, OutboundPart, Receipt, StoreUnavailable
+from connectors.message import OutboundMessage, OutboundPart, Receipt, StoreUnavailable, Superseded
 from runtime.pacing import Pace
 from runtime.part_states import PartState, PartStates, Stage
 
@@ -109,7 +109,7 @@ class _Paced(Preview):
                 self._news.clear()
                 await self._show_paced()
                 await self._news.wait()
-        except (SendFailed, StoreUnavailable) as error:
+        except (SendFailed, StoreUnavailable, Superseded) as error:
             _log.info("preview.ended", why=str(error))
         except Exception:  # noqa: BLE001 - a broken preview must not cost the reply; it is logged whole
             _log.exception("preview.ended", why="internal")

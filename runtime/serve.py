@@ -11,15 +11,16 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 import structlog
+from fastapi import FastAPI
 
 from config.load import FallenBack
 from config.settings import Settings
 from connectors.message import AgentRuntimeError
 from runtime import events
-from runtime.api.app import create_app
+from runtime.api.app import create_app, create_health_app
 from runtime.api.metrics import Metrics
 from runtime.api.server import HttpServer, listen_tcp, listen_unix, serving, unlink_if_ours
-from runtime.bootstrap import Runtime, open_runtime
+from runtime.bootstrap import ROLES, Role, Runtime, open_runtime
 from runtime.embedded.installed import check_installed
 from runtime.embedded.sockets import socket_path
 from runtime.event_stream import EventStream
@@ -40,7 +41,7 @@ class RoleUnavailable(AgentRuntimeError):
 
 async def serve(
     settings: Settings,
-    role: str = "all",
+    role: Role = "all",
     log_format: events.Format = "json",
     fallen_back: Sequence[FallenBack] = (),
 ) -> None:
@@ -65,32 +66,30 @@ async def serve(
     for number in fallen_back:
         _log.warning("setting.fallen_back", variable=number.variable, value=number.value, default=number.default)
     with _stop_signals() as stop:
-        async with _listening(settings) as sockets:
-            platforms = await open_platforms(settings)
-            async with open_runtime(settings, stream, platforms=platforms) as runtime:
+        async with _listening(settings, has_commands=role != "worker") as sockets:
+            platforms = await open_platforms(settings) if role != "worker" else []
+            async with open_runtime(settings, stream, platforms=platforms, parts=ROLES[role]) as runtime:
                 redaction.add(runtime.admin_token)
-                await _run(runtime, metrics, sockets, stop)
+                app = create_health_app(runtime, metrics) if role == "worker" else create_app(runtime, metrics)
+                await _run(runtime, app, sockets, stop)
             _log.info("serve.stopped")
 
 
-def check_role(settings: Settings, role: str) -> None:
-    """Raises `RoleUnavailable` for every role but ``all``, saying what is missing."""
-    if role == "all":
-        return
+def check_role(settings: Settings, role: Role) -> None:
+    """Raises `RoleUnavailable` where *role* needs servers that every process can reach, and none are set."""
     unset = [
         f"AGENT_RUNTIME_{name}"
         for name, url in (("REDIS_URL", settings.redis_url), ("QDRANT_URL", settings.qdrant_url))
         if url is None
     ]
-    also = f" Several processes also need {' and '.join(unset)}." if unset else ""
-    raise RoleUnavailable(
-        f"--role {role}: in this version replies travel inside one process, so that a gateway and a worker cannot run "
-        f"apart yet; use --role all.{also}"
-    )
+    if role != "all" and unset:
+        raise RoleUnavailable(
+            f"--role {role}: several processes share a Redis and a Qdrant server; set {' and '.join(unset)}, or use "
+            "--role all, which is both in one process"
+        )
 
 
-async def _run(runtime: Runtime, metrics: Metrics, sockets: list[socket.socket], stop: asyncio.Event) -> None:
-    app = create_app(runtime, metrics)
+async def _run(runtime: Runtime, app: FastAPI, sockets: list[socket.socket], stop: asyncio.Event) -> None:
     async with serving(app, sockets, runtime.settings.shutdown_grace_seconds) as server, asyncio.TaskGroup() as tasks:
         supervisor = tasks.create_task(runtime.supervisor.run(runtime.accept), name="connectors")
         _tell_where(runtime.settings, sockets)
@@ -122,10 +121,17 @@ def _in_url(host: str) -> str:
 
 
 @asynccontextmanager
-async def _listening(settings: Settings) -> AsyncIterator[list[socket.socket]]:
-    """The TCP socket and the unix socket of the data folder, taken before anything is opened."""
+async def _listening(settings: Settings, *, has_commands: bool) -> AsyncIterator[list[socket.socket]]:
+    """The TCP socket and, for a process that *has_commands*, the unix socket of the data folder; taken before
+    anything is opened."""
     path = await asyncio.to_thread(socket_path, settings.data_dir, SOCKET_NAME)
     tcp = await asyncio.to_thread(listen_tcp, settings.http_host, settings.http_port)
+    if not has_commands:
+        try:
+            yield [tcp]
+        finally:
+            tcp.close()
+        return
     try:
         unix = await asyncio.to_thread(listen_unix, path)
     except BaseException:

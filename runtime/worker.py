@@ -1,56 +1,97 @@
-"""Answers conversations side by side, and each conversation's messages in order."""
+"""Answers conversations side by side, and each conversation's messages in order, beside any number of other workers."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import defaultdict
-from typing import Protocol
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from config.settings import Settings
-from connectors.message import ConversationKey, StoreUnavailable
-from runtime.mailbox import Batch, Mailbox
+from connectors.message import PARTITIONS, ConversationKey, StoreUnavailable, Superseded
+from runtime.hub import Hub, News
+from runtime.mailbox import Batch, Lane, Lease, Mailbox, Offer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 SWEEP_SECONDS = 2.0
 """How often waiting conversations are looked for that nobody announced: after an outage or a restart."""
 MAX_CONCURRENT_TURNS = 64
 """For each connector."""
+MAX_HELD = 256
+"""Conversations that one worker holds at a time."""
+COLLECT_SECONDS = 1.5
+"""How long the rest of a message that looks unfinished is waited for, where TURN_COLLECT_MILLISECONDS says nothing."""
+_RETRY_SECONDS = (0.5, 5.0)
+_HAND_BACK_SECONDS = 2.0
+WORK = "work"
+"""The hub's topic for conversations that have something waiting."""
 _log = structlog.get_logger()
 
 
 class Answers(Protocol):
-    """What a worker has batches answered by. Both methods raise only `connectors.message.StoreUnavailable`
-    knowingly."""
+    """What a worker has batches answered by. Both methods raise `connectors.message.StoreUnavailable` and
+    `connectors.message.Superseded` knowingly, and nothing else."""
 
     async def answer(self, batch: Batch) -> None: ...
 
     async def apologise(self, batch: Batch) -> None: ...
 
 
-class Worker:
-    """Takes turns from the mailbox and has them answered, one at a time per conversation."""
+class GivesUp(Protocol):
+    """What keeps turns that failed for good."""
 
-    def __init__(self, settings: Settings, mailbox: Mailbox, turns: Answers) -> None:
-        self._collect_seconds = settings.turn_collect_milliseconds / 1000
+    async def add(self, batch: Batch, why: str) -> None: ...
+
+
+async def ring(hub: Hub, lane: Lane, key: ConversationKey) -> None:
+    """Say that *key* has something waiting in *lane*. Cheap, and harmless when it has not."""
+    await hub.tell(WORK, {"lane": lane.value, "partition": key.partition})
+
+
+class Worker:
+    """Takes turns from the mailbox and has them answered, one at a time per conversation.
+
+    *alone* says that no other process uses the store, so that whatever is held now is held by nobody.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        mailbox: Mailbox,
+        answers: Answers,
+        hub: Hub,
+        dead_letters: GivesUp,
+        *,
+        lane: Lane = Lane.TURNS,
+        alone: bool = False,
+    ) -> None:
+        self._collect_seconds = settings.turn_collect_milliseconds / 1000 or COLLECT_SECONDS
         self._grace_seconds = settings.shutdown_grace_seconds
+        self._lease_seconds = float(settings.turn_lease_seconds)
+        self._max_attempts = settings.turn_max_attempts
         self._stop_by: float | None = None
         self._mailbox = mailbox
-        self._turns = turns
-        self._waiting: asyncio.Queue[ConversationKey] = asyncio.Queue()
-        self._busy: dict[ConversationKey, bool] = {}
-        """Conversations at work, and whether they were announced again meanwhile."""
+        self._answers = answers
+        self._dead_letters = dead_letters
+        self._lane = lane
+        self._alone = alone
+        self._rung: set[int] = set()
+        self._bell = asyncio.Event()
+        self._held: set[asyncio.Task[None]] = set()
         self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_CONCURRENT_TURNS))
-        """By connector: a platform that takes no replies now must not hold up the others."""
+        """By connector: a flood on one platform must not hold up the others."""
         self._stopping = False
+        hub.hear(WORK, self._hear)
 
-    def wake(self, key: ConversationKey) -> None:
-        """Say that *key* has something waiting. Cheap, and harmless when it has not."""
-        if key in self._busy:
-            self._busy[key] = True
-        else:
-            self._waiting.put_nowait(key)
+    def _hear(self, news: News) -> None:
+        if news["lane"] == self._lane.value:
+            self._rung.add(news["partition"])
+            self._bell.set()
 
     def stops_soon(self) -> None:
         """Say that the process is stopping: the grace period begins now, though answers go on for the while."""
@@ -58,75 +99,178 @@ class Worker:
 
     async def run(self) -> None:
         """Answer until cancelled; turns that run are then given (the rest of) the grace period to end."""
-        finishing: set[asyncio.Task[None]] = set()
         async with asyncio.TaskGroup() as group:
             sweeper = group.create_task(self._sweep())
             try:
                 while True:
-                    key = await self._waiting.get()
-                    if key in self._busy:
-                        self._busy[key] = True
-                        continue
-                    self._busy[key] = False
-                    # Not in the group: the end of this block gives them time, where a group would cancel them.
-                    task = asyncio.create_task(self._serve(key), name=f"turns of {key.context_id}")
-                    finishing.add(task)
-                    task.add_done_callback(finishing.discard)
+                    await self._bell.wait()
+                    self._bell.clear()
+                    await self._take_work()
             finally:
-                # Shielded and bounded: a turn in hand ends well, or stays in the mailbox for the next run.
+                # Shielded and bounded: a turn in hand ends well, or is handed back for another worker.
                 sweeper.cancel()
                 self._stopping = True
-                await asyncio.shield(_finish(finishing, self._rest_of_grace()))
+                await asyncio.shield(_finish(self._held, self._rest_of_grace()))
 
     def _rest_of_grace(self) -> float:
         if self._stop_by is None:
             return self._grace_seconds
         return max(0.0, self._stop_by - asyncio.get_running_loop().time())
 
-    async def _sweep(self) -> None:
-        while True:
+    async def _take_work(self) -> None:
+        """Hold what waits in the partitions that were rung for, as far as there is room."""
+        while self._rung and len(self._held) < MAX_HELD:
+            partitions, self._rung = self._rung, set()
             try:
-                for key in await self._mailbox.ready():
-                    self.wake(key)
+                offers = await self._mailbox.offers(partitions, MAX_HELD - len(self._held))
             except StoreUnavailable as error:
                 _log.warning("store.degraded", store="redis", why=str(error))
-            await asyncio.sleep(SWEEP_SECONDS)
+                return  # the sweep rings for all of them
+            for offer in offers:
+                self._hold(offer)
+            # What was given may not be all there is.
+            self._rung |= {offer.key.partition for offer in offers}
 
-    async def _serve(self, key: ConversationKey) -> None:
-        """Answer everything that waits in *key*'s mailbox."""
+    def _hold(self, offer: Offer) -> None:
+        # Not in the group: the end of `run` gives them time, where a group would cancel them.
+        task = asyncio.create_task(self._serve(offer), name=f"turns of {offer.key.context_id}")
+        self._held.add(task)
+        task.add_done_callback(self._let_go)
+
+    def _let_go(self, task: asyncio.Task[None]) -> None:
+        self._held.discard(task)
+        if self._rung:
+            self._bell.set()
+
+    async def _sweep(self) -> None:
+        silent_seconds = 0.0 if self._alone else self._lease_seconds
+        prepared = False
+        while True:
+            try:
+                if not prepared:
+                    await self._mailbox.prepare()
+                for offer in await self._mailbox.abandoned(silent_seconds):
+                    _log.info("turn.reclaimed", workspace_id=offer.key.workspace_id, context_id=offer.key.context_id)
+                    self._hold(offer)
+                prepared, silent_seconds = True, self._lease_seconds
+                self._rung |= set(range(PARTITIONS))
+                self._bell.set()
+            except StoreUnavailable as error:
+                prepared = False  # another server may have come up in its place
+                _log.warning("store.degraded", store="redis", why=str(error))
+            await asyncio.sleep(min(SWEEP_SECONDS, self._lease_seconds / 3))
+
+    async def _serve(self, offer: Offer) -> None:
+        """Answer everything that waits in the mailbox of *offer*."""
+        key = offer.key
         with structlog.contextvars.bound_contextvars(
             workspace_id=key.workspace_id, context_id=key.context_id, connector=key.connector
         ):
             try:
-                async with self._slots[key.connector]:
-                    while not self._stopping and await self._answer_next(key):
-                        self._busy[key] = False
+                lease = await self._mailbox.claim(offer)
+                if lease is None:
+                    return
+                async with self._renewing(lease), self._slots[key.connector]:
+                    await self._answer_all(lease)
+            except Superseded:
+                _log.warning("turn.superseded")
             except StoreUnavailable as error:
-                # What waits is safe in the mailbox; the sweep finds it when the store is back.
+                # What waits is safe in the mailbox; it is offered again when the lease is over.
                 _log.warning("store.degraded", store="redis", why=str(error))
-            except Exception:  # noqa: BLE001 - what waits there cannot be read; the other conversations can
+            except Exception:  # noqa: BLE001 - what waits there cannot be read now; the other conversations can
                 _log.exception("turn.failed", why="unreadable")
-            finally:
-                if self._busy.pop(key) and not self._stopping:
-                    self.wake(key)
 
-    async def _answer_next(self, key: ConversationKey) -> bool:
+    async def _answer_all(self, lease: Lease) -> None:
+        again = False
+        wait, longest = _RETRY_SECONDS
+        try:
+            while not self._stopping:
+                try:
+                    if not await self._answer_next(lease, again=again):
+                        if await self._mailbox.release(lease):  # something came just now: it is offered anew
+                            self._rung.add(lease.key.partition)
+                            self._bell.set()
+                        return
+                    again, wait = False, _RETRY_SECONDS[0]
+                except StoreUnavailable as error:
+                    _log.warning("store.degraded", store="redis", why=str(error))
+                    again = True
+                    await asyncio.sleep(wait)
+                    wait = min(wait * 2, longest)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._hand_back(lease))
+            raise
+        await self._hand_back(lease)
+
+    async def _hand_back(self, lease: Lease) -> None:
+        """Let another worker go on at once."""
+        with suppress(StoreUnavailable, Superseded, TimeoutError):
+            async with asyncio.timeout(_HAND_BACK_SECONDS):
+                await self._mailbox.release(lease)
+
+    @asynccontextmanager
+    async def _renewing(self, lease: Lease) -> AsyncIterator[None]:
+        """Keep *lease* while inside; who loses it is stopped."""
+        serving = asyncio.current_task()
+        assert serving is not None
+        lost = False
+
+        async def renew() -> None:
+            nonlocal lost
+            while True:
+                await asyncio.sleep(self._lease_seconds / 3)
+                with suppress(StoreUnavailable):  # while it is away, nobody can take the lease either
+                    if not await self._mailbox.renew(lease):
+                        lost = True
+                        serving.cancel()
+                        return
+
+        # Not in a TaskGroup: that would wrap what the body raises. This block owns the task and ends it.
+        renewing = asyncio.create_task(renew())
+        try:
+            yield
+        except asyncio.CancelledError:
+            if lost and serving.uncancel() == 0:
+                raise Superseded("the lease was lost") from None
+            raise
+        finally:
+            renewing.cancel()
+            await asyncio.wait({renewing})
+
+    async def _answer_next(self, lease: Lease, *, again: bool) -> bool:
         """Answer the next batch; False when there is none."""
-        batch = await self._mailbox.take(key)
+        batch = await self._mailbox.take(lease, again=again)
         if batch is None:
             return False
-        if self._collect_seconds and batch.envelopes[-1].message.looks_unfinished and batch.attempt == 1:
+        if batch.envelopes[-1].message.looks_unfinished and not batch.resumed:
             batch = await self._collect(batch)
         with structlog.contextvars.bound_contextvars(turn_id=batch.turn_id):
-            try:
-                await self._turns.answer(batch)
-            except StoreUnavailable:
-                raise
-            except Exception:  # noqa: BLE001 - one broken turn must not stop the conversation; it is logged whole
-                _log.exception("turn.failed", why="internal", attempts=batch.attempt)
-                await self._turns.apologise(batch)
+            if batch.attempt > self._max_attempts:
+                # Each attempt ended with its process: the message may be what ends them.
+                await self._give_up(batch, "interrupted")
+            elif not await self._answered(batch):
+                return True
             await self._mailbox.done(batch)
         return True
+
+    async def _answered(self, batch: Batch) -> bool:
+        """Whether the turn of *batch* is over: answered, or given up."""
+        try:
+            await self._answers.answer(batch)
+        except (StoreUnavailable, Superseded):
+            raise
+        except Exception as error:  # noqa: BLE001 - one broken turn must not stop the conversation; it is logged whole
+            _log.exception("turn.failed", why="internal", attempts=batch.attempt)
+            if batch.attempt < self._max_attempts:
+                await asyncio.sleep(_RETRY_SECONDS[0] * 2 ** (batch.attempt - 1))
+                return False
+            await self._give_up(batch, type(error).__name__)
+        return True
+
+    async def _give_up(self, batch: Batch, why: str) -> None:
+        _log.error("turn.failed", why="given_up", detail=why, attempts=batch.attempt)
+        await self._dead_letters.add(batch, why)
+        await self._answers.apologise(batch)
 
     async def _collect(self, batch: Batch) -> Batch:
         """Give the rest of an unfinished message time to arrive."""
@@ -143,4 +287,4 @@ async def _finish(tasks: set[asyncio.Task[None]], grace_seconds: float) -> None:
         task.cancel()
     if unfinished:
         _log.warning("worker.unfinished", turns=len(unfinished))
-        await asyncio.wait(unfinished, timeout=1.0)
+        await asyncio.wait(unfinished, timeout=_HAND_BACK_SECONDS + 0.5)

@@ -54,7 +54,7 @@ class ConsoleConnector:
     """
 
     name = convert.NAME
-    capabilities = Capabilities(max_part_units=MAX_PART_CHARACTERS)
+    capabilities = Capabilities(max_part_units=MAX_PART_CHARACTERS, local=True)
     typing_lasts_seconds = 5.0
 
     def __init__(

@@ -83,7 +83,7 @@ class HttpConnector:
     """
 
     name = convert.NAME
-    capabilities = Capabilities(max_part_units=MAX_PART_CHARACTERS, idempotency="metadata")
+    capabilities = Capabilities(max_part_units=MAX_PART_CHARACTERS, idempotency="metadata", local=True)
     openapi = OPENAPI
     """What `routes` are, for the document at ``/openapi.json``."""
 

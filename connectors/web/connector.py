@@ -61,7 +61,7 @@ class WebConnector:
     """
 
     name = convert.NAME
-    capabilities = Capabilities(max_part_units=MAX_PART_CHARACTERS, idempotency="nonce")
+    capabilities = Capabilities(max_part_units=MAX_PART_CHARACTERS, idempotency="nonce", local=True)
     typing_lasts_seconds = 4.0
 
     def __init__(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from connectors.message import ConversationKey, partition_tag, redis_key
+from connectors.message import ConversationKey, Fence, Superseded, partition_tag, redis_key
 from grounding.transcript.entry import Entry, EntryRole, Reach
 
 if TYPE_CHECKING:
@@ -26,9 +26,10 @@ _SEARCHED_PAGES = 80
 """Work that follows turns may lag behind them by this many pages of the log: a flood, an outage."""
 
 _APPEND = """
+if KEYS[5] and redis.call('HGET', KEYS[5], 'token') ~= ARGV[5] then return -1 end
 if not redis.call('SET', KEYS[4], '1', 'NX', 'EX', ARGV[1]) then return 0 end
 local fields_per_entry = tonumber(ARGV[4])
-local at, entries = 5, 0
+local at, entries = 6, 0
 while at <= #ARGV do
   local id = redis.call('XADD', KEYS[1], '*', unpack(ARGV, at, at + fields_per_entry - 1))
   redis.call('XADD', KEYS[3], '*', 'key', ARGV[3], 'id', id)
@@ -105,10 +106,13 @@ class Transcript:
         self._forget_turn = redis.register_script(_FORGET_TURN)
         self._forget_all = redis.register_script(_FORGET_ALL)
 
-    async def append(self, key: ConversationKey, turn_id: str, entries: Sequence[Entry]) -> bool:
+    async def append(
+        self, key: ConversationKey, turn_id: str, entries: Sequence[Entry], fence: Fence | None = None
+    ) -> bool:
         """Record a turn's entries at the end of the log, in order and as one step.
 
-        A turn is recorded once: False if it was recorded before. Entries without text are left out.
+        A turn is recorded once: False if it was recorded before. Entries without text are left out. Raises
+        `connectors.message.Superseded` where *fence* does not hold any more.
         """
         kept = [entry for entry in entries if entry.text.strip()]
         if not kept:
@@ -121,9 +125,19 @@ class Transcript:
                 self._key(key, "meta"),
                 redis_key(_OWNER, key.tag, "export"),
                 self._key(key, "turn", turn_id),
+                *([fence.name] if fence else ()),
             ],
-            args=[_RECORDED_SECONDS, answered, key.encoded, len(kept[0].fields()) * 2, *flat],
+            args=[
+                _RECORDED_SECONDS,
+                answered,
+                key.encoded,
+                len(kept[0].fields()) * 2,
+                fence.token if fence else "",
+                *flat,
+            ],
         )
+        if added == -1:
+            raise Superseded("another worker holds the conversation now")
         return bool(added)
 
     async def amend(self, key: ConversationKey, message_id: str, text: str) -> None:

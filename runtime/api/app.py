@@ -79,6 +79,15 @@ def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
     return app
 
 
+def create_health_app(runtime: Runtime, metrics: Metrics) -> FastAPI:
+    """The application of a process that only works: whether it is alive and ready, and its numbers."""
+    app = FastAPI(title="Agent Runtime", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app.state.stopping = asyncio.Event()
+    app.add_middleware(Guard, check_place=runtime.security.check_place, authenticate=runtime.security)
+    app.include_router(HealthRoutes(runtime, metrics).router)
+    return app
+
+
 async def _refused(_request: Request, error: Exception) -> Response:
     return error_response(error)
 

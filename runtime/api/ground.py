@@ -10,7 +10,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from connectors.message import CALLER_PREFIX, Author, ConversationKey, InboundMessage, Role
+from connectors.message import CALLER_PREFIX, Author, ConversationKey, Fence, InboundMessage, Role
 from grounding.run_context import TailEntry
 from runtime.api.bodies import Body, read_json
 from runtime.api.errors import ApiError
@@ -67,7 +67,7 @@ class GroundRoutes(Routes):
         body = await read_json(request, Ground, self._runtime.settings.http_max_body_bytes)
         question = await self._question(body, scope.workspace_id, caller_of(request))
         history = None if body.history is None else [_tail_entry(said) for said in body.history]
-        return reply(_shown(await self._runtime.turns.build(question, "", history)))
+        return reply(_shown(await self._runtime.prompting.build(question, "", history)))
 
     async def _question(self, body: Ground, workspace_id: str, caller: Caller) -> Question:
         """The question of the turn that this message alone would make."""
@@ -89,7 +89,7 @@ class GroundRoutes(Routes):
             caller_role=caller.role,
         )
         decision = await self._runtime.access.authorise(message, workspace_id)
-        return Question.of(Batch(key, "", 1, (Envelope(message, decision.role, time.time()),)))
+        return Question.of(Batch(key, "", 1, (Envelope(message, decision.role, time.time()),), Fence("", "")))
 
 
 def _place(body: Ground, workspace_id: str) -> ConversationKey:

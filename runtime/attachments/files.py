@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from typing import Protocol
 
 import structlog
 
 from config.settings import Settings
-from connectors.connector import AttachmentUnavailable, Connector, LocatesAttachments
+from connectors.connector import AttachmentUnavailable, Location
 from connectors.message import Attachment
 from runtime.attachments.conversion import Conversion
 from runtime.attachments.formats import Text
@@ -34,12 +34,18 @@ AUDIO_TYPES = frozenset({"audio/*", "application/ogg", "video/mp4", "video/webm"
 _log = structlog.get_logger()
 
 
+class Locates(Protocol):
+    """What knows where a connector's files lie; see `runtime.locating.Locator.locate`."""
+
+    async def locate(self, connector: str, attachment: Attachment) -> Location: ...
+
+
 class Files:
     """Files of messages, by the connectors that they came through."""
 
-    def __init__(self, settings: Settings, connectors: Mapping[str, Connector], network: Network | None = None) -> None:
+    def __init__(self, settings: Settings, locates: Locates, network: Network | None = None) -> None:
         self._settings = settings
-        self._connectors = connectors
+        self._locates = locates
         self._network = network
         self._conversion = Conversion(settings.attachment_max_pages, settings.attachment_timeout_seconds)
         self._slots = asyncio.Semaphore(AT_ONCE)
@@ -54,14 +60,11 @@ class Files:
         most = min(max_bytes or self._settings.attachment_max_bytes, self._settings.attachment_max_bytes)
         if attachment.size_bytes > most:
             raise too_large(attachment.size_bytes, most)
-        found = self._connectors.get(connector)
-        if not isinstance(found, LocatesAttachments):
-            raise AttachmentUnavailable("files cannot be fetched from here")
         seconds = self._settings.attachment_timeout_seconds
         async with self._slots:
             try:
                 async with asyncio.timeout(seconds):
-                    location = await found.locate(attachment)
+                    location = await self._locates.locate(connector, attachment)
                     return await fetch(location, most, allowed, seconds, self._network)
             except AttachmentUnavailable:
                 raise

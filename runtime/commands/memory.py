@@ -36,7 +36,7 @@ class Memory:
         self,
         contexts: ContextDocuments,
         forgetting: Forgetting,
-        stop: Callable[[ConversationKey], bool],
+        stop: Callable[[ConversationKey], Awaitable[bool]],
         at_hand: Callable[[ConversationKey], Awaitable[str]],
     ) -> None:
         self._contexts = contexts
@@ -86,7 +86,7 @@ class Memory:
         Bounded, because a platform that takes no replies now holds its turns up.
         """
         turn_id = await self._at_hand(key)
-        self._stop(key)
+        await self._stop(key)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_SECONDS):
                 while turn_id and await self._at_hand(key) == turn_id:  # noqa: ASYNC110 - any process may answer it

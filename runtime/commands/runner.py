@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import structlog
-
-from connectors.connector import SendFailed
 from connectors.message import AgentRuntimeError, OutboundMessage
 from runtime.commands.registry import Commands
 from runtime.commands.spoken import spoken
 from runtime.mailbox import Batch, Envelope
-from runtime.outbox import NoConnector, Outbox
-
-_log = structlog.get_logger()
+from runtime.outbox import Outbox
 
 
 class CommandTurns:
@@ -22,7 +17,8 @@ class CommandTurns:
         self._outbox = outbox
 
     async def answer(self, batch: Batch) -> None:
-        """Run each command of *batch* and say what came of it. Raises `connectors.message.StoreUnavailable`."""
+        """Run each command of *batch* and say what came of it. Raises `connectors.message.StoreUnavailable`
+        and `connectors.message.Superseded`."""
         for envelope in batch.envelopes:
             message = envelope.message
             said = spoken(message)
@@ -31,7 +27,8 @@ class CommandTurns:
             await self._say(batch, envelope, text or AgentRuntimeError.user_text)
 
     async def apologise(self, batch: Batch) -> None:
-        """Say that something went wrong. Raises `connectors.message.StoreUnavailable`."""
+        """Say that something went wrong. Raises `connectors.message.StoreUnavailable`
+        and `connectors.message.Superseded`."""
         for envelope in batch.envelopes:
             await self._say(batch, envelope, AgentRuntimeError.user_text)
 
@@ -45,7 +42,4 @@ class CommandTurns:
             answers=(message.message_id,),
             reply_to=None if message.direct else message.message_id,
         )
-        try:
-            await self._outbox.deliver(reply)
-        except (SendFailed, NoConnector) as error:
-            _log.warning("notice.lost", why=str(error))
+        await self._outbox.put(reply, [envelope.address], batch.fence)

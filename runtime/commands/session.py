@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from connectors.message import ConversationKey, Role
 from grounding.transcript.log import Transcript
@@ -19,7 +19,7 @@ NOTHING_TO_STOP = "I am not writing anything here."
 class Session:
     """*stop* ends the answer that is being written in a conversation; False where none is."""
 
-    def __init__(self, transcript: Transcript, stop: Callable[[ConversationKey], bool]) -> None:
+    def __init__(self, transcript: Transcript, stop: Callable[[ConversationKey], Awaitable[bool]]) -> None:
         self._transcript = transcript
         self._stop = stop
 
@@ -40,4 +40,4 @@ class Session:
         return FRESH
 
     async def stop(self, invocation: Invocation) -> str:
-        return STOPPED if self._stop(invocation.key) else NOTHING_TO_STOP
+        return STOPPED if await self._stop(invocation.key) else NOTHING_TO_STOP

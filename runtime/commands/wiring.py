@@ -59,7 +59,7 @@ def build_commands(
     model: Model,
     places: Places,
     forgetting: Forgetting,
-    stop: Callable[[ConversationKey], bool],
+    stop: Callable[[ConversationKey], Awaitable[bool]],
     at_hand: Callable[[ConversationKey], Awaitable[str]],
     stores: Callable[[], Awaitable[Mapping[str, Health]]],
     connectors: Callable[[], Mapping[str, Health]],

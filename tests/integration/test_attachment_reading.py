@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,10 +13,12 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.connector import AttachmentUnavailable, Location
-from connectors.message import Attachment, Author, ConversationKey, InboundMessage, Role
+from connectors.message import Attachment, Author, ConversationKey, Fence, InboundMessage, Role
 from grounding.run_context import AttachedText
 from runtime.attachments.files import Files
 from runtime.attachments.reading import MAX_FILES, MAX_IMAGES, NOTHING, Contents, Reading, written
+from runtime.hub import Hub
+from runtime.locating import Locator
 from runtime.mailbox import Batch, Envelope
 from runtime.model_errors import ModelUnavailable
 from runtime.question import Question
@@ -85,7 +88,11 @@ def reading(platform: Platform, settings: Callable[..., Settings]) -> Callable[.
     def make(senses: Senses | None = None, **fields: Any) -> Reading:
         chosen = settings(**fields)
         connectors = cast("Mapping[str, Any]", {"fake": platform, "deaf": object()})
-        return Reading(chosen, Files(chosen, connectors), senses or Senses())
+        return Reading(
+            chosen,
+            Files(chosen, Locator(connectors, cast("Hub", SimpleNamespace(hear=lambda *_: None)))),
+            senses or Senses(),
+        )
 
     return make
 
@@ -93,7 +100,7 @@ def reading(platform: Platform, settings: Callable[..., Settings]) -> Callable[.
 def batch(*attachments: Attachment, text: str = "look", connector: str = "fake") -> Batch:
     message = InboundMessage(connector, "C1", "m1", Author("u1", "Lena"), text, attachments=attachments)
     key = ConversationKey("acme", connector, "C1")
-    return Batch(key, "t1", 1, (Envelope(message, Role.MEMBER, 0.0),))
+    return Batch(key, "t1", 1, (Envelope(message, Role.MEMBER, 0.0),), Fence("", ""))
 
 
 def document(name: str, handle: str = "/a.md", **more: Any) -> Attachment:

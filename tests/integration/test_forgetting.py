@@ -21,6 +21,7 @@ from grounding.transcript.entry import Entry, EntryRole, Reach
 from grounding.transcript.log import Transcript
 from runtime.after_turn import RememberTurn
 from runtime.forgetting import JOB, Forgetting, ForgetTurns
+from runtime.hub import Hub
 from runtime.jobs import Job, Jobs
 from runtime.manifests import Manifests, UnknownTurn
 from runtime.outbox import Outbox
@@ -63,7 +64,7 @@ class House:
             contexts=self.contexts,
             context_copy=self.context_copy,
             manifests=self.manifests,
-            outbox=Outbox(redis, {}, "skip"),
+            outbox=Outbox(redis, Hub(redis, shared=False)),
             jobs=Jobs(redis, {}),
         )
 

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from config.settings import Settings
 from connectors.connector import Accept, Capabilities, Connector, Health, State
 from connectors.message import (
+    Accepted,
     Attachment,
     Author,
     ConversationKey,
@@ -27,11 +28,17 @@ from grounding.transcript.log import Transcript
 from runtime.access import Access
 from runtime.commands.command import Command, Invocation
 from runtime.commands.registry import Commands
+from runtime.delivery import Delivery
 from runtime.gateway import HELLO, MAX_NAME_CHARACTERS, Gateway
+from runtime.hub import Hub
 from runtime.limits import RateLimit
 from runtime.mailbox import Batch, Lane, Mailbox
-from runtime.outbox import Outbox
+from runtime.outbox import Outbox, streams_of
+from runtime.pacing import Pace
 from runtime.places import Places, Settled
+from runtime.shows import Shows
+from runtime.work_streams import WorkStreams
+from runtime.worker import WORK
 from runtime.workspaces import Workspaces
 
 MESSAGE = InboundMessage(
@@ -79,8 +86,12 @@ class Door:
         self.mailbox = mailboxes[Lane.TURNS]
         self.transcript = Transcript(redis)
         self.places = Places(redis)
-        self.outbox = Outbox(redis, connectors, "skip")
-        self.woken: list[ConversationKey] = []
+        self.hub = Hub(redis, shared=False)
+        self.outbox = Outbox(redis, self.hub)
+        shows = Shows(connectors, self.outbox.states, Pace(), self.hub)
+        self._delivery = Delivery(self.outbox.states, connectors, Pace(), "skip")
+        self._redis, self._streams = redis, WorkStreams(redis)
+        self.woken: list[int] = []
         self.gateway = Gateway(
             chosen,
             workspaces=Workspaces(redis, chosen),
@@ -91,13 +102,27 @@ class Door:
             transcript=self.transcript,
             commands=Commands([Command("ping", "Answers.", _pong)], 5.0),
             places=self.places,
-            wake=lambda lane, key: self.woken.append(key),
+            connectors=connectors,
+            shows=shows,
+            hub=self.hub,
         )
         self.commands = mailboxes[Lane.COMMANDS]
-        self.accept = self.gateway.accept
+        self.hub.hear(WORK, lambda news: self.woken.append(news["partition"]))
+
+    async def accept(self, message: InboundMessage) -> Accepted:
+        """What the gateway says, after people were told what there was to tell."""
+        accepted = await self.gateway.accept(message)
+        if not await self._redis.keys("ar:outbox:*"):
+            return accepted
+        for waiting in await self._streams.offered(streams_of(["telegram"]), 10):
+            await self._delivery.deliver(ConversationKey.decode(waiting.fields["key"]), waiting.fields["turn"])
+        return accepted
 
     async def take(self) -> Batch:
-        batch = await self.mailbox.take(KEY)
+        offers = await self.mailbox.offers([KEY.partition], 1) or await self.mailbox.abandoned(0.0)
+        lease = await self.mailbox.claim(offers[0])
+        assert lease is not None
+        batch = await self.mailbox.take(lease)
         assert batch is not None
         return batch
 
@@ -182,7 +207,7 @@ async def test_a_repeat_gets_only_an_answer_to_itself(redis: Redis) -> None:
     await door.accept(MESSAGE)
     batch = await door.take()
     await door.accept(replace(MESSAGE, message_id="m2"))
-    await door.outbox.deliver(OutboundMessage(KEY, batch.turn_id, "to m1", answers=("m1",)))
+    await door.outbox.put(OutboundMessage(KEY, batch.turn_id, "to m1", answers=("m1",)), ["telegram"])
 
     first, second = await door.accept(MESSAGE), await door.accept(replace(MESSAGE, message_id="m2"))
 
@@ -226,6 +251,7 @@ async def test_a_command_is_heard_where_nothing_else_is(redis: Redis) -> None:
     door = Door(redis, answer_in_groups="never")
     given = replace(GROUP, text="!ping", addressed=True)
     assert (await door.accept(given)).outcome == "stored"
+    assert (await door.accept(replace(given, text="!important", message_id="m3"))).outcome == "ignored"
     native = replace(GROUP, kind=InboundKind.COMMAND, text="ping", message_id="m2")
     assert (await door.accept(native)).outcome == "stored"
     assert await door.mailbox.ready() == []
@@ -277,8 +303,12 @@ async def test_what_is_deleted_before_its_turn_is_never_answered(redis: Redis) -
     await door.accept(MESSAGE)
     await door.accept(replace(MESSAGE, kind=InboundKind.DELETE, text=""))
 
+    (offer,) = await door.mailbox.offers([KEY.partition], 1)
+    lease = await door.mailbox.claim(offer)
+    assert lease is not None
+    assert await door.mailbox.take(lease) is None
+    await door.mailbox.release(lease)
     assert await door.mailbox.ready() == []
-    assert await door.mailbox.take(KEY) is None
 
 
 async def test_a_message_in_its_answers_making_stays_in_its_turn(redis: Redis) -> None:

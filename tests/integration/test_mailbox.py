@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from redis.asyncio import Redis
 
-from connectors.message import Attachment, Author, ConversationKey, InboundMessage, Quote, Role
-from runtime.mailbox import MAX_BATCH, Batch, Envelope, Mailbox
+from connectors.message import Attachment, Author, ConversationKey, InboundMessage, Quote, Role, Superseded
+from runtime.mailbox import MAX_BATCH, MAX_WAITING, Amended, Batch, Envelope, Lease, Mailbox, MailboxFull
 
 KEY = ConversationKey("acme", "telegram", "-10001/7")
 
@@ -30,10 +30,26 @@ def mailbox(redis: Redis) -> Mailbox:
     return Mailbox(redis)
 
 
+async def hold(mailbox: Mailbox) -> Lease:
+    """The conversation, as a worker that is given it (or that comes after a dead one) holds it."""
+    await mailbox.prepare()
+    offers = await mailbox.offers([KEY.partition], 10) or await mailbox.abandoned(0.0)
+    (offer,) = [offer for offer in offers if offer.key == KEY]
+    lease = await mailbox.claim(offer)
+    assert lease is not None
+    return lease
+
+
 async def take(mailbox: Mailbox) -> Batch:
-    batch = await mailbox.take(KEY)
+    batch = await mailbox.take(await hold(mailbox))
     assert batch is not None
     return batch
+
+
+async def nothing_is_left(mailbox: Mailbox) -> bool:
+    """Whether the conversation's mailbox is empty; lets go of it."""
+    lease = await hold(mailbox)
+    return await mailbox.take(lease) is None and not await mailbox.release(lease)
 
 
 async def test_what_is_stored_comes_back_as_it_was(mailbox: Mailbox) -> None:
@@ -88,7 +104,7 @@ async def test_an_empty_mailbox_gives_nothing_and_is_not_ready(mailbox: Mailbox)
 
     await mailbox.done(await take(mailbox))
 
-    assert await mailbox.take(KEY) is None
+    assert await nothing_is_left(mailbox)
     assert await mailbox.ready() == []
 
 
@@ -102,7 +118,7 @@ async def test_the_same_message_again_is_known_with_the_turn_that_answered_it(ma
 
     assert (again.new, again.turn_id) == (False, batch.turn_id)
     assert await mailbox.known(KEY, "m1") == batch.turn_id
-    assert await mailbox.take(KEY) is None
+    assert await nothing_is_left(mailbox)
     assert await mailbox.known(KEY, "m2") is None
 
 
@@ -151,12 +167,107 @@ async def test_a_batch_can_be_extended_by_what_arrived(mailbox: Mailbox) -> None
     await mailbox.done(extended)
 
     assert [one.message.message_id for one in extended.envelopes] == ["m1", "m2"]
-    assert await mailbox.take(KEY) is None
+    assert await nothing_is_left(mailbox)
 
 
 async def test_conversations_do_not_meet(mailbox: Mailbox) -> None:
     other = ConversationKey("acme", "telegram", "10001/7")
     await mailbox.store(KEY, envelope(1))
 
-    assert await mailbox.take(other) is None
+    await mailbox.prepare()
+    assert await mailbox.offers([other.partition], 10) == [] or other.partition == KEY.partition
     assert (await mailbox.store(other, envelope(1))).new
+
+
+async def test_a_conversation_is_given_to_one_worker_and_stands_once(redis: Redis, mailbox: Mailbox) -> None:
+    """However many messages wait, and however many workers ask."""
+    other = Mailbox(redis)
+    await mailbox.prepare()
+    for number in range(3):
+        await mailbox.store(KEY, envelope(number))
+
+    given = await asyncio.gather(*(one.offers([KEY.partition], 10) for one in (mailbox, other, mailbox)))
+
+    assert sum(len(offers) for offers in given) == 1
+    assert await other.offers([KEY.partition], 10) == []
+
+
+async def test_a_hold_that_is_renewed_is_not_given_away_and_a_silent_one_is(redis: Redis, mailbox: Mailbox) -> None:
+    """Renewing counts as being alive."""
+    await mailbox.store(KEY, envelope(1))
+    lease = await hold(mailbox)
+    other = Mailbox(redis)
+    await asyncio.sleep(0.15)
+    assert await mailbox.renew(lease)
+    assert await other.abandoned(0.1) == []
+    await asyncio.sleep(0.15)
+    assert [offer.key for offer in await other.abandoned(0.1)] == [KEY]
+
+
+async def test_who_lost_a_conversation_can_do_nothing_more_to_it(redis: Redis, mailbox: Mailbox) -> None:
+    """The second worker has the same turn as its second attempt; the first one's every step is refused."""
+    await mailbox.store(KEY, envelope(1))
+    lost = await hold(mailbox)
+    first = await mailbox.take(lost)
+    assert first is not None
+    second = await take(Mailbox(redis))
+
+    assert (second.turn_id, second.attempt) == (first.turn_id, 2)
+    assert not await mailbox.renew(lost)
+    for refused in (mailbox.take(lost), mailbox.extend(first), mailbox.done(first), mailbox.release(lost)):
+        with pytest.raises(Superseded):
+            await refused
+    assert await mailbox.done(second)
+
+
+async def test_a_pause_of_the_store_is_no_attempt(mailbox: Mailbox) -> None:
+    """Only what may have been the message's fault counts."""
+    await mailbox.store(KEY, envelope(1))
+    lease = await hold(mailbox)
+    for again, attempt in ((False, 1), (True, 1), (False, 2)):
+        batch = await mailbox.take(lease, again=again)
+        assert batch is not None
+        assert batch.attempt == attempt
+
+
+async def test_what_comes_while_a_worker_lets_go_is_offered_again(mailbox: Mailbox) -> None:
+    """No message waits unseen between the last look and the release."""
+    await mailbox.store(KEY, envelope(1))
+    lease = await hold(mailbox)
+    batch = await mailbox.take(lease)
+    assert batch is not None
+    await mailbox.done(batch)
+    assert await mailbox.take(lease) is None
+    await mailbox.store(KEY, envelope(2))
+
+    assert await mailbox.release(lease)
+    assert [one.message.message_id for one in (await take(mailbox)).envelopes] == ["m2"]
+
+
+async def test_a_full_mailbox_takes_no_more_and_loses_nothing(mailbox: Mailbox) -> None:
+    """A repeat of what is stored is still known; what is refused may be said again later."""
+    for number in range(MAX_WAITING):
+        await mailbox.store(KEY, envelope(number))
+    with pytest.raises(MailboxFull):
+        await mailbox.store(KEY, envelope(MAX_WAITING))
+
+    assert not (await mailbox.store(KEY, envelope(0))).new
+    assert await mailbox.known(KEY, f"m{MAX_WAITING}") is None
+
+
+async def test_a_waiting_message_that_is_taken_back_leaves_an_empty_mailbox(mailbox: Mailbox) -> None:
+    """The worker that is given the conversation finds nothing and lets go."""
+    await mailbox.store(KEY, envelope(1))
+    assert await mailbox.amend(KEY, "m1", None) is Amended.AMENDED
+    assert await nothing_is_left(mailbox)
+    assert await mailbox.ready() == []
+
+
+async def test_groups_that_a_flushed_server_has_lost_are_made_anew(redis: Redis, mailbox: Mailbox) -> None:
+    """Another server in the place of the first has no groups."""
+    await mailbox.prepare()
+    await redis.flushall()
+    await mailbox.store(KEY, envelope(1))
+    await mailbox.prepare()
+
+    assert [offer.key for offer in await mailbox.offers([KEY.partition], 10)] == [KEY]

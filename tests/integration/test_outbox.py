@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -11,15 +12,21 @@ from connectors.connector import Accept, Capabilities, Connector, Health, SendFa
 from connectors.message import (
     ConversationKey,
     Degraded,
+    Fence,
     OutboundMessage,
     OutboundPart,
     Receipt,
     Source,
     StoreUnavailable,
+    Superseded,
     Usage,
 )
-from runtime.outbox import NoConnector, Outbox
+from runtime.delivery import Delivery, NoConnector
+from runtime.hub import Hub
+from runtime.outbox import Outbox, streams_of
+from runtime.pacing import Pace
 from runtime.stored import NewerFormat
+from runtime.work_streams import WorkStreams
 
 KEY = ConversationKey("acme", "paper", "desk")
 REPLY = OutboundMessage(
@@ -67,9 +74,21 @@ class Paper:
         return None
 
 
-def outbox(redis: Redis, paper: Paper, ambiguous: Literal["skip", "resend"] = "skip") -> Outbox:
-    connectors: dict[str, Connector] = {"paper": paper}
-    return Outbox(redis, connectors, ambiguous)
+class Box:
+    """What a worker stores and a gateway delivers, here by one hand."""
+
+    def __init__(self, redis: Redis, paper: Paper, ambiguous: Literal["skip", "resend"] = "skip") -> None:
+        connectors: dict[str, Connector] = {"paper": paper}
+        self.outbox = Outbox(redis, Hub(redis, shared=False))
+        self.delivery = Delivery(self.outbox.states, connectors, Pace(), ambiguous)
+        self.load = self.outbox.load
+
+    async def deliver(self, message: OutboundMessage) -> int:
+        await self.outbox.put(message, ["paper"])
+        return await self.delivery.deliver(message.key, message.turn_id)
+
+
+outbox = Box
 
 
 async def test_all_parts_arrive_in_order_and_the_reply_can_be_read_again(redis: Redis) -> None:
@@ -143,7 +162,7 @@ async def test_a_send_of_which_nobody_knows_stays_unrepeated_after_a_restart(red
 async def test_a_send_of_which_nobody_knows_is_repeated_where_the_setting_says_so(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.outbox._BACKOFF_SECONDS", (0.001, 0.001))
+    monkeypatch.setattr("runtime.delivery._BACKOFF_SECONDS", (0.001, 0.001))
     paper = Paper()
     paper.failures = [SendFailed("lost", retryable=False, ambiguous=True)]
 
@@ -165,12 +184,12 @@ async def test_the_wait_that_a_platform_asks_for_is_kept(redis: Redis) -> None:
 async def test_a_stored_reply_goes_after_a_while(redis: Redis) -> None:
     await outbox(redis, Paper()).deliver(REPLY)
 
-    assert [await redis.ttl(name) > 0 async for name in redis.scan_iter("ar:outbox:*")] == [True]
+    assert [await redis.ttl(name) > 0 async for name in redis.scan_iter("ar:outbox:*:turn:*")] == [True]
 
 
 async def test_a_reply_of_a_newer_format_is_refused_by_name(redis: Redis) -> None:
     await outbox(redis, Paper()).deliver(REPLY)
-    async for name in redis.scan_iter("ar:outbox:*"):
+    async for name in redis.scan_iter("ar:outbox:*:turn:*"):
         await redis.hset(name, mapping={"v": "2"})
 
     with pytest.raises(NewerFormat, match="upgrade"):
@@ -186,21 +205,9 @@ async def test_a_refusal_for_good_is_raised(redis: Redis) -> None:
 
 
 async def test_a_place_without_a_connector_is_named(redis: Redis) -> None:
+    states = Box(redis, Paper()).outbox.states
     with pytest.raises(NoConnector, match="paper"):
-        await Outbox(redis, {}, "skip").deliver(REPLY)
-
-
-async def test_the_sign_of_typing_lasts_as_long_as_the_work_and_hides_no_error(redis: Redis) -> None:
-    paper = Paper()
-    with pytest.raises(ValueError, match="work"):
-        async with outbox(redis, paper).typing(KEY):
-            await asyncio.sleep(0.05)
-            raise ValueError("work")
-    signs = paper.signs
-    await asyncio.sleep(0.03)
-
-    assert signs >= 2
-    assert paper.signs == signs
+        await Delivery(states, {}, Pace(), "skip").deliver(KEY, "t1")
 
 
 async def test_a_part_that_was_refused_for_now_is_still_unsent_after_an_end_of_the_process(redis: Redis) -> None:
@@ -216,22 +223,25 @@ async def test_a_part_that_was_refused_for_now_is_still_unsent_after_an_end_of_t
     assert paper.shown == ["one", "two", "three"]
 
 
-async def test_a_part_that_was_never_handed_over_because_the_store_went_silent_is_sent_later(redis: Redis) -> None:
+async def test_a_part_that_was_never_handed_over_because_the_store_went_silent_is_sent_later(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paper = Paper()
     box = outbox(redis, paper)
-    marked = redis.hset
+    run = redis.evalsha
     troubles = 1
 
-    async def silent(*args: Any, **options: Any) -> int:
+    async def silent(*args: Any) -> Any:
         """Takes the mark, and cannot say so."""
         nonlocal troubles
-        done = await marked(*args, **options)
-        if troubles:
+        done = await run(*args)
+        if troubles and "part:0" in args:
             troubles -= 1
             raise StoreUnavailable("Redis: timeout")
-        return int(done)
+        return done
 
-    redis.hset = silent  # type: ignore[method-assign]
+    await box.outbox.put(REPLY, ["paper"])
+    monkeypatch.setattr(redis, "evalsha", silent)
     with pytest.raises(StoreUnavailable):
         await box.deliver(REPLY)
     await box.deliver(REPLY)
@@ -242,7 +252,7 @@ async def test_a_part_that_was_never_handed_over_because_the_store_went_silent_i
 async def test_a_send_that_never_ends_counts_as_one_of_which_nobody_knows(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.outbox._SEND_SECONDS", 0.05)
+    monkeypatch.setattr("runtime.delivery._SEND_SECONDS", 0.05)
     paper = Paper()
 
     async def hang(message: OutboundMessage, part: OutboundPart) -> Receipt:
@@ -257,33 +267,50 @@ async def test_a_send_that_never_ends_counts_as_one_of_which_nobody_knows(
     assert paper.shown == ["two", "three"]
 
 
-async def test_a_notice_that_is_not_taken_holds_nobody_up(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.outbox._NOTICE_SECONDS", 0.05)
+async def test_what_was_forgotten_is_not_delivered(redis: Redis) -> None:
     paper = Paper()
-    paper.failures = [SendFailed("busy", retryable=True, retry_after_seconds=60)]
+    box = Box(redis, paper)
+    await box.outbox.put(REPLY, ["paper"])
+    await box.outbox.forget(KEY, "t1")
 
-    async with asyncio.timeout(5):
-        await outbox(redis, paper).notice(KEY, "slow down")
-
+    assert await box.delivery.deliver(KEY, "t1") == 0
     assert paper.shown == []
 
 
-async def test_a_stop_is_not_lost_while_the_sign_of_typing_ends(redis: Redis) -> None:
-    class Slow(Paper):
-        async def typing(self, key: ConversationKey) -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                await asyncio.sleep(0.05)
+async def test_who_was_replaced_while_delivering_can_mark_nothing_more(redis: Redis) -> None:
+    """Two processes with the same reply in hand show it once: the one that began last goes on."""
+    slow, paper = Paper(), Paper()
+    waiting, go_on = asyncio.Event(), asyncio.Event()
 
-    async def work() -> None:
-        async with outbox(redis, Slow()).typing(KEY):
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(1)
+    async def hang(message: OutboundMessage, part: OutboundPart) -> Receipt:
+        waiting.set()
+        await go_on.wait()
+        return Receipt("late")
 
-    working = asyncio.create_task(work())
-    await asyncio.sleep(0.03)  # the sign is ending now
-    working.cancel()
-    await asyncio.wait([working], timeout=0.5)
+    slow.send = hang  # type: ignore[method-assign]
+    first = asyncio.create_task(Box(redis, slow, "resend").deliver(REPLY))
+    await waiting.wait()
+    await Box(redis, paper, "resend").deliver(REPLY)
+    go_on.set()
 
-    assert working.cancelled()
+    with pytest.raises(Superseded):
+        await first
+    assert paper.shown == ["one", "two", "three"]
+
+
+async def test_a_reply_of_a_worker_that_was_replaced_is_not_stored(redis: Redis) -> None:
+    """Its conversation is another worker's, who answers it."""
+    box = Box(redis, Paper())
+    await redis.hset("ar:mailbox:held", mapping={"token": "another"})
+    with pytest.raises(Superseded):
+        await box.outbox.put(REPLY, ["paper"], Fence("ar:mailbox:held", "mine"))
+    assert await box.load(KEY, "t1") is None
+
+
+async def test_a_reply_that_is_put_twice_waits_once(redis: Redis) -> None:
+    """A turn that is taken up again after it had stored its reply changes nothing."""
+    box = Box(redis, Paper())
+    assert await box.outbox.put(REPLY, ["paper"])
+    assert not await box.outbox.put(replace(REPLY, text="other"), ["paper"])
+    assert await box.load(KEY, "t1") == REPLY
+    assert len(await WorkStreams(redis).all(streams_of(["paper"]))) == 1

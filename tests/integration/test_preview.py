@@ -1,7 +1,8 @@
 """Replies that are shown while they are written, and get their last form whatever happens in between."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,13 @@ from redis.asyncio import Redis
 
 from connectors.connector import Accept, Capabilities, Connector, Health, SendFailed, State
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt
+from runtime.delivery import Delivery
+from runtime.hub import Hub
+from runtime.mailbox import Watched
 from runtime.outbox import Outbox
-from runtime.preview import Preview
+from runtime.pacing import Pace
+from runtime.progress import Telling, telling
+from runtime.shows import Shows
 
 KEY = ConversationKey("acme", "board", "hall")
 DRAFT = OutboundMessage(KEY, "t1", "", answers=("m1",))
@@ -92,9 +98,31 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtime.preview.FIRST_SECONDS", 0.001)
 
 
-def box(redis: Redis, platform: Board, *, streams: bool = True) -> Outbox:
-    connectors: dict[str, Connector] = {"board": platform}
-    return Outbox(redis, connectors, "skip", streams=streams)
+class Box:
+    """What a worker tells and a gateway shows and delivers, here by one hand."""
+
+    def __init__(self, redis: Redis, platform: Board, streams: bool = True) -> None:
+        connectors: dict[str, Connector] = {"board": platform}
+        self.hub = Hub(redis, shared=False)
+        self.outbox = Outbox(redis, self.hub)
+        pace = Pace()
+        self.shows = Shows(connectors, self.outbox.states, pace, self.hub, streams=streams)
+        self.delivery = Delivery(self.outbox.states, connectors, pace, "skip")
+        self.watched = self.shows.watched(platform, DRAFT)
+
+    @asynccontextmanager
+    async def preview(self, draft: OutboundMessage) -> AsyncIterator[Telling]:
+        async with self.shows.running():
+            async with telling(self.hub, self.hub.name, draft, self.watched) as told:
+                yield told
+            await self.shows.finish(draft.turn_id)
+
+    async def deliver(self, message: OutboundMessage) -> None:
+        await self.outbox.put(message, ["board"])
+        await self.delivery.deliver(message.key, message.turn_id)
+
+
+box = Box
 
 
 async def until(platform: Board, *texts: str) -> None:
@@ -103,10 +131,9 @@ async def until(platform: Board, *texts: str) -> None:
             await asyncio.sleep(0.002)
 
 
-async def write(outbox: Outbox, platform: Board, *pieces: tuple[str, tuple[str, ...]]) -> None:
+async def write(outbox: Box, platform: Board, *pieces: tuple[str, tuple[str, ...]]) -> None:
     """Write the pieces one after the other, each until people see what stands behind it."""
     async with outbox.preview(DRAFT) as preview:
-        assert preview is not None
         for piece, shown in pieces:
             await preview.show(piece)
             await until(platform, *shown)
@@ -169,8 +196,7 @@ async def test_a_second_attempt_replaces_what_the_first_has_shown(redis: Redis) 
     """`restart` begins again in the same message."""
     board = Board()
     async with box(redis, board).preview(DRAFT) as preview:
-        assert preview is not None
-        assert preview.restart is not None
+        assert preview.can_restart
         await preview.show("wrong")
         await until(board, "wrong")
         await preview.restart()
@@ -198,7 +224,6 @@ async def test_what_a_preview_cannot_show_the_delivery_shows(redis: Redis) -> No
     board.failures = [SendFailed("lost", retryable=False, ambiguous=True)]
     outbox = box(redis, board)
     async with outbox.preview(DRAFT) as preview:
-        assert preview is not None
         await preview.show("one")
         async with asyncio.timeout(5):
             while board.failures:
@@ -212,7 +237,6 @@ async def test_a_platform_that_asks_for_a_pause_gets_it_and_the_reply_grows_on(r
     """A 429 in the middle loses nothing."""
     board = Board()
     async with box(redis, board).preview(DRAFT) as preview:
-        assert preview is not None
         await preview.show("one")
         await until(board, "one")
         board.failures = [SendFailed("slow", retryable=True, retry_after_seconds=0.01)]
@@ -248,7 +272,6 @@ async def test_a_reply_that_is_done_at_once_is_shown_once(redis: Redis, monkeypa
     board = Board()
     outbox = box(redis, board)
     async with outbox.preview(DRAFT) as preview:
-        assert preview is not None
         await preview.show("o")
     await outbox.deliver(replace(DRAFT, text="one"))
 
@@ -256,8 +279,9 @@ async def test_a_reply_that_is_done_at_once_is_shown_once(redis: Redis, monkeypa
 
 
 async def test_nothing_grows_where_that_is_switched_off(redis: Redis) -> None:
-    async with box(redis, Board(), streams=False).preview(DRAFT) as preview:
-        assert preview is None
+    """Nor is the model asked to write piece by piece for nobody."""
+    assert Box(redis, Board(), streams=False).watched is Watched.NOT
+    assert Box(redis, Board()).watched is Watched.REPLACEABLE
 
 
 async def test_a_broken_preview_costs_no_reply(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +293,6 @@ async def test_a_broken_preview_costs_no_reply(redis: Redis, monkeypatch: pytest
         raise RuntimeError("cannot render")
 
     async with outbox.preview(DRAFT) as preview:
-        assert isinstance(preview, Preview)
         monkeypatch.setattr(board, "render", broken)
         await preview.show("one")
         await asyncio.sleep(0.05)

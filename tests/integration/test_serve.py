@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -271,10 +271,12 @@ async def test_a_second_process_of_one_folder_is_refused(data_dir: Path, openai_
 
 
 @pytest.mark.parametrize("role", ["gateway", "worker"])
-def test_roles_that_cannot_work_yet_are_refused(role: str, data_dir: Path) -> None:
+def test_roles_apart_are_refused_where_nothing_is_shared(role: Literal["gateway", "worker"], data_dir: Path) -> None:
     """Nothing half-works in silence: the error says what to use and what is missing."""
     with pytest.raises(RoleUnavailable, match="AGENT_RUNTIME_REDIS_URL") as raised:
         check_role(Settings(data_dir=data_dir), role)
     assert raised.value.exit_code == 2
     assert "--role all" in str(raised.value)
     check_role(Settings(data_dir=data_dir), "all")
+    shared = {"data_dir": data_dir, "redis_url": "redis://r:1", "qdrant_url": "http://q:1"}
+    check_role(Settings.model_validate(shared), role)

@@ -2,20 +2,34 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
 
+import pytest
 from redis.asyncio import Redis
 
 from config.settings import Settings
-from connectors.message import Author, ConversationKey, InboundMessage, Role, StoreUnavailable
+from connectors.message import (
+    Author,
+    ConversationKey,
+    Fence,
+    InboundMessage,
+    Role,
+    StoreUnavailable,
+    Superseded,
+)
+from grounding.transcript.entry import Entry, EntryRole
+from grounding.transcript.log import Transcript
 from runtime import worker as module
-from runtime.mailbox import Batch, Envelope, Mailbox
-from runtime.worker import Worker
+from runtime.hub import Hub
+from runtime.mailbox import Batch, Envelope, Lane, Mailbox, Offer
+from runtime.worker import Worker, ring
 from tests.emulators.bot import running_bot
 from tests.emulators.openai import FakeOpenAI
 
-Answer = Callable[[Batch], Awaitable[None]]
+Answer = Callable[[Batch], Coroutine[Any, Any, None]]
 
 
 class Scripted:
@@ -28,12 +42,35 @@ class Scripted:
         return None
 
 
+class Letters:
+    """Keeps what was given up, by turn."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, str] = {}
+
+    async def add(self, batch: Batch, why: str) -> None:
+        self.kept[batch.turn_id] = why
+
+
+@dataclass
+class Working:
+    """A worker that runs, and how its process is told of work."""
+
+    worker: Worker
+    hub: Hub
+    letters: Letters
+
+    async def ring(self, key: ConversationKey) -> None:
+        await ring(self.hub, Lane.TURNS, key)
+
+
 @asynccontextmanager
-async def working(settings: Settings, mailbox: Mailbox, answer: Answer) -> AsyncIterator[Worker]:
-    worker = Worker(settings, mailbox, Scripted(answer))
+async def working(settings: Settings, mailbox: Mailbox, answer: Answer, redis: Redis) -> AsyncIterator[Working]:
+    hub, letters = Hub(redis, shared=False), Letters()
+    worker = Worker(settings, mailbox, Scripted(answer), hub, letters)
     running = asyncio.create_task(worker.run())
     try:
-        yield worker
+        yield Working(worker, hub, letters)
     finally:
         running.cancel()
         await asyncio.wait([running])
@@ -63,15 +100,15 @@ async def test_a_platform_that_takes_no_replies_holds_up_no_other(
             await asyncio.Event().wait()
         answered.set()
 
-    async with working(settings(shutdown_grace_seconds=0.1), mailbox, answer) as worker:
+    async with working(settings(shutdown_grace_seconds=0.1), mailbox, answer, redis) as working_now:
         for number in range(module.MAX_CONCURRENT_TURNS + 6):
             key = ConversationKey("acme", "telegram", str(number))
             await mailbox.store(key, envelope(key, 1))
-            worker.wake(key)
+            await working_now.ring(key)
         await asyncio.sleep(0.3)
         key = ConversationKey("acme", "http", "desk")
         await mailbox.store(key, envelope(key, 1))
-        worker.wake(key)
+        await working_now.ring(key)
 
         async with asyncio.timeout(5):
             await answered.wait()
@@ -90,13 +127,13 @@ async def test_a_message_that_comes_as_its_conversation_goes_idle_does_not_wait_
         told.set()
 
     slowest = 0.0
-    async with working(settings(), mailbox, answer) as worker:
+    async with working(settings(), mailbox, answer, redis) as working_now:
         await asyncio.sleep(0.1)
         for number in range(300):
             told.clear()
             started = time.perf_counter()
             await mailbox.store(key, envelope(key, number))
-            worker.wake(key)
+            await working_now.ring(key)
             while f"m{number}" not in answered:
                 await told.wait()
                 told.clear()
@@ -150,3 +187,142 @@ async def test_a_reply_that_its_connector_chokes_on_is_not_made_again_and_again(
 
         assert len(bot.replies_asked) == 1
         assert not await bot.runtime.mailbox.ready()
+
+
+async def test_a_worker_that_is_stopped_hands_its_turns_to_another_at_once(
+    redis: Redis, settings: Callable[..., Settings]
+) -> None:
+    """The second one need not wait until the lease of the first is over."""
+    key = ConversationKey("acme", "http", "desk")
+    began, answered = asyncio.Event(), asyncio.Event()
+
+    async def hang(batch: Batch) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async def finish(batch: Batch) -> None:
+        assert batch.resumed
+        answered.set()
+
+    async with working(settings(shutdown_grace_seconds=0.1), Mailbox(redis), hang, redis) as first:
+        await Mailbox(redis).store(key, envelope(key, 1))
+        await first.ring(key)
+        await began.wait()
+    async with working(settings(), Mailbox(redis), finish, redis), asyncio.timeout(5):
+        await answered.wait()
+
+
+async def test_a_silent_workers_turn_goes_to_another_and_it_can_write_no_more(
+    redis: Redis, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was paused too long finds itself replaced."""
+    key = ConversationKey("acme", "http", "desk")
+    paused, began, answered = Mailbox(redis), asyncio.Event(), asyncio.Event()
+    fences: list[Fence] = []
+
+    async def hang(batch: Batch) -> None:
+        fences.append(batch.fence)
+        began.set()
+        await asyncio.Event().wait()
+
+    async def finish(batch: Batch) -> None:
+        fences.append(batch.fence)
+        answered.set()
+
+    async def nothing(lease: object) -> bool:
+        return True
+
+    async def nobody(silent_seconds: float) -> list[Offer]:
+        return []
+
+    monkeypatch.setattr(paused, "renew", nothing)
+    monkeypatch.setattr(paused, "abandoned", nobody)
+    async with working(settings(turn_lease_seconds=1, shutdown_grace_seconds=0.1), paused, hang, redis) as first:
+        await Mailbox(redis).store(key, envelope(key, 1))
+        await first.ring(key)
+        async with working(settings(turn_lease_seconds=1), Mailbox(redis), finish, redis), asyncio.timeout(10):
+            await answered.wait()
+        lost, held = fences
+        said = [Entry(EntryRole.INBOUND, "hello", "t1", "")]
+        with pytest.raises(Superseded):
+            await Transcript(redis).append(key, "t1", said, lost)
+        assert lost.token != held.token
+
+
+async def test_a_turn_that_breaks_every_time_is_given_up_and_the_next_one_answered(
+    redis: Redis, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One poisonous message costs itself."""
+    monkeypatch.setattr(module, "_RETRY_SECONDS", (0.01, 0.01))
+    key, mailbox = ConversationKey("acme", "http", "desk"), Mailbox(redis)
+    attempts: list[int] = []
+    answered = asyncio.Event()
+
+    async def answer(batch: Batch) -> None:
+        if batch.envelopes[0].message.text == "0":
+            attempts.append(batch.attempt)
+            raise ValueError("poison")
+        answered.set()
+
+    async with working(settings(), mailbox, answer, redis) as now:
+        await mailbox.store(key, envelope(key, 0))
+        await now.ring(key)
+        async with asyncio.timeout(10):
+            while not now.letters.kept:
+                await asyncio.sleep(0.01)
+            await mailbox.store(key, envelope(key, 1))
+            await now.ring(key)
+            await answered.wait()
+
+    assert attempts == [1, 2, 3]
+    assert list(now.letters.kept.values()) == ["ValueError"]
+
+
+async def test_a_message_that_ends_its_process_every_time_is_given_up(
+    redis: Redis, settings: Callable[..., Settings]
+) -> None:
+    """What was begun three times and never ended is not begun a fourth time."""
+    key, mailbox = ConversationKey("acme", "http", "desk"), Mailbox(redis)
+    await mailbox.prepare()
+    await mailbox.store(key, envelope(key, 0))
+    for _ in range(3):
+        (offer,) = await mailbox.offers([key.partition], 1) or await mailbox.abandoned(0.0)
+        lease = await mailbox.claim(offer)
+        assert lease is not None
+        assert await mailbox.take(lease)
+
+    async def answer(batch: Batch) -> None:
+        raise AssertionError("it is not tried again")
+
+    async with working(settings(turn_lease_seconds=1), Mailbox(redis), answer, redis) as now, asyncio.timeout(10):
+        while not now.letters.kept:
+            await asyncio.sleep(0.01)
+
+    assert list(now.letters.kept.values()) == ["interrupted"]
+
+
+async def test_two_workers_share_the_work_and_keep_each_conversations_order(
+    redis: Redis, settings: Callable[..., Settings]
+) -> None:
+    """Whoever answers, each message is answered once and in its turn."""
+    keys = [ConversationKey("acme", "http", f"desk{number}") for number in range(20)]
+    answered: dict[ConversationKey, list[str]] = {key: [] for key in keys}
+    mailbox = Mailbox(redis)
+
+    async def answer(batch: Batch) -> None:
+        await asyncio.sleep(0.002)
+        answered[batch.key] += [one.message.text for one in batch.envelopes]
+
+    async with (
+        working(settings(), Mailbox(redis), answer, redis) as one,
+        working(settings(), Mailbox(redis), answer, redis) as two,
+        asyncio.timeout(20),
+    ):
+        for number in range(10):
+            for at, key in enumerate(keys):
+                await mailbox.store(key, envelope(key, number))
+                await (one, two)[(at + number) % 2].ring(key)
+        while await mailbox.ready():
+            await asyncio.sleep(0.01)
+
+    assert all(texts == [str(number) for number in range(10)] for texts in answered.values())

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from connectors.console.convert import neutralise
 from connectors.message import ConversationKey, Degraded, Source, Usage
 from grounding.strategy import Reason, Strategy, choose
-from runtime.cli import explaining
 from runtime.cli.commands.metrics import readable
 from runtime.cli.commands.search import excerpt
 from runtime.cli.greeting import EXAMPLES, Greeting, greeting
 from runtime.cli.output import count, dollars, json_text, milliseconds, plain_table
 from runtime.cli.remote import answer
+from runtime.explaining import REASONS, STRATEGIES
 
 
 def test_a_plain_table_cuts_nothing_and_aligns_numbers_to_the_right() -> None:
@@ -55,8 +55,8 @@ def test_figures_read_as_people_write_them(shown: str, expected: str) -> None:
 
 
 def test_every_reason_and_strategy_is_explained_in_words() -> None:
-    assert set(get_args(Reason)) <= set(explaining.REASONS)
-    assert {strategy.value for strategy in Strategy} == set(explaining.STRATEGIES)
+    assert set(get_args(Reason)) <= set(REASONS)
+    assert {strategy.value for strategy in Strategy} == set(STRATEGIES)
 
 
 @pytest.mark.parametrize("question", EXAMPLES)

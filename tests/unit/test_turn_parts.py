@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from config.settings import Settings
-from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope, Source, StoreUnavailable
+from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope, Source, StoreUnavailable
 from grounding.pipeline import Grounds
 from grounding.run_context import Passage
 from grounding.tokens import load_tokens
@@ -14,8 +14,8 @@ from promptpolicy.slot import EVERYWHERE, Directive, Kind, Slot
 from runtime import replies
 from runtime.exchange import Completion
 from runtime.mailbox import Batch, Envelope
+from runtime.prompting import Prompting
 from runtime.question import Question
-from runtime.turn import Turns
 
 KEY = ConversationKey("acme", "telegram", "-100")
 MESSAGE = InboundMessage("telegram", "-100", "m1", Author("1", "Ann"), "which file holds the pricing policy?")
@@ -24,7 +24,7 @@ TOKENS = load_tokens()
 
 
 def batch(*messages: tuple[InboundMessage, Role]) -> Batch:
-    return Batch(KEY, "t1", 1, tuple(Envelope(message, role, 1000.0) for message, role in messages))
+    return Batch(KEY, "t1", 1, tuple(Envelope(message, role, 1000.0) for message, role in messages), Fence("", ""))
 
 
 class Rules:
@@ -58,23 +58,13 @@ class Window:
         return 8192
 
 
-def turns(rules: Rules | None = None, layers: Layers | None = None) -> Turns:
-    nothing = cast("Any", None)
-    return Turns(
+def prompting(rules: Rules | None = None, layers: Layers | None = None) -> Prompting:
+    return Prompting(
         Settings(),
         pipeline=cast("Any", layers or Layers()),
         directives=cast("Any", rules or Rules()),
         model=cast("Any", Window()),
-        outbox=nothing,
-        transcript=nothing,
-        copy=nothing,
-        manifests=nothing,
-        jobs=nothing,
-        usage=nothing,
         tokens=TOKENS,
-        stops=nothing,
-        places=nothing,
-        reading=nothing,
     )
 
 
@@ -112,7 +102,7 @@ async def test_only_passages_that_the_model_was_shown_are_sources_and_each_once(
         Passage(source="c.md", heading="", text="Beyond the three that are shown.", score=0.6),
     )
     one = batch((MESSAGE, Role.MEMBER))
-    built = await turns(layers=Layers(found)).build(Question.of(one), "t1")
+    built = await prompting(layers=Layers(found)).build(Question.of(one), "t1")
     reply = replies.answer(one, built, Completion("12", "fake"))
 
     assert reply.sources == (Source("a.md", "Plans"), Source("b.md", ""))
@@ -121,7 +111,7 @@ async def test_only_passages_that_the_model_was_shown_are_sources_and_each_once(
 @pytest.mark.parametrize(("text", "hinted"), [(MESSAGE.text, True), ("hi", False), ("tell me a joke", False)])
 async def test_a_reply_that_nobody_waits_for_needs_no_acknowledgement(text: str, hinted: bool) -> None:
     message = replace(MESSAGE, text=text, reply_hint="Begin with an acknowledgement.")
-    built = await turns().build(Question.of(batch((message, Role.MEMBER))), "t1")
+    built = await prompting().build(Question.of(batch((message, Role.MEMBER))), "t1")
 
     assert ("acknowledgement" in built.prompt.user) is hinted
 
@@ -129,7 +119,7 @@ async def test_a_reply_that_nobody_waits_for_needs_no_acknowledgement(text: str,
 async def test_while_the_store_is_away_the_rules_that_held_last_still_hold() -> None:
     rules = Rules()
     rules.away = True
-    built = await turns(rules).build(Question.of(batch((MESSAGE, Role.MEMBER))), "t1")
+    built = await prompting(rules).build(Question.of(batch((MESSAGE, Role.MEMBER))), "t1")
 
     assert RULE.text in built.prompt.system
     assert [part.block for part in built.context.degraded] == ["identity"]

@@ -23,7 +23,10 @@ from runtime.cli.invocation import Invocation
 @click.option("--log-format", type=click.Choice(["json", "console"]), help="How events are printed.")
 @click.pass_obj
 def command(
-    invocation: Invocation, role: str, config: Path | None, log_format: Literal["json", "console"] | None
+    invocation: Invocation,
+    role: Literal["all", "gateway", "worker"],
+    config: Path | None,
+    log_format: Literal["json", "console"] | None,
 ) -> None:
     """Run the bot until SIGTERM or Ctrl-C: connectors, answers and the HTTP face. Events go to standard output."""
     import asyncio

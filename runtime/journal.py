@@ -1,0 +1,84 @@
+"""What a turn has paid for already, so that it is not paid for again when another worker goes on with it.
+
+A turn goes accepted → grounded → completed → stored for delivery → recorded. What it was accepted with is in the
+mailbox, what it was grounded on in its manifest, its reply in the outbox; here stands what lies between.
+
+Keys (owner ``journal``, in the conversation's partition): ``turn`` one hash per turn: ``words`` of its messages where
+voice was written down, ``round:<n>`` the answer of its n-th model call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
+
+from connectors.message import Superseded, redis_key
+from runtime.exchange import Completion
+from runtime.mailbox import Batch
+from runtime.stored import pack, unpack
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+_OWNER = "journal"
+_VERSION = 1
+_KEPT_SECONDS = 24 * 3600
+_COMPLETION = TypeAdapter(Completion)
+_WRITE = """
+if redis.call('HGET', KEYS[2], 'token') ~= ARGV[1] then return -1 end
+redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
+redis.call('EXPIRE', KEYS[1], ARGV[4])
+return 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How far a turn has come: the words of its messages by their place, and the answers it has from the model."""
+
+    words: Mapping[int, str] = field(default_factory=dict)
+    rounds: tuple[Completion, ...] = ()
+
+
+class Journal:
+    """The journals of all turns. Raises `connectors.message.StoreUnavailable` throughout."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._write = redis.register_script(_WRITE)
+
+    async def read(self, batch: Batch) -> Done:
+        """How far the turn of *batch* has come. Raises `runtime.stored.NewerFormat`."""
+        stored: Any = await self._redis.hgetall(_key(batch))
+        words = unpack(stored["words"], _VERSION, "a turn's journal")["words"] if "words" in stored else {}
+        rounds: list[Completion] = []
+        while (text := stored.get(f"round:{len(rounds)}")) is not None:
+            rounds.append(_COMPLETION.validate_python(unpack(text, _VERSION, "a turn's journal")["completion"]))
+        return Done({int(place): said for place, said in words.items()}, tuple(rounds))
+
+    async def heard(self, batch: Batch, words: Mapping[int, str]) -> None:
+        """Keep what the messages of *batch* say, by their place. Raises `connectors.message.Superseded`."""
+        await self._keep(batch, "words", pack(_VERSION, words={str(place): said for place, said in words.items()}))
+
+    async def completed(self, batch: Batch, number: int, completion: Completion) -> None:
+        """Keep the answer of the model's call *number* (from 0). Raises `connectors.message.Superseded`."""
+        answer = _COMPLETION.dump_python(completion, mode="json")
+        await self._keep(batch, f"round:{number}", pack(_VERSION, completion=answer))
+
+    async def forget(self, batch: Batch) -> None:
+        """The turn is over."""
+        await self._redis.delete(_key(batch))
+
+    async def _keep(self, batch: Batch, step: str, text: str) -> None:
+        written = await self._write(
+            keys=[_key(batch), batch.fence.name], args=[batch.fence.token, step, text, _KEPT_SECONDS]
+        )
+        if written == -1:
+            raise Superseded("another worker holds the conversation now")
+
+
+def _key(batch: Batch) -> str:
+    return redis_key(_OWNER, batch.key.tag, "turn", batch.key.encoded, batch.turn_id)

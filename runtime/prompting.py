@@ -1,0 +1,128 @@
+"""Builds the prompt for a question: grounding and behaviour side by side, then one strict input, then the bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from config.settings import Settings
+from connectors.message import AgentRuntimeError, Role, Scope
+from grounding import assemble
+from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
+from grounding.pipeline import Grounds, Pipeline, why
+from grounding.run_context import Budgets, DegradedBlock, RunContext, TailEntry
+from grounding.strategy import Choice, Strategy, choose
+from grounding.tokens import Tokens
+from promptpolicy import policy
+from promptpolicy.directives import Directives
+from promptpolicy.policy import Policy, PolicyTooLarge
+from runtime.model import Model
+from runtime.question import Built, Question
+
+LONG_TEXT_CHARACTERS = 20_000
+"""Beyond this a prompt is put together off the event loop."""
+
+
+class Prompting:
+    """Builds prompts. Holds what that needs; keeps nothing between them."""
+
+    def __init__(
+        self, settings: Settings, *, pipeline: Pipeline, directives: Directives, model: Model, tokens: Tokens
+    ) -> None:
+        self._settings = settings
+        self._pipeline = pipeline
+        self._directives = directives
+        self._model = model
+        self._tokens = tokens
+
+    async def build(
+        self,
+        question: Question,
+        turn_id: str,
+        history: Sequence[TailEntry] | None = None,
+        *,
+        first: str | None = None,
+    ) -> Built:
+        """The prompt for *question*. Nothing is stored. Raises `grounding.assemble.ContextTooLarge`.
+
+        *history* stands in for the stored conversation where it is given; *first* is the model that will be asked
+        first, if not the one of the settings.
+        """
+        window = await self._model.window_tokens(first)  # the first time it may wait for LiteLLM's import
+        started = time.perf_counter()
+        choice = choose(question.text)
+        budgets = Budgets.from_settings(self._settings, window)
+        async with asyncio.TaskGroup() as parts:
+            identity = parts.create_task(self._identity(question.key.scope, question.role))
+            grounds = parts.create_task(
+                self._pipeline.ground(question.key, question.text, choice, budgets, turn_id, history)
+            )
+        context = self._context(question, turn_id, choice, budgets, grounds.result(), identity.result())
+        if question.characters > LONG_TEXT_CHARACTERS:
+            prompt = await asyncio.to_thread(assemble.prompt, context, self._tokens)
+        else:
+            prompt = assemble.prompt(context, self._tokens)
+        return Built(context, prompt, (time.perf_counter() - started) * 1000)
+
+    async def _identity(self, scope: Scope, role: Role) -> tuple[Policy, tuple[DegradedBlock, ...]]:
+        """How the model must behave. Without the store the baseline and the action policy still hold."""
+        count, limit = self._tokens.count, self._settings.policy_max_tokens
+        try:
+            async with asyncio.timeout(self._settings.redis_timeout_seconds):
+                directives = await self._directives.load(scope)
+            return policy.compose(role, directives, count, limit), ()
+        except PolicyTooLarge as error:
+            return error.policy, (DegradedBlock(block="identity", why="over_policy_max_tokens"),)
+        except (AgentRuntimeError, TimeoutError) as error:
+            # What held a moment ago is better than no rules at all.
+            remembered = self._directives.last_loaded(scope) or ()
+            return policy.measure(role, remembered, count), (DegradedBlock(block="identity", why=why(error)),)
+
+    def _context(
+        self,
+        question: Question,
+        turn_id: str,
+        choice: Choice,
+        budgets: Budgets,
+        grounds: Grounds,
+        identity: tuple[Policy, tuple[DegradedBlock, ...]],
+    ) -> RunContext:
+        composed, degraded = identity
+        return RunContext(
+            turn_id=turn_id,
+            workspace_id=question.key.workspace_id,
+            context_id=question.key.context_id,
+            connector=question.key.connector,
+            external_id=question.key.external_id,
+            direct=question.direct,
+            authors=question.authors,
+            identity=composed.text,
+            identity_versions=tuple(
+                f"{one.scope}/{one.kind}{'/' + one.name if one.name else ''}@{one.version}" for one in composed.used
+            ),
+            query=question.query.model_copy(
+                # What is beyond can never be shown, and would be kept with every turn.
+                update={"text": question.query.text[: budgets.query_tokens * LONGEST_TOKEN_CHARACTERS]}
+            ),
+            strategy=choice.strategy.value,
+            reason=choice.reason,
+            small_talk=choice.small_talk,
+            wants_history=choice.wants_history,
+            wants_documents=choice.wants_documents,
+            summary=grounds.summary,
+            tail=grounds.tail,
+            recalled=grounds.recalled,
+            passages=grounds.passages,
+            # The acknowledgement is for replies that people wait for because something is looked up.
+            hint=question.hint if choice.strategy is not Strategy.NONE else "",
+            degraded=(*degraded, *grounds.degraded, *question.degraded),
+            layout=self._settings.llm_grounding_layout,
+            budgets=budgets,
+        )
+
+    async def rebuild(self, context: RunContext) -> Built:
+        """The prompt of *context* again, byte for byte."""
+        started = time.perf_counter()
+        prompt = await asyncio.to_thread(assemble.prompt, context, self._tokens)
+        return Built(context, prompt, (time.perf_counter() - started) * 1000)

@@ -1,0 +1,160 @@
+"""Shows people that an answer is on its way and how it grows, by the connectors of this process.
+
+What workers tell (`runtime.progress`) may be lost; the reply itself comes by the outbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import structlog
+
+from connectors.connector import AppendsText, Connector, EditsMessages, Reacts, ShowsTyping, StreamsText
+from connectors.message import OutboundMessage
+from runtime.hub import Hub, News
+from runtime.mailbox import Watched
+from runtime.pacing import Pace
+from runtime.part_states import PartStates
+from runtime.preview import Appending, Growing, Passing, Preview
+from runtime.progress import BEGUN, ENDED, PROGRESS, Progress
+
+SILENT_SECONDS = 120.0
+"""A worker that tells nothing for so long will not tell any more."""
+_FINISH_SECONDS = 40.0
+_log = structlog.get_logger()
+
+
+class Shows:
+    """The answers that are on their way. *acknowledgement* is an emoji that is put on the messages, or empty."""
+
+    def __init__(
+        self,
+        connectors: Mapping[str, Connector],
+        states: PartStates,
+        pace: Pace,
+        hub: Hub,
+        *,
+        streams: bool = True,
+        acknowledgement: str = "",
+    ) -> None:
+        self._connectors = connectors
+        self._states = states
+        self._pace = pace
+        self._streams = streams
+        self._acknowledgement = acknowledgement
+        self._shows: dict[str, tuple[asyncio.Queue[Progress], asyncio.Task[None]]] = {}
+        self._open = False
+        hub.hear(PROGRESS, self._hear)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """While inside, what workers tell is shown."""
+        self._open = True
+        try:
+            yield
+        finally:
+            self._open = False
+            tasks = {task for _, task in self._shows.values()}
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks, timeout=1.0)
+
+    def watched(self, connector: Connector, message: OutboundMessage) -> Watched:
+        """Whether people would see the answer that *message* will be while it is written."""
+        if isinstance(connector, StreamsText):
+            return Watched.ADDED_TO if connector.is_watched(message.key, message.answers) else Watched.NOT
+        edits = isinstance(connector, EditsMessages) and connector.capabilities.edits_per_second > 0
+        return Watched.REPLACEABLE if self._streams and edits else Watched.NOT
+
+    async def finish(self, turn_id: str) -> None:
+        """End the show of a turn: its reply is to be delivered."""
+        show = self._shows.get(turn_id)
+        if show is None:
+            return
+        queue, task = show
+        queue.put_nowait(Progress(turn_id, ENDED))
+        await asyncio.wait({task}, timeout=_FINISH_SECONDS)
+
+    def _hear(self, news: News) -> None:
+        progress = Progress.of(news)
+        show = self._shows.get(progress.turn_id)
+        if show is not None:
+            show[0].put_nowait(progress)
+        elif progress.what == BEGUN and progress.message is not None and self._open:
+            self._begin(progress.turn_id, progress.message)
+
+    def _begin(self, turn_id: str, message: OutboundMessage) -> None:
+        connector = self._connectors.get(message.key.connector)
+        if connector is None:
+            return
+        preview = self._preview(connector, message)
+        has_signs = isinstance(connector, ShowsTyping) or (self._acknowledgement and isinstance(connector, Reacts))
+        if preview is None and not has_signs:
+            return
+        queue: asyncio.Queue[Progress] = asyncio.Queue()
+        task = asyncio.create_task(self._show(connector, message, preview, queue), name=f"show of {turn_id}")
+        self._shows[turn_id] = queue, task
+        task.add_done_callback(lambda _: self._shows.pop(turn_id, None))
+
+    def _preview(self, connector: Connector, message: OutboundMessage) -> Preview | None:
+        if self.watched(connector, message) is Watched.NOT:
+            return None
+        if isinstance(connector, StreamsText):
+            return Passing(connector, message)
+        if isinstance(connector, AppendsText) and connector.appends(message):
+            return Appending(connector, message, self._states, self._pace)
+        return Growing(connector, message, self._states, self._pace)
+
+    async def _show(
+        self, connector: Connector, message: OutboundMessage, preview: Preview | None, queue: asyncio.Queue[Progress]
+    ) -> None:
+        signs = asyncio.create_task(self._show_signs(connector, message))
+        try:
+            if preview is None:
+                await _until_ended(queue)
+            else:
+                async with preview.shown():
+                    await _show_all(preview, queue)
+        except Exception:  # noqa: BLE001 - a broken show must not cost the reply; it is logged whole
+            _log.exception("preview.ended", why="internal")
+        finally:
+            signs.cancel()
+            await asyncio.wait({signs})  # raises nothing of theirs, and hides no cancellation of ours
+
+    async def _show_signs(self, connector: Connector, message: OutboundMessage) -> None:
+        if self._acknowledgement and isinstance(connector, Reacts):
+            for message_id in message.answers:
+                await connector.react(message.key, message_id, self._acknowledgement)
+        if isinstance(connector, ShowsTyping):
+            while True:
+                await connector.typing(message.key)
+                await asyncio.sleep(connector.typing_lasts_seconds)
+
+
+async def _until_ended(queue: asyncio.Queue[Progress]) -> None:
+    while True:
+        if (await _next(queue)).what == ENDED:
+            return
+
+
+async def _show_all(preview: Preview, queue: asyncio.Queue[Progress]) -> None:
+    while True:
+        progress = await _next(queue)
+        match progress.what:
+            case "delta":
+                await preview.show(progress.text)
+            case "restart" if preview.restart is not None:
+                await preview.restart()
+            case "ended":
+                return
+
+
+async def _next(queue: asyncio.Queue[Progress]) -> Progress:
+    try:
+        async with asyncio.timeout(SILENT_SECONDS):
+            return await queue.get()
+    except TimeoutError:
+        return Progress("", ENDED)
