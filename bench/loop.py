@@ -33,7 +33,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bench.turn import provider
+from bench.turns import provider
 
 TICK_SECONDS = 0.005
 BLOCKED_SECONDS = 0.05

@@ -21,6 +21,8 @@ _OWNER = "transcript"
 _RECORDED_SECONDS = 7 * 24 * 3600
 """How long a turn is remembered as recorded; no turn is taken up again after that."""
 _PAGE = 64
+_FIRST_PAGE = 4
+"""Mostly the turn is the newest: its messages and the answer."""
 _LONG_PAGE = 1000
 _SEARCHED_PAGES = 80
 """Work that follows turns may lag behind them by this many pages of the log: a flood, an outage."""
@@ -180,17 +182,18 @@ class Transcript:
     async def of_turn(self, key: ConversationKey, turn_id: str) -> list[Entry]:
         """The entries of one of the conversation's last turns, oldest first; none of a turn far back."""
         found: list[Entry] = []
-        newest = "+"
+        newest, count = "+", _FIRST_PAGE
         for _ in range(_SEARCHED_PAGES):
-            page: Any = await self._redis.xrevrange(self._key(key, "log"), max=newest, count=_PAGE)
+            page: Any = await self._redis.xrevrange(self._key(key, "log"), max=newest, count=count)
             for entry_id, fields in page:
                 newest = f"({entry_id}"
                 if fields.get("turn") == turn_id:
                     found.append(Entry.from_fields(fields))
                 elif found:
                     return await self._as_amended(key, found[::-1])
-            if len(page) < _PAGE:
+            if len(page) < count:
                 break
+            count = _PAGE
         return await self._as_amended(key, found[::-1])
 
     async def reach(self, key: ConversationKey) -> Reach:

@@ -1,4 +1,4 @@
-"""Overhead per turn by stage, with a model that answers at once. ``python -m bench.turn [TURNS]``
+"""Overhead per turn by stage, with a model that answers at once. ``python -m bench.turns [TURNS]``
 
 A whole runtime in this process (embedded Redis with ``appendfsync always``, embedded Qdrant), messages over
 its HTTP face, and a provider on loopback in a process of its own. ``model`` is LiteLLM's call with the
@@ -31,28 +31,33 @@ from grounding.pipeline import Pipeline
 from grounding.transcript.log import Transcript
 from runtime import events
 from runtime.bootstrap import open_runtime
+from runtime.delivery import Delivery
 from runtime.embedded.child import beside
 from runtime.event_stream import EventStream
 from runtime.gateway import Gateway
 from runtime.jobs import Jobs
+from runtime.journal import Journal
 from runtime.mailbox import Mailbox
 from runtime.manifests import Manifests
 from runtime.model import Model
 from runtime.outbox import Outbox
+from runtime.prompting import Prompting
 from runtime.redaction import Redaction
-from runtime.turn import Turns
 from runtime.usage import Usage
 
 STAGES: tuple[tuple[str, Any, str], ...] = (
     ("accept", Gateway, "accept"),
     ("take", Mailbox, "take"),
     ("ground", Pipeline, "ground"),
-    ("identity", Turns, "_identity"),
+    ("identity", Prompting, "_identity"),
     ("assemble", assemble, "prompt"),
     ("model", Model, "complete"),
-    ("deliver", Outbox, "deliver"),
+    ("journal", Journal, "completed"),
+    ("store reply", Outbox, "put"),
+    ("deliver", Delivery, "deliver"),
     ("record", Transcript, "append"),
     ("manifest", Manifests, "keep"),
+    ("outcome", Manifests, "finish"),
     ("usage", Usage, "record"),
     ("enqueue jobs", Jobs, "enqueue"),
     ("done", Mailbox, "done"),
