@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import gc
 import importlib
 import logging
 import os
@@ -74,6 +76,16 @@ _IMPORTED_BY_CALLS = (
     "openai.resources.embeddings",
     "openai.resources.responses",
 )
+
+
+@functools.cache
+def _keep_what_was_imported() -> None:
+    """Once a process: what was made until now is no more looked through for garbage.
+
+    LiteLLM alone brings so many objects that each full collection held the event loop up for half a second
+    (``python -m bench.loop``).
+    """
+    gc.freeze()
 
 
 def load_litellm() -> Any:
@@ -142,6 +154,7 @@ class Model:
         # Last, because a first turn without tools need not wait for it (0.6 s).
         with contextlib.suppress(ImportError):
             await asyncio.to_thread(importlib.import_module, _IMPORTED_BY_TOOLS)
+        _keep_what_was_imported()
 
     async def window_tokens(self, first: str | None = None) -> int:
         """The context window of the model that is asked first (see `complete`): as set, else as LiteLLM knows it,
