@@ -52,28 +52,32 @@ class SummaryRefresh:
         self._copy_failing = False
 
     async def __call__(self, job: Job) -> None:
-        await self._refresh(job)
-        if document := await self._contexts.latest(job.key):
-            await self._copy_for_people(job.key, document.text)
-            if await self._contexts.latest(job.key) is None:  # forgotten in between
-                await self._copy.remove(job.key)
+        document = await self._refresh(job)
+        if document is None or not await self._copy_for_people(job.key, document.text):
+            return
+        if await self._contexts.latest(job.key) is None:  # forgotten in between
+            await self._copy.remove(job.key)
 
-    async def _copy_for_people(self, key: ConversationKey, text: str) -> None:
+    async def _copy_for_people(self, key: ConversationKey, text: str) -> bool:
+        """Whether the file was written."""
         try:
-            await self._copy.write(key, text)
-            self._copy_failing = False
+            written = await self._copy.write(key, text)
         except OSError as error:
             if not self._copy_failing:
                 _log.warning("store.degraded", store="context_copies", why=type(error).__name__, detail=str(error))
             self._copy_failing = True
+            return False
+        self._copy_failing = False
+        return written
 
-    async def _refresh(self, job: Job) -> None:
+    async def _refresh(self, job: Job) -> ContextDocument | None:
+        """The document as it is after *job*."""
         settings = self._settings
         reach = await self._transcript.reach(job.key)
         current = await self._contexts.latest(job.key)
         covered = Reach(current.turns, current.entries) if current else None
         if not refresh.is_due(reach, covered, settings.llm_grounding_memory_summary_refresh_turns):
-            return
+            return current
         entries = await self._transcript.newest(
             job.key, min(settings.llm_grounding_memory_summary_source_max_lines, _unread(reach, covered))
         )
@@ -81,7 +85,7 @@ class SummaryRefresh:
         text, made_by = await self._text(job, previous, current, entries)
         if text is None:
             _log.warning("summary.kept", why=made_by, turns=current.turns if current else 0)
-            return
+            return current
         document = ContextDocument(
             text=text,
             version=(current.version if current else 0) + 1,
@@ -91,8 +95,10 @@ class SummaryRefresh:
             at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
             turn_ids=tuple(sorted({entry.turn_id for entry in entries})),
         )
-        if await self._contexts.store(job.key, document):
-            _log.info("summary.refreshed", turns=reach.turns, version=document.version, made_by=document.made_by)
+        if not await self._contexts.store(job.key, document):
+            return await self._contexts.latest(job.key)
+        _log.info("summary.refreshed", turns=reach.turns, version=document.version, made_by=document.made_by)
+        return document
 
     async def _text(
         self, job: Job, previous: str, current: ContextDocument | None, entries: list[Entry]

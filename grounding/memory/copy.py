@@ -23,18 +23,18 @@ class ContextCopy:
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
 
-    async def write(self, key: ConversationKey, text: str) -> None:
-        """Make the file hold *text*, whole or not at all. Raises OSError."""
-        await asyncio.to_thread(_write, self._data_dir / path(key), text.encode("utf-8", "surrogatepass"))
+    async def write(self, key: ConversationKey, text: str) -> bool:
+        """Make the file hold *text*, whole or not at all; False where it did already. Raises OSError."""
+        return await asyncio.to_thread(_write, self._data_dir / path(key), text.encode("utf-8", "surrogatepass"))
 
     async def remove(self, key: ConversationKey) -> None:
         """Take the file away, if there is one. Raises OSError."""
         await asyncio.to_thread((self._data_dir / path(key)).unlink, missing_ok=True)
 
 
-def _write(file: Path, content: bytes) -> None:
+def _write(file: Path, content: bytes) -> bool:
     if _holds(file, content):
-        return
+        return False
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".copy-")
     try:
@@ -44,6 +44,7 @@ def _write(file: Path, content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    return True
 
 
 def _holds(file: Path, content: bytes) -> bool:
