@@ -76,11 +76,14 @@ class Probe:
         self._thread = threading.get_ident()
         gc.callbacks.append(self._collected)
         self._time_callbacks()
-        while True:
-            ticked = time.perf_counter()
-            await asyncio.sleep(TICK_SECONDS)
-            if self.is_on:
-                self.late_ms.append((time.perf_counter() - ticked - TICK_SECONDS) * 1000)
+        try:
+            while True:
+                ticked = time.perf_counter()
+                await asyncio.sleep(TICK_SECONDS)
+                if self.is_on:
+                    self.late_ms.append((time.perf_counter() - ticked - TICK_SECONDS) * 1000)
+        finally:
+            gc.callbacks.remove(self._collected)
 
     def _time_callbacks(self) -> None:
         """What the loop's debug mode does, without the rest of what that costs."""
