@@ -2,7 +2,7 @@
 
 See ``--help``, and ``/help`` once it runs. What people see is told line by line; with ``--script FILE``, or where
 standard input is no terminal, lines are read from there. Exit code 0; 1 where a ``/wait`` or ``/expect`` of a script
-did not hold or the bot did not start; 130 after Ctrl-C.
+did not hold or the bot did not start; 128 and the number of a signal that ended it (at the prompt, Ctrl-C is an end).
 """
 
 from __future__ import annotations

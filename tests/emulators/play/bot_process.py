@@ -72,8 +72,11 @@ class BotProcess:
             try:
                 async with asyncio.timeout(STOP_SECONDS):
                     await self._process.wait()
-            except TimeoutError:
+            except (TimeoutError, asyncio.CancelledError) as error:
                 self._process.kill()
+                await self._process.wait()
+                if isinstance(error, asyncio.CancelledError):
+                    raise
         await self._over()
 
     async def kill(self) -> None:

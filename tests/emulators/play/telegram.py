@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ class TelegramPlay:
 
     def __init__(self, crew: Crew) -> None:
         self.emulator = TelegramEmulator()
+        # A bot whose DATA_DIR was kept has seen the ids of the last time: it would take these for repeats.
+        self.emulator.first_message = int(time.time())
         self._crew = crew
         self._rooms = {name: Room(-100200 - number, name) for number, name in enumerate(ROOMS)}
         self._rooms["forum"] = Room(-100300, "forum", TOPICS)
