@@ -15,6 +15,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 Positive = Annotated[int, Field(gt=0)]
 PositiveSeconds = Annotated[float, Field(gt=0)]
+BudgetTokens = Annotated[int, Field(ge=0, le=10**12)]
+BudgetUsd = Annotated[float, Field(ge=0, le=10**6)]
+"""Counted in billionths of a dollar: up to here every sum of them is exact in Redis's numbers, too."""
 
 GROUNDING_PREFIX = "llm_grounding_"
 
@@ -237,12 +240,36 @@ class Settings(BaseModel):
     """Messages per person and conversation in a window; admins are exempt."""
     rate_limit_window_seconds: Positive = 60
     """The window."""
+
+    # What model calls may cost.
+    budget_workspace_tokens_per_day: BudgetTokens | None = None
+    """Tokens (prompt and completion) that a whole workspace may use in a day (UTC); 0: none. Unset, here and
+    below: unlimited. Admins may set another limit for a workspace."""
+    budget_workspace_tokens_per_month: BudgetTokens | None = None
+    """Tokens (prompt and completion) that a whole workspace may use in a month (UTC)."""
+    budget_workspace_usd_per_day: BudgetUsd | None = None
+    """US dollars, by LiteLLM's prices, that a whole workspace may cost in a day (UTC)."""
+    budget_workspace_usd_per_month: BudgetUsd | None = None
+    """US dollars, by LiteLLM's prices, that a whole workspace may cost in a month (UTC)."""
+    budget_user_tokens_per_day: BudgetTokens | None = None
+    """Tokens (prompt and completion) that one person in a workspace may use in a day (UTC)."""
+    budget_user_tokens_per_month: BudgetTokens | None = None
+    """Tokens (prompt and completion) that one person in a workspace may use in a month (UTC)."""
+    budget_user_usd_per_day: BudgetUsd | None = None
+    """US dollars, by LiteLLM's prices, that one person in a workspace may cost in a day (UTC)."""
+    budget_user_usd_per_month: BudgetUsd | None = None
+    """US dollars, by LiteLLM's prices, that one person in a workspace may cost in a month (UTC)."""
+
+    # Tools.
     sigils: dict[str, dict[str, Any]] = {}
     """Read, not used yet: tools are to come."""
     sigil_bindings: dict[str, str] = {}
     """Read, not used yet: tools are to come."""
 
     # Turns.
+    queue_mode: Literal["collect", "interrupt", "followup"] = "collect"
+    """What arrives while an answer is made: collect (answered together afterwards), interrupt (the answer begins
+    again, with it) or followup (a turn for each message). /queue changes it in a place."""
     turn_collect_milliseconds: Annotated[int, Field(ge=0)] = 0
     """How long to wait for the rest of a message that looks unfinished."""
     turn_max_attempts: Positive = 3

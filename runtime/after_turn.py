@@ -15,10 +15,11 @@ from grounding.memory.copy import ContextCopy
 from grounding.sections import speaker, spoken
 from grounding.transcript.entry import Entry, EntryRole, Reach
 from grounding.transcript.log import Transcript
+from runtime.budget_terms import BudgetExceeded
 from runtime.jobs import Job
 from runtime.model import Model
 from runtime.model_errors import ModelFailed
-from runtime.usage import Usage
+from runtime.spending import Spending
 
 _log = structlog.get_logger()
 
@@ -27,8 +28,9 @@ class SummaryRefresh:
     """Makes a conversation's context document anew when it is due.
 
     With a configured model the model writes it; its answer is validated. Where no valid document exists
-    and the model cannot make one, or where the only model is the small local one (which cannot write
-    such a document), it is extracted. A failed refresh leaves a document that a model made as it is.
+    and the model cannot make one, where the only model is the small local one (which cannot write such a
+    document), or where the workspace's budget is used up, it is extracted. A failed refresh leaves a document
+    that a model made as it is.
 
     After every turn the document's file is brought in step, so that one that could not be written (a full
     disk, a crash in between) comes back.
@@ -41,14 +43,14 @@ class SummaryRefresh:
         contexts: ContextDocuments,
         copy: ContextCopy,
         model: Model,
-        usage: Usage,
+        spending: Spending,
     ) -> None:
         self._settings = settings
         self._transcript = transcript
         self._contexts = contexts
         self._copy = copy
         self._model = model
-        self._usage = usage
+        self._spending = spending
         self._copy_failing = False
 
     async def __call__(self, job: Job) -> None:
@@ -112,15 +114,19 @@ class SummaryRefresh:
         why = ""
         try:
             asked = refresh.plan(previous, entries, items, settings.llm_grounding_memory_summary_max_tokens)
+            await self._spending.reserve_background(job.key.scope, job.turn_id, "summary", asked)
             completion = await self._model.complete(asked, purpose="summary")
-            await self._usage.record(job.key.scope, job.turn_id, "summary", completion.model, completion.usage)
+            await self._spending.settle(job.key.scope, job.turn_id, "summary", completion.model, completion.usage)
             verdict = refresh.accept(completion.text, previous, settings.context_document_max_bytes)
             if isinstance(verdict, str):
                 return verdict, "model"
             if isinstance(verdict, refresh.Unchanged):
                 return previous, "model"
             why = verdict.why
+        except BudgetExceeded:
+            return extracted, "extraction"
         except ModelFailed as error:
+            await self._spending.release(job.key.scope, job.turn_id, "summary")
             why = error.why
         if current is None or current.made_by == "extraction":
             return extracted, "extraction"

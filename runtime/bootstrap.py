@@ -32,6 +32,7 @@ from runtime.after_turn import RememberTurn, SummaryRefresh
 from runtime.api.security import Security
 from runtime.attachments.files import Files
 from runtime.attachments.reading import Reading
+from runtime.budgets import Budgets
 from runtime.commands.docs import docs_command
 from runtime.commands.registry import Commands
 from runtime.commands.runner import CommandTurns
@@ -58,8 +59,10 @@ from runtime.model import Model
 from runtime.outbox import Outbox
 from runtime.pacing import Pace
 from runtime.places import Places
+from runtime.prices import Prices
 from runtime.prompting import Prompting
 from runtime.shows import Shows
+from runtime.spending import Spending, held_seconds
 from runtime.stops import Stops
 from runtime.stores import RedisStore, open_redis
 from runtime.supervisor import Supervisor
@@ -112,6 +115,7 @@ class Runtime:
     local_model: LocalModelServer
     jobs: Jobs
     usage: Usage
+    budgets: Budgets
     prompting: Prompting
     turns: Turns
     hub: Hub
@@ -243,6 +247,8 @@ async def _build(
     knowledge = Knowledge(settings, redis, tokens, workspaces, publisher)
     model = Model(settings, model_server)
     usage, places, stops = Usage(redis), Places(redis), Stops(hub, mailboxes[Lane.TURNS])
+    budgets = Budgets(redis, settings, held_seconds(settings, len(model.names)))
+    spending = Spending(settings, budgets, usage, model, Prices(), tokens)
 
     async def remember(job: Job) -> None:
         await RememberTurn(transcript, await knowledge.turns())(job)
@@ -251,7 +257,7 @@ async def _build(
     jobs = Jobs(
         redis,
         {
-            "summary.refresh": SummaryRefresh(settings, transcript, contexts, context_copy, model, usage),
+            "summary.refresh": SummaryRefresh(settings, transcript, contexts, context_copy, model, spending),
             "turn.remember": remember,
             FORGET_TURNS: ForgetTurns(knowledge.turns),
         },
@@ -270,7 +276,7 @@ async def _build(
         copy=copy,
         manifests=manifests,
         jobs=jobs,
-        usage=usage,
+        spending=spending,
         stops=stops,
         places=places,
         reading=Reading(settings, files, model),
@@ -356,6 +362,7 @@ async def _build(
         local_model=model_server,
         jobs=jobs,
         usage=usage,
+        budgets=budgets,
         prompting=prompting,
         turns=turns,
         hub=hub,

@@ -8,6 +8,7 @@ from connectors.message import AgentRuntimeError, Degraded, OutboundMessage, Sou
 from grounding import assemble
 from grounding.layers.retrieval import label
 from runtime.attachments.reading import Contents
+from runtime.budget_terms import BudgetExceeded
 from runtime.exchange import Completion
 from runtime.mailbox import Batch
 from runtime.model_errors import ModelFailed
@@ -93,6 +94,19 @@ def unheard(batch: Batch, contents: Contents) -> OutboundMessage:
         reply_to=reply_to(batch),
         degraded=tuple(Degraded(part.block, part.why) for part in contents.degraded),
         error_code="voice_unheard",
+    )
+
+
+def spent(batch: Batch, error: BudgetExceeded) -> OutboundMessage:
+    """What is said where a budget leaves nothing for a model call."""
+    return OutboundMessage(
+        key=batch.key,
+        turn_id=batch.turn_id,
+        text=error.user_text,
+        kind="apology",
+        answers=answered(batch),
+        reply_to=reply_to(batch),
+        error_code="budget_exceeded",
     )
 
 

@@ -22,6 +22,7 @@ from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 from runtime import replies
 from runtime.attachments.reading import Contents, Reading, written
+from runtime.budget_terms import BudgetExceeded
 from runtime.exchange import Message
 from runtime.hub import Hub
 from runtime.jobs import Job, Jobs
@@ -36,9 +37,10 @@ from runtime.progress import Telling, telling
 from runtime.prompting import Prompting
 from runtime.question import Built, Question
 from runtime.senses import Heard, with_images
-from runtime.stops import Stops
+from runtime.spending import Spending, user_of
+from runtime.stops import Stops, Wishes
 from runtime.turn_events import log_answer, log_grounding, outcome
-from runtime.usage import Usage
+from runtime.usage import REPLY
 
 BOT = "agent-runtime"
 AFTER_TURN = ("summary.refresh", "turn.remember")
@@ -72,7 +74,7 @@ class Turns:
         copy: MarkdownCopy,
         manifests: Manifests,
         jobs: Jobs,
-        usage: Usage,
+        spending: Spending,
         stops: Stops,
         places: Places,
         reading: Reading,
@@ -87,7 +89,7 @@ class Turns:
         self._copy = copy
         self._manifests = manifests
         self._jobs = jobs
-        self._usage = usage
+        self._spending = spending
         self._stops = stops
         self._places = places
         self._reading = reading
@@ -97,7 +99,7 @@ class Turns:
         """Answer *batch*, whatever fails on the way: then the reply says so.
 
         Raises only `connectors.message.StoreUnavailable` and `connectors.message.Superseded`: nothing is lost then,
-        and the batch is to be answered again under the same turn id.
+        and the batch is to be answered again under the same turn id; and `runtime.mailbox.Merged`: then a larger one.
         """
         started = time.perf_counter()
         # Only a turn that was interrupted can have come anywhere.
@@ -132,30 +134,37 @@ class Turns:
     async def _make(self, made: _Made, told: Telling) -> None:
         """Make the reply: the model's, or why there is none."""
         batch = made.batch
-        with self._stops.heard(batch.key) as stop:
+        with self._stops.heard(batch.turn_id) as wishes:
             first = await self._first_model(batch)
             grounded = await self._grounded_before(batch)
             if grounded is not None and made.completion is not None:
                 made.built = grounded
                 made.reply = replies.answer(batch, grounded, made.completion)
                 return
-            made.batch, contents = await self._read(batch, first)
-            made.heard = contents.heard
-            if contents.unheard:
-                made.reply = replies.unheard(batch, contents)
-                return
             try:
+                made.batch, contents = await self._read(batch, first)
+                made.heard = contents.heard
+                if contents.unheard:
+                    made.reply = replies.unheard(batch, contents)
+                    return
                 made.built = await self._ground(made.batch, contents, first)
                 messages = with_images(made.built.prompt.messages, contents.images)
-                made.completion = await self._complete(messages, told, stop, first)
+                await self._spending.reserve_reply(batch, made.built.prompt, len(contents.images), first)
+                made.completion = await self._complete(made.batch, messages, told, wishes, first)
                 await self._journal.completed(batch, 0, made.completion)
                 made.reply = replies.answer(batch, made.built, made.completion)
+            except BudgetExceeded as error:
+                made.reply = replies.spent(batch, error)
             except (assemble.ContextTooLarge, ModelFailed) as error:
+                await self._spending.release(batch.key.scope, batch.turn_id, REPLY)
                 made.reply = replies.apology(batch, made.built, error)
                 _log.error("turn.failed", why=made.reply.error_code, detail=str(error), attempts=batch.attempt)
 
     async def _read(self, batch: Batch, first: str | None) -> tuple[Batch, Contents]:
-        """What came with the messages. Speech is written down once, however often the turn is taken up again."""
+        """What came with the messages. Speech is written down once, however often the turn is taken up again.
+        Raises `BudgetExceeded` where there is speech and nothing left to have it written down with."""
+        if any(one.kind == "voice" for envelope in batch.envelopes for one in envelope.message.attachments):
+            await self._spending.check(batch, "transcription")
         read, contents = await self._reading.read(batch, first)
         if contents.heard:
             pairs = enumerate(zip(batch.envelopes, read.envelopes, strict=True))
@@ -165,9 +174,10 @@ class Turns:
 
     async def _ground(self, batch: Batch, contents: Contents, first: str | None) -> Built:
         """The prompt; kept, so that whoever goes on with this turn asks the same. Raises `ContextTooLarge`."""
+        question = Question.of(batch, contents)
         built = await self._grounded_before(batch)
-        if built is None:
-            built = await self._prompting.build(Question.of(batch, contents), batch.turn_id, first=first)
+        if built is None or not question.is_asked_by(built.context):  # it may have grown since
+            built = await self._prompting.build(question, batch.turn_id, first=first)
             await self._manifests.keep(built.context, built.prompt, _now())
             log_grounding(built)
         return built
@@ -193,9 +203,14 @@ class Turns:
         return chosen if chosen in self._model.names else None  # the settings may have changed since
 
     async def _complete(
-        self, messages: Sequence[Message], told: Telling, stop: asyncio.Event, first: str | None
+        self, batch: Batch, messages: Sequence[Message], told: Telling, wishes: Wishes, first: str | None
     ) -> Completion:
-        """The model's answer, or as much of it as was written when *stop* was set."""
+        """The model's answer, or as much of it as was written when people wished it to stop.
+
+        Raises `runtime.mailbox.Merged` where they said more in the meantime.
+        """
+        if wishes.more:
+            await self._stops.merge(batch, wishes)
         asking = asyncio.create_task(
             self._model.complete(
                 messages,
@@ -204,15 +219,17 @@ class Turns:
                 first=first,
             )
         )
-        stopped = asyncio.create_task(stop.wait())
         try:
-            await asyncio.wait({asking, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                return asking.result()
+            while not wishes.stop:
+                await _first_of(asking, wishes.changed)
+                wishes.changed.clear()
+                if wishes.more and not wishes.stop:
+                    await self._stops.merge(batch, wishes)
+                if asking.done():
+                    return asking.result()
         finally:
-            for task in (asking, stopped):
-                task.cancel()
-            await asyncio.wait({asking, stopped})
+            asking.cancel()
+            await asyncio.wait({asking})
         return replies.cut_short(told.text, first or self._model.name)
 
     async def _account(self, made: _Made) -> None:
@@ -221,10 +238,10 @@ class Turns:
         if made.built is not None:
             await self._manifests.finish(reply.key.scope, reply.turn_id, outcome(reply, completion))
         if completion is not None:
-            await self._usage.record(reply.key.scope, reply.turn_id, "reply", completion.model, completion.usage)
+            await self._spending.settle_reply(made.batch, completion, made.built.prompt if made.built else None)
         for number, heard in enumerate(made.heard):
-            purpose = f"transcription.{number}"
-            await self._usage.record(reply.key.scope, reply.turn_id, purpose, heard.model, heard.usage)
+            purpose, user = f"transcription.{number}", user_of(made.batch)
+            await self._spending.settle(reply.key.scope, reply.turn_id, purpose, heard.model, heard.usage, user)
 
     async def _send(self, reply: OutboundMessage, batch: Batch) -> None:
         await self._outbox.put(reply, (envelope.address for envelope in batch.envelopes), batch.fence)
@@ -257,6 +274,16 @@ def _as_heard(batch: Batch, done: Done) -> Batch:
         silent = tuple(one for one in message.attachments if one.kind != "voice")
         envelopes[place] = replace(envelopes[place], message=replace(message, text=words, attachments=silent))
     return replace(batch, envelopes=tuple(envelopes))
+
+
+async def _first_of(asking: asyncio.Task[Completion], changed: asyncio.Event) -> None:
+    """Wait until the one is done or the other is set."""
+    changing = asyncio.create_task(changed.wait())
+    try:
+        await asyncio.wait({asking, changing}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        changing.cancel()
+        await asyncio.wait({changing})
 
 
 def _rfc3339(seconds: float) -> str:

@@ -1,0 +1,136 @@
+"""Spends budgets on model calls: holds what a call may take before it is made, counts what it took after it.
+
+What a call took is counted for the workspace and, where a person asked for it, for that person: of several messages
+that are answered together, whoever wrote the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from config.settings import Settings
+from connectors.message import Scope
+from connectors.message import Usage as Tokens
+from grounding.blocks import PLACES, Prompt
+from grounding.tokens import Tokens as Counting
+from runtime.budget_terms import BudgetExceeded, Cost
+from runtime.budgets import Budgets
+from runtime.exchange import Completion, Message
+from runtime.mailbox import Batch
+from runtime.model import LOCAL_MAX_OUTPUT_TOKENS, Model
+from runtime.prices import Prices
+from runtime.usage import REPLY, Usage
+
+MESSAGE_TOKENS = 4
+"""What a provider adds for each message: its role and its ends."""
+IMAGE_TOKENS = 1600
+"""For one picture: about what Anthropic counts for the largest that it does not shrink, more than OpenAI does."""
+_LOCAL = "local/"
+_log = structlog.get_logger()
+
+
+class Spending:
+    """What model calls may cost and did cost. Raises `connectors.message.StoreUnavailable` throughout."""
+
+    def __init__(
+        self, settings: Settings, budgets: Budgets, usage: Usage, model: Model, prices: Prices, counting: Counting
+    ) -> None:
+        self._max_output_tokens = settings.llm_max_output_tokens
+        self._budgets = budgets
+        self._usage = usage
+        self._model = model
+        self._prices = prices
+        self._counting = counting
+
+    async def reserve_reply(self, batch: Batch, prompt: Prompt, images: int, first: str | None) -> None:
+        """Hold what answering *batch* with *prompt* and so many *images* may take. Raises `BudgetExceeded`."""
+        await self._reserve(batch.key.scope, batch.turn_id, REPLY, prompt_tokens(prompt, images), first, user_of(batch))
+
+    async def reserve_background(self, scope: Scope, turn_id: str, purpose: str, messages: Sequence[Message]) -> None:
+        """Hold what asking *messages* may take, which no person asked for. Raises `BudgetExceeded`."""
+        text = "\n".join(str(message["content"]) for message in messages)
+        tokens = await asyncio.to_thread(self._counting.count, text) + MESSAGE_TOKENS * len(messages)
+        await self._reserve(scope, turn_id, purpose, tokens, None, "")
+
+    async def check(self, batch: Batch, purpose: str) -> None:
+        """Before calls whose cost nobody knows beforehand. Raises `BudgetExceeded` where nothing is left."""
+        try:
+            await self._budgets.check(batch.key.scope, user_of(batch))
+        except BudgetExceeded as error:
+            _told(error, purpose)
+            raise
+
+    async def _reserve(
+        self, scope: Scope, turn_id: str, purpose: str, prompt: int, first: str | None, user: str
+    ) -> None:
+        model = first or self._model.name
+        output = self._max_output_tokens
+        if model.startswith(_LOCAL):
+            output = min(output, LOCAL_MAX_OUTPUT_TOKENS)
+        usd = 0.0 if model.startswith(_LOCAL) else (await self._prices.of(model)).usd(prompt, output)
+        try:
+            await self._budgets.reserve(scope, _call(turn_id, purpose), Cost(prompt + output, usd), user)
+        except BudgetExceeded as error:
+            _told(error, purpose)
+            raise
+
+    async def release(self, scope: Scope, turn_id: str, purpose: str) -> None:
+        """A call came to nothing."""
+        await self._budgets.release(scope, _call(turn_id, purpose))
+
+    async def settle(
+        self, scope: Scope, turn_id: str, purpose: str, model: str, tokens: Tokens, user: str = ""
+    ) -> None:
+        """Count a call, once per turn and *purpose*, as the provider did."""
+        cost = Cost(tokens.prompt + tokens.completion, tokens.cost_usd)
+        await asyncio.gather(
+            self._usage.record(scope, turn_id, purpose, model, tokens),
+            self._budgets.settle(scope, _call(turn_id, purpose), cost, user),
+        )
+
+    async def settle_reply(self, batch: Batch, completion: Completion, prompt: Prompt | None) -> None:
+        """Count the call that answered *batch*. Of one that was stopped the provider says nothing: what was sent and
+        what was written of the answer stands for it in the budget, not in the record of what providers counted."""
+        scope, counted = batch.key.scope, completion.usage
+        if (counted.prompt or counted.completion) or prompt is None:
+            await self.settle(scope, batch.turn_id, REPLY, completion.model, counted, user_of(batch))
+            return
+        sent = prompt_tokens(prompt, 0)
+        written = await asyncio.to_thread(self._counting.count, completion.text)
+        local = completion.model.startswith(_LOCAL)
+        usd = 0.0 if local else (await self._prices.of(completion.model)).usd(sent, written)
+        await asyncio.gather(
+            self._usage.record(scope, batch.turn_id, REPLY, completion.model, counted),
+            self._budgets.settle(scope, _call(batch.turn_id, REPLY), Cost(sent + written, usd), user_of(batch)),
+        )
+
+
+def prompt_tokens(prompt: Prompt, images: int) -> int:
+    """Our estimate of what a provider will count for *prompt*. Pure."""
+    system = sum(block.tokens for block in prompt.blocks if PLACES[block.name].message == "system")
+    return system + prompt.tokens_total + MESSAGE_TOKENS * len(prompt.messages) + IMAGE_TOKENS * images
+
+
+def user_of(batch: Batch) -> str:
+    """Whose budget a turn is paid from."""
+    message = batch.envelopes[-1].message
+    return message.author.user(message.connector)
+
+
+def held_seconds(settings: Settings, models: int) -> float:
+    """As long as a call may take, with all its attempts and fallbacks, and some more: then it died."""
+    return settings.llm_timeout_seconds * settings.llm_max_attempts * models + 60.0
+
+
+def _call(turn_id: str, purpose: str) -> str:
+    return f"{turn_id}/{purpose}"
+
+
+def _told(error: BudgetExceeded, purpose: str) -> None:
+    term = error.term
+    _log.warning(
+        "budget.exceeded", scope=term.whose, what=term.what, period=term.period, limit=error.limit, purpose=purpose
+    )
