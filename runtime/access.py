@@ -93,6 +93,15 @@ class Access:
         )
         return Decision(False, why=why, notice=notice)
 
+    async def may_talk(self, user: str, workspace_id: str) -> bool:
+        """Whether *user* (``connector:user_id``) would be answered there. Tells nobody, and is no event."""
+        return self._policy == "open" or await self.role_of(user, workspace_id) is not None
+
+    def is_admin_everywhere(self, message: InboundMessage) -> bool:
+        """Whether the author is an admin by the settings, and so in every workspace. Nobody is whose message only says
+        who wrote it: a token's holder may name anyone."""
+        return message.caller_role is None and message.author.user(message.connector) in self._admins
+
     async def role_of(self, user: str, workspace_id: str) -> Role | None:
         """What *user* (``connector:user_id``) is there by settings or approval; None for a stranger."""
         if user in self._admins:
@@ -118,7 +127,8 @@ class Access:
             return ""
         return (
             f"We have not met yet. Your pairing code is {code}. Please give it to an admin of this bot, who can let "
-            f"you in with: agent-runtime access approve {code} - it is good for {CODE_SECONDS // 60} minutes."
+            f"you in by telling me `/pair approve {code}`, or with `agent-runtime access approve {code}`. "
+            f"It is good for {CODE_SECONDS // 60} minutes."
         )
 
     async def approve(self, code: str, workspace_id: str | None = None) -> Person:

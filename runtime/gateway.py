@@ -215,8 +215,8 @@ class Gateway:
     async def _greet(self, message: InboundMessage, key: ConversationKey) -> Accepted:
         """Say hello in a group to which somebody who may talk has brought the bot."""
         _log.info("place.joined")
-        known = message.author.id and await self._access.role_of(message.author.user(key.connector), key.workspace_id)
-        if known and not message.direct:
+        user = message.author.user(key.connector)
+        if message.author.id and not message.direct and await self._access.may_talk(user, key.workspace_id):
             await self._outbox.notice(key, self._address(key), HELLO, turn_id=f"joined-{message.message_id}")
         return Accepted("ignored", message.kind.value, key=key)
 

@@ -14,7 +14,11 @@ _NO_ROLE = "none"
 
 
 class People:
-    """Lets strangers in and gives roles, in the workspace in which it is said."""
+    """Lets strangers in and gives roles, in the workspace in which it is said.
+
+    Who is admin by the settings lets people in to every workspace: where nothing routes them, direct messages have a
+    workspace each, in which a stranger is alone.
+    """
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -34,11 +38,12 @@ class People:
 
     async def pair(self, invocation: Invocation) -> str:
         word, *rest = invocation.rest.split() or ["list"]
-        workspace_id = invocation.key.workspace_id
+        here = invocation.key.workspace_id
+        workspace_id = None if self._access.is_admin_everywhere(invocation.message) else here
         match word.lower(), rest:
             case "list", []:
-                waiting = [one for one in await self._access.pending() if one.workspace_id == workspace_id]
-                return items(map(_waits, waiting)) or NOBODY_WAITS
+                waiting = [one for one in await self._access.pending() if workspace_id in (None, one.workspace_id)]
+                return items(_waits(one, here) for one in waiting) or NOBODY_WAITS
             case "approve", [given]:
                 person = await self._access.approve(given, workspace_id)
                 return f"{plain(person.name) or 'They'} ({code(person.user)}) may talk to me now, as a {person.role}."
@@ -64,5 +69,7 @@ class People:
         return said if has is wanted else f"{said} The settings of the runtime say so; they have to be changed there."
 
 
-def _waits(one: Pending) -> str:
-    return f"{plain(one.name) or 'somebody'} ({code(one.user)}), for {-(-one.expires_in_seconds // 60)} more minutes"
+def _waits(one: Pending, here: str) -> str:
+    where = "" if one.workspace_id == here else f" to {code(one.workspace_id)}"
+    minutes = -(-one.expires_in_seconds // 60)
+    return f"{plain(one.name) or 'somebody'} ({code(one.user)}){where}, for {minutes} more minutes"

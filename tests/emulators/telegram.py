@@ -89,7 +89,8 @@ class TelegramEmulator:
         self._faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
         self._updates: list[Json] = []
         self._next_update = FIRST_UPDATE
-        self._next_message: defaultdict[int, int] = defaultdict(lambda: 1)
+        self.first_message = 1
+        self._next_message: defaultdict[int, int] = defaultdict(lambda: self.first_message)
         self._chats: dict[int, Json] = {}
         self._topics: dict[int, tuple[int, ...]] = {}
         self._messages: dict[tuple[int, int], Json] = {}

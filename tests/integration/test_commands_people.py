@@ -1,4 +1,4 @@
-"""Admins let people in to their own workspace, and to no other."""
+"""Admins let people in to their own workspace, and to no other; those of the settings to every one."""
 
 import pytest
 from redis.asyncio import Redis
@@ -13,14 +13,14 @@ from tests.conftest import MakeSettings
 KEY = ConversationKey("acme", "telegram", "501")
 
 
-def given(rest: str) -> Invocation:
-    message = InboundMessage("telegram", "501", "m1", Author("501", "Lena"), "", direct=True)
+def given(rest: str, by: str = "501", caller: Role | None = None) -> Invocation:
+    message = InboundMessage("telegram", by, "m1", Author(by, "Lena"), "", direct=True, caller_role=caller)
     return Invocation(KEY, message, Role.ADMIN, rest)
 
 
 @pytest.fixture
 def access(redis: Redis, settings: MakeSettings) -> Access:
-    return Access(redis, settings(access_admins=("telegram:501",)))
+    return Access(redis, settings(access_admins=("telegram:500",)))
 
 
 async def test_a_code_for_another_workspace_is_no_code_here_and_stays_good(redis: Redis, access: Access) -> None:
@@ -34,6 +34,19 @@ async def test_a_code_for_another_workspace_is_no_code_here_and_stays_good(redis
     assert await access.role_of("telegram:7", "acme") is None
 
     assert (await access.approve(code)).workspace_id == "umbrella"
+
+
+async def test_who_is_admin_everywhere_lets_people_in_to_every_workspace(redis: Redis, access: Access) -> None:
+    """Where nothing routes direct messages, a stranger has a workspace of their own, with no admin in it."""
+    code = await Pairing(redis).issue("telegram:7", "Kai", "telegram-7")
+    people = People(access)
+
+    assert "Kai (`telegram:7`) to `telegram-7`, for" in await people.pair(given("list", by="500"))
+    with pytest.raises(UnknownCode):  # the holder of a workspace's token is not who they say they are
+        await people.pair(given(f"approve {code}", by="500", caller=Role.ADMIN))
+    assert "may talk to me now, as a member" in await people.pair(given(f"approve {code}", by="500"))
+    assert await access.role_of("telegram:7", "telegram-7") is Role.MEMBER
+    assert await access.role_of("telegram:7", "acme") is None
 
 
 async def test_a_code_is_used_once_whatever_its_case(redis: Redis, access: Access) -> None:
@@ -68,7 +81,7 @@ async def test_a_role_is_given_and_taken_away_in_this_workspace_alone(access: Ac
 
 
 async def test_what_the_settings_say_is_not_changed_by_a_command(access: Access) -> None:
-    told = await People(access).role(given("telegram:501 viewer"))
+    told = await People(access).role(given("telegram:500 viewer"))
 
     assert "is admin here now" in told
     assert "settings" in told

@@ -331,8 +331,14 @@ async def test_an_edit_by_a_stranger_changes_nothing(redis: Redis) -> None:
 async def test_the_bot_says_hello_once_where_somebody_known_brought_it(redis: Redis) -> None:
     """A stranger who adds it to a group hears nothing."""
     joined = replace(GROUP, kind=InboundKind.JOINED, text="")
-    await Door(redis).accept(joined)
-    door = Door(redis, access_admins="telegram:42")
+    await Door(redis, access_policy="pairing").accept(joined)
+    door = Door(redis, access_policy="pairing", access_admins="telegram:42")
     for _ in range(2):
         assert (await door.accept(joined)).outcome == "ignored"
+    assert door.platform.said == [HELLO]
+
+
+async def test_the_bot_says_hello_to_all_where_it_is_open_to_all(redis: Redis) -> None:
+    door = Door(redis)
+    await door.accept(replace(GROUP, kind=InboundKind.JOINED, text=""))
     assert door.platform.said == [HELLO]
