@@ -60,6 +60,7 @@ class Link:
         self._backoff = backoff
         self._hearing = Hearing(quiet_seconds)
         self._look_seconds = min(quiet_seconds, ping_seconds)
+        self._overrun = False
         self._waiting: asyncio.Queue[Envelope] = asyncio.Queue(_WAITING_ENVELOPES)
         self._commands: asyncio.Queue[Envelope] = asyncio.Queue(_WAITING_ENVELOPES)
         self._socket: Socket | None = None
@@ -127,7 +128,11 @@ class Link:
         try:
             queue.put_nowait(envelope)
         except asyncio.QueueFull:  # not acknowledged, so that Slack delivers it again
-            log.warning("connector.overrun", connector="slack", waiting=queue.qsize())
+            if not self._overrun:  # said once for a flood, not once for each of its messages
+                log.warning("connector.overrun", connector="slack", waiting=queue.qsize())
+            self._overrun = True
+        else:
+            self._overrun = self._overrun and queue.qsize() > _WAITING_ENVELOPES // 2
 
     async def _take_all(self) -> None:
         """One after the other, so that messages keep their order; each is acknowledged when it was accepted."""
