@@ -295,6 +295,7 @@ async def _build(
         contexts=contexts,
         manifests=manifests,
         usage=usage,
+        budgets=budgets,
         access=access,
         publisher=publisher,
         model=model,

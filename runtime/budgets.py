@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -193,25 +193,49 @@ class Budgets:
 
     async def state(self, scope: Scope, user: str = "") -> State:
         """How the workspace's budget stands, and *user*'s in it. Raises `runtime.stored.NewerFormat`."""
+        [state] = await self.states([scope], user)
+        return state
+
+    async def states(self, scopes: Sequence[Scope], user: str = "") -> list[State]:
+        """`state` for each of *scopes*, in one round trip. Raises `runtime.stored.NewerFormat`."""
         now = datetime.fromtimestamp(self._clock(), UTC)
-        limits, day, month, held = self._keys(scope, now)
         fields = [_field(whose, what, user) for whose in ("workspace", "user") for what in ("tokens", "usd")]
         async with self._redis.pipeline(transaction=False) as pipe:
-            pipe.hgetall(limits)
-            pipe.hmget(day, fields)
-            pipe.hmget(month, fields)
-            pipe.hvals(held)
-            stored, *spent, reservations = await pipe.execute()
+            for scope in scopes:
+                limits, day, month, held = self._keys(scope, now)
+                pipe.hgetall(limits)
+                pipe.hmget(day, fields)
+                pipe.hmget(month, fields)
+                pipe.hvals(held)
+            found = await pipe.execute() if scopes else []
+        return [
+            self._state(
+                found[at],
+                dict(zip(fields, found[at + 1], strict=True)),
+                dict(zip(fields, found[at + 2], strict=True)),
+                found[at + 3],
+                user,
+                now,
+            )
+            for at in range(0, len(found), 4)
+        ]
+
+    def _state(
+        self,
+        stored: Mapping[str, str],
+        day: Mapping[str, str | None],
+        month: Mapping[str, str | None],
+        reservations: Sequence[str],
+        user: str,
+        now: datetime,
+    ) -> State:
         if int(stored.get("v", _VERSION)) > _VERSION:
             raise _newer(stored["v"])
-        of = {
-            period: dict(zip(fields, values, strict=True))
-            for period, values in zip(("day", "month"), spent, strict=True)
-        }
+        spent = {"day": day, "month": month}
         live = [one for one in map(json.loads, reservations) if one["expires"] > now.timestamp() * 1000]
         return State(
             limits={term: _limit(stored.get(term.name), default) for term, default in self._defaults.items()},
-            spent={term: int(of[term.period][_field(term.whose, term.what, user)] or 0) for term in TERMS},
+            spent={term: int(spent[term.period][_field(term.whose, term.what, user)] or 0) for term in TERMS},
             held={
                 term: sum(one[term.what] for one in live if term.whose == "workspace" or one["user"] == user)
                 for term in TERMS

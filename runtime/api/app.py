@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from connectors.connector import MountsRoutes
 from runtime.api.access import AccessRoutes
+from runtime.api.budget import BudgetRoutes
 from runtime.api.documents import DocumentRoutes
 from runtime.api.errors import error_response
 from runtime.api.events import EventRoutes
@@ -62,6 +63,7 @@ def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
         AccessRoutes(runtime),
         EventRoutes(runtime, stopping),
         UsageRoutes(runtime),
+        BudgetRoutes(runtime),
         DoctorRoutes(runtime),
     ]
     for connector in runtime.connectors.values():

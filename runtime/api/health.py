@@ -11,12 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from connectors.connector import Health, State
-from connectors.message import Role, StoreUnavailable
+from connectors.message import Role, Scope, StoreUnavailable
 from runtime.api.doctor import examine
 from runtime.api.guard import caller_of, require_everywhere
 from runtime.api.metrics import CONTENT_TYPE, Gauge, Metrics
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
+from runtime.stored import NewerFormat
 
 if TYPE_CHECKING:
     from runtime.bootstrap import Runtime
@@ -63,7 +64,8 @@ class HealthRoutes:
         try:
             async with asyncio.timeout(runtime.settings.redis_timeout_seconds):
                 gauges.append(Gauge("conversations_waiting", len(await runtime.mailbox.ready())))
-        except (StoreUnavailable, TimeoutError):
+                gauges += await _budgets(runtime)
+        except (StoreUnavailable, NewerFormat, TimeoutError):
             pass  # nobody knows how many wait; that the store is away is among the gauges
         return Response(self._metrics.exposition(gauges), media_type=CONTENT_TYPE)
 
@@ -84,6 +86,18 @@ def _shown(healths: Mapping[str, Health]) -> dict[str, dict[str, str]]:
         name: {"state": health.state.value, **({"why": health.why} if health.why else {})}
         for name, health in healths.items()
     }
+
+
+async def _budgets(runtime: Runtime) -> list[Gauge]:
+    """What workspaces with a limit may spend, and what is left of it, in tokens and dollars."""
+    scopes = [Scope(one.id) for one in await runtime.workspaces.all()]
+    gauges = []
+    for scope, state in zip(scopes, await runtime.budgets.states(scopes), strict=True):
+        for term in state.bounded("workspace"):
+            labels = (("period", term.period), ("what", term.what), ("workspace", scope.workspace_id))
+            for name, units in (("budget_limit", state.limits[term]), ("budget_left", state.left(term))):
+                gauges.append(Gauge(name, term.amount(units or 0), labels))
+    return gauges
 
 
 def _states(name: str, label: str, healths: Mapping[str, Health]) -> list[Gauge]:

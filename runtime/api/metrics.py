@@ -32,6 +32,9 @@ _HELP = {
     "messages_total": "Inbound messages by connector and what became of them.",
     "reply_parts_total": "Parts of replies that were delivered, by connector.",
     "reply_retries_total": "Sends that were tried again, by connector.",
+    "budget_exceeded_total": "Model calls that were not made because a budget is used up, by whose, what and period.",
+    "budget_limit": "What a workspace may spend in the period; only where it has a limit.",
+    "budget_left": "What is left of that.",
     "access_refused_total": "People who were turned away, by reason.",
     "summaries_refreshed_total": "Context documents that were made anew.",
     "index_documents_total": "Documents that were indexed.",
@@ -138,6 +141,10 @@ class Metrics:
     def _refused(self, event: Mapping[str, Any]) -> None:
         self._count("access_refused_total", why=str(event.get("why", "")))
 
+    def _exceeded(self, event: Mapping[str, Any]) -> None:
+        scope, what, period = (str(event.get(name, "")) for name in ("scope", "what", "period"))
+        self._count("budget_exceeded_total", scope=scope, what=what, period=period)
+
     def _refreshed(self, _event: Mapping[str, Any]) -> None:
         self._count("summaries_refreshed_total")
 
@@ -156,6 +163,7 @@ _COUNTING = {
     "reply.delivered": Metrics._delivered,
     "reply.retried": Metrics._retried,
     "access.refused": Metrics._refused,
+    "budget.exceeded": Metrics._exceeded,
     "summary.refreshed": Metrics._refreshed,
     "index.updated": Metrics._indexed,
 }

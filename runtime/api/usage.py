@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from connectors.message import Role, Scope
+from runtime.api.budget import budget_row
 from runtime.api.guard import caller_of
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
@@ -35,7 +36,9 @@ class UsageRoutes(Routes):
         return reply({"workspaces": [await self._row(await enter(self._runtime, workspace_id))]})
 
     async def _row(self, scope: Scope) -> dict[str, Any]:
-        return usage_row(scope.workspace_id, await self._runtime.usage.totals(scope))
+        row = usage_row(scope.workspace_id, await self._runtime.usage.totals(scope))
+        state = await self._runtime.budgets.state(scope)
+        return row | {"budget": budget_row(scope.workspace_id, state)["budget"]}
 
 
 def usage_row(workspace_id: str, models: list[ModelUsage]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from typing import Any
 
 from connectors.message import Role, Scope
 from grounding.transcript.log import Transcript
+from runtime.budget_terms import State, Term, Whose
+from runtime.budgets import Budgets
 from runtime.commands.command import Command, CommandRefused, Invocation
 from runtime.commands.wording import code, items, plain, thousands
 from runtime.explaining import REASONS, STRATEGIES
@@ -19,10 +21,11 @@ UNKNOWN = "I know no such turn here (any more)."
 class TurnFacts:
     """What is known of answered turns. No text of any prompt is told."""
 
-    def __init__(self, transcript: Transcript, manifests: Manifests, usage: Usage) -> None:
+    def __init__(self, transcript: Transcript, manifests: Manifests, usage: Usage, budgets: Budgets) -> None:
         self._transcript = transcript
         self._manifests = manifests
         self._usage = usage
+        self._budgets = budgets
 
     def commands(self) -> list[Command]:
         return [
@@ -34,7 +37,7 @@ class TurnFacts:
                 details="What I looked at and why, the sources, and how the prompt was made up. For a reply further "
                 "back give its turn's id.",
             ),
-            Command("usage", "what the last reply cost; for admins, the workspace's totals too", self.usage),
+            Command("usage", "what the last reply cost, and what is left of budgets", self.usage),
         ]
 
     async def explain(self, invocation: Invocation) -> str:
@@ -48,7 +51,11 @@ class TurnFacts:
         lines = [_cost(manifest.outcome)] if manifest else [NOTHING_SAID]
         if invocation.role is Role.ADMIN:
             lines.append(totals(await self._usage.totals(Scope(invocation.key.workspace_id))))
-        return "\n\n".join(lines)
+        state = await self._budgets.state(Scope(invocation.key.workspace_id), invocation.user)
+        if invocation.role is Role.ADMIN:
+            lines.append(left(state, "workspace"))
+        lines.append(left(state, "user"))
+        return "\n\n".join(filter(None, lines))
 
     async def _manifest(self, invocation: Invocation, turn_id: str) -> Manifest | None:
         """The turn that is asked for, or the last one of the conversation; None where there is none.
@@ -104,6 +111,22 @@ def totals(models: list[ModelUsage]) -> str:
         for one in models
     ]
     return f"This workspace so far:\n\n{items(lines)}"
+
+
+def left(state: State, whose: Whose) -> str:
+    """What is left of the workspace's or the person's budget; empty where they have none. Pure."""
+    lines = [
+        f"{_amount(term, state.left(term))} of {_amount(term, state.limits[term])} "
+        + ("today" if term.period == "day" else "this month")
+        for term in reversed(state.bounded(whose))
+    ]
+    head = "Left of this workspace's budget:" if whose == "workspace" else "Left of your budget here:"
+    return f"{head}\n\n{items(lines)}" if lines else ""
+
+
+def _amount(term: Term, units: int | None) -> str:
+    amount = term.amount(units or 0)
+    return _dollars(amount) if term.what == "usd" else f"{thousands(int(amount))} tokens"
 
 
 def _cost(outcome: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from grounding.memory.contexts import ContextDocuments
 from grounding.transcript.log import Transcript
 from promptpolicy.publishing import Publisher
 from runtime.access import Access
+from runtime.budgets import Budgets
 from runtime.commands.command import Command
 from runtime.commands.help import Help
 from runtime.commands.memory import Memory
@@ -39,6 +40,7 @@ _ORDER = (
     "usage",
     "status",
     "answer",
+    "queue",
     "prompt",
     "docs",
     "pair",
@@ -54,6 +56,7 @@ def build_commands(
     contexts: ContextDocuments,
     manifests: Manifests,
     usage: Usage,
+    budgets: Budgets,
     access: Access,
     publisher: Publisher,
     model: Model,
@@ -75,7 +78,7 @@ def build_commands(
     for part in (
         Help(all_commands),
         Session(transcript, stop),
-        TurnFacts(transcript, manifests, usage),
+        TurnFacts(transcript, manifests, usage, budgets),
         Memory(contexts, forgetting, stop, at_hand),
         SettledHere(settings, places, model),
         Status(model, stores, connectors, index),

@@ -1,4 +1,4 @@
-"""``agent-runtime usage``: tokens and cost."""
+"""``agent-runtime usage``: tokens, cost and budgets."""
 
 from __future__ import annotations
 
@@ -7,29 +7,85 @@ from typing import Any
 import click
 
 from config.settings import Settings
+from runtime.budget_terms import TERMS, UNLIMITED
 from runtime.cli.client import connect, segment
 from runtime.cli.invocation import Invocation, json_option, run
 from runtime.cli.output import dollars, line, print_json, table
 
+Limit = float | str | None
 _NUMBERS = ("turns", "prompt", "cached", "completion", "cost")
+
+
+def _parsed(_context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, Limit]:
+    """``--set`` as the body of the request: limits by name, null for what the settings say."""
+    known = {term.name: term for term in TERMS}
+    limits: dict[str, Limit] = {}
+    for each in given:
+        name, _, value = each.partition("=")
+        term = known.get(name.strip().lower())
+        if term is None:
+            raise click.BadParameter(f"{name!r} is none of {', '.join(known)}", param=option)
+        try:
+            limits[term.name] = _limit(value.strip(), is_money=term.what == "usd")
+        except ValueError:
+            raise click.BadParameter(f"{each!r}: expected a number, unlimited or default", param=option) from None
+    return limits
+
+
+def _limit(value: str, *, is_money: bool) -> Limit:
+    if value == "default":
+        return None
+    if value == UNLIMITED:
+        return value
+    return float(value) if is_money else int(value)
 
 
 @click.command()
 @click.option("-w", "--workspace", metavar="W", help="Of this workspace only.")
+@click.option("--user", metavar="CONNECTOR:ID", help="What is left of this person's budget in the workspace.")
+@click.option(
+    "--set",
+    "limits",
+    metavar="LIMIT=VALUE",
+    multiple=True,
+    callback=_parsed,
+    help="Let the limit hold in the workspace: a number, 'unlimited', or 'default' for what the settings say. LIMIT is "
+    f"one of {', '.join(term.name for term in TERMS)}. May be given more than once.",
+)
 @json_option
 @click.pass_obj
-def command(invocation: Invocation, workspace: str | None, as_json: bool) -> None:
-    """Show the tokens and the cost of each workspace, as the providers counted them."""
-    run(_usage(invocation.settings(), workspace, as_json))
+def command(
+    invocation: Invocation, workspace: str | None, user: str | None, limits: dict[str, Limit], as_json: bool
+) -> None:
+    """Show the tokens and the cost of each workspace, as the providers counted them, and what is left of budgets."""
+    if (limits or user) and workspace is None:
+        raise click.UsageError("name the workspace with --workspace")
+    if limits and user:
+        raise click.UsageError("limits hold for everybody in a workspace: give --set or --user")
+    run(_usage(invocation.settings(), workspace, user, limits, as_json))
 
 
-async def _usage(settings: Settings, workspace: str | None, as_json: bool) -> None:
-    path = f"/v1/workspaces/{segment(workspace)}/usage" if workspace else "/v1/usage"
+async def _usage(
+    settings: Settings, workspace: str | None, user: str | None, limits: dict[str, Limit], as_json: bool
+) -> None:
+    here = f"/v1/workspaces/{segment(workspace)}" if workspace else "/v1"
     async with connect(settings) as client:
-        found = await client.get(path)
+        if user is not None:
+            found = await client.get(f"{here}/budget", user=user)
+        else:
+            if limits:
+                held = (await client.get(f"{here}/budget"))["set"]
+                await client.put(f"{here}/budget", held | limits)
+            found = await client.get(f"{here}/usage")
     if as_json:
         print_json(found)
-        return
+    elif user is not None:
+        _show_budget(user, found["budget"], "user")
+    else:
+        _show(found)
+
+
+def _show(found: dict[str, Any]) -> None:
     rows = found["workspaces"]
     if not rows:
         line("no model was called yet")
@@ -46,6 +102,27 @@ async def _usage(settings: Settings, workspace: str | None, as_json: bool) -> No
                 ],
                 right=("calls", *_NUMBERS),
             )
+        _show_budget(row["workspace"], row.get("budget", {}), "workspace")
+
+
+def _show_budget(of: str, budget: dict[str, Any], whose: str) -> None:
+    """The limits, each with what is left of it where that is known."""
+    rows = [
+        [term.name, *(_amount(term.what, budget[term.name].get(name)) for name in ("limit", "spent", "held", "left"))]
+        for term in reversed(TERMS)
+        if (term.whose == whose or whose == "workspace") and budget.get(term.name, {}).get("limit") is not None
+    ]
+    if rows:
+        line()
+        table([f"budget of {of}", "limit", "spent", "held", "left"], rows, right=("limit", "spent", "held", "left"))
+    elif whose == "user":
+        line(f"{of} has no limit there")
+
+
+def _amount(what: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    return dollars(float(value)) if what == "usd" else f"{value:,.0f}"
 
 
 def _row(name: str, figures: dict[str, Any]) -> list[Any]:
