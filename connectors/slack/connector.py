@@ -24,7 +24,7 @@ from connectors.slack.link import APP_TOKEN_VARIABLE, Link
 from connectors.slack.responses import Responses
 from connectors.slack.sending import Sender
 from connectors.slack.streaming import Streams
-from connectors.slack.vitals import Backoff, Vitals
+from connectors.vitals import Backoff, Vitals
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute

@@ -17,7 +17,7 @@ from connectors.slack.lookups import People, SharedFiles, Threads
 from connectors.slack.recent import Recent
 from connectors.slack.responses import Responses
 from connectors.slack.streaming import Streams
-from connectors.slack.vitals import Backoff, Vitals
+from connectors.vitals import Backoff, Vitals
 
 log = structlog.get_logger()
 

@@ -18,7 +18,7 @@ from connectors.slack.history import History
 from connectors.slack.http_events import shown_to_one
 from connectors.slack.intake import Intake
 from connectors.slack.socket_mode import Envelope, Socket
-from connectors.slack.vitals import Backoff, Vitals
+from connectors.vitals import Backoff, Vitals
 
 log = structlog.get_logger()
 
