@@ -304,6 +304,8 @@ class OutboundMessage:
     text: str
     kind: Literal["reply", "notice", "apology"] = "reply"
     answers: tuple[str, ...] = ()
+    superseded: tuple[str, ...] = ()
+    """Those of ``answers`` whose place a newer one took: programs are told so, in place of the answer."""
     reply_to: str | None = None
     """The message to which the platform's reply should hang, where it has replies."""
     strategy: str = ""

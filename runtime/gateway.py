@@ -20,8 +20,9 @@ from runtime.hub import Hub
 from runtime.limits import RateLimit
 from runtime.mailbox import Amended, Envelope, Lane, Mailbox, MailboxFull, Watched
 from runtime.outbox import Outbox, address_of
-from runtime.places import Places
+from runtime.places import Places, Settled
 from runtime.shows import Shows
+from runtime.stops import interrupt
 from runtime.worker import ring
 from runtime.workspaces import Workspaces
 
@@ -106,7 +107,8 @@ class Gateway:
 
     async def _accept(self, message: InboundMessage, key: ConversationKey) -> Accepted:
         said = spoken(message)
-        if not await self._is_meant_for_us(message, key, said):
+        settled = await self._places.of_message(key, message)
+        if not self._is_meant_for_us(message, said, settled):
             return _ignored(message, "not_addressed")
         decision = await self._access.authorise(message, key.workspace_id)
         if not decision.allowed:
@@ -114,15 +116,16 @@ class Gateway:
                 await self._notice(key, decision.notice, message)
             return Accepted("refused", decision.why, key=key)
         if message.kind is InboundKind.EDIT:
-            amended = await self._amend(message, key, decision)
+            amended = await self._amend(message, key, decision, settled)
             if amended is not None:
                 return amended
             message = replace(message, kind=InboundKind.MESSAGE)  # only now is it said to the bot
             said = spoken(message)
         command = said is not None and self._commands.claims(said, decision.role)
-        return await self._keep(message, key, decision, Lane.COMMANDS if command else Lane.TURNS)
+        lane = Lane.COMMANDS if command else Lane.TURNS
+        return await self._keep(self._envelope(message, key, decision, settled), key, decision, lane)
 
-    async def _is_meant_for_us(self, message: InboundMessage, key: ConversationKey, said: Spoken | None) -> bool:
+    def _is_meant_for_us(self, message: InboundMessage, said: Spoken | None, settled: Settled) -> bool:
         """By what the message says itself and, in groups, by what was settled for the place."""
         if message.direct or (message.caller_role is not None and message.addressed):
             return True
@@ -130,12 +133,11 @@ class Gateway:
             return True
         if said is not None and said.sure and not message.addressed:
             return False  # "/help" in a group may be another bot's, unless it is a word that is known here
-        settled = (await self._places.of_message(key, message)).answering
-        answering = settled or self._settings.answer_in_groups
+        answering = settled.answering or self._settings.answer_in_groups
         return answering == "all" or (answering == "addressed" and message.addressed)
 
-    async def _keep(self, message: InboundMessage, key: ConversationKey, decision: Decision, lane: Lane) -> Accepted:
-        mailbox = self._mailboxes[lane]
+    async def _keep(self, envelope: Envelope, key: ConversationKey, decision: Decision, lane: Lane) -> Accepted:
+        mailbox, message = self._mailboxes[lane], envelope.message
         if await mailbox.known(key, message.message_id) is not None:
             return await self._duplicate(key, message.message_id, mailbox)
         admission = await self._limit.admit(key, message, decision.role)
@@ -150,18 +152,23 @@ class Gateway:
                 key.workspace_id
             )  # routing creates what it names, once somebody may talk there
         try:
-            stored = await mailbox.store(key, self._envelope(message, key, decision))
+            stored = await mailbox.store(key, envelope)
         except MailboxFull as error:
             _log.warning("message.ignored", why="mailbox_full")
-            await self._notice(key, error.user_text, message)
+            if error.first and message.caller_role is None:  # a caller has it in the answer to the request
+                await self._notice(key, error.user_text, message)
             return Accepted("refused", "mailbox_full", retry_after_seconds=FULL_SECONDS, key=key)
         if not stored.new:
             return await self._duplicate(key, message.message_id, mailbox)
         await ring(self._hub, lane, key)
+        if stored.at_hand and envelope.queue == "interrupt" and lane is Lane.TURNS:
+            await interrupt(self._hub, stored.at_hand)
         _log.info("message.accepted", role=decision.role.value, direct=message.direct)
         return Accepted("stored", key=key)
 
-    def _envelope(self, message: InboundMessage, key: ConversationKey, decision: Decision) -> Envelope:
+    def _envelope(
+        self, message: InboundMessage, key: ConversationKey, decision: Decision, settled: Settled
+    ) -> Envelope:
         connector = self._connectors.get(key.connector)
         draft = OutboundMessage(key, "", "", answers=(message.message_id,))
         return Envelope(
@@ -171,6 +178,7 @@ class Gateway:
             origin=self._hub.name,
             address=self._address(key),
             watched=self._shows.watched(connector, draft) if connector else Watched.NOT,
+            queue=settled.queue or self._settings.queue_mode,
         )
 
     def _address(self, key: ConversationKey) -> str:
@@ -189,11 +197,13 @@ class Gateway:
             reply = None
         return Accepted("duplicate", reply=reply, key=key)
 
-    async def _amend(self, message: InboundMessage, key: ConversationKey, decision: Decision) -> Accepted | None:
+    async def _amend(
+        self, message: InboundMessage, key: ConversationKey, decision: Decision, settled: Settled
+    ) -> Accepted | None:
         """Let an edit hold: for what waits still, and for what is remembered. None where the message that it
         changes was never said to the bot."""
         said = replace(message, kind=InboundKind.MESSAGE)
-        envelope = self._envelope(said, key, decision)
+        envelope = self._envelope(said, key, decision, settled)
         where = await self._mailboxes[Lane.TURNS].amend(key, message.message_id, envelope)
         if where is Amended.UNKNOWN:
             return None

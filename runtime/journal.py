@@ -3,8 +3,9 @@
 A turn goes accepted → grounded → completed → stored for delivery → recorded. What it was accepted with is in the
 mailbox, what it was grounded on in its manifest, its reply in the outbox; here stands what lies between.
 
-Keys (owner ``journal``, in the conversation's partition): ``turn`` one hash per turn: ``words`` of its messages where
-voice was written down, ``round:<n>`` the answer of its n-th model call.
+Keys (owner ``journal``, in the conversation's partition): ``turn`` one hash per turn: ``words:<n>`` of its n-th message
+where voice was written down, ``round:<n>`` the answer of its n-th model call and how many messages that answers: a
+question that has grown since is another one, and its answer has to be asked for.
 """
 
 from __future__ import annotations
@@ -53,20 +54,28 @@ class Journal:
     async def read(self, batch: Batch) -> Done:
         """How far the turn of *batch* has come. Raises `runtime.stored.NewerFormat`."""
         stored: Any = await self._redis.hgetall(_key(batch))
-        words = unpack(stored["words"], _VERSION, "a turn's journal")["words"] if "words" in stored else {}
+        words: dict[int, str] = {}
         rounds: list[Completion] = []
+        for step in sorted(stored):
+            if step.startswith("words"):
+                said = unpack(stored[step], _VERSION, "a turn's journal")["words"]
+                words |= {int(place): text for place, text in said.items()}
         while (text := stored.get(f"round:{len(rounds)}")) is not None:
-            rounds.append(_COMPLETION.validate_python(unpack(text, _VERSION, "a turn's journal")["completion"]))
-        return Done({int(place): said for place, said in words.items()}, tuple(rounds))
+            fields = unpack(text, _VERSION, "a turn's journal")
+            if fields.get("messages", len(batch.envelopes)) != len(batch.envelopes):
+                break
+            rounds.append(_COMPLETION.validate_python(fields["completion"]))
+        return Done(words, tuple(rounds))
 
     async def heard(self, batch: Batch, words: Mapping[int, str]) -> None:
         """Keep what the messages of *batch* say, by their place. Raises `connectors.message.Superseded`."""
-        await self._keep(batch, "words", pack(_VERSION, words={str(place): said for place, said in words.items()}))
+        step = f"words:{min(words)}"  # those before stand there already
+        await self._keep(batch, step, pack(_VERSION, words={str(place): said for place, said in words.items()}))
 
     async def completed(self, batch: Batch, number: int, completion: Completion) -> None:
         """Keep the answer of the model's call *number* (from 0). Raises `connectors.message.Superseded`."""
         answer = _COMPLETION.dump_python(completion, mode="json")
-        await self._keep(batch, f"round:{number}", pack(_VERSION, completion=answer))
+        await self._keep(batch, f"round:{number}", pack(_VERSION, completion=answer, messages=len(batch.envelopes)))
 
     async def forget(self, batch: Batch) -> None:
         """The turn is over."""

@@ -2,9 +2,9 @@
 
 Keys (owner ``mailbox``, in the conversation's partition): ``inbox`` the waiting messages, ``current`` the turn that
 was made of the first of them and the token of the worker that holds the conversation, ``seen`` one per message identity
-with the turn that answered it, ``work`` a stream of the conversations that have something waiting, handed to workers by
-its consumer group, ``last`` each conversation's newest message. What belongs to the lane of commands has ``commands-``
-before its word.
+with the turn that answered it, ``put-back`` one per turn that was given up and is tried again, ``work`` a stream of the
+conversations that have something waiting, handed to workers by its consumer group, ``last`` each conversation's newest
+message. What belongs to the lane of commands has ``commands-`` before its word.
 
 A conversation stands in ``work`` once, from its first waiting message until its mailbox is empty. A worker that was
 given it claims it with a token of its own and renews its hold; one that stays silent for the lease loses it to another,
@@ -35,6 +35,7 @@ from connectors.message import (
     redis_key,
 )
 from runtime.identifiers import new_turn_id
+from runtime.places import QueueMode
 from runtime.stored import NewerFormat
 from runtime.work_streams import GROUP, Given, WorkStreams
 
@@ -48,23 +49,28 @@ _SEEN_SECONDS = 7 * 24 * 3600
 MAX_BATCH = 20
 MAX_WAITING = 200
 """Messages that may wait in one conversation."""
+_REST_SECONDS = 5
+"""After an unfinished message: what comes later is no rest of it."""
 _STALE = -1
 _FULL = -2
 
 _STORE = """
 local waiting = redis.call('LLEN', KEYS[2])
 local seen = redis.call('GET', KEYS[1])
-if seen then return {0, seen} end
-if waiting >= tonumber(ARGV[5]) then return {-2, ''} end
+if seen then return {0, seen, ''} end
+if waiting >= tonumber(ARGV[5]) then return {-2, redis.call('HSETNX', KEYS[5], 'full', '1'), ''} end
 redis.call('SET', KEYS[1], '', 'EX', ARGV[1])
 redis.call('RPUSH', KEYS[2], ARGV[2])
 redis.call('HSET', KEYS[4], ARGV[3], ARGV[4])
 if redis.call('HSETNX', KEYS[5], 'queued', '1') == 1 then redis.call('XADD', KEYS[3], '*', 'key', ARGV[3]) end
-return {1, ''}
+return {1, '', redis.call('HGET', KEYS[5], 'turn') or ''}
 """
 
 _PUT_BACK = """
-for at = 2, #ARGV do redis.call('RPUSH', KEYS[1], ARGV[at]) end
+if redis.call('EXISTS', KEYS[4]) == 1 then return 0 end
+if redis.call('LLEN', KEYS[1]) + #ARGV - 3 > tonumber(ARGV[2]) then return -2 end
+redis.call('SET', KEYS[4], '', 'EX', ARGV[3])
+for at = 4, #ARGV do redis.call('RPUSH', KEYS[1], ARGV[at]) end
 if redis.call('HSETNX', KEYS[3], 'queued', '1') == 1 then redis.call('XADD', KEYS[2], '*', 'key', ARGV[1]) end
 return 1
 """
@@ -98,15 +104,39 @@ redis.call('DEL', KEYS[1])
 return 0
 """
 
+# How many of the first messages are one turn's. A message of its own (``followup``) has only its rest with it: what its
+# author says next, where it looks unfinished. In JSON a word with bare quotes is a name, never what somebody wrote.
+_TOGETHER = """
+local alone = '"queue":"followup"'
+local function together(texts)
+  if #texts == 0 then return 0 end
+  if not string.find(texts[1], alone, 1, true) then
+    for at = 2, #texts do
+      if string.find(texts[at], alone, 1, true) then return at - 1 end
+    end
+    return #texts
+  end
+  local before = cjson.decode(texts[1])
+  for at = 2, #texts do
+    if not before['message']['looks_unfinished'] then return at - 1 end
+    local one = cjson.decode(texts[at])
+    if one['message']['author']['id'] ~= before['message']['author']['id'] then return at - 1 end
+    if one['accepted_at'] - before['accepted_at'] > %d then return at - 1 end
+    before = one
+  end
+  return #texts
+end
+"""
+
 _TAKE = """
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[3] then return -1 end
 local turn = redis.call('HGET', KEYS[1], 'turn')
 local resumed = turn and 1 or 0
 if not turn then
-  local waiting = redis.call('LLEN', KEYS[2])
-  if waiting == 0 then return false end
+  local count = together(redis.call('LRANGE', KEYS[2], 0, tonumber(ARGV[2]) - 1))
+  if count == 0 then return false end
   turn = ARGV[1]
-  redis.call('HSET', KEYS[1], 'turn', turn, 'count', math.min(waiting, tonumber(ARGV[2])), 'attempts', 0)
+  redis.call('HSET', KEYS[1], 'turn', turn, 'count', count, 'attempts', 0)
 end
 local attempts = redis.call('HINCRBY', KEYS[1], 'attempts', tonumber(ARGV[4]))
 local count = tonumber(redis.call('HGET', KEYS[1], 'count'))
@@ -116,7 +146,8 @@ return {turn, attempts, resumed, redis.call('LRANGE', KEYS[2], 0, count - 1)}
 _EXTEND = """
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[3] then return -1 end
 if redis.call('HGET', KEYS[1], 'turn') ~= ARGV[1] then return {} end
-local count = math.min(redis.call('LLEN', KEYS[2]), tonumber(ARGV[2]))
+local count = together(redis.call('LRANGE', KEYS[2], 0, tonumber(ARGV[2]) - 1))
+count = math.max(count, tonumber(redis.call('HGET', KEYS[1], 'count')))
 redis.call('HSET', KEYS[1], 'count', count)
 return redis.call('LRANGE', KEYS[2], 0, count - 1)
 """
@@ -125,7 +156,7 @@ _DONE = """
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[2] then return -1 end
 if redis.call('HGET', KEYS[1], 'turn') ~= ARGV[1] then return 0 end
 redis.call('LTRIM', KEYS[2], redis.call('HGET', KEYS[1], 'count'), -1)
-redis.call('HDEL', KEYS[1], 'turn', 'count', 'attempts')
+redis.call('HDEL', KEYS[1], 'turn', 'count', 'attempts', 'full')
 for at = 3, #KEYS do redis.call('SET', KEYS[at], ARGV[1], 'XX', 'KEEPTTL') end
 return 1
 """
@@ -172,10 +203,17 @@ class Watched(StrEnum):
 
 
 class MailboxFull(AgentRuntimeError):
-    """So many messages wait in a conversation that no more is taken; nothing was stored."""
+    """So many messages wait in a conversation that no more is taken; nothing was stored.
+
+    ``first`` says that it is the first one since a turn was over there: people are told once, not with every message.
+    """
 
     retryable = True
     user_text = "I have too many messages of yours waiting. Please wait until I have answered them."
+
+    def __init__(self, message: str, *, first: bool = True) -> None:
+        super().__init__(message)
+        self.first = first
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +230,8 @@ class Envelope:
     origin: str = ""
     address: str = ""
     watched: Watched = Watched.NOT
+    queue: QueueMode = "collect"
+    """What holds where it was said, for messages that arrive while another is answered."""
     v: int = _VERSION
 
 
@@ -227,10 +267,20 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Whether a message was new; ``turn_id`` is the turn that answered it before, if one did."""
+    """Whether a message was new; ``turn_id`` is the turn that answered it before, if one did; ``at_hand`` the turn of
+    earlier messages that is being answered, if one is."""
 
     new: bool
     turn_id: str = ""
+    at_hand: str = ""
+
+
+class Merged(Exception):
+    """A turn's question has grown while it was answered: *batch* is to be answered in its place, as the same turn."""
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__(f"{len(batch.envelopes)} messages")
+        self.batch = batch
 
 
 _ENVELOPE = TypeAdapter(Envelope)
@@ -251,8 +301,8 @@ class Mailbox:
         self._claim = redis.register_script(_CLAIM)
         self._renew = redis.register_script(_RENEW)
         self._release = redis.register_script(_RELEASE)
-        self._take = redis.register_script(_TAKE)
-        self._extend = redis.register_script(_EXTEND)
+        self._take = redis.register_script(_TOGETHER % _REST_SECONDS + _TAKE)
+        self._extend = redis.register_script(_TOGETHER % _REST_SECONDS + _EXTEND)
         self._done = redis.register_script(_DONE)
         self._amend = redis.register_script(_AMEND)
 
@@ -263,7 +313,7 @@ class Mailbox:
 
         Raises `MailboxFull`.
         """
-        new, turn_id = await self._store(
+        new, turn_id, at_hand = await self._store(
             keys=[
                 self._seen(key, envelope.message.message_id),
                 self._key(key, "inbox"),
@@ -274,15 +324,31 @@ class Mailbox:
             args=[_SEEN_SECONDS, _ENVELOPE.dump_json(envelope), key.encoded, envelope.message.message_id, MAX_WAITING],
         )
         if new == _FULL:
-            raise MailboxFull(f"{MAX_WAITING} messages wait in {key.context_id}")
-        return Stored(bool(new), turn_id)
+            raise MailboxFull(f"{MAX_WAITING} messages wait in {key.context_id}", first=bool(turn_id))
+        return Stored(bool(new), turn_id, at_hand)
 
-    async def put_back(self, key: ConversationKey, envelopes: Sequence[Envelope]) -> None:
-        """Have messages that were given up answered after all, behind what waits, as one turn or more."""
-        await self._put_back(
-            keys=[self._key(key, "inbox"), self._work(key.tag), self._key(key, "current")],
-            args=[key.encoded, *(_ENVELOPE.dump_json(envelope) for envelope in envelopes)],
+    async def put_back(self, key: ConversationKey, turn_id: str, envelopes: Sequence[Envelope]) -> bool:
+        """Have the messages of a turn that was given up answered after all, behind what waits, by a new turn or more.
+
+        False where those of *turn_id* were put back before: nothing is answered twice. Raises `MailboxFull`.
+        """
+        put = await self._put_back(
+            keys=[
+                self._key(key, "inbox"),
+                self._work(key.tag),
+                self._key(key, "current"),
+                redis_key(_OWNER, key.tag, f"{self._lane}put-back", key.encoded, turn_id),
+            ],
+            args=[
+                key.encoded,
+                max(MAX_WAITING, len(envelopes)),
+                _SEEN_SECONDS,
+                *(_ENVELOPE.dump_json(envelope) for envelope in envelopes),
+            ],
         )
+        if put == _FULL:
+            raise MailboxFull(f"{MAX_WAITING} messages wait in {key.context_id}; try again when they are answered")
+        return bool(put)
 
     async def known(self, key: ConversationKey, message_id: str) -> str | None:
         """None for a message identity not seen before, else the turn that answered it ("" while none has)."""
@@ -374,7 +440,7 @@ class Mailbox:
         return Batch(lease.key, turn_id, int(attempt), envelopes, lease.fence, bool(resumed))
 
     async def extend(self, batch: Batch) -> Batch:
-        """*batch* with what has arrived since it was taken. Raises `connectors.message.Superseded`."""
+        """*batch* with what came since it was taken and belongs to it. Raises `connectors.message.Superseded`."""
         texts: Any = await self._extend(
             keys=[batch.fence.name, self._key(batch.key, "inbox")], args=[batch.turn_id, MAX_BATCH, batch.fence.token]
         )

@@ -1,7 +1,8 @@
-"""What was settled for single places of the platforms: when the bot answers there, and which model it asks.
+"""What was settled for single places of the platforms: when the bot answers there, which model it asks, and what it
+does with messages that arrive while it answers.
 
 Keys (owner ``places``, under the workspace's tag): ``settled``, a hash of place to its settings. A place is a context
-id (``slack:C1/1712.0001``) or a route key (``slack:T1/C1``).
+id (``slack:C1/1712.0001``), a route key (``slack:T1/C1``), or ``*`` for the whole workspace.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ _FORMAT = 1
 
 Answering = Literal["addressed", "all", "never"]
 """In a group: what is addressed to the bot, everything, or nothing (commands always are)."""
+QueueMode = Literal["collect", "interrupt", "followup"]
+"""What arrives while an answer is made is answered together in the next turn (``collect``), made part of this one,
+which begins again (``interrupt``), or answered one by one (``followup``)."""
+QUEUE_MODES: tuple[QueueMode, ...] = get_args(QueueMode)
+EVERYWHERE = "*"
+"""The place that stands for all of a workspace."""
 MAX_PLACE_CHARACTERS = 1000
 """Of a place that a program names."""
 ANSWERING: tuple[Answering, ...] = get_args(Answering)
@@ -33,6 +40,7 @@ class Settled:
     answering: Answering | None = None
     model: str | None = None
     """The configured model that is asked first."""
+    queue: QueueMode | None = None
 
 
 class Places:
@@ -47,10 +55,11 @@ class Places:
         Raises `runtime.stored.NewerFormat`.
         """
         settled = Settled()
-        for one in await self._stored(key.scope, tuple(dict.fromkeys((key.context_id, *message.routes)))):
+        for one in await self._stored(key.scope, tuple(dict.fromkeys((key.context_id, *message.routes, EVERYWHERE)))):
             settled = Settled(
                 answering=one.answering if settled.answering is None else settled.answering,
                 model=one.model if settled.model is None else settled.model,
+                queue=one.queue if settled.queue is None else settled.queue,
             )
         return settled
 
@@ -64,7 +73,8 @@ class Places:
         if settled == Settled():
             await self._redis.hdel(_key(scope), place)
             return
-        await self._redis.hset(_key(scope), place, pack(_FORMAT, answering=settled.answering, model=settled.model))
+        fields = pack(_FORMAT, answering=settled.answering, model=settled.model, queue=settled.queue)
+        await self._redis.hset(_key(scope), place, fields)
 
     async def settle(self, key: ConversationKey, message: InboundMessage, **changes: Any) -> str:
         """Change fields of `Settled` for the place in which *message* was said; that place.
@@ -104,7 +114,7 @@ def _unpacked(text: str | None) -> Settled:
     if text is None:
         return Settled()
     fields = unpack(text, _FORMAT, "a place's settings")
-    return Settled(fields["answering"], fields["model"])
+    return Settled(fields["answering"], fields["model"], fields.get("queue"))
 
 
 def _key(scope: Scope) -> str:

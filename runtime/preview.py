@@ -62,7 +62,8 @@ class Passing(Preview):
 
     async def show(self, delta: str) -> None:
         self._pieces.append(delta)
-        await self._connector.stream(self._message.key, self._message.answers, delta)
+        answers = tuple(one for one in self._message.answers if one not in self._message.superseded)
+        await self._connector.stream(self._message.key, answers, delta)
 
 
 class _Paced(Preview):

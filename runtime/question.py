@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from connectors.message import ConversationKey, Role
 from grounding.blocks import Prompt
+from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
 from grounding.run_context import DegradedBlock, Participant, Query, QuotedMessage, RunContext
 from grounding.sections import speaker, spoken
 from runtime.attachments.reading import NOTHING, Contents
@@ -70,6 +71,17 @@ class Question:
             degraded=contents.degraded,
         )
 
+    def is_asked_by(self, context: RunContext) -> bool:
+        """Whether *context* was made of this question, and not of what it was before something was added to it."""
+        asked, kept = self.query, context.query
+        return (
+            asked.text.startswith(kept.text)  # of a very long one only the beginning was kept
+            and (len(kept.text) == len(asked.text) or len(kept.text) == _limit(context))
+            and kept.quotes == asked.quotes
+            and kept.attachments == asked.attachments
+            and context.authors == self.authors
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Built:
@@ -78,3 +90,8 @@ class Built:
     context: RunContext
     prompt: Prompt
     grounding_ms: float
+
+
+def _limit(context: RunContext) -> int:
+    """How many characters of a question are kept with it."""
+    return context.budgets.query_tokens * LONGEST_TOKEN_CHARACTERS

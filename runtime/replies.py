@@ -24,7 +24,12 @@ STOPPED = "stopped"
 def draft(batch: Batch) -> OutboundMessage:
     """The answer to *batch*, of which nothing is written yet."""
     return OutboundMessage(
-        key=batch.key, turn_id=batch.turn_id, text="", answers=answered(batch), reply_to=reply_to(batch)
+        key=batch.key,
+        turn_id=batch.turn_id,
+        text="",
+        answers=answered(batch),
+        superseded=superseded(batch),
+        reply_to=reply_to(batch),
     )
 
 
@@ -41,6 +46,7 @@ def answer(batch: Batch, built: Built, completion: Completion) -> OutboundMessag
         turn_id=batch.turn_id,
         text=completion.text,
         answers=answered(batch),
+        superseded=superseded(batch),
         reply_to=reply_to(batch),
         strategy=built.context.strategy,
         reason=built.context.reason,
@@ -58,6 +64,7 @@ def apology(batch: Batch, built: Built | None, error: assemble.ContextTooLarge |
         text="",
         kind="apology",
         answers=answered(batch),
+        superseded=superseded(batch),
         reply_to=reply_to(batch),
     )
     if isinstance(error, assemble.ContextTooLarge) or built is None:
@@ -91,6 +98,7 @@ def unheard(batch: Batch, contents: Contents) -> OutboundMessage:
         text=contents.unheard,
         kind="apology",
         answers=answered(batch),
+        superseded=superseded(batch),
         reply_to=reply_to(batch),
         degraded=tuple(Degraded(part.block, part.why) for part in contents.degraded),
         error_code="voice_unheard",
@@ -105,6 +113,7 @@ def spent(batch: Batch, error: BudgetExceeded) -> OutboundMessage:
         text=error.user_text,
         kind="apology",
         answers=answered(batch),
+        superseded=superseded(batch),
         reply_to=reply_to(batch),
         error_code="budget_exceeded",
     )
@@ -118,6 +127,7 @@ def broken(batch: Batch) -> OutboundMessage:
         text=AgentRuntimeError.user_text,
         kind="apology",
         answers=answered(batch),
+        superseded=superseded(batch),
         reply_to=reply_to(batch),
         error_code="internal",
     )
@@ -139,6 +149,11 @@ def _sources(built: Built) -> tuple[Source, ...]:
 def answered(batch: Batch) -> tuple[str, ...]:
     """The messages that the turn answers."""
     return tuple(envelope.message.message_id for envelope in batch.envelopes)
+
+
+def superseded(batch: Batch) -> tuple[str, ...]:
+    """Those of the messages whose place the newest took: where it interrupts, all others."""
+    return answered(batch)[:-1] if batch.envelopes[-1].queue == "interrupt" else ()
 
 
 def reply_to(batch: Batch) -> str | None:

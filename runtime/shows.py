@@ -81,12 +81,18 @@ class Shows:
     def _hear(self, news: News) -> None:
         progress = Progress.of(news)
         show = self._shows.get(progress.turn_id)
-        if show is not None:
+        if progress.what == BEGUN and progress.message is not None:
+            if self._open:
+                self._begin(progress.turn_id, progress.message, show)
+        elif show is not None:
             show[0].put_nowait(progress)
-        elif progress.what == BEGUN and progress.message is not None and self._open:
-            self._begin(progress.turn_id, progress.message)
 
-    def _begin(self, turn_id: str, message: OutboundMessage) -> None:
+    def _begin(
+        self, turn_id: str, message: OutboundMessage, before: tuple[asyncio.Queue[Progress], asyncio.Task[None]] | None
+    ) -> None:
+        """Show the answer that *message* will be, once the show of the turn *before* this one has ended."""
+        if before is not None:
+            before[0].put_nowait(Progress(turn_id, ENDED))
         connector = self._connectors.get(message.key.connector)
         if connector is None:
             return
@@ -95,9 +101,20 @@ class Shows:
         if preview is None and not has_signs:
             return
         queue: asyncio.Queue[Progress] = asyncio.Queue()
-        task = asyncio.create_task(self._show(connector, message, preview, queue), name=f"show of {turn_id}")
+
+        async def show() -> None:
+            if before is not None:
+                await asyncio.wait({before[1]}, timeout=_FINISH_SECONDS)
+            await self._show(connector, message, preview, queue)
+
+        task = asyncio.create_task(show(), name=f"show of {turn_id}")
         self._shows[turn_id] = queue, task
-        task.add_done_callback(lambda _: self._shows.pop(turn_id, None))
+        task.add_done_callback(lambda ended: self._ended(turn_id, ended))
+
+    def _ended(self, turn_id: str, task: asyncio.Task[None]) -> None:
+        show = self._shows.get(turn_id)
+        if show is not None and show[1] is task:
+            del self._shows[turn_id]
 
     def _preview(self, connector: Connector, message: OutboundMessage) -> Preview | None:
         if self.watched(connector, message) is Watched.NOT:

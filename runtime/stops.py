@@ -1,48 +1,98 @@
-"""Lets people stop an answer that is being written, by whichever process."""
+"""Lets people change their mind about an answer that is being written, by whichever process: stop it, or say more."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from connectors.message import ConversationKey
 from runtime.hub import Hub, News
-from runtime.mailbox import Mailbox
+from runtime.mailbox import Batch, Mailbox, Merged
 
 STOP = "stop"
-"""The hub's topic."""
+MORE = "more"
+"""The hub's topics."""
+_REMEMBERED = 1024
+
+
+@dataclass(slots=True)
+class Wishes:
+    """What people want of an answer that is being written; ``changed`` is set with each of them."""
+
+    stop: bool = False
+    more: bool = False
+    """Something was said that is to be part of the question."""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+async def interrupt(hub: Hub, turn_id: str) -> None:
+    """Say that something waits that is to be made part of the question of a turn. If that is lost, the next turn
+    answers it."""
+    await hub.tell(MORE, {"turn": turn_id})
 
 
 class Stops:
-    """The answers that are being written in this process, by conversation; *mailbox* knows of all others."""
+    """The answers that are being written in this process, by turn; *mailbox* knows of all others.
+
+    What is told of a turn before this process has begun with it is remembered.
+    """
 
     def __init__(self, hub: Hub, mailbox: Mailbox) -> None:
         self._hub = hub
         self._mailbox = mailbox
-        self._writing: dict[str, asyncio.Event] = {}
-        hub.hear(STOP, self._hear)
+        self._writing: dict[str, Wishes] = {}
+        self._early: OrderedDict[str, Wishes] = OrderedDict()
+        hub.hear(STOP, self._hear_stop)
+        hub.hear(MORE, self._hear_more)
 
     async def stop(self, key: ConversationKey) -> bool:
         """Have the answer in *key* end where it is; False where none is being written.
 
         Raises `connectors.message.StoreUnavailable`.
         """
-        writing = bool(await self._mailbox.at_hand(key))
-        await self._hub.tell(STOP, {"key": key.encoded})
-        return writing
+        turn_id = await self._mailbox.at_hand(key)
+        if turn_id:
+            await self._hub.tell(STOP, {"turn": turn_id})
+        return bool(turn_id)
 
     @contextmanager
-    def heard(self, key: ConversationKey) -> Iterator[asyncio.Event]:
-        """While inside, an answer is being written in *key*; the event says that it is to stop."""
-        event = self._writing[key.encoded] = asyncio.Event()
+    def heard(self, turn_id: str) -> Iterator[Wishes]:
+        """While inside, the turn is being answered, and what people want of it is heard."""
+        wishes = self._writing[turn_id] = self._early.pop(turn_id, Wishes())
         try:
-            yield event
+            yield wishes
         finally:
-            if self._writing.get(key.encoded) is event:
-                del self._writing[key.encoded]
+            if self._writing.get(turn_id) is wishes:
+                del self._writing[turn_id]
 
-    def _hear(self, news: News) -> None:
-        event = self._writing.get(news["key"])
-        if event is not None:
-            event.set()
+    async def merge(self, batch: Batch, wishes: Wishes) -> None:
+        """Make what was said meanwhile part of the question. Nothing happens where that is none, or no more fits.
+
+        Raises `runtime.mailbox.Merged` with the grown question (from then on it is the turn's, whoever answers it),
+        `connectors.message.Superseded` and `connectors.message.StoreUnavailable`.
+        """
+        wishes.more = False
+        grown = await self._mailbox.extend(batch)
+        if len(grown.envelopes) > len(batch.envelopes):
+            raise Merged(replace(grown, resumed=True))
+
+    def _hear_stop(self, news: News) -> None:
+        wishes = self._of(news["turn"])
+        wishes.stop = True
+        wishes.changed.set()
+
+    def _hear_more(self, news: News) -> None:
+        wishes = self._of(news["turn"])
+        wishes.more = True
+        wishes.changed.set()
+
+    def _of(self, turn_id: str) -> Wishes:
+        if turn_id in self._writing:
+            return self._writing[turn_id]
+        wishes = self._early.setdefault(turn_id, Wishes())
+        if len(self._early) > _REMEMBERED:
+            self._early.popitem(last=False)
+        return wishes

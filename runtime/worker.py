@@ -13,7 +13,7 @@ import structlog
 from config.settings import Settings
 from connectors.message import PARTITIONS, ConversationKey, StoreUnavailable, Superseded
 from runtime.hub import Hub, News
-from runtime.mailbox import Batch, Lane, Lease, Mailbox, Offer
+from runtime.mailbox import Batch, Lane, Lease, Mailbox, Merged, Offer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ _log = structlog.get_logger()
 
 class Answers(Protocol):
     """What a worker has batches answered by. Both methods raise `connectors.message.StoreUnavailable` and
-    `connectors.message.Superseded` knowingly, and nothing else."""
+    `connectors.message.Superseded` knowingly, and nothing else; `answer` also `runtime.mailbox.Merged`."""
 
     async def answer(self, batch: Batch) -> None: ...
 
@@ -248,24 +248,31 @@ class Worker:
             if batch.attempt > self._max_attempts:
                 # Each attempt ended with its process: the message may be what ends them.
                 await self._give_up(batch, "interrupted")
-            elif not await self._answered(batch):
-                return True
-            await self._mailbox.done(batch)
+                await self._mailbox.done(batch)
+            else:
+                await self._answer(batch)
         return True
 
-    async def _answered(self, batch: Batch) -> bool:
-        """Whether the turn of *batch* is over: answered, or given up."""
+    async def _answer(self, batch: Batch) -> None:
+        """Answer *batch*, or what it grows into while it is answered, and let go of it; a broken turn waits for its
+        next attempt, and is given up after the last one."""
         try:
-            await self._answers.answer(batch)
+            while True:
+                try:
+                    await self._answers.answer(batch)
+                    break
+                except Merged as merged:
+                    batch = merged.batch
+                    _log.info("turn.interrupted", messages=len(batch.envelopes))
         except (StoreUnavailable, Superseded):
             raise
         except Exception as error:  # noqa: BLE001 - one broken turn must not stop the conversation; it is logged whole
             _log.exception("turn.failed", why="internal", attempts=batch.attempt)
             if batch.attempt < self._max_attempts:
                 await asyncio.sleep(_RETRY_SECONDS[0] * 2 ** (batch.attempt - 1))
-                return False
+                return
             await self._give_up(batch, type(error).__name__)
-        return True
+        await self._mailbox.done(batch)
 
     async def _give_up(self, batch: Batch, why: str) -> None:
         _log.error("turn.failed", why="given_up", detail=why, attempts=batch.attempt)

@@ -181,7 +181,7 @@ class HttpConnector:
         with self._waiting.wait(question(key, message.message_id)) as waiter:
             known = await self._hand_on(message)
             answer = known or await self._wait(waiter)
-        return _json_response(convert.outcome(answer))
+        return _json_response(convert.outcome(answer, message.message_id))
 
     async def _read_message(self, request: Request, workspace_id: str, caller: HttpCaller) -> InboundMessage:
         asked = convert.parse_body(await self._read_body(request))
@@ -255,11 +255,11 @@ class HttpConnector:
             waiter = waiting.enter_context(self._waiting.wait(question(key, message.message_id), reads_deltas=True))
             known = await self._hand_on(message)
             if known is not None:
-                convert.outcome(known)
+                convert.outcome(known, message.message_id)
                 waiter.finish(known)
-            return _EventResponse(self._events(waiter), waiting.pop_all())
+            return _EventResponse(self._events(waiter, message.message_id), waiting.pop_all())
 
-    async def _events(self, waiter: Waiter) -> AsyncIterator[bytes]:
+    async def _events(self, waiter: Waiter, message_id: str) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait_seconds
         try:
@@ -276,7 +276,7 @@ class HttpConnector:
                 except Closed:
                     raise _stopping() from None
                 if isinstance(news, OutboundMessage):
-                    yield convert.sse_event("done", convert.outcome(news))
+                    yield convert.sse_event("done", convert.outcome(news, message_id))
                     return
                 yield convert.sse_event("delta", {"text": news})
         except RequestError as error:

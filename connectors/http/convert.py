@@ -30,6 +30,7 @@ MAX_IDEMPOTENCY_KEY_CHARACTERS = 255
 
 REFUSALS = {
     "rate_limit": (429, "Too many messages; please wait a moment."),
+    "mailbox_full": (429, "Too many messages of this conversation wait; please wait until some are answered."),
     "unknown_workspace": (404, "There is no such workspace."),
     "budget_exceeded": (402, "The budget of this workspace is used up."),
     "superseded": (409, "A newer message took the place of this one."),
@@ -38,6 +39,9 @@ REFUSALS = {
     "empty": (400, "The message is empty."),
 }
 """Reasons why a message gets no answer, with status and text; any other reason is 403."""
+
+
+_SUPERSEDED = (REFUSALS["superseded"][0], "superseded", REFUSALS["superseded"][1])
 
 
 class RequestError(Exception):
@@ -160,11 +164,14 @@ def failure(error: AgentRuntimeError) -> RequestError:
     return RequestError(503 if error.retryable else 500, code or "failed", error.user_text)
 
 
-def outcome(message: OutboundMessage) -> dict[str, Any]:
-    """The answer's object. Raises `RequestError` where an ``error_code`` of `REFUSALS` says that there is none.
+def outcome(message: OutboundMessage, message_id: str) -> dict[str, Any]:
+    """The answer's object, for who said *message_id*. Raises `RequestError` where a newer message took its place, or
+    an ``error_code`` of `REFUSALS` says that there is none.
 
     Any other text is an answer, degraded as it may be.
     """
+    if message_id in message.superseded:
+        raise RequestError(*_SUPERSEDED)
     if message.error_code in REFUSALS:
         status, _ = REFUSALS[message.error_code]
         raise RequestError(status, message.error_code, message.text)

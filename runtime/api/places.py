@@ -1,4 +1,5 @@
-"""What was settled for single places: when the bot answers there, and which model it asks first."""
+"""What was settled for single places, or for all of a workspace (``*``): when the bot answers there, which model it
+asks first, and what it does with messages that come while it answers."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from runtime.api.errors import ApiError
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.api.workspaces import enter
-from runtime.places import MAX_PLACE_CHARACTERS, Answering, Settled
+from runtime.places import EVERYWHERE, MAX_PLACE_CHARACTERS, Answering, QueueMode, Settled
 
 if TYPE_CHECKING:
     from runtime.bootstrap import Runtime
@@ -24,6 +25,7 @@ class Place(Body):
 
     answering: Answering | None = None
     model: str | None = None
+    queue: QueueMode | None = None
 
 
 class PlaceRoutes(Routes):
@@ -51,17 +53,20 @@ class PlaceRoutes(Routes):
         names = self._runtime.model.names
         if body.model is not None and body.model not in names:
             raise ApiError(400, "bad_request", f'"model": the configured ones are {", ".join(names)}')
-        settled = Settled(body.answering, body.model)
+        settled = Settled(body.answering, body.model, body.queue)
         await self._runtime.places.put(scope, _checked(place), settled)
         return reply(_row(place, settled))
 
 
 def _checked(place: str) -> str:
+    if place == EVERYWHERE:
+        return place
     connector, colon, rest = place.partition(":")
     if not (connector and colon and rest) or len(place) > MAX_PLACE_CHARACTERS or not place.isprintable():
-        raise ApiError(400, "bad_request", f"{place[:100]!r} is no place: write connector:place, e.g. telegram:-10001")
+        shown = repr(place[:100])
+        raise ApiError(400, "bad_request", f"{shown} is no place: write connector:place, e.g. telegram:-10001, or *")
     return place
 
 
 def _row(place: str, settled: Settled) -> dict[str, Any]:
-    return {"place": place, "answering": settled.answering, "model": settled.model}
+    return {"place": place, "answering": settled.answering, "model": settled.model, "queue": settled.queue}

@@ -1,4 +1,4 @@
-"""``model`` and ``answer``: what holds in the place in which they are said."""
+"""``model``, ``answer`` and ``queue``: what holds in the place in which they are said."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from connectors.message import Role
 from runtime.commands.command import Command, CommandRefused, Invocation
 from runtime.commands.wording import code, items
 from runtime.model import Model
-from runtime.places import ANSWERING, Answering, Places
+from runtime.places import ANSWERING, QUEUE_MODES, Answering, Places, QueueMode
 
 ANSWERS: dict[Answering, str] = {
     "addressed": "I answer here when I am mentioned or replied to.",
     "all": "I answer everything that is said here.",
     "never": "I answer nothing here, except commands.",
+}
+QUEUES: dict[QueueMode, str] = {
+    "collect": "What is said while I answer, I answer all together afterwards.",
+    "interrupt": "What is said while I answer, I take up at once: my answer begins again, with it in mind.",
+    "followup": "What is said while I answer, I answer afterwards, one message after the other.",
 }
 DIRECT = "In a direct message I always answer."
 
@@ -41,6 +46,14 @@ class SettledHere:
                 "[addressed|all|never]",
                 role=Role.ADMIN,
                 details=items(f"{code(word)}: {text}" for word, text in ANSWERS.items()),
+            ),
+            Command(
+                "queue",
+                "what I do with messages that come while I answer",
+                self.queue,
+                "[collect|interrupt|followup|default]",
+                details="An admin, or the person in a direct message, chooses.\n\n"
+                + items(f"{code(word)}: {text}" for word, text in QUEUES.items()),
             ),
         ]
 
@@ -84,3 +97,16 @@ class SettledHere:
             return ANSWERS[chosen]
         settled = (await self._places.of_message(invocation.key, invocation.message)).answering
         return ANSWERS[settled or self._settings.answer_in_groups]
+
+    async def queue(self, invocation: Invocation) -> str:
+        wanted = invocation.rest.lower()
+        if wanted:
+            if invocation.role is not Role.ADMIN and not invocation.message.direct:
+                raise CommandRefused("Only admins choose that in a group.")
+            chosen = next((word for word in QUEUE_MODES if word == wanted), None)
+            if chosen is None and wanted != "default":
+                said = [*QUEUE_MODES, "default"]
+                raise CommandRefused(f"Say {', '.join(code('/queue ' + word) for word in said)}.")
+            await self._places.settle(invocation.key, invocation.message, queue=chosen)
+        settled = (await self._places.of_message(invocation.key, invocation.message)).queue
+        return QUEUES[settled or self._settings.queue_mode]

@@ -82,7 +82,7 @@ async def test_settings_of_a_newer_format_are_refused_by_name(redis: Redis) -> N
 async def test_an_admin_settles_a_place_over_http(face: Face) -> None:
     here = await face.workspace("settled")
     place = f"{here}/places/slack:T1/C1"
-    nothing = {"place": "slack:T1/C1", "answering": None, "model": None}
+    nothing = {"place": "slack:T1/C1", "answering": None, "model": None, "queue": None}
     assert (await face.client.get(place)).json() == nothing
 
     settled = (await face.client.put(place, json={"answering": "all", "model": "openai/fake"})).json()

@@ -188,7 +188,7 @@ def test_an_error_of_ours_has_a_status_and_hides_its_inside() -> None:
 
 def test_an_answer_reads_as_documented() -> None:
     """The answer has exactly the documented fields."""
-    assert convert.outcome(ANSWER) == {
+    assert convert.outcome(ANSWER, "m1") == {
         "turn_id": "t1",
         "text": "Within 30 days.",
         "sources": [{"source": "refunds.md", "heading": "Windows"}],
@@ -197,7 +197,7 @@ def test_an_answer_reads_as_documented() -> None:
         "degraded": [{"block": "summary", "why": "timeout"}],
         "usage": {"prompt": 10, "cached": 4, "completion": 3, "cost_usd": 0.5},
     }
-    assert set(convert.outcome(ANSWER)) == set(OPENAPI["components"]["schemas"]["Answer"]["properties"])
+    assert set(convert.outcome(ANSWER, "m1")) == set(OPENAPI["components"]["schemas"]["Answer"]["properties"])
 
 
 @given(st.text())

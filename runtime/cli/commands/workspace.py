@@ -99,7 +99,8 @@ async def _answer(settings: Settings, place: str, mode: str | None, workspace: s
     async with connect(settings) as client:
         held = await client.get(path)
         if mode is not None:
-            wanted = {"answering": None if mode == "default" else mode, "model": held["model"]}
+            wanted = {**held, "answering": None if mode == "default" else mode}
+            wanted.pop("place")
             held = await client.put(path, wanted)
     if as_json:
         print_json(held)
