@@ -17,6 +17,7 @@ from runtime.question import Built
 MAX_EXCERPT_CHARACTERS = 280
 
 
+BUDGET_EXCEEDED = "budget_exceeded"
 STOPPED = "stopped"
 """The reason why an answer ended: people wanted no more of it."""
 
@@ -115,7 +116,7 @@ def spent(batch: Batch, error: BudgetExceeded) -> OutboundMessage:
         answers=answered(batch),
         superseded=superseded(batch),
         reply_to=reply_to(batch),
-        error_code="budget_exceeded",
+        error_code=BUDGET_EXCEEDED,
     )
 
 

@@ -70,7 +70,7 @@ class Spending:
         output = self._max_output_tokens
         if model.startswith(_LOCAL):
             output = min(output, LOCAL_MAX_OUTPUT_TOKENS)
-        usd = 0.0 if model.startswith(_LOCAL) else (await self._prices.of(model)).usd(prompt, output)
+        usd = await self._usd(model, prompt, output)
         try:
             await self._budgets.reserve(scope, _call(turn_id, purpose), Cost(prompt + output, usd), user)
         except BudgetExceeded as error:
@@ -98,14 +98,26 @@ class Spending:
         if (counted.prompt or counted.completion) or prompt is None:
             await self.settle(scope, batch.turn_id, REPLY, completion.model, counted, user_of(batch))
             return
-        sent = prompt_tokens(prompt, 0)
-        written = await asyncio.to_thread(self._counting.count, completion.text)
-        local = completion.model.startswith(_LOCAL)
-        usd = 0.0 if local else (await self._prices.of(completion.model)).usd(sent, written)
+        await self._settle_ourselves(batch, REPLY, prompt, completion.text, completion.model)
+
+    async def settle_interrupted(self, batch: Batch, prompt: Prompt, written: str, first: str | None) -> None:
+        """Count a call that was broken off because *batch* grew, by what was sent and *written* until then."""
+        purpose = f"{REPLY}.interrupted.{len(batch.envelopes)}"
+        await self._settle_ourselves(batch, purpose, prompt, written, first or self._model.name)
+
+    async def _settle_ourselves(self, batch: Batch, purpose: str, prompt: Prompt, written: str, model: str) -> None:
+        sent, said = prompt_tokens(prompt, 0), await asyncio.to_thread(self._counting.count, written)
+        usd = await self._usd(model, sent, said)
         await asyncio.gather(
-            self._usage.record(scope, batch.turn_id, REPLY, completion.model, counted),
-            self._budgets.settle(scope, _call(batch.turn_id, REPLY), Cost(sent + written, usd), user_of(batch)),
+            self._usage.record(batch.key.scope, batch.turn_id, purpose, model, Tokens()),
+            self._budgets.settle(
+                batch.key.scope, _call(batch.turn_id, purpose), Cost(sent + said, usd), user_of(batch)
+            ),
         )
+
+    async def _usd(self, model: str, prompt: int, completion: int) -> float:
+        """By LiteLLM's price; 0.0 for the local model and those it has no price for."""
+        return 0.0 if model.startswith(_LOCAL) else (await self._prices.of(model)).usd(prompt, completion)
 
 
 def prompt_tokens(prompt: Prompt, images: int) -> int:

@@ -27,7 +27,7 @@ from runtime.exchange import Message
 from runtime.hub import Hub
 from runtime.jobs import Job, Jobs
 from runtime.journal import Done, Journal
-from runtime.mailbox import Batch
+from runtime.mailbox import Batch, Merged
 from runtime.manifests import Manifests, UnknownTurn
 from runtime.model import Completion, Model
 from runtime.model_errors import ModelFailed
@@ -43,7 +43,8 @@ from runtime.turn_events import log_answer, log_grounding, outcome
 from runtime.usage import REPLY
 
 BOT = "agent-runtime"
-AFTER_TURN = ("summary.refresh", "turn.remember")
+REMEMBER = ("turn.remember",)
+AFTER_TURN = ("summary.refresh", *REMEMBER)
 _log = structlog.get_logger()
 
 
@@ -113,7 +114,9 @@ class Turns:
                 reply = made.reply
             # Each of them once, however often: who sees the reply finds it in the conversation, too.
             await asyncio.gather(self._account(made), self._send(reply, batch), self._record(made.batch, reply))
-        await self._jobs.enqueue(*(Job(kind, batch.key, batch.turn_id) for kind in AFTER_TURN))
+        # Whose budget is used up shall not spend the workspace's on summaries of being told so.
+        kinds = REMEMBER if reply.error_code == replies.BUDGET_EXCEEDED else AFTER_TURN
+        await self._jobs.enqueue(*(Job(kind, batch.key, batch.turn_id) for kind in kinds))
         if batch.resumed or made.completion is not None or made.heard:
             await self._journal.forget(batch)
         if made.completion is not None and made.built is not None:
@@ -148,15 +151,12 @@ class Turns:
                     made.reply = replies.unheard(batch, contents)
                     return
                 made.built = await self._ground(made.batch, contents, first)
-                messages = with_images(made.built.prompt.messages, contents.images)
-                await self._spending.reserve_reply(batch, made.built.prompt, len(contents.images), first)
-                made.completion = await self._complete(made.batch, messages, told, wishes, first)
+                made.completion = await self._ask(made.batch, made.built, contents, told, wishes, first)
                 await self._journal.completed(batch, 0, made.completion)
                 made.reply = replies.answer(batch, made.built, made.completion)
             except BudgetExceeded as error:
                 made.reply = replies.spent(batch, error)
             except (assemble.ContextTooLarge, ModelFailed) as error:
-                await self._spending.release(batch.key.scope, batch.turn_id, REPLY)
                 made.reply = replies.apology(batch, made.built, error)
                 _log.error("turn.failed", why=made.reply.error_code, detail=str(error), attempts=batch.attempt)
 
@@ -202,6 +202,23 @@ class Turns:
             return None
         return chosen if chosen in self._model.names else None  # the settings may have changed since
 
+    async def _ask(
+        self, batch: Batch, built: Built, contents: Contents, told: Telling, wishes: Wishes, first: str | None
+    ) -> Completion:
+        """What `_complete` gives, within the budget. Raises `BudgetExceeded`, `ModelFailed` and `Merged`."""
+        if wishes.more:
+            await self._stops.merge(batch, wishes)
+        await self._spending.reserve_reply(batch, built.prompt, len(contents.images), first)
+        messages = with_images(built.prompt.messages, contents.images)
+        try:
+            return await self._complete(batch, messages, told, wishes, first)
+        except Merged:
+            await self._spending.settle_interrupted(batch, built.prompt, told.text, first)
+            raise
+        except ModelFailed:
+            await self._spending.release(batch.key.scope, batch.turn_id, REPLY)
+            raise
+
     async def _complete(
         self, batch: Batch, messages: Sequence[Message], told: Telling, wishes: Wishes, first: str | None
     ) -> Completion:
@@ -209,8 +226,6 @@ class Turns:
 
         Raises `runtime.mailbox.Merged` where they said more in the meantime.
         """
-        if wishes.more:
-            await self._stops.merge(batch, wishes)
         asking = asyncio.create_task(
             self._model.complete(
                 messages,
