@@ -12,11 +12,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from connectors.text.form import Form, Mark, Span, Spans, Style
-from connectors.text.layout import Piece, address, goes_to, joined, lay_out, nested, prefixed, with_address
+from connectors.text.layout import (
+    ZERO_WIDTH_SPACE,
+    Piece,
+    address,
+    goes_to,
+    joined,
+    lay_out,
+    nested,
+    prefixed,
+    with_address,
+)
 from connectors.text.split import utf16_units
 
 _SCHEMES = frozenset({"http", "https", "tg"})
 _DOTTED_HOST = re.compile(r"https?://[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+(:\d{1,5})?([/?#]|\Z)", re.IGNORECASE)
+_MENTION = re.compile(r"\B@(?=\w{3})", re.ASCII)
+"""What Telegram makes a mention of by itself, which notifies that person: it has no setting against that. Not within
+code and links, where it looks for none."""
 _TAGS = {Style.BOLD: "b", Style.ITALIC: "i", Style.STRIKE: "s", Style.CODE: "code"}
 
 _TAG = re.compile(r"<[^>]*>")
@@ -82,6 +95,8 @@ def _leaf(span: Span) -> str:
     text = _escaped(span.text)
     if Style.CODE in span.marks:
         text = f"<code>{text}</code>"
+    elif url is None:
+        text = _MENTION.sub("@" + ZERO_WIDTH_SPACE, text)
     return text if url is None else f'<a href="{_escaped(url)}">{text}</a>'
 
 

@@ -125,7 +125,7 @@ Read <b>this <i>first</i></b>, then <code>a &lt; b</code> in the \
 日本 │ 1 │ 2</pre>
 
 ———
-@everyone &lt;@U1&gt; &lt;!here&gt; 2 * 3 snake_case"""
+@\u200beveryone &lt;@U1&gt; &lt;!here&gt; 2 * 3 snake_case"""
 
 AS_PLAIN = """\
 Windows and doors
@@ -223,6 +223,9 @@ def test_one_note_as_each_platform_writes_it(render: Render, expected: str) -> N
         ("text\n- ", "text\n-"),
         ("text\n- a", "text\n• a"),
         ("<u>x</u>", "&lt;u&gt;x&lt;/u&gt;"),
+        ("ask @lena_k, `@lena_k`", "ask @\u200blena_k, <code>@lena_k</code>"),
+        ("[@lena_k](https://x.example/@lena_k)", '<a href="https://x.example/@lena_k">@lena_k</a>'),
+        ("a@b.example @ 5", "a@b.example @ 5"),
         ("```", "<pre></pre>"),
         ("```js\nx", '<pre><code class="language-js">x</code></pre>'),
         ("3. a\n3. b", "3. a\n4. b"),
