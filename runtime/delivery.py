@@ -145,9 +145,14 @@ class _Sending:
         if state.stage is Stage.SENDING and not self._is_known_again(state):
             # The process died between the call and its receipt.
             receipt, known = await self._read_back(part)
+            if not known:
+                self._count(part, "interrupted")
             if receipt is not None or (not known and self._ambiguous == "skip"):
                 return receipt
         return await self._send(part)
+
+    def _count(self, part: OutboundPart, why: str) -> None:
+        _log.warning("reply.ambiguous", part=part.index, why=why, then=self._ambiguous)
 
     async def _finish(self, part: OutboundPart, state: PartState) -> Receipt | None:
         """Give what is shown its last form; None where that cannot be, and it is gone."""
@@ -184,8 +189,8 @@ class _Sending:
                     if isinstance(self._connector, ReadsBack):
                         await asyncio.sleep(_SETTLING_SECONDS)
                     receipt, known = await self._read_back(part)
-                    if receipt is None and not known and self._ambiguous == "skip":
-                        _log.warning("reply.ambiguous", part=part.index, why=str(error))
+                    if not known:
+                        self._count(part, str(error))
                     if receipt is not None or (not known and self._ambiguous == "skip"):
                         return receipt
                 raise

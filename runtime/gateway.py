@@ -191,6 +191,9 @@ class Gateway:
     async def _duplicate(self, key: ConversationKey, message_id: str, mailbox: Mailbox) -> Accepted:
         """A reply is stored before its turn is over, so that the turn at hand may have the answer already."""
         _log.info("message.duplicate")
+        address = self._address(key)
+        if "@" in address:  # who asks again waits here, and may have asked at another process before
+            await self._outbox.expect(key, message_id, address)
         turn_id = await mailbox.turn_of(key, message_id)
         reply = await self._outbox.load(key, turn_id) if turn_id else None
         if reply is not None and message_id not in reply.answers:

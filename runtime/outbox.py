@@ -20,8 +20,6 @@ from runtime.part_states import PartStates, stream_of
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-_UNREAD_SECONDS = 3600
-"""How long what was meant for one process is kept for it."""
 REPLY = "reply"
 """The hub's topic for replies that wait to be delivered."""
 
@@ -40,13 +38,21 @@ class Outbox:
         """
         new = False
         for address in dict.fromkeys(addresses):
-            seconds = _UNREAD_SECONDS if "@" in address else None
-            stream = stream_of(message.key.partition, address)
-            new = await self.states.put(message, stream, fence, seconds) or new
-            _, _, process = address.partition("@")
-            news = {"partition": message.key.partition, "address": address}
-            await self._hub.tell(REPLY, news, process or EVERYBODY)
+            for entered in await self.states.put(message, address, fence):
+                new = True
+                await self._ring(message.key.partition, entered)
         return new
+
+    async def expect(self, key: ConversationKey, message_id: str, address: str) -> None:
+        """Have the answer to a message delivered at *address*, too: somebody asked for it again there.
+
+        Holds for an answer that is stored after this returns; one that is there already can be loaded.
+        """
+        await self.states.expect(key, message_id, address)
+
+    async def _ring(self, partition: int, address: str) -> None:
+        _, _, process = address.partition("@")
+        await self._hub.tell(REPLY, {"partition": partition, "address": address}, process or EVERYBODY)
 
     async def notice(
         self, key: ConversationKey, address: str, text: str, answers: tuple[str, ...] = (), turn_id: str = ""

@@ -3,6 +3,7 @@
 Keys (owner ``outbox``, in the conversation's partition): ``turn`` one hash per turn, with the message and,
 for each part, one state (`Stage`), ``out`` one stream per address of what is to be delivered there. A turn that is
 delivered again goes on where it stopped; who begins to deliver it has the hold of it: nobody else can mark its parts.
+``awaited`` says by message at which further address its answer is waited for, once it is there.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _OWNER = "outbox"
 _VERSION = "1"
 _KEPT_SECONDS = 7 * 24 * 3600
+UNREAD_SECONDS = 3600
+"""How long what was meant for one process is kept for it."""
 _SCANNED = 500
 """Keys that are looked at in one step, where all of a conversation are wanted."""
 _MESSAGE = TypeAdapter(OutboundMessage)
@@ -79,14 +82,35 @@ class PartState:
                 return cls()
 
 
+# The streams of those who wait for it elsewhere lie beside the one that is named: their names end otherwise.
 _PUT = """
-if KEYS[3] and redis.call('HGET', KEYS[3], 'token') ~= ARGV[6] then return -1 end
-if redis.call('HSETNX', KEYS[1], 'to:' .. ARGV[8], '1') == 0 then return 0 end
+if KEYS[4] and redis.call('HGET', KEYS[4], 'token') ~= ARGV[6] then return -1 end
+local beside = string.sub(KEYS[2], 1, -1 - #ARGV[8])
+local entered = {}
+local function enter(address, seconds)
+  if redis.call('HSETNX', KEYS[1], 'to:' .. address, '1') == 0 then return end
+  redis.call('XADD', beside .. address, '*', 'key', ARGV[4], 'turn', ARGV[5])
+  if seconds ~= '' then redis.call('EXPIRE', beside .. address, seconds) end
+  entered[#entered + 1] = address
+end
+enter(ARGV[8], ARGV[7])
+if #entered == 0 then return entered end
 redis.call('HSET', KEYS[1], 'v', ARGV[1])
 redis.call('HSETNX', KEYS[1], 'message', ARGV[2])
 redis.call('EXPIRE', KEYS[1], ARGV[3])
-redis.call('XADD', KEYS[2], '*', 'key', ARGV[4], 'turn', ARGV[5])
-if ARGV[7] ~= '' then redis.call('EXPIRE', KEYS[2], ARGV[7]) end
+for at = 10, #ARGV do
+  local address = redis.call('HGET', KEYS[3], ARGV[at])
+  if address then
+    redis.call('HDEL', KEYS[3], ARGV[at])
+    enter(address, ARGV[9])
+  end
+end
+return entered
+"""
+
+_AWAIT = """
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+redis.call('EXPIRE', KEYS[1], ARGV[3])
 return 1
 """
 
@@ -122,23 +146,26 @@ class PartStates:
         self._redis = redis
         self._clock = clock
         self._put = redis.register_script(_PUT)
+        self._await = redis.register_script(_AWAIT)
         self._hold = redis.register_script(_HOLD)
         self._mark = redis.register_script(_MARK)
         self._surely_unsent: set[tuple[str, int]] = set()
         """Turn and part of those that may stand as being sent although the platform certainly has not got them:
         the store was away when it was to be told, and may have taken the mark all the same."""
 
-    async def put(
-        self, message: OutboundMessage, stream: str, fence: Fence | None = None, stream_seconds: int | None = None
-    ) -> bool:
-        """Store *message* and enter it into *stream*, in one step and once for both; False if it was there.
+    async def put(self, message: OutboundMessage, address: str, fence: Fence | None = None) -> list[str]:
+        """Store *message* for delivery at *address*, and wherever else it is awaited, in one step and once for each.
 
-        *stream* lies in the conversation's partition; it goes after *stream_seconds* without a further entry, where
-        that is given. Raises `connectors.message.Superseded` where *fence* does not hold.
+        Where it was entered now; nowhere if it was before. Raises `connectors.message.Superseded` where *fence* does
+        not hold.
         """
-        name = self._key(message.key, message.turn_id)
-        added = await self._put(
-            keys=[name, stream, *([fence.name] if fence else ())],
+        added: Any = await self._put(
+            keys=[
+                self._key(message.key, message.turn_id),
+                stream_of(message.key.partition, address),
+                self._awaited(message.key),
+                *([fence.name] if fence else ()),
+            ],
             args=[
                 _VERSION,
                 _MESSAGE.dump_json(message).decode(),
@@ -146,13 +173,19 @@ class PartStates:
                 message.key.encoded,
                 message.turn_id,
                 fence.token if fence else "",
-                stream_seconds or "",
-                stream.rpartition(":")[2],
+                UNREAD_SECONDS if "@" in address else "",
+                address,
+                UNREAD_SECONDS,
+                *message.answers,
             ],
         )
         if added == -1:
             raise Superseded("another worker holds the conversation now")
-        return bool(added)
+        return [str(entered) for entered in added]
+
+    async def expect(self, key: ConversationKey, message_id: str, address: str) -> None:
+        """Have the answer to a message entered at *address*, too, when it is stored."""
+        await self._await(keys=[self._awaited(key)], args=[message_id, address, UNREAD_SECONDS])
 
     async def load(self, key: ConversationKey, turn_id: str) -> OutboundMessage | None:
         """The stored reply of a turn, if it has come that far. Raises `runtime.stored.NewerFormat`."""
@@ -210,6 +243,10 @@ class PartStates:
             if state.stage is Stage.SENDING and (turn_id, index) in self._surely_unsent:
                 found[index] = PartState(Stage.UNSENT)
         return found
+
+    @staticmethod
+    def _awaited(key: ConversationKey) -> str:
+        return redis_key(_OWNER, key.tag, "awaited", key.encoded)
 
     @staticmethod
     def _key(key: ConversationKey, turn_id: str) -> str:

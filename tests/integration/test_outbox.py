@@ -314,3 +314,17 @@ async def test_a_reply_that_is_put_twice_waits_once(redis: Redis) -> None:
     assert not await box.outbox.put(replace(REPLY, text="other"), ["paper"])
     assert await box.load(KEY, "t1") == REPLY
     assert len(await WorkStreams(redis).all(streams_of(["paper"]))) == 1
+
+
+async def test_who_asks_again_elsewhere_while_the_turn_runs_is_answered_there_too(redis: Redis) -> None:
+    """The process at which the first request waited may be dead."""
+    box, streams = Box(redis, Paper()), WorkStreams(redis)
+    await box.outbox.expect(KEY, "m1", "paper@second")
+    await box.outbox.expect(KEY, "m2", "paper@third")
+
+    await box.outbox.put(replace(REPLY, answers=("m1",)), ["paper@first"])
+    await box.outbox.put(replace(REPLY, answers=("m1",)), ["paper@first"])
+
+    waiting = {address: await streams.all(streams_of([address])) for address in ("paper@first", "paper@second")}
+    assert [[one.fields["turn"] for one in entries] for entries in waiting.values()] == [["t1"], ["t1"]]
+    assert await streams.all(streams_of(["paper@third"])) == []
