@@ -34,6 +34,7 @@ from connectors.message import (
     partition_tag,
     redis_key,
 )
+from runtime import mailbox_scripts as scripts
 from runtime.identifiers import new_turn_id
 from runtime.places import QueueMode
 from runtime.stored import NewerFormat
@@ -53,129 +54,6 @@ _REST_SECONDS = 5
 """After an unfinished message: what comes later is no rest of it."""
 _STALE = -1
 _FULL = -2
-
-_STORE = """
-local waiting = redis.call('LLEN', KEYS[2])
-local seen = redis.call('GET', KEYS[1])
-if seen then return {0, seen, ''} end
-if waiting >= tonumber(ARGV[5]) then return {-2, redis.call('HSETNX', KEYS[5], 'full', '1'), ''} end
-redis.call('SET', KEYS[1], '', 'EX', ARGV[1])
-redis.call('RPUSH', KEYS[2], ARGV[2])
-redis.call('HSET', KEYS[4], ARGV[3], ARGV[4])
-if redis.call('HSETNX', KEYS[5], 'queued', '1') == 1 then redis.call('XADD', KEYS[3], '*', 'key', ARGV[3]) end
-return {1, '', redis.call('HGET', KEYS[5], 'turn') or ''}
-"""
-
-_PUT_BACK = """
-if redis.call('EXISTS', KEYS[4]) == 1 then return 0 end
-if redis.call('LLEN', KEYS[1]) + #ARGV - 3 > tonumber(ARGV[2]) then return -2 end
-redis.call('SET', KEYS[4], '', 'EX', ARGV[3])
-for at = 4, #ARGV do redis.call('RPUSH', KEYS[1], ARGV[at]) end
-if redis.call('HSETNX', KEYS[3], 'queued', '1') == 1 then redis.call('XADD', KEYS[2], '*', 'key', ARGV[1]) end
-return 1
-"""
-
-_CLAIM = """
-if redis.call('HGET', KEYS[1], 'queued') == false then
-  redis.call('XACK', KEYS[2], ARGV[3], ARGV[1])
-  redis.call('XDEL', KEYS[2], ARGV[1])
-  return 0
-end
-redis.call('HSET', KEYS[1], 'token', ARGV[2])
-return 1
-"""
-
-_RENEW = """
-if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
-redis.call('XCLAIM', KEYS[2], ARGV[2], ARGV[3], 0, ARGV[4], 'JUSTID')
-return 1
-"""
-
-_RELEASE = """
-if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return -1 end
-redis.call('XACK', KEYS[3], ARGV[2], ARGV[3])
-redis.call('XDEL', KEYS[3], ARGV[3])
-if redis.call('EXISTS', KEYS[2]) == 1 then
-  redis.call('HDEL', KEYS[1], 'token')
-  redis.call('XADD', KEYS[3], '*', 'key', ARGV[4])
-  return 1
-end
-redis.call('DEL', KEYS[1])
-return 0
-"""
-
-# How many of the first messages are one turn's. A message of its own (``followup``) has only its rest with it: what its
-# author says next, where it looks unfinished. In JSON a word with bare quotes is a name, never what somebody wrote.
-_TOGETHER = """
-local alone = '"queue":"followup"'
-local function together(texts)
-  if #texts == 0 then return 0 end
-  if not string.find(texts[1], alone, 1, true) then
-    for at = 2, #texts do
-      if string.find(texts[at], alone, 1, true) then return at - 1 end
-    end
-    return #texts
-  end
-  local before = cjson.decode(texts[1])
-  for at = 2, #texts do
-    if not before['message']['looks_unfinished'] then return at - 1 end
-    local one = cjson.decode(texts[at])
-    if one['message']['author']['id'] ~= before['message']['author']['id'] then return at - 1 end
-    if one['accepted_at'] - before['accepted_at'] > %d then return at - 1 end
-    before = one
-  end
-  return #texts
-end
-"""
-
-_TAKE = """
-if redis.call('HGET', KEYS[1], 'token') ~= ARGV[3] then return -1 end
-local turn = redis.call('HGET', KEYS[1], 'turn')
-local resumed = turn and 1 or 0
-if not turn then
-  local count = together(redis.call('LRANGE', KEYS[2], 0, tonumber(ARGV[2]) - 1))
-  if count == 0 then return false end
-  turn = ARGV[1]
-  redis.call('HSET', KEYS[1], 'turn', turn, 'count', count, 'attempts', 0)
-end
-local attempts = redis.call('HINCRBY', KEYS[1], 'attempts', tonumber(ARGV[4]))
-local count = tonumber(redis.call('HGET', KEYS[1], 'count'))
-return {turn, attempts, resumed, redis.call('LRANGE', KEYS[2], 0, count - 1)}
-"""
-
-_EXTEND = """
-if redis.call('HGET', KEYS[1], 'token') ~= ARGV[3] then return -1 end
-if redis.call('HGET', KEYS[1], 'turn') ~= ARGV[1] then return {} end
-local count = together(redis.call('LRANGE', KEYS[2], 0, tonumber(ARGV[2]) - 1))
-count = math.max(count, tonumber(redis.call('HGET', KEYS[1], 'count')))
-redis.call('HSET', KEYS[1], 'count', count)
-return redis.call('LRANGE', KEYS[2], 0, count - 1)
-"""
-
-_DONE = """
-if redis.call('HGET', KEYS[1], 'token') ~= ARGV[2] then return -1 end
-if redis.call('HGET', KEYS[1], 'turn') ~= ARGV[1] then return 0 end
-redis.call('LTRIM', KEYS[2], redis.call('HGET', KEYS[1], 'count'), -1)
-redis.call('HDEL', KEYS[1], 'turn', 'count', 'attempts', 'full')
-for at = 3, #KEYS do redis.call('SET', KEYS[at], ARGV[1], 'XX', 'KEEPTTL') end
-return 1
-"""
-
-_AMEND = """
-local taken = tonumber(redis.call('HGET', KEYS[1], 'count') or '0')
-for at, text in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do
-  if cjson.decode(text)['message']['message_id'] == ARGV[1] then
-    if at <= taken then return 'answering' end
-    if ARGV[2] ~= '' then
-      redis.call('LSET', KEYS[2], at - 1, ARGV[2])
-    else
-      redis.call('LREM', KEYS[2], 1, text)
-    end
-    return 'amended'
-  end
-end
-return redis.call('EXISTS', KEYS[3]) == 1 and 'answered' or 'unknown'
-"""
 
 
 class Lane(StrEnum):
@@ -296,15 +174,15 @@ class Mailbox:
         self._redis = redis
         self._lane = lane
         self._streams = WorkStreams(redis, worker)
-        self._store = redis.register_script(_STORE)
-        self._put_back = redis.register_script(_PUT_BACK)
-        self._claim = redis.register_script(_CLAIM)
-        self._renew = redis.register_script(_RENEW)
-        self._release = redis.register_script(_RELEASE)
-        self._take = redis.register_script(_TOGETHER % _REST_SECONDS + _TAKE)
-        self._extend = redis.register_script(_TOGETHER % _REST_SECONDS + _EXTEND)
-        self._done = redis.register_script(_DONE)
-        self._amend = redis.register_script(_AMEND)
+        self._store = redis.register_script(scripts.STORE)
+        self._put_back = redis.register_script(scripts.PUT_BACK)
+        self._claim = redis.register_script(scripts.CLAIM)
+        self._renew = redis.register_script(scripts.RENEW)
+        self._release = redis.register_script(scripts.RELEASE)
+        self._take = redis.register_script(scripts.TOGETHER % _REST_SECONDS + scripts.TAKE)
+        self._extend = redis.register_script(scripts.TOGETHER % _REST_SECONDS + scripts.EXTEND)
+        self._done = redis.register_script(scripts.DONE)
+        self._amend = redis.register_script(scripts.AMEND)
 
     # What gateways do
 

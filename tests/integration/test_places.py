@@ -86,7 +86,7 @@ async def test_an_admin_settles_a_place_over_http(face: Face) -> None:
     assert (await face.client.get(place)).json() == nothing
 
     settled = (await face.client.put(place, json={"answering": "all", "model": "openai/fake"})).json()
-    assert settled == {"place": "slack:T1/C1", "answering": "all", "model": "openai/fake"}
+    assert settled == {"place": "slack:T1/C1", "answering": "all", "model": "openai/fake", "queue": None}
     assert (await face.client.get(place)).json() == settled
     assert (await face.client.get(f"{here}/places")).json() == {"places": [settled]}
     assert (await face.client.put(place, json={})).json() == nothing
