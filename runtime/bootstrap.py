@@ -319,10 +319,10 @@ async def _build(
     )
     supervisor = Supervisor(connectors.values(), mailboxes[Lane.TURNS], commands.hints())
     alone = settings.redis_url is None
-    dead_letters = DeadLetters(redis)
+    dead_letters = DeadLetters(redis, mailboxes, hub)
     answers: dict[Lane, Answers] = {Lane.TURNS: turns, Lane.COMMANDS: CommandTurns(commands, outbox)}
     workers = {
-        lane: Worker(settings, mailboxes[lane], answers[lane], hub, dead_letters, lane=lane, alone=alone)
+        lane: Worker(settings, mailboxes[lane], answers[lane], hub, dead_letters.of(lane), lane=lane, alone=alone)
         for lane in Lane
     }
     pace = Pace()

@@ -7,14 +7,18 @@ given up. The newest `KEPT` of a workspace are kept.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from pydantic import TypeAdapter
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope, redis_key
-from runtime.mailbox import Batch, Envelope
+from runtime.hub import Hub
+from runtime.mailbox import Batch, Envelope, Lane, Mailbox
 from runtime.stored import pack, unpack
+from runtime.worker import ring
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -22,7 +26,10 @@ if TYPE_CHECKING:
 _OWNER = "dead"
 _VERSION = 1
 KEPT = 1000
+_PAGE = 1000
+"""Workspaces whose letters are counted in one step."""
 _ENVELOPES = TypeAdapter(tuple[Envelope, ...])
+_log = structlog.get_logger()
 
 
 class UnknownLetter(AgentRuntimeError):
@@ -41,15 +48,25 @@ class Letter:
     attempts: int
     at: float
     envelopes: tuple[Envelope, ...]
+    lane: Lane = Lane.TURNS
 
 
 class DeadLetters:
-    """The letters of all workspaces. Raises `connectors.message.StoreUnavailable` throughout."""
+    """The letters of all workspaces. Raises `connectors.message.StoreUnavailable` throughout.
 
-    def __init__(self, redis: Redis) -> None:
+    *mailboxes* are where messages go that are tried again, *hub* tells the workers.
+    """
+
+    def __init__(self, redis: Redis, mailboxes: Mapping[Lane, Mailbox], hub: Hub) -> None:
         self._redis = redis
+        self._mailboxes = mailboxes
+        self._hub = hub
 
-    async def add(self, batch: Batch, why: str) -> None:
+    def of(self, lane: Lane) -> LaneLetters:
+        """Where the worker of *lane* puts what it gives up."""
+        return LaneLetters(self, lane)
+
+    async def add(self, batch: Batch, why: str, lane: Lane = Lane.TURNS) -> None:
         """Keep what *batch* was to answer. Again does no harm."""
         packed = pack(
             _VERSION,
@@ -57,13 +74,15 @@ class DeadLetters:
             why=why,
             attempts=batch.attempt,
             at=time.time(),
+            lane=lane.value,
             envelopes=_ENVELOPES.dump_python(batch.envelopes, mode="json"),
         )
         name = _key(batch.key.scope)
         await self._redis.hset(name, batch.turn_id, packed)
         if await self._redis.hlen(name) > KEPT:
             oldest = min(await self._redis.hkeys(name))  # turn ids sort by time
-            await self._redis.hdel(name, oldest)
+            if await self._redis.hdel(name, oldest):
+                _log.warning("letter.dropped", workspace_id=batch.key.workspace_id, turn_id=oldest, why="too_many")
 
     async def all(self, scope: Scope) -> list[Letter]:
         """Those of a workspace, the oldest first. Raises `runtime.stored.NewerFormat`."""
@@ -74,13 +93,66 @@ class DeadLetters:
         """One of them. Raises `UnknownLetter` and `runtime.stored.NewerFormat`."""
         stored: Any = await self._redis.hget(_key(scope), turn_id)
         if stored is None:
-            raise UnknownLetter(f"no turn {turn_id!r} was given up in workspace {scope.workspace_id!r}")
+            raise _unknown(scope, turn_id)
         return _letter(turn_id, stored)
+
+    async def retry(self, scope: Scope, turn_id: str) -> Letter:
+        """Have the messages of one answered after all, by a new turn, and let go of it.
+
+        The new turn has an id of its own, so that the apology, which is stored under the old one, is not taken for
+        its reply. Interrupted and asked for again, or asked for twice, it answers once. Raises `UnknownLetter`,
+        `runtime.mailbox.MailboxFull` (the letter stays) and `runtime.stored.NewerFormat`.
+        """
+        letter = await self.get(scope, turn_id)
+        if await self._mailboxes[letter.lane].put_back(letter.key, turn_id, letter.envelopes):
+            await ring(self._hub, letter.lane, letter.key)
+            _log.info("letter.retried", **_about(letter), messages=len(letter.envelopes))
+        await self._redis.hdel(_key(scope), turn_id)
+        return letter
 
     async def drop(self, scope: Scope, turn_id: str) -> None:
         """Forget one. Raises `UnknownLetter`."""
         if not await self._redis.hdel(_key(scope), turn_id):
-            raise UnknownLetter(f"no turn {turn_id!r} was given up in workspace {scope.workspace_id!r}")
+            raise _unknown(scope, turn_id)
+        _log.info("letter.dropped", workspace_id=scope.workspace_id, turn_id=turn_id, why="asked")
+
+    async def counts(self, workspace_ids: Iterable[str]) -> dict[str, int]:
+        """How many there are, of the workspaces that have any."""
+        names = list(workspace_ids)
+        found: dict[str, int] = {}
+        for start in range(0, len(names), _PAGE):
+            page = names[start : start + _PAGE]
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for name in page:
+                    pipe.hlen(_key(Scope(name)))
+                found |= dict(zip(page, await pipe.execute(), strict=True))
+        return {name: number for name, number in found.items() if number}
+
+
+class LaneLetters:
+    """What the worker of one lane gives up."""
+
+    def __init__(self, letters: DeadLetters, lane: Lane) -> None:
+        self._letters = letters
+        self._lane = lane
+
+    async def add(self, batch: Batch, why: str) -> None:
+        """Keep what *batch* was to answer. Again does no harm. Raises `connectors.message.StoreUnavailable`."""
+        await self._letters.add(batch, why, self._lane)
+
+
+def _unknown(scope: Scope, turn_id: str) -> UnknownLetter:
+    return UnknownLetter(f"no turn {turn_id!r} is among the dead letters of workspace {scope.workspace_id!r}")
+
+
+def _about(letter: Letter) -> dict[str, str]:
+    key = letter.key
+    return {
+        "workspace_id": key.workspace_id,
+        "context_id": key.context_id,
+        "connector": key.connector,
+        "turn_id": letter.turn_id,
+    }
 
 
 def _letter(turn_id: str, text: str) -> Letter:
@@ -92,6 +164,7 @@ def _letter(turn_id: str, text: str) -> Letter:
         fields["attempts"],
         fields["at"],
         _ENVELOPES.validate_python(fields["envelopes"]),
+        Lane(fields.get("lane", "")),
     )
 
 

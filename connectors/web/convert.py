@@ -39,6 +39,7 @@ _MESSAGE_ID = re.compile(r"[A-Za-z0-9-]{8,64}")
 
 _REFUSALS = {
     "rate_limit": (429, "You are writing faster than I can answer. Please wait a moment."),
+    "mailbox_full": (429, "Too many of your messages are waiting. Please wait until I have answered some."),
     "unknown_workspace": (404, "There is no such workspace any more."),
     "budget_exceeded": (402, "The budget of this workspace is used up."),
     "empty": (400, "The message is empty."),

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from connectors.connector import MountsRoutes
 from runtime.api.access import AccessRoutes
 from runtime.api.budget import BudgetRoutes
+from runtime.api.dead_letters import DeadLetterRoutes
 from runtime.api.documents import DocumentRoutes
 from runtime.api.errors import error_response
 from runtime.api.events import EventRoutes
@@ -58,6 +59,7 @@ def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
         DocumentRoutes(runtime, stopping),
         GroundRoutes(runtime),
         TurnRoutes(runtime),
+        DeadLetterRoutes(runtime),
         PromptRoutes(runtime),
         PlaceRoutes(runtime),
         AccessRoutes(runtime),

@@ -49,6 +49,7 @@ async def examine(runtime: Runtime) -> list[Check]:
         asyncio.to_thread(_disk, runtime.settings.data_dir),
         _connectors(runtime),
         _bounded("indexes", 4 * runtime.settings.redis_timeout_seconds, lambda: _indexes(runtime)),
+        _bounded("dead letters", runtime.settings.redis_timeout_seconds, lambda: _dead_letters(runtime)),
     )
     return [check for group in groups for check in group]
 
@@ -162,6 +163,21 @@ async def _index(runtime: Runtime, workspace_id: str) -> Check:
     detail = f"{status.documents} documents, {status.chunks} chunks, {status.pending} pending"
     advice = f"run `agent-runtime index --workspace {workspace_id}`" if status.pending else ""
     return Check(f"index {workspace_id}", not status.pending, detail, advice)
+
+
+async def _dead_letters(runtime: Runtime) -> list[Check]:
+    counts = await runtime.dead_letters.counts([workspace.id for workspace in await runtime.workspaces.all()])
+    if not counts:
+        return [Check("dead letters", True, "no turn has failed for good")]
+    return [
+        Check(
+            f"dead letters {workspace_id}",
+            False,
+            f"{number} {'turn' if number == 1 else 'turns'} failed for good",
+            f"see `agent-runtime dead-letters list --workspace {workspace_id}`, then retry or drop them",
+        )
+        for workspace_id, number in counts.items()
+    ]
 
 
 def _health(name: str, health: Health, advice: str) -> Check:

@@ -21,6 +21,8 @@ from promptpolicy.publishing import VersionMoved
 from promptpolicy.slot import InvalidDirective
 from promptpolicy.versions import NoSuchVersion
 from runtime.api.replies import reply
+from runtime.dead_letters import UnknownLetter
+from runtime.mailbox import MailboxFull
 from runtime.manifests import UnknownTurn
 from runtime.pairing import TooManyAttempts, UnknownCode
 from runtime.stored import NewerFormat
@@ -52,6 +54,8 @@ _TABLE: tuple[tuple[type[AgentRuntimeError], int, str], ...] = (
     (InvalidWorkspaceId, 404, "unknown_workspace"),
     (WorkspaceInSettings, 409, "in_settings"),
     (UnknownTurn, 404, "unknown_turn"),
+    (UnknownLetter, 404, "unknown_turn"),
+    (MailboxFull, 429, "mailbox_full"),
     (DocumentMissing, 404, "not_found"),
     (NoSuchVersion, 404, "not_found"),
     (InvalidDirective, 400, "invalid_directive"),
@@ -112,7 +116,8 @@ def _of_ours(error: AgentRuntimeError) -> ApiError:
         return ApiError(status, "too_large" if error.why == "size" else f"document_{error.why}", str(error))
     for kind, status, code in _TABLE:
         if isinstance(error, kind):
-            return ApiError(status, code, str(error), RETRY_AFTER_SECONDS if status == 503 else None)
+            later = status == 503 or (status == 429 and error.retryable)
+            return ApiError(status, code, str(error), RETRY_AFTER_SECONDS if later else None)
     _log.error("http.failed", exc_info=error)
     status = 503 if error.retryable else 500
     return ApiError(status, "unavailable" if error.retryable else "failed", error.user_text)

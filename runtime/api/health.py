@@ -64,6 +64,8 @@ class HealthRoutes:
         try:
             async with asyncio.timeout(runtime.settings.redis_timeout_seconds):
                 gauges.append(Gauge("conversations_waiting", len(await runtime.mailbox.ready())))
+                names = [workspace.id for workspace in await runtime.workspaces.all()]
+                gauges.append(Gauge("dead_letters", sum((await runtime.dead_letters.counts(names)).values())))
                 gauges += await _budgets(runtime)
         except (StoreUnavailable, NewerFormat, TimeoutError):
             pass  # nobody knows how many wait; that the store is away is among the gauges

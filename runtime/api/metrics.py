@@ -42,6 +42,7 @@ _HELP = {
     "errors_total": "Events of the level error, by event.",
     "connector_up": "1 for the state that a connector is in.",
     "store_up": "1 for the state that a store is in.",
+    "dead_letters": "Turns that failed for good and that nobody has dealt with, in all workspaces.",
     "conversations_waiting": "Conversations with messages that are not answered yet.",
     "events_dropped_total": "Events that were dropped because the store was away too long.",
 }

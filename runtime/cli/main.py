@@ -32,13 +32,15 @@ _COMMANDS = {
     "explain": "Show what went into a turn, and why.",
     "replay": "Rebuild a turn's prompt and say whether it is the same, byte for byte.",
     "prompt": "Show, set, edit and roll back directives.",
+    "dead-letters": "Turns that failed for good: list them, try them again, drop them.",
     "access": "Who may talk to the bot, and as what.",
     "metrics": "Read the structured events.",
     "usage": "Tokens and cost, by workspace and model.",
     "eval": "Score retrieval on a set of questions.",
     "doctor": "Check settings, stores, model, platforms and disk; say what to do.",
 }
-"""Each command is ``runtime.cli.commands.<name>.command``; the summary stands here, so that it costs no import."""
+"""Each command is ``runtime.cli.commands.<name>.command``, with ``_`` for ``-``; the summary stands here, so that it
+costs no import."""
 
 
 class _Commands(click.Group):
@@ -48,7 +50,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"runtime.cli.commands.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"runtime.cli.commands.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -39,6 +39,9 @@ NEEDS_ADMIN = [
     ("GET", "/v1/access"),
     ("POST", "/v1/access"),
     ("GET", "/v1/doctor"),
+    ("GET", "/v1/workspaces/acme/dead-letters"),
+    ("POST", "/v1/workspaces/acme/dead-letters/t1/retry"),
+    ("DELETE", "/v1/workspaces/acme/dead-letters/t1"),
 ]
 NEEDS_MEMBER = [("POST", "/v1/workspaces/acme/messages"), ("POST", "/v1/workspaces/acme/ground")]
 NEEDS_EVERYWHERE = [

@@ -25,6 +25,7 @@ from connectors.message import (
 )
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
+from runtime import mailbox
 from runtime.access import Access
 from runtime.commands.command import Command, Invocation
 from runtime.commands.registry import Commands
@@ -32,7 +33,7 @@ from runtime.delivery import Delivery
 from runtime.gateway import HELLO, MAX_NAME_CHARACTERS, Gateway
 from runtime.hub import Hub
 from runtime.limits import RateLimit
-from runtime.mailbox import Batch, Lane, Mailbox
+from runtime.mailbox import Batch, Lane, Mailbox, MailboxFull
 from runtime.outbox import Outbox, streams_of
 from runtime.pacing import Pace
 from runtime.places import Places, Settled
@@ -342,3 +343,21 @@ async def test_the_bot_says_hello_to_all_where_it_is_open_to_all(redis: Redis) -
     door = Door(redis)
     await door.accept(replace(GROUP, kind=InboundKind.JOINED, text=""))
     assert door.platform.said == [HELLO]
+
+
+async def test_people_are_told_once_that_a_conversation_is_full(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with every message that is not taken; once more only after something was answered in between."""
+    monkeypatch.setattr(mailbox, "MAX_WAITING", 2)
+    door = Door(redis, rate_limit_messages=100)
+    for times in (1, 2):
+        answers = [await door.accept(replace(MESSAGE, message_id=f"{times}-{number}")) for number in range(6)]
+        assert [one.why for one in answers] == ["", "", *["mailbox_full"] * 4]
+        assert all(one.retry_after_seconds for one in answers[2:])
+        assert door.platform.said == [MailboxFull.user_text] * times
+        await door.mailbox.prepare()
+        await door.mailbox.done(await door.take())
+    await door.accept(replace(MESSAGE, message_id="first"))
+    await door.accept(replace(MESSAGE, message_id="second"))
+    refused = await door.accept(replace(MESSAGE, message_id="over HTTP", caller_role=Role.MEMBER))
+    assert refused.why == "mailbox_full"
+    assert len(door.platform.said) == 2
