@@ -135,6 +135,36 @@ async def test_a_turn_is_made_explained_replayed_and_counted(
     assert "turn.answered" in (await command("metrics", "tail")).out
 
 
+async def test_a_workspaces_budget_is_shown_and_set(running: None, command: Command) -> None:
+    set_now = await command(
+        "usage", "-w", "sample", "--set", "workspace_tokens_per_day=5000", "--set", "user_usd_per_month=2.5", "--json"
+    )
+    assert set_now.code == 0, set_now.err
+    assert set_now.json["workspaces"][0]["budget"]["workspace_tokens_per_day"]["left"] == 5000
+    assert (await command("usage", "-w", "sample", "--set", "workspace_tokens_per_day=unlimited")).code == 0
+    shown = (await command("usage", "-w", "sample", "--set", "workspace_tokens_per_day=5000")).out
+    assert "workspace_tokens_per_day  5,000" in shown
+    assert "user_usd_per_month" in shown
+    hers = (await command("usage", "-w", "sample", "--user", "http:lena")).out
+    assert hers.split()[-5:] == ["user_usd_per_month", "$2.50", "$0.00", "$0.00", "$2.50"]
+    cleared = await command("usage", "-w", "sample", "--set", "user_usd_per_month=default", "--json")
+    assert cleared.json["workspaces"][0]["budget"]["user_usd_per_month"] == {"limit": None}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--set", "workspace_tokens_per_day=5"),
+        ("-w", "sample", "--set", "tokens=5"),
+        ("-w", "sample", "--set", "workspace_tokens_per_day=many"),
+        ("-w", "sample", "--set", "workspace_tokens_per_day"),
+        ("-w", "sample", "--set", "user_usd_per_day=1", "--user", "http:lena"),
+    ],
+)
+async def test_a_limit_that_is_none_is_a_usage_error(command: Command, arguments: tuple[str, ...]) -> None:
+    assert (await command("usage", *arguments)).code == 2
+
+
 async def test_the_same_chat_streams_lines_that_are_piped_in(running: None, command: Command) -> None:
     said = await command("chat", stdin="hello\nthanks\n")
     assert said.code == 0

@@ -18,7 +18,10 @@ import pytest
 import redis.asyncio as plain
 from redis.asyncio import Redis
 
-from connectors.message import StoreUnavailable, partition_tag, redis_key
+from config.settings import Settings
+from connectors.message import Scope, StoreUnavailable, partition_tag, redis_key
+from runtime.budget_terms import BudgetExceeded, Cost, Term
+from runtime.budgets import Budgets
 from runtime.embedded.child import die_with_parent
 from runtime.embedded.redis_server import find_binary
 from runtime.stores import connect
@@ -136,6 +139,20 @@ async def test_what_is_forgotten_is_gone_from_every_node(client: Redis, data_dir
     assert "answer 1" not in await house.everything_stored()
     assert await house.log(KEY) == []
     assert len(await house.log(OTHER)) == 2
+
+
+async def test_budgets_are_kept_on_whichever_node_a_workspace_lies(client: Redis, data_dir: Path) -> None:
+    budgets = Budgets(client, Settings(data_dir=data_dir, budget_workspace_tokens_per_day=100), 60.0)
+    for number in range(12):
+        scope = Scope(f"w{number}")
+        await budgets.set(scope, {"user_tokens_per_day": 50})
+        await budgets.reserve(scope, "t1", Cost(40), "http:lena")
+        with pytest.raises(BudgetExceeded):
+            await budgets.reserve(scope, "t2", Cost(40), "http:lena")
+        await budgets.settle(scope, "t1", Cost(30), "http:lena")
+
+    states = await budgets.states([Scope(f"w{number}") for number in range(12)])
+    assert [state.left(Term("workspace", "tokens", "day")) for state in states] == [70] * 12
 
 
 async def test_a_dead_master_is_an_outage_of_its_keys(client: Redis, cluster: tuple[list[int], Any]) -> None:
