@@ -273,9 +273,9 @@ class Settings(BaseModel):
     turn_collect_milliseconds: Annotated[int, Field(ge=0)] = 0
     """How long to wait for the rest of a message that looks unfinished."""
     turn_max_attempts: Positive = 3
-    """Read, not used yet: dead letters are to come."""
+    """How often one turn is tried before it is given up: an apology, and a dead letter."""
     turn_lease_seconds: Positive = 15
-    """Read, not used yet: several workers are to come."""
+    """How long a worker that tells nothing keeps its conversation; then another goes on with it."""
     delivery_ambiguous: Literal["skip", "resend"] = "skip"
     """A part of a reply whose sending was interrupted: skip or resend."""
     shutdown_grace_seconds: PositiveSeconds = 20.0
