@@ -237,7 +237,7 @@ class Settings(BaseModel):
     access_admins: UserIds = ()
     """connector:user_id of admins everywhere."""
     rate_limit_messages: Positive = 8
-    """Messages per person and conversation in a window; admins are exempt."""
+    """Messages per person and conversation in a window, and as many commands; admins are exempt."""
     rate_limit_window_seconds: Positive = 60
     """The window."""
 

@@ -140,7 +140,8 @@ class Gateway:
         mailbox, message = self._mailboxes[lane], envelope.message
         if await mailbox.known(key, message.message_id) is not None:
             return await self._duplicate(key, message.message_id, mailbox)
-        admission = await self._limit.admit(key, message, decision.role)
+        # Who has said too much can still say "stop".
+        admission = await self._limit.admit(key, message, decision.role, apart=lane.value)
         if not admission.allowed:
             seconds = admission.retry_after_seconds
             _log.info("message.ignored", why="rate_limit")

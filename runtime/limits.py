@@ -66,20 +66,22 @@ class RateLimit:
         self._window_milliseconds = settings.rate_limit_window_seconds * 1000
         self._clock = clock
 
-    async def admit(self, key: ConversationKey, message: InboundMessage, role: Role) -> Admission:
+    async def admit(self, key: ConversationKey, message: InboundMessage, role: Role, *, apart: str = "") -> Admission:
         """Count *message* if it is within the limit. Raises `StoreUnavailable`.
+
+        What is counted *apart* (a word for what) has a limit of its own, of the same size.
 
         Not counted: people whose *role* is admin, and callers whose token is an admin's, whatever
         author they name. Refused messages do not lengthen the wait.
         """
         if Role.ADMIN in (role, message.caller_role):
             return Admission(True)
-        who = encode_id(message.author.id)
+        who = [encode_id(message.author.id), *([apart] if apart else [])]
         allowed, wait, first = await self._redis.eval(
             _ADMIT,
             2,
-            redis_key("limits", key.tag, "sent", key.encoded, who),
-            redis_key("limits", key.tag, "told", key.encoded, who),
+            redis_key("limits", key.tag, "sent", key.encoded, *who),
+            redis_key("limits", key.tag, "told", key.encoded, *who),
             str(self._messages),
             str(self._window_milliseconds),
             "" if self._clock is None else str(math.floor(self._clock() * 1000)),

@@ -182,6 +182,15 @@ async def test_who_writes_too_fast_is_told_once_and_a_caller_over_http_by_the_an
     assert len(door.platform.said) == 1
 
 
+async def test_commands_have_a_limit_of_their_own(redis: Redis) -> None:
+    """Whoever has written too much can still stop the answer; commands without end are refused, too."""
+    door = Door(redis, rate_limit_messages=1)
+    assert (await door.accept(MESSAGE)).outcome == "stored"
+    assert (await door.accept(replace(MESSAGE, message_id="m2"))).why == "rate_limit"
+    given = [await door.accept(replace(MESSAGE, message_id=f"c{n}", text="/ping")) for n in range(2)]
+    assert [one.outcome for one in given] == ["stored", "refused"]
+
+
 async def test_what_is_stored_can_be_kept_and_sent_by_everything_behind(redis: Redis) -> None:
     """Lone surrogates and NUL break stores and models; endless names break prompts."""
     broken = "a\ud800b\x00c"
