@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from tests.emulators.own_redis import OwnRedis
-from tests.emulators.storm import Storm, conversations, storm
+from tests.emulators.storm import PLATFORMS, Storm, conversations, storm, until
 
 WORKERS = (1, 2)
 
@@ -57,3 +57,60 @@ async def test_a_storm_of_kills_loses_doubles_and_reorders_nothing(data_dir: Pat
     assert outcome.doubled_untold == []
     assert len(outcome.unseen) <= outcome.ambiguous
     assert outcome.kills == {"worker": 5, "gateway": 1, "redis": 1}
+
+
+async def test_ten_turns_in_hand_when_the_only_process_dies_are_all_answered_once_after_its_restart(
+    data_dir: Path,
+) -> None:
+    """``serve`` with its embedded stores; nobody else is written to."""
+    talking = conversations(10, PLATFORMS[:3])
+    async with asyncio.timeout(80), storm(data_dir, None, talking) as weather:
+        weather.crew.start("alone", "all")
+        await weather.ready("alone")
+        weather.model.chunk_delay_seconds = 0.5  # nothing is answered before the end comes
+        await weather.talk(1, (0.0, 0.1))
+        await until(lambda: len(weather.model.requests) >= 10)
+        weather.crew.kill("alone")
+        weather.model.chunk_delay_seconds = 0.01
+        weather.crew.start("alone", "all")
+        await until(lambda: all(weather.done(one) == one.said for one in talking))
+        assert await weather.crew.stop("alone") == 0
+
+    assert [weather.done(one) for one in talking] == [one.said for one in talking]
+    assert weather.strangers() == []
+
+
+async def test_a_worker_that_is_told_to_stop_under_load_loses_nothing_and_hands_back_its_conversations(
+    data_dir: Path,
+) -> None:
+    """With a lease of an hour nobody could go on who was not handed them."""
+    redis = OwnRedis(data_dir / "redis")
+    redis.start()
+    try:
+        settings = {"TURN_LEASE_SECONDS": "3600", "SHUTDOWN_GRACE_SECONDS": "1"}
+        async with asyncio.timeout(80), storm(data_dir, redis.url, conversations(16), **settings) as weather:
+            weather.start_gateway()
+            for number in WORKERS:
+                weather.start_worker(number)
+            await weather.ready("gateway", "worker-1", "worker-2")
+            weather.model.chunk_delay_seconds = 0.1  # a turn takes longer than the grace
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(weather.talk(3, (0.0, 1.0)))
+                tasks.create_task(_stop_in_turn(weather))
+            await weather.settled()
+            outcome = await weather.outcome()
+    finally:
+        redis.kill()
+
+    assert (outcome.lost, outcome.out_of_order, outcome.doubled) == ([], [], [])
+    assert (outcome.unseen, outcome.doubled_untold, outcome.ambiguous) == ([], [], 0)
+
+
+async def _stop_in_turn(weather: Storm) -> None:
+    for number in WORKERS:
+        await asyncio.sleep(1.5)
+        assert await weather.crew.stop(f"worker-{number}") == 0
+        weather.start_worker(number)
+    await asyncio.sleep(1.0)
+    assert await weather.crew.stop("gateway") == 0
+    weather.start_gateway()

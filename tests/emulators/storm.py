@@ -11,7 +11,7 @@ import random
 import re
 import socket
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,8 +122,8 @@ class Storm:
         self.redis = redis
         self.conversations = conversations
         self.kills: Counter[str] = Counter()
-        self.chance = random.Random(seed)  # noqa: S311 - a storm that can be had again, no secret
-        self._model = model
+        self.chance = random.Random(seed)
+        self.model = model
         self._telegram = telegram
         self._slack = slack
         self._discord = discord
@@ -149,9 +149,10 @@ class Storm:
         self.crew.kill("gateway")
         self.kills["gateway"] += 1
 
-    async def ready(self) -> None:
-        """Wait until the gateway takes messages on all platforms."""
-        await self.crew.told("gateway", "http.listening")
+    async def ready(self, *names: str) -> None:
+        """Wait until the gateway takes messages on all platforms, and the processes called *names* serve."""
+        for name in names or ("gateway",):
+            await self.crew.told(name, "http.listening")
         await self._discord.until(lambda discord: discord.has_session, 60)
         await self._slack.until(lambda slack: slack.sockets > 0, 60)
 
@@ -220,7 +221,7 @@ class Storm:
     async def outcome(self) -> Outcome:
         """What came of everything that was said."""
         found = Outcome(said=sum(len(one.said) for one in self.conversations), kills=self.kills)
-        found.asked = len(self._model.requests)
+        found.asked = len(self.model.requests)
         inbound, outbound = await self._logged(EntryRole.INBOUND), await self._logged(EntryRole.OUTBOUND)
         found.ambiguous = await self._ambiguous()
         for one in self.conversations:
@@ -228,13 +229,21 @@ class Storm:
             found.lost += [mark for mark in one.said if mark not in heard or mark not in answered]
             found.doubled += _twice(heard) + _twice(answered)
             shown = self._shown(one)
-            done = [mark for text in shown for mark in _DONE.findall(text)]
+            done = self.done(one)
             found.unseen += [mark for mark in one.said if mark not in done]
             (found.doubled_untold if one.platform == "telegram" else found.doubled).extend(_twice(done))
             found.left_over += sum(not _DONE.search(text) for text in shown)
             if any(_unordered(marks) for marks in (heard, answered, done)):
                 found.out_of_order.append(f"c{one.number}")
         return found
+
+    def done(self, one: Conversation) -> list[str]:
+        """The messages of a conversation to which people saw the answer, in the order in which they see them."""
+        return [mark for text in self._shown(one) for mark in _DONE.findall(text)]
+
+    def strangers(self) -> list[str]:
+        """What was shown in a conversation and is an answer to something that was said elsewhere."""
+        return [mark for one in self.conversations for mark in self.done(one) if mark not in one.said]
 
     def _shown(self, one: Conversation) -> list[str]:
         match one.platform:
@@ -276,6 +285,12 @@ def room(number: int) -> discord_emulator.Room:
     return discord_emulator.Room(channel_id=910_000 + number, name=f"room-{number}")
 
 
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until *holds*; the test's own time-out bounds it."""
+    while not holds():
+        await asyncio.sleep(0.02)
+
+
 def _twice(marks: list[str]) -> list[str]:
     return [mark for mark, times in Counter(marks).items() if times > 1]
 
@@ -296,9 +311,10 @@ def conversations(count: int, platforms: tuple[Platform, ...] = PLATFORMS) -> li
     return [Conversation(1000 + number, platforms[number % len(platforms)]) for number in range(count)]
 
 
-def _environment(url: str, model: openai.FakeOpenAI) -> Iterator[tuple[str, str]]:
-    yield "REDIS_URL", url
-    yield "QDRANT_URL", "http://127.0.0.1:1"  # nothing is there: documents are degraded
+def _environment(url: str | None, model: openai.FakeOpenAI) -> Iterator[tuple[str, str]]:
+    if url is not None:
+        yield "REDIS_URL", url
+        yield "QDRANT_URL", "http://127.0.0.1:1"  # nothing is there: documents are degraded
     yield "QDRANT_TIMEOUT_SECONDS", "1"
     yield "ADMIN_TOKEN", ADMIN
     yield "ACCESS_POLICY", "open"
@@ -315,9 +331,12 @@ def _environment(url: str, model: openai.FakeOpenAI) -> Iterator[tuple[str, str]
 
 @asynccontextmanager
 async def storm(
-    folder: Path, redis_url: str, talking: list[Conversation], *, seed: int = 1, **settings: str
+    folder: Path, redis_url: str | None, talking: list[Conversation], *, seed: int = 1, **settings: str
 ) -> AsyncIterator[Storm]:
-    """Everything that a storm needs but the Redis, with no process of the runtime started yet."""
+    """Everything that a storm needs but the Redis, with no process of the runtime started yet.
+
+    Without *redis_url* the process has its embedded stores, and only what people see can be asked for.
+    """
     async with AsyncExitStack() as stack:
         model = await stack.enter_async_context(openai.serving())
         model.answer, model.chunk_delay_seconds = answer, 0.03
@@ -340,7 +359,7 @@ async def storm(
         }
         crew = Crew(folder / "events", environment)
         stack.callback(crew.end)
-        redis = stores.connect(redis_url, 5.0)
+        redis = stores.connect(redis_url or "unix:///nowhere", 5.0)
         stack.push_async_callback(redis.aclose)
         made = Storm(crew, redis, model, telegram, slack, discord, talking, _free_port(), seed)
         stack.push_async_callback(made.close)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import pytest
@@ -79,7 +79,7 @@ class Wire:
 
 
 @pytest.fixture
-def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     made = Wire()
     command, pipeline = stores._Client.execute_command, stores._Pipeline.execute
 
@@ -96,7 +96,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
     monkeypatch.setattr(deliverer, "_RETRY_SECONDS", (0.01, 0.02))
     monkeypatch.setattr(worker, "SWEEP_SECONDS", 0.1)
     monkeypatch.setattr(deliverer, "SWEEP_SECONDS", 0.1)
-    yield made
+    return made
 
 
 async def _said_once(bot: Bot, place: str) -> None:
