@@ -74,6 +74,8 @@ class Capabilities:
     """How often one message may be edited while a reply streams; 0 where it may not."""
     sends_per_second: float = 0.0
     """Pace of sends into one place; 0 for no limit of its own."""
+    sends_per_second_overall: float = 0.0
+    """Pace of all calls together; 0 for no limit of its own."""
     local: bool = False
     """Whether its people are connected to one process: only that one can answer them."""
 
@@ -85,7 +87,8 @@ class ConnectorFailed(AgentRuntimeError):
 class SendFailed(AgentRuntimeError):
     """A part was not taken, or (``ambiguous``) nobody can know whether it was.
 
-    ``retry_after_seconds`` is the wait that the platform asked for, if it did.
+    ``retry_after_seconds`` is the wait that the platform asked for, if it did; ``everywhere`` says that it means all
+    its places, and not only this one.
     """
 
     def __init__(
@@ -95,11 +98,13 @@ class SendFailed(AgentRuntimeError):
         retryable: bool,
         ambiguous: bool = False,
         retry_after_seconds: float | None = None,
+        everywhere: bool = False,
     ) -> None:
         super().__init__(message)
         self.retryable = retryable
         self.ambiguous = ambiguous
         self.retry_after_seconds = retry_after_seconds
+        self.everywhere = everywhere
 
 
 class AttachmentUnavailable(AgentRuntimeError):
@@ -210,7 +215,7 @@ class ShowsTyping(Protocol):
     typing_lasts_seconds: float
 
     async def typing(self, key: ConversationKey) -> None:
-        """Show the sign once. May be lost; never raises."""
+        """Show the sign once. May be lost; raises `SendFailed` only with a wait that the platform asks for."""
 
 
 @runtime_checkable
@@ -218,7 +223,15 @@ class Reacts(Protocol):
     """An emoji can be put on a message, to acknowledge it."""
 
     async def react(self, key: ConversationKey, message_id: str, emoji: str) -> None:
-        """Put *emoji* on a message. May be lost; never raises."""
+        """Put *emoji* on a message. May be lost; raises `SendFailed` only with a wait that the platform asks for."""
+
+
+@runtime_checkable
+class SharesPace(Protocol):
+    """Several conversations are one place to the platform's limits: the threads of a channel, the topics of a group."""
+
+    def paced_as(self, key: ConversationKey) -> str:
+        """The place whose pace holds for *key*. Pure."""
 
 
 @runtime_checkable

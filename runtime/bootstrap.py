@@ -46,6 +46,7 @@ from runtime.event_stream import EventStream
 from runtime.forgetting import JOB as FORGET_TURNS
 from runtime.forgetting import Forgetting, ForgetTurns
 from runtime.gateway import Gateway
+from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.jobs import Job, Jobs
 from runtime.journal import Journal
@@ -57,7 +58,6 @@ from runtime.mailbox import Lane, Mailbox
 from runtime.manifests import Manifests
 from runtime.model import Model
 from runtime.outbox import Outbox
-from runtime.pacing import Pace
 from runtime.places import Places
 from runtime.prices import Prices
 from runtime.prompting import Prompting
@@ -239,7 +239,7 @@ async def _build(
     connectors = {connector.name: connector for connector in all_connectors}
     hub = Hub(redis, shared=settings.redis_url is not None)
     mailboxes = {lane: Mailbox(redis, lane) for lane in Lane}
-    outbox = Outbox(redis, hub)
+    outbox, dead_letters = Outbox(redis, hub), DeadLetters(redis, mailboxes, hub)
     transcript, contexts, manifests = Transcript(redis), ContextDocuments(redis), Manifests(redis)
     copy = MarkdownCopy(transcript, settings.data_dir)
     directives = Directives(redis, settings.redis_timeout_seconds)
@@ -308,6 +308,7 @@ async def _build(
             context_copy=context_copy,
             manifests=manifests,
             outbox=outbox,
+            dead_letters=dead_letters,
             jobs=jobs,
         ),
         stop=stops.stop,
@@ -319,22 +320,21 @@ async def _build(
     )
     supervisor = Supervisor(connectors.values(), mailboxes[Lane.TURNS], commands.hints())
     alone = settings.redis_url is None
-    dead_letters = DeadLetters(redis, mailboxes, hub)
     answers: dict[Lane, Answers] = {Lane.TURNS: turns, Lane.COMMANDS: CommandTurns(commands, outbox)}
     workers = {
         lane: Worker(settings, mailboxes[lane], answers[lane], hub, dead_letters.of(lane), lane=lane, alone=alone)
         for lane in Lane
     }
-    pace = Pace()
+    governors = Governors()
     shows = Shows(
         connectors,
         outbox.states,
-        pace,
+        governors,
         hub,
         streams=settings.stream_replies,
         acknowledgement=settings.acknowledgement_reaction,
     )
-    delivery = Delivery(outbox.states, connectors, pace, settings.delivery_ambiguous)
+    delivery = Delivery(outbox.states, connectors, governors, settings.delivery_ambiguous)
     deliverer = Deliverer(settings, redis, connectors, delivery, shows, hub, alone=alone)
     limit = RateLimit(redis, settings)
     return Runtime(

@@ -17,8 +17,9 @@ import structlog
 
 from connectors.connector import Connector, EditsMessages, ReadsBack, SendFailed
 from connectors.message import AgentRuntimeError, ConversationKey, OutboundMessage, OutboundPart, Receipt
-from runtime.pacing import Pace
+from runtime.governor import Governor, Governors
 from runtime.part_states import Held, PartState, PartStates, Stage
+from runtime.schedule import Urgency
 
 _BACKOFF_SECONDS = (1.0, 30.0)
 """First and longest pause between attempts, where the platform asks for none."""
@@ -28,8 +29,6 @@ _SEND_SECONDS = 90.0
 """Longer than any connector's own time-out: what a send may take before its outcome counts as unknown."""
 _SETTLING_SECONDS = 2.0
 """How long a platform gets to show what may be on its way, before it is asked for it."""
-_BURST = 3
-"""Messages that may go to one place at once before its pace holds; all platforms name a sustained rate."""
 _NONCE_SECONDS = 120.0
 """For how long a platform surely knows a part again by its nonce; Discord says "a few minutes"."""
 LONG_TEXT_CHARACTERS = 20_000
@@ -45,7 +44,7 @@ class NoConnector(AgentRuntimeError):
 
 
 class Delivery:
-    """Sends replies by the process's *connectors* (by name), at the *pace* of their platforms.
+    """Sends replies by the process's *connectors* (by name), within the limits of their platforms.
 
     *ambiguous* says what is done with a part of which nobody can find out whether it was sent.
     """
@@ -54,12 +53,12 @@ class Delivery:
         self,
         states: PartStates,
         connectors: Mapping[str, Connector],
-        pace: Pace,
+        governors: Governors,
         ambiguous: Literal["skip", "resend"],
     ) -> None:
         self._states = states
         self._connectors = connectors
-        self._pace = pace
+        self._governors = governors
         self._ambiguous = ambiguous
 
     async def deliver(self, key: ConversationKey, turn_id: str) -> int:
@@ -82,7 +81,7 @@ class Delivery:
             parts = await asyncio.to_thread(connector.render, message)
         else:
             parts = connector.render(message)
-        sending = _Sending(self._states, self._pace, self._ambiguous, connector, held, message)
+        sending = _Sending(self._states, self._governors.of(connector), self._ambiguous, connector, held, message)
         for part in parts:
             await sending.settle(part)
         await sending.take_back_the_rest(len(parts))
@@ -106,14 +105,14 @@ class _Sending:
     def __init__(
         self,
         states: PartStates,
-        pace: Pace,
+        governor: Governor,
         ambiguous: Literal["skip", "resend"],
         connector: Connector,
         held: Held,
         message: OutboundMessage,
     ) -> None:
         self._states = states
-        self._pace = pace
+        self._governor = governor
         self._ambiguous = ambiguous
         self._connector = connector
         self._held = held
@@ -202,10 +201,11 @@ class _Sending:
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + _GIVE_UP_SECONDS
         for attempt in itertools.count(1):
-            await self._pace.wait(self._message.key, self._connector.capabilities.sends_per_second, _BURST)
+            await self._governor.turn(self._message.key, Urgency.FINAL)
             try:
                 return await call()
             except SendFailed as error:
+                self._governor.told(self._message.key, error)
                 wait = error.retry_after_seconds or _backoff_seconds(attempt)
                 if not (error.retryable or error.ambiguous) or loop.time() + wait > give_up_at:
                     raise

@@ -17,8 +17,9 @@ import structlog
 
 from connectors.connector import AppendsText, Connector, EditsMessages, SendFailed, StreamsText
 from connectors.message import OutboundMessage, OutboundPart, Receipt, StoreUnavailable, Superseded
-from runtime.pacing import Pace
+from runtime.governor import Governor
 from runtime.part_states import PartState, PartStates, Stage
+from runtime.schedule import Urgency
 
 FIRST_SECONDS = 0.7
 """How long the first words wait for more: a reply that is done by then is shown once, whole."""
@@ -69,11 +70,11 @@ class Passing(Preview):
 class _Paced(Preview):
     """Pieces are collected, and shown at the pace that the platform allows."""
 
-    def __init__(self, connector: Connector, message: OutboundMessage, states: PartStates, pace: Pace) -> None:
+    def __init__(self, connector: Connector, message: OutboundMessage, states: PartStates, governor: Governor) -> None:
         super().__init__(message)
         self.restart = self._restart
         self._states = states
-        self._pace = pace
+        self._governor = governor
         self._per_second = connector.capabilities.edits_per_second
         self._news = asyncio.Event()
         self._ended = False
@@ -116,16 +117,27 @@ class _Paced(Preview):
             _log.exception("preview.ended", why="internal")
 
     async def _show_paced(self) -> None:
-        await self._pause(self._pace.delay_seconds(self._message.key, self._per_second))
-        if self._ended or not self.text.strip():
+        if not self.text.strip() or not await self._may_go() or self._ended:
             return
-        self._pace.count(self._message.key, self._per_second)
         try:
             await self._show_now()
         except SendFailed as error:
             if not error.retryable or error.ambiguous:
                 raise
+            self._governor.told(self._message.key, error)
             await self._pause(error.retry_after_seconds or 1.0 / self._per_second)
+
+    async def _may_go(self) -> bool:
+        """Wait for the turn of a preview, but no longer than the reply is written; whether it came."""
+        turn = asyncio.create_task(self._governor.turn(self._message.key, Urgency.PREVIEW))
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({turn, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            return turn.done()
+        finally:
+            for task in (turn, stopping):
+                task.cancel()
+            await asyncio.wait({turn, stopping})
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but no longer than the reply is written."""
@@ -147,8 +159,8 @@ class _Paced(Preview):
 class Growing(_Paced):
     """By sending first words and editing them. A reply that outgrows a message goes on in the next one."""
 
-    def __init__(self, connector: Connector, message: OutboundMessage, states: PartStates, pace: Pace) -> None:
-        super().__init__(connector, message, states, pace)
+    def __init__(self, connector: Connector, message: OutboundMessage, states: PartStates, governor: Governor) -> None:
+        super().__init__(connector, message, states, governor)
         assert isinstance(connector, EditsMessages)
         self._connector = connector
         self._edits: EditsMessages = connector
@@ -184,8 +196,8 @@ class Growing(_Paced):
 class Appending(_Paced):
     """By the platform's own means, which only add."""
 
-    def __init__(self, connector: Connector, message: OutboundMessage, states: PartStates, pace: Pace) -> None:
-        super().__init__(connector, message, states, pace)
+    def __init__(self, connector: Connector, message: OutboundMessage, states: PartStates, governor: Governor) -> None:
+        super().__init__(connector, message, states, governor)
         assert isinstance(connector, AppendsText)
         self._appends: AppendsText = connector
         self._receipt: Receipt | None = None

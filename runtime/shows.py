@@ -6,19 +6,21 @@ What workers tell (`runtime.progress`) may be lost; the reply itself comes by th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import structlog
 
-from connectors.connector import AppendsText, Connector, EditsMessages, Reacts, ShowsTyping, StreamsText
-from connectors.message import OutboundMessage
+from connectors.connector import AppendsText, Connector, EditsMessages, Reacts, SendFailed, ShowsTyping, StreamsText
+from connectors.message import ConversationKey, OutboundMessage
+from runtime.governor import Governor, Governors
 from runtime.hub import Hub, News
 from runtime.mailbox import Watched
-from runtime.pacing import Pace
 from runtime.part_states import PartStates
 from runtime.preview import Appending, Growing, Passing, Preview
 from runtime.progress import BEGUN, ENDED, PROGRESS, Progress
+from runtime.schedule import Urgency
 
 SILENT_SECONDS = 120.0
 """A worker that tells nothing for so long will not tell any more."""
@@ -33,7 +35,7 @@ class Shows:
         self,
         connectors: Mapping[str, Connector],
         states: PartStates,
-        pace: Pace,
+        governors: Governors,
         hub: Hub,
         *,
         streams: bool = True,
@@ -41,7 +43,7 @@ class Shows:
     ) -> None:
         self._connectors = connectors
         self._states = states
-        self._pace = pace
+        self._governors = governors
         self._streams = streams
         self._acknowledgement = acknowledgement
         self._shows: dict[str, tuple[asyncio.Queue[Progress], asyncio.Task[None]]] = {}
@@ -122,8 +124,8 @@ class Shows:
         if isinstance(connector, StreamsText):
             return Passing(connector, message)
         if isinstance(connector, AppendsText) and connector.appends(message):
-            return Appending(connector, message, self._states, self._pace)
-        return Growing(connector, message, self._states, self._pace)
+            return Appending(connector, message, self._states, self._governors.of(connector))
+        return Growing(connector, message, self._states, self._governors.of(connector))
 
     async def _show(
         self, connector: Connector, message: OutboundMessage, preview: Preview | None, queue: asyncio.Queue[Progress]
@@ -142,13 +144,24 @@ class Shows:
             await asyncio.wait({signs})  # raises nothing of theirs, and hides no cancellation of ours
 
     async def _show_signs(self, connector: Connector, message: OutboundMessage) -> None:
+        governor = self._governors.of(connector)
         if self._acknowledgement and isinstance(connector, Reacts):
             for message_id in message.answers:
-                await connector.react(message.key, message_id, self._acknowledgement)
+                await _give_sign(governor, message.key, connector.react(message.key, message_id, self._acknowledgement))
         if isinstance(connector, ShowsTyping):
             while True:
-                await connector.typing(message.key)
+                await _give_sign(governor, message.key, connector.typing(message.key))
                 await asyncio.sleep(connector.typing_lasts_seconds)
+
+
+async def _give_sign(governor: Governor, key: ConversationKey, sign: Coroutine[Any, Any, None]) -> None:
+    try:
+        await governor.turn(key, Urgency.SIGN)
+        await sign
+    except SendFailed as error:
+        governor.told(key, error)
+    finally:
+        sign.close()  # where its turn never came
 
 
 async def _until_ended(queue: asyncio.Queue[Progress]) -> None:

@@ -68,6 +68,7 @@ class DiscordConnector:
         # Discord tells its limits in headers, and discord.py waits by them: 5 in 5 s for one channel.
         sends_per_second=1.0,
         edits_per_second=1.0,
+        sends_per_second_overall=50.0,  # "All bots can make up to 50 requests per second" (Rate Limits, "Global")
     )
     typing_lasts_seconds = 10.0
 

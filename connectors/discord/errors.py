@@ -130,4 +130,14 @@ def send_failed(error: Exception, why: str) -> SendFailed:
         retryable=found.retryable,
         ambiguous=found.ambiguous,
         retry_after_seconds=retry_after_seconds(error),
+        everywhere=_is_global(error),
     )
+
+
+def _is_global(error: Exception) -> bool:
+    """Whether a 429 is for all that the bot does: so the header says, or it is Cloudflare's and not Discord's own
+    (Reference, "Rate Limits", "Global Rate Limit" and "Invalid Request Limit")."""
+    if not isinstance(error, discord.HTTPException) or error.status != 429:
+        return False
+    headers = error.response.headers
+    return headers.get("X-RateLimit-Scope") == "global" or "X-RateLimit-Global" in headers or "Via" not in headers

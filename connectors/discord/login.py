@@ -112,11 +112,13 @@ class Login:
             FLIGHT.reset(token)
 
     async def ask_in_passing(self, call: Callable[[GatewayClient], Awaitable[None]]) -> None:
-        """Asks for what may be lost."""
+        """Asks for what may be lost. Raises `SendFailed` only with a wait that is asked for."""
         try:
             await self.ask(call)
         except SendFailed as failed:
             log.debug("connector.sign_lost", connector=CONNECTOR, why=str(failed))
+            if failed.retry_after_seconds:
+                raise
 
     async def hang_up(self) -> None:
         """Ends the session at the gateway; calls can still be made."""

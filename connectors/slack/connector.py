@@ -58,6 +58,7 @@ class SlackConnector:
         # docs.slack.dev, "Rate limits": one message a second in a channel; chat.update is of tier 3, 50 a minute.
         sends_per_second=1.0,
         edits_per_second=0.8,
+        sends_per_second_overall=5.0,  # "several hundred messages per minute" in a workspace
     )
     typing_lasts_seconds = 90.0  # Slack takes the status away after two minutes, and when the answer comes
 
@@ -147,6 +148,9 @@ class SlackConnector:
     async def append(self, message: OutboundMessage, receipt: Receipt, text: str) -> None:
         await self._streams.append(message, receipt, text)
 
+    def paced_as(self, key: ConversationKey) -> str:
+        return key.external_id.partition("/")[0]
+
     async def typing(self, key: ConversationKey) -> None:
         """Only in threads: Slack shows no status anywhere else."""
         try:
@@ -161,6 +165,8 @@ class SlackConnector:
             if errors.word(failed.__cause__) in _NEVER_A_STATUS:
                 self._has_status = False
             log.debug("connector.sign_lost", connector=self.name, why=str(failed))
+            if failed.retry_after_seconds:
+                raise
 
     async def react(self, key: ConversationKey, message_id: str, emoji: str) -> None:
         """Nothing where no message is, as for a command."""

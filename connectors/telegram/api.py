@@ -80,11 +80,13 @@ class Api:
             return await self.ask(lambda: build(plain))
 
     async def ask_in_passing(self, build: Callable[[], TelegramMethod[bool]]) -> None:
-        """Asks for what may be lost."""
+        """Asks for what may be lost. Raises `SendFailed` only with a wait that is asked for."""
         try:
             await self.ask(build)
         except SendFailed as failed:
             log.debug("connector.sign_lost", connector=calls.CONNECTOR, why=str(failed))
+            if failed.retry_after_seconds:
+                raise
 
     def file_url(self, path: str) -> str:
         """Where the file of that path is fetched. Holds the token."""

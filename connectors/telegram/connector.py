@@ -63,9 +63,10 @@ class TelegramConnector:
         units="utf16",
         threads=True,
         # "avoid sending more than one message per second" in one chat, and 20 a minute in a group
-        # (Bot FAQ, "My bot is hitting limits"); edits count like messages.
+        # (Bot FAQ, "My bot is hitting limits"); edits count like messages. To all chats together 30 a second.
         sends_per_second=1.0,
         edits_per_second=0.5,
+        sends_per_second_overall=30.0,
     )
     typing_lasts_seconds = 5.0
 
@@ -146,6 +147,9 @@ class TelegramConnector:
         except SendFailed as failed:
             if not refuses(failed, "message to delete not found"):
                 raise
+
+    def paced_as(self, key: ConversationKey) -> str:
+        return key.external_id.partition("/")[0]
 
     async def typing(self, key: ConversationKey) -> None:
         await self._api.ask_in_passing(lambda: calls.to_typing(key.external_id))

@@ -11,10 +11,10 @@ from redis.asyncio import Redis
 from connectors.connector import Accept, Capabilities, Connector, Health, SendFailed, State
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt
 from runtime.delivery import Delivery
+from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.mailbox import Watched
 from runtime.outbox import Outbox
-from runtime.pacing import Pace
 from runtime.progress import Telling, telling
 from runtime.shows import Shows
 
@@ -105,9 +105,9 @@ class Box:
         connectors: dict[str, Connector] = {"board": platform}
         self.hub = Hub(redis, shared=False)
         self.outbox = Outbox(redis, self.hub)
-        pace = Pace()
-        self.shows = Shows(connectors, self.outbox.states, pace, self.hub, streams=streams)
-        self.delivery = Delivery(self.outbox.states, connectors, pace, "skip")
+        governors = Governors()
+        self.shows = Shows(connectors, self.outbox.states, governors, self.hub, streams=streams)
+        self.delivery = Delivery(self.outbox.states, connectors, governors, "skip")
         self.watched = self.shows.watched(platform, DRAFT)
 
     @asynccontextmanager

@@ -1,0 +1,168 @@
+"""Which of the calls that wait for one platform may be made now. Pure: every method is told the time.
+
+Rates are kept by the generic cell rate algorithm (ITU-T I.371): each call moves a bucket's theoretical arrival time on
+by 1 / rate, and a burst of calls may run ahead of it. A call has to be free in two buckets, its chat's and the
+platform's. Only final parts may run ahead: signs and previews leave them that room, so that none of them ever has a
+final part wait. Chats of the same urgency are served by start-time fair queueing (Goyal, Vin and Cheng, 1996): whoever
+has many calls waiting lines up behind those who have few.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+CHAT_BURST = 3
+"""Final parts that may go to one chat at once before its rate holds; all platforms name a sustained rate."""
+OVERALL_BURST = 10
+"""Final parts that may go to all chats together at once."""
+_REMEMBERED = 4096
+
+
+class Urgency(IntEnum):
+    """What goes first, where not everything can go."""
+
+    FINAL = 0
+    """What people wait for: parts of replies in their last form, notices."""
+    PREVIEW = 1
+    """How a reply grows; the next one says the same and more."""
+    SIGN = 2
+    """That an answer is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Calls a second: to one chat by what they are, and to the platform; 0 for no limit."""
+
+    sends: float = 0.0
+    edits: float = 0.0
+    overall: float = 0.0
+
+    def of(self, urgency: Urgency) -> float:
+        """The rate in one chat."""
+        return self.edits if urgency is Urgency.PREVIEW else self.sends
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A call that waits. ``tag`` is its place among those of the same urgency, ``number`` decides between equals."""
+
+    chat: str
+    urgency: Urgency
+    tag: int
+    number: int
+
+
+@dataclass(slots=True)
+class _Chat:
+    arrival: float = -math.inf
+    held_until: float = -math.inf
+    waiting: dict[Urgency, deque[Ticket]] = field(default_factory=dict)
+    tags: dict[Urgency, int] = field(default_factory=dict)
+
+    def first(self) -> Ticket | None:
+        """The most urgent call that waits, and of those the first."""
+        return self.waiting[min(self.waiting)][0] if self.waiting else None
+
+
+class Schedule:
+    """The calls to one platform. Times are seconds on any clock that does not go back."""
+
+    def __init__(self, rates: Rates) -> None:
+        self._rates = rates
+        self._arrival = -math.inf
+        self._held_until = -math.inf
+        self._chats: dict[str, _Chat] = {}
+        self._busy: dict[str, _Chat] = {}
+        """Those in which something waits."""
+        self._served = dict.fromkeys(Urgency, 0)
+        """By urgency: the tag of the call that was last allowed."""
+        self._numbers = 0
+
+    def add(self, chat: str, urgency: Urgency, now: float) -> Ticket:
+        """Line a call up."""
+        if len(self._chats) > _REMEMBERED:
+            self._forget(now)
+        place = self._chats.setdefault(chat, _Chat())
+        tag = max(self._served[urgency], place.tags.get(urgency, -1) + 1)
+        place.tags[urgency] = tag
+        self._numbers += 1
+        ticket = Ticket(chat, urgency, tag, self._numbers)
+        place.waiting.setdefault(urgency, deque()).append(ticket)
+        self._busy[chat] = place
+        return ticket
+
+    def remove(self, ticket: Ticket) -> None:
+        """Take a call out that nobody wants any more; one that was allowed already is none."""
+        place = self._busy.get(ticket.chat)
+        line = place.waiting.get(ticket.urgency) if place else None
+        if place is None or line is None or ticket not in line:
+            return
+        line.remove(ticket)
+        if not line:
+            del place.waiting[ticket.urgency]
+        if not place.waiting:
+            del self._busy[ticket.chat]
+
+    def hold(self, chat: str | None, until: float) -> None:
+        """Let nothing go to *chat*, or with None to anybody, before *until*."""
+        if chat is None:
+            self._held_until = max(self._held_until, until)
+        else:
+            place = self._chats.setdefault(chat, _Chat())
+            place.held_until = max(place.held_until, until)
+
+    def due(self, now: float) -> list[Ticket]:
+        """The calls that may be made now, in their order; they count as made."""
+        allowed: list[Ticket] = []
+        firsts = [ticket for place in self._busy.values() if (ticket := place.first()) and self._free_at(ticket) <= now]
+        while firsts:
+            ticket = min(firsts, key=lambda one: (one.urgency, one.tag, one.number))
+            firsts.remove(ticket)
+            if self._free_at(ticket) > now:
+                continue
+            self._count(ticket, now)
+            allowed.append(ticket)
+            place = self._busy.get(ticket.chat)
+            following = place.first() if place else None
+            if following is not None and self._free_at(following) <= now:
+                firsts.append(following)
+        return allowed
+
+    def next_at(self) -> float | None:
+        """When the next call may be made; None where none waits."""
+        return min((self._free_at(ticket) for place in self._busy.values() if (ticket := place.first())), default=None)
+
+    def _free_at(self, ticket: Ticket) -> float:
+        place, last = self._chats[ticket.chat], ticket.urgency is Urgency.FINAL
+        return max(
+            self._held_until,
+            place.held_until,
+            place.arrival - _ahead(self._rates.sends, CHAT_BURST if last else 1),
+            self._arrival - _ahead(self._rates.overall, OVERALL_BURST if last else 1),
+        )
+
+    def _count(self, ticket: Ticket, now: float) -> None:
+        self.remove(ticket)
+        self._served[ticket.urgency] = max(self._served[ticket.urgency], ticket.tag)
+        place = self._chats[ticket.chat]
+        place.arrival = _moved(place.arrival, self._rates.of(ticket.urgency), now)
+        self._arrival = _moved(self._arrival, self._rates.overall, now)
+
+    def _forget(self, now: float) -> None:
+        """Drop what is known of chats that are as free as if nothing had ever been said there."""
+        self._chats = {
+            name: place
+            for name, place in self._chats.items()
+            if place.waiting or max(place.arrival, place.held_until) > now
+        }
+
+
+def _ahead(rate: float, burst: int) -> float:
+    return (burst - 1) / rate if rate > 0 else 0.0
+
+
+def _moved(arrival: float, rate: float, now: float) -> float:
+    return max(now, arrival) + 1.0 / rate if rate > 0 else arrival
