@@ -25,7 +25,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 from redis import exceptions as errors
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.client import Pipeline, PubSub
-from redis.asyncio.cluster import ClusterNode, ClusterPipeline
+from redis.asyncio.cluster import ClusterNode, ClusterPipeline, ClusterPubSub
 from redis.asyncio.connection import (
     AbstractConnection,
     BlockingConnectionPool,
@@ -298,6 +298,22 @@ class _ClusterPipeline(ClusterPipeline):
             await super().reset()
 
 
+class _ClusterPubSub(ClusterPubSub):
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        # The node is looked up in what is known of the cluster, which without any command yet is nothing.
+        await self.cluster.initialize()
+        with _translated():
+            return await super().execute_command(*args, **options)
+
+    async def connect(self) -> None:
+        with _translated():
+            await super().connect()
+
+    async def _execute(self, *args: Any, **options: Any) -> Any:
+        with _translated():
+            return await super()._execute(*args, **options)
+
+
 class _ClusterClient(RedisCluster):
     """A cluster whose outages are `StoreUnavailable`; its pipelines are transactions within one hash tag."""
 
@@ -326,6 +342,9 @@ class _ClusterClient(RedisCluster):
 
     def pipeline(self, transaction: bool | None = True, shard_hint: str | None = None) -> ClusterPipeline:
         return _ClusterPipeline(self, transaction)  # type: ignore[abstract]
+
+    def pubsub(self, **options: Any) -> ClusterPubSub:  # type: ignore[override]
+        return _ClusterPubSub(self, **options)
 
 
 @dataclass(frozen=True)

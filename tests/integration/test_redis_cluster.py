@@ -6,91 +6,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis.asyncio as plain
 from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable, partition_tag, redis_key
 from runtime.budget_terms import BudgetExceeded, Cost, Term
 from runtime.budgets import Budgets
-from runtime.embedded.child import die_with_parent
-from runtime.embedded.redis_server import find_binary
 from runtime.stores import connect
+from tests.emulators.cluster import running_cluster
 from tests.integration.test_forgetting import KEY, OTHER, House
-
-SLOTS = 16384
-MASTERS = 3
-
-
-def _free_ports() -> list[int]:
-    """Ports whose cluster bus port (10000 above) exists too."""
-    with contextlib.ExitStack() as stack:
-        found: list[int] = []
-        for candidate in range(21000, 40000):
-            listener = stack.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                listener.bind(("127.0.0.1", candidate))
-                found.append(candidate)
-            if len(found) == MASTERS:
-                return found
-    raise AssertionError("no free ports")
 
 
 @pytest.fixture
 async def cluster(data_dir: Path) -> AsyncIterator[tuple[list[int], list[asyncio.subprocess.Process]]]:
     """Ports and processes of three masters that share the slots."""
-    ports, binary = _free_ports(), find_binary()
-    processes = []
-    for port in ports:
-        folder = data_dir / str(port)
-        folder.mkdir()
-        options = [
-            "--port",
-            str(port),
-            "--bind",
-            "127.0.0.1",
-            "--dir",
-            str(folder),
-            "--save",
-            "",
-            "--loglevel",
-            "warning",
-        ]
-        options += ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--logfile", str(folder / "log")]
-        parent = die_with_parent(os.getpid(), signal.SIGKILL)
-        processes.append(await asyncio.create_subprocess_exec(str(binary), *options, preexec_fn=parent))
-    try:
-        await _form(ports)
-        yield ports, processes
-    finally:
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-
-
-async def _form(ports: list[int]) -> None:
-    clients = [plain.Redis(port=port, decode_responses=True) for port in ports]
-    for n, client in enumerate(clients):
-        first, last = n * SLOTS // MASTERS, (n + 1) * SLOTS // MASTERS - 1
-        await client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
-        await client.execute_command("CLUSTER SET-CONFIG-EPOCH", n + 1)
-        await clients[0].execute_command("CLUSTER MEET", "127.0.0.1", ports[n])
-    for client in clients:
-        info: Any = {}
-        while info.get("cluster_state") != "ok" or info.get("cluster_known_nodes") != str(MASTERS):
-            await asyncio.sleep(0.05)
-            info = await client.execute_command("CLUSTER INFO")
-        await client.aclose()
+    async with running_cluster(data_dir) as made:
+        yield made
 
 
 @pytest.fixture
@@ -123,6 +59,17 @@ async def test_commands_transactions_scripts_streams_and_blocking_reads_work(cli
         for partition in range(12):
             pipe.get(key(partition, "n"))
         assert (await pipe.execute()).count("1") == 11
+
+
+async def test_a_subscription_may_be_the_first_thing_that_is_asked_for(client: Redis) -> None:
+    async with client.pubsub(ignore_subscribe_messages=True) as subscription:
+        await subscription.subscribe("news")
+        await subscription.get_message(timeout=1)
+        await client.publish("news", "there is work")
+        async with asyncio.timeout(5):
+            while (message := await subscription.get_message(timeout=1)) is None:
+                pass
+    assert message["data"] == "there is work"
 
 
 async def test_what_is_forgotten_is_gone_from_every_node(client: Redis, data_dir: Path) -> None:
@@ -173,6 +120,8 @@ async def test_a_dead_master_is_an_outage_of_its_keys(client: Redis, cluster: tu
 
 async def test_a_cluster_that_is_not_there_is_an_outage() -> None:
     client = connect("redis+cluster://127.0.0.1:1,127.0.0.1:2", 0.5)
+    with pytest.raises(StoreUnavailable):
+        await client.pubsub().subscribe("news")
     with pytest.raises(StoreUnavailable):
         await client.get("k")
     with pytest.raises(StoreUnavailable):
