@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -11,7 +12,7 @@ from aiogram.types import Update
 from pydantic import ValidationError
 
 from connectors.connector import Accept
-from connectors.message import StoreUnavailable
+from connectors.message import InboundKind, InboundMessage, StoreUnavailable
 from connectors.telegram import convert
 from connectors.telegram.calls import CONNECTOR
 from connectors.telegram.mentions import Identity
@@ -83,8 +84,18 @@ class Intake:
         self._note_places(update)
         message = convert.to_inbound(update, me, self._places.topic_of)
         if message is not None:
-            await accept(message)
+            await accept(self._in_album(update, message))
             self._store_is_away = False
+
+    def _in_album(self, update: Update, message: InboundMessage) -> InboundMessage:
+        """*message*, addressed to the bot where the album is to which it belongs."""
+        said = update.message
+        if said is None or said.media_group_id is None or message.kind is not InboundKind.MESSAGE:
+            return message
+        album = said.chat.id, said.media_group_id
+        if message.addressed:
+            self._places.addresses(*album)
+        return replace(message, addressed=message.addressed or self._places.is_addressed(*album))
 
     def _note_places(self, update: Update) -> None:
         message = update.message

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -23,7 +24,7 @@ from connectors.telegram.connector import GONE, KEPT_ELSEWHERE, NOT_NOW, TOO_LAR
 from tests.contract.connector_suite import FakeGateway, eventually, reply_to, running, send_all
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators import telegram as emulated
-from tests.emulators.telegram import MAX_DOWNLOAD_BYTES, Person, Room, TelegramEmulator
+from tests.emulators.telegram import MAX_DOWNLOAD_BYTES, Person, Room, TelegramEmulator, entities_of
 
 LENA = Person(id=501, name="Lena")
 TEAM = Room(id=-100200, topics=(7, 8))
@@ -279,6 +280,28 @@ async def test_the_files_of_an_album_come_one_by_one_and_say_that_more_follows(
         ("", 1, True),
     ]
     assert len({m.attachments[0].handle for m in gateway.accepted}) == 3
+
+
+async def test_an_album_in_a_group_is_meant_for_the_bot_as_a_whole(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """Its caption stands at the first file only."""
+    at_bot = f"@{telegram.me.username}"
+    async with running(bot, gateway):
+        for album, caption in (("a", f"{at_bot} our office"), ("b", "not for the bot")):
+            for number in range(2):
+                photo = [telegram.keep(b"x", f"photos/{album}{number}.jpg") | {"width": 9, "height": 9}]
+                said: dict[str, Any] = (
+                    {"caption": caption, "caption_entities": entities_of(caption)} if number == 0 else {}
+                )
+                await telegram.say("", to=TEAM, photo=photo, media_group_id=album, **said)
+        await gateway.until(lambda g: len(g.accepted) == 4)
+    assert [(m.text, m.addressed) for m in gateway.accepted] == [
+        ("our office", True),
+        ("", True),
+        ("not for the bot", False),
+        ("", False),
+    ]
 
 
 # Polls
