@@ -331,7 +331,7 @@ def _environment(url: str | None, model: openai.FakeOpenAI) -> Iterator[tuple[st
 
 @asynccontextmanager
 async def storm(
-    folder: Path, redis_url: str | None, talking: list[Conversation], *, seed: int = 1, **settings: str
+    folder: Path, redis_url: str | None, talking: list[Conversation], settings: Mapping[str, str] = {}, seed: int = 1
 ) -> AsyncIterator[Storm]:
     """Everything that a storm needs but the Redis, with no process of the runtime started yet.
 
