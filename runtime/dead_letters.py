@@ -116,6 +116,13 @@ class DeadLetters:
             raise _unknown(scope, turn_id)
         _log.info("letter.dropped", workspace_id=scope.workspace_id, turn_id=turn_id, why="asked")
 
+    async def forget(self, key: ConversationKey, turn_id: str = "") -> None:
+        """Drop what is kept of a turn of *key*, or, without one, of all of them: people want it forgotten."""
+        letters = await self.all(key.scope)
+        unwanted = [one.turn_id for one in letters if one.key == key and turn_id in ("", one.turn_id)]
+        if unwanted:
+            await self._redis.hdel(_key(key.scope), *unwanted)
+
     async def counts(self, workspace_ids: Iterable[str]) -> dict[str, int]:
         """How many there are, of the workspaces that have any."""
         names = list(workspace_ids)

@@ -15,6 +15,7 @@ from grounding.memory.contexts import ContextDocuments
 from grounding.memory.copy import ContextCopy
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.log import Transcript
+from runtime.dead_letters import DeadLetters
 from runtime.jobs import Job, Jobs
 from runtime.manifests import Manifests
 from runtime.outbox import Outbox
@@ -46,6 +47,7 @@ class Forgetting:
         context_copy: ContextCopy,
         manifests: Manifests,
         outbox: Outbox,
+        dead_letters: DeadLetters,
         jobs: Jobs,
     ) -> None:
         self._redis = redis
@@ -55,6 +57,7 @@ class Forgetting:
         self._context_copy = context_copy
         self._manifests = manifests
         self._outbox = outbox
+        self._dead_letters = dead_letters
         self._jobs = jobs
 
     async def last(self, key: ConversationKey, message_id: str) -> bool:
@@ -72,6 +75,7 @@ class Forgetting:
             await self._context_copy.remove(key)
         await self._manifests.forget(key.scope, [turn_id])
         await self._outbox.forget(key, turn_id)
+        await self._dead_letters.forget(key, turn_id)
         await self._jobs.enqueue(Job(JOB, key, turn_id), Job("summary.refresh", key, f"after-forgetting-{turn_id}"))
         return True
 
@@ -84,6 +88,7 @@ class Forgetting:
         await self._context_copy.remove(key)
         await self._manifests.forget(key.scope, turn_ids)
         await self._outbox.forget(key)
+        await self._dead_letters.forget(key)
         await self._transcript.forget(key)  # last: it knows the turns, should this be interrupted
         self._copy.appended(key)
         await self._jobs.enqueue(Job(JOB, key, _EVERYTHING + encode_id(message_id)))

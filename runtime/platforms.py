@@ -1,15 +1,30 @@
-"""The platforms that are on, by the settings. A new platform is one line in `_PLATFORMS`.
+"""The platforms that are on, by the settings. A new platform is one line in `PLATFORMS`.
 
-Each platform package is imported only when its token is set: some cost seconds.
+Each platform package is imported only when its token is set: some cost seconds. To ask a platform about a bot needs no
+SDK.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from config.settings import Settings
 from connectors.connector import Connector
+from connectors.discord import examine as discord
+from connectors.examination import Examined
+from connectors.slack import examine as slack
+from connectors.telegram import examine as telegram
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """How a platform is opened, and how it is asked about its bot; both None where it is off."""
+
+    name: str
+    open: Callable[[Settings], Connector | None]
+    examine: Callable[[Settings], Awaitable[Examined] | None]
 
 
 def _telegram(settings: Settings) -> Connector | None:
@@ -57,10 +72,60 @@ def _slack(settings: Settings) -> Connector | None:
     )
 
 
-_PLATFORMS: tuple[Callable[[Settings], Connector | None], ...] = (_telegram, _discord, _slack)
+def _examine_telegram(settings: Settings) -> Awaitable[Examined] | None:
+    if settings.telegram_bot_token is None:
+        return None
+    return telegram.examine(
+        settings.telegram_bot_token,
+        settings.telegram_api_base,
+        settings.telegram_timeout_seconds,
+        by_webhook=settings.telegram_webhook_secret is not None,
+        public_url=settings.http_public_url,
+        hears_all=settings.answer_in_groups == "all",
+    )
+
+
+def _examine_discord(settings: Settings) -> Awaitable[Examined] | None:
+    if settings.discord_bot_token is None:
+        return None
+    return discord.examine(settings.discord_bot_token, settings.discord_api_base, settings.discord_timeout_seconds)
+
+
+def _examine_slack(settings: Settings) -> Awaitable[Examined] | None:
+    if settings.slack_bot_token is None:
+        return None
+    return slack.examine(
+        settings.slack_bot_token,
+        settings.slack_app_token,
+        settings.slack_signing_secret,
+        settings.slack_api_base,
+        settings.slack_timeout_seconds,
+    )
+
+
+PLATFORMS = (
+    Platform("telegram", _telegram, _examine_telegram),
+    Platform("discord", _discord, _examine_discord),
+    Platform("slack", _slack, _examine_slack),
+)
 
 
 async def open_platforms(settings: Settings) -> list[Connector]:
     """A connector for each platform whose token is set. Imports in a thread: it takes up to seconds."""
-    made = [await asyncio.to_thread(make, settings) for make in _PLATFORMS]
+    made = [await asyncio.to_thread(platform.open, settings) for platform in PLATFORMS]
     return [connector for connector in made if connector is not None]
+
+
+async def examine_platforms(settings: Settings) -> dict[str, Examined]:
+    """What each platform whose token is set says of its bot, by name, in two of its time-outs at most."""
+    asking = [(platform.name, platform.examine(settings)) for platform in PLATFORMS]
+    on = [(name, asked) for name, asked in asking if asked is not None]
+    found = await asyncio.gather(*(asked for _, asked in on))
+    return {name: examined for (name, _), examined in zip(on, found, strict=True)}
+
+
+async def examine_platform(settings: Settings, name: str) -> Examined:
+    """What the platform *name*, whose token is set, says of its bot."""
+    (asked,) = (platform.examine(settings) for platform in PLATFORMS if platform.name == name)
+    assert asked is not None, f"no token of {name} is set"
+    return await asked

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import shutil
 import tempfile
+import wave
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from connectors.connector import Health, State
+from connectors.examination import Examined
 from connectors.message import AgentRuntimeError, Scope
 from runtime.embedded.model_server import check_platform, find_weights
 from runtime.model_errors import ModelFailed
+from runtime.platforms import examine_platforms
 from runtime.workspaces import SAMPLE
 
 if TYPE_CHECKING:
@@ -44,11 +48,14 @@ async def examine(runtime: Runtime) -> list[Check]:
         _settings(runtime),
         _stores(runtime),
         _bounded("model", runtime.settings.llm_timeout_seconds, lambda: _model(runtime)),
+        _bounded("fallback models", runtime.settings.llm_timeout_seconds, lambda: _fallbacks(runtime)),
+        _bounded("transcription model", runtime.settings.llm_timeout_seconds, lambda: _transcription(runtime)),
         _local_model(runtime),
         _bounded("embedding", runtime.settings.embedding_timeout_seconds, lambda: _embedding(runtime)),
         asyncio.to_thread(_disk, runtime.settings.data_dir),
         _connectors(runtime),
         _bounded("indexes", 4 * runtime.settings.redis_timeout_seconds, lambda: _indexes(runtime)),
+        _platforms(runtime),
         _bounded("dead letters", runtime.settings.redis_timeout_seconds, lambda: _dead_letters(runtime)),
     )
     return [check for group in groups for check in group]
@@ -103,6 +110,44 @@ async def _model(runtime: Runtime) -> list[Check]:
     return [Check("model", True, detail)]
 
 
+async def _fallbacks(runtime: Runtime) -> list[Check]:
+    """Each fallback model, asked as the first one."""
+    return list(await asyncio.gather(*(_fallback(runtime, name) for name in runtime.model.names[1:])))
+
+
+async def _fallback(runtime: Runtime, name: str) -> Check:
+    title = f"fallback model {name}"
+    advice = "see AGENT_RUNTIME_LLM_FALLBACK_MODELS, the provider's key in the environment, and the event model.failed"
+    try:
+        completion = await runtime.model.complete(_PROBE, max_output_tokens=PROBE_TOKENS, purpose="doctor", first=name)
+    except ModelFailed as error:
+        return Check(title, False, str(error), advice)
+    if completion.model != name:
+        return Check(title, False, f"it did not answer; {completion.model} did in its place", advice)
+    return Check(title, True, f"answered in {completion.latency_ms} ms")
+
+
+async def _transcription(runtime: Runtime) -> list[Check]:
+    name = runtime.settings.transcription_model
+    if name is None:
+        return [Check("transcription model", True, "none is set; voice messages are answered with an apology")]
+    try:
+        await runtime.model.transcribe(_silence(), "silence.wav", "audio/wav")
+    except ModelFailed as error:
+        advice = "see AGENT_RUNTIME_TRANSCRIPTION_MODEL, and its provider's key in the environment"
+        return [Check("transcription model", False, f"{name}: {error}", advice)]
+    return [Check("transcription model", True, f"{name} answered")]
+
+
+def _silence() -> bytes:
+    """A second of it: 8,000 samples of 16 bits."""
+    recording = io.BytesIO()
+    with wave.open(recording, "wb") as file:
+        file.setparams((1, 2, 8000, 8000, "NONE", ""))
+        file.writeframes(bytes(16_000))
+    return recording.getvalue()
+
+
 def _model_advice(why: str) -> str:
     if why in ("unauthorized", "authentication", "forbidden"):
         return "set AGENT_RUNTIME_LLM_API_KEY to a key that is valid for this model"
@@ -152,6 +197,19 @@ async def _connectors(runtime: Runtime) -> list[Check]:
         _health(f"connector {name}", health, f"see the settings AGENT_RUNTIME_{name.upper()}_…")
         for name, health in runtime.connector_health().items()
     ]
+
+
+async def _platforms(runtime: Runtime) -> list[Check]:
+    """What each platform that is on says of its bot, whether or not a connector runs here."""
+    return [
+        check for name, found in (await examine_platforms(runtime.settings)).items() for check in _told(name, found)
+    ]
+
+
+def _told(name: str, found: Examined) -> list[Check]:
+    if not found.problems:
+        return [Check(f"platform {name}", True, f"the bot is {found.who}")]
+    return [Check(f"platform {name}", False, one.detail, one.advice) for one in found.problems]
 
 
 async def _indexes(runtime: Runtime) -> list[Check]:

@@ -22,7 +22,7 @@ INTERRUPTED = 130
 TERMINATED = 143
 
 _COMMANDS = {
-    "setup": "Find or ask for a model, connect Telegram, write the configuration and try it.",
+    "setup": "Find or ask for a model, connect platforms, write the configuration and try it.",
     "chat": "Talk to the bot in this terminal.",
     "serve": "Run the bot: connectors, answers and the HTTP face.",
     "workspace": "Create, list, route and delete workspaces.",

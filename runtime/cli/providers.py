@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from urllib.parse import quote
 
 import httpx
 
 OLLAMA_URL = "http://127.0.0.1:11434"
 LM_STUDIO_URL = "http://127.0.0.1:1234"
 LOOK_SECONDS = 1.5
-TELEGRAM_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -85,18 +83,3 @@ def full_model_id(provider: str, model: str) -> str:
     prefix = next((known.prefix for known in PROVIDERS if known.name == provider), "")
     prefix = {"ollama": "ollama_chat/", "lmstudio": "openai/", COMPATIBLE: "openai/"}.get(provider, prefix)
     return model if model.startswith(prefix) else prefix + model
-
-
-async def telegram_name(api_base: str, token: str, seconds: float) -> str:
-    """The user name of the bot whose *token* it is (getMe). Raises `ValueError` with what is wrong."""
-    try:
-        async with httpx.AsyncClient(timeout=seconds) as http:
-            response = await http.get(f"{api_base.rstrip('/')}/bot{quote(token, safe=':')}/getMe")
-            known = response.status_code not in (401, 404)
-            name = str(response.raise_for_status().json()["result"]["username"]) if known else ""
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
-        # "from None": the address holds the token.
-        raise ValueError(f"{api_base} cannot be asked ({type(error).__name__})") from None
-    if not known:
-        raise ValueError("Telegram does not know this token; @BotFather shows the right one")
-    return name

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from pydantic import ValidationError
 
 from config.load import ENVIRONMENT_PREFIX
 from config.settings import Settings
 from runtime.cli import config_file
 from runtime.cli.client import running
+from runtime.cli.connecting import GUIDES, ask_secret, check, connect_platforms
 from runtime.cli.invocation import Invocation, keep_events_off_the_screen, run
 from runtime.cli.output import line, milliseconds, note, status_line
 from runtime.cli.providers import (
@@ -25,12 +25,10 @@ from runtime.cli.providers import (
     NAMES,
     OLLAMA_URL,
     PROVIDERS,
-    TELEGRAM_SECONDS,
     LocalServer,
     Provider,
     find_local_servers,
     full_model_id,
-    telegram_name,
 )
 from runtime.cli.trial import Trial, attempt
 
@@ -47,7 +45,8 @@ class Given:
     model: str | None
     api_base: str | None
     api_key_env: str | None
-    telegram_token_env: str | None
+    token_envs: Mapping[str, str]
+    """Settings of platforms, and the environment variables that hold them."""
     no_test: bool
     output: Path | None
 
@@ -74,7 +73,7 @@ def setup(invocation: Invocation, given: Given) -> int:
     choice = _choose(given)
     while True:
         values = config_file.merged(old, choice.changes)
-        settings = _checked(values)
+        settings = check(values)
         if given.no_test:
             break
         trial = _try(settings)
@@ -86,8 +85,9 @@ def setup(invocation: Invocation, given: Given) -> int:
         if click.confirm("Write this configuration all the same?", default=False):
             break
         choice = _ask(None)
-    values |= _telegram(given, settings, old)
-    _checked(values)
+    secrets = {name: key for name, variable in given.token_envs.items() if (key := _key_from(variable))}
+    values = config_file.merged(values, connect_platforms(values, secrets, yes=given.yes))
+    check(values)
     backup = config_file.write(path, config_file.merged({}, values), datetime.now().astimezone())
     _tell(path, backup, os.environ, settings)
     return 0
@@ -172,7 +172,7 @@ def _ask_key(provider: Provider) -> str | None:
         f"Use the key in {provider.key_variable}, without writing it to the file?", default=True
     ):
         return None
-    return _ask_secret(f"Key for {provider.title} (not shown)")
+    return ask_secret(f"Key for {provider.title} (not shown)")
 
 
 def _ask_compatible() -> Choice:
@@ -180,22 +180,6 @@ def _ask_compatible() -> Choice:
     model = click.prompt("Model")
     key = click.prompt("Key, if it needs one (not shown)", hide_input=True, default="", show_default=False)
     return Choice(full_model_id(COMPATIBLE, model), address, key.strip() or None)
-
-
-def _ask_secret(prompt: str) -> str:
-    secret: str = click.prompt(prompt, hide_input=True)
-    return secret.strip()
-
-
-def _checked(values: Mapping[str, Any]) -> Settings:
-    """*values* as settings. Raises `config.load.ConfigurationError`."""
-    from config.load import ConfigurationError
-
-    try:
-        return Settings.model_validate(dict(values))
-    except ValidationError as error:
-        problems = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors()]
-        raise ConfigurationError(problems) from None
 
 
 def _try(settings: Settings) -> Trial:
@@ -211,38 +195,10 @@ def _try(settings: Settings) -> Trial:
     return trial
 
 
-def _telegram(given: Given, settings: Settings, old: Mapping[str, Any]) -> dict[str, Any]:
-    """The setting of a Telegram bot, if there is to be one."""
-    if given.telegram_token_env is not None:
-        token = _key_from(given.telegram_token_env)
-        assert token is not None
-        _check_telegram(settings, token)
-        return {"telegram_bot_token": token}
-    known = "telegram_bot_token" in old
-    question = "Connect another Telegram bot than now?" if known else "Connect a Telegram bot?"
-    while not given.yes and click.confirm(question, default=False):
-        token = _ask_secret("Token from @BotFather (not shown)")
-        try:
-            _check_telegram(settings, token)
-        except click.ClickException as error:
-            note(f"→ {error.message}")
-            question = "Try another token?"
-        else:
-            return {"telegram_bot_token": token}
-    return {}
-
-
-def _check_telegram(settings: Settings, token: str) -> None:
-    try:
-        name = run(telegram_name(settings.telegram_api_base, token, TELEGRAM_SECONDS))
-    except ValueError as error:
-        raise click.ClickException(str(error)) from None
-    line(f"Telegram: this is @{name}. Who writes to it gets a code; `agent-runtime access approve CODE` lets them in.")
-
-
 def _tell(path: Path, backup: Path | None, environment: Mapping[str, str], settings: Settings) -> None:
     line(f"\nwritten: {path}" + (f" (the old one is {backup})" if backup else ""))
-    for name in ("LLM_MODEL", "LLM_API_BASE", "LLM_API_KEY", "TELEGRAM_BOT_TOKEN"):
+    platforms = (secret.upper() for guide in GUIDES for secret in guide.secrets)
+    for name in ("LLM_MODEL", "LLM_API_BASE", "LLM_API_KEY", *platforms):
         if environment.get(ENVIRONMENT_PREFIX + name):
             note(f"{ENVIRONMENT_PREFIX}{name} is set in the environment and wins over the file")
     line("Next: `agent-runtime chat` talks to it here, `agent-runtime serve` runs it for the platforms.")

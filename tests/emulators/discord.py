@@ -170,6 +170,7 @@ class DiscordEmulator:
         routes: dict[tuple[str, str], tuple[str, Callable[[web.Request, Json], Any]]] = {
             ("GET", "/users/@me"): ("me", lambda _r, _b: self.me.as_json()),
             ("GET", "/oauth2/applications/@me"): ("application", self._application),
+            ("GET", "/applications/@me"): ("application", self._application),
             ("GET", "/channels/{channel}"): ("channel", self._get_channel),
             ("GET", "/channels/{channel}/messages"): ("history", self._history),
             ("POST", "/channels/{channel}/messages"): ("send", self._send),
@@ -519,7 +520,7 @@ class DiscordEmulator:
             "bot_public": True,
             "bot_require_code_grant": False,
             "verify_key": "0",
-            "flags": 0,
+            "flags": (1 << 19) if self.allows_message_content else 0,
             "summary": "",
             "owner": self.me.as_json(),
         }

@@ -82,6 +82,15 @@ _SCOPES = {
     "files.delete": "files:write",
     "files.info": "files:read",
 }
+_SCOPES_OF_EVENTS = {
+    "app_mentions:read",
+    "commands",
+    "groups:history",
+    "im:history",
+    "mpim:history",
+    "reactions:read",
+}
+"""For which no call asks."""
 
 
 class SlackEmulator(Workspace):
@@ -111,7 +120,7 @@ class SlackEmulator(Workspace):
         self.post: Post | None = None
         """With it events go over HTTP instead of sockets."""
         self.revoked = False
-        self.scopes = set(_SCOPES.values())
+        self.scopes = {*_SCOPES.values(), *_SCOPES_OF_EVENTS}
         self.calls: list[str] = []
         self.opened = 0
         """Sockets opened so far."""

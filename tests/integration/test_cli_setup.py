@@ -12,7 +12,9 @@ from click.testing import CliRunner, Result
 
 from runtime.cli import providers, setup
 from runtime.cli.main import cli
+from tests.emulators.discord import DiscordEmulator
 from tests.emulators.openai import FakeOpenAI
+from tests.emulators.slack import SlackEmulator
 from tests.emulators.telegram import TelegramEmulator
 
 
@@ -31,11 +33,12 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, data_dir: Path, tmp_path: Path
     monkeypatch.setattr(setup, "find_local_servers", nothing)
 
 
-async def walk(*answers: str) -> Result:
-    return await asyncio.to_thread(CliRunner().invoke, cli, ["setup"], input="\n".join(answers) + "\n")
+async def walk(*answers: str, options: tuple[str, ...] = ()) -> Result:
+    return await asyncio.to_thread(CliRunner().invoke, cli, ["setup", *options], input="\n".join(answers) + "\n")
 
 
 COMPATIBLE = str(len(providers.PROVIDERS) + 1)
+NO_PLATFORM = ("n", "n", "n")
 
 
 async def test_a_person_whose_key_is_refused_is_told_why_and_asked_again(
@@ -43,7 +46,7 @@ async def test_a_person_whose_key_is_refused_is_told_why_and_asked_again(
 ) -> None:
     openai_server.key = "right"
     wrong = (COMPATIBLE, openai_server.base_url, "fake", "wrong", "n")
-    done = await walk(*wrong, COMPATIBLE, openai_server.base_url, "fake", "right", "n")
+    done = await walk(*wrong, COMPATIBLE, openai_server.base_url, "fake", "right", *NO_PLATFORM)
     assert done.exit_code == 0, done.output
     assert "check the key" in done.output or "does not accept the key" in done.output
     assert "answered in" in done.output
@@ -55,7 +58,7 @@ async def test_a_person_whose_key_is_refused_is_told_why_and_asked_again(
 async def test_a_second_setup_keeps_what_the_first_did_not_ask_for(openai_server: FakeOpenAI, tmp_path: Path) -> None:
     file = tmp_path / "agent-runtime.toml"
     file.write_text('http_port = 9000\nllm_api_key = "old"\n[routes]\n"telegram:-1" = "acme"\n')
-    done = await walk(COMPATIBLE, openai_server.base_url, "fake", "", "n")
+    done = await walk(COMPATIBLE, openai_server.base_url, "fake", "", *NO_PLATFORM)
     assert done.exit_code == 0, done.output
     assert tomllib.loads(file.read_text()) == {
         "http_port": 9000,
@@ -72,15 +75,105 @@ async def test_leaving_in_the_middle_changes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_telegram_token_is_checked_by_asking_for_its_name() -> None:
-    async with TelegramEmulator(username="harbour_bot") as telegram:
-        assert await providers.telegram_name(telegram.base_url, telegram.token, 5) == "harbour_bot"
-        for wrong in ("1:" + "B" * 35, "no token/../at all", ""):
-            with pytest.raises(ValueError, match="BotFather") as refused:
-                await providers.telegram_name(telegram.base_url, wrong, 5)
-            assert not wrong or wrong not in str(refused.value)
-    with pytest.raises(ValueError, match="cannot be asked"):
-        await providers.telegram_name(telegram.base_url, telegram.token, 5)
+BUNDLED = ("--provider", "bundled", "--no-test")
+
+
+def addresses(monkeypatch: pytest.MonkeyPatch, **bases: str) -> None:
+    """The platforms are the emulators."""
+    for name, base in bases.items():
+        monkeypatch.setenv(f"AGENT_RUNTIME_{name.upper()}_API_BASE", base)
+
+
+def written(folder: Path) -> dict[str, object]:
+    return tomllib.loads((folder / "agent-runtime.toml").read_text())
+
+
+async def test_all_platforms_are_connected_step_by_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each is asked who the bot is; secrets are not shown, and written to the file alone."""
+    async with (
+        TelegramEmulator(username="harbour_bot") as telegram,
+        SlackEmulator() as slack,
+        DiscordEmulator() as discord,
+    ):
+        addresses(monkeypatch, telegram=telegram.base_url, slack=slack.base_url, discord=discord.base_url)
+        tokens = ("y", telegram.token, "y", slack.token, "1", slack.app_token, "y", discord.token)
+        done = await walk(*tokens, options=BUNDLED)
+    assert done.exit_code == 0, done.output
+    for said in ("this is @harbour_bot", f"this is @{slack.name}", "this is @helper", "slack-manifest.yaml"):
+        assert said in done.output
+    assert "https://discord.com/oauth2/authorize?client_id=124" in done.output
+    assert not any(secret in done.output for secret in (telegram.token, slack.token, slack.app_token, discord.token))
+    assert written(tmp_path) == {
+        "telegram_bot_token": telegram.token,
+        "slack_bot_token": slack.token,
+        "slack_app_token": slack.app_token,
+        "discord_bot_token": discord.token,
+    }
+
+
+async def test_what_a_platform_refuses_is_asked_again_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A token of another kind, one that is void, and an intent that is off."""
+    async with SlackEmulator() as slack, DiscordEmulator() as discord:
+        addresses(monkeypatch, slack=slack.base_url, discord=discord.base_url)
+        discord.allows_message_content = False
+        another = ("y", slack.app_token, "1", slack.app_token)
+        void = ("y", "xoxb-void", "1", slack.app_token)
+        right = ("y", slack.token, "1", slack.app_token)
+        kept = ("y", discord.token, "y")
+        done = await walk("n", *another, *void, *right, *kept, options=BUNDLED)
+    assert done.exit_code == 0, done.output
+    assert "xoxb-" in done.output
+    assert "does not accept the bot token (invalid_auth)" in done.output
+    assert "switch the Message Content Intent on" in done.output
+    assert written(tmp_path)["slack_bot_token"] == slack.token
+    assert written(tmp_path)["discord_bot_token"] == discord.token
+
+
+async def test_slack_by_http_needs_a_signing_secret_and_no_app_token(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The app token of an earlier setup goes: with it events would go on coming by Socket Mode."""
+    async with SlackEmulator() as slack:
+        addresses(monkeypatch, slack=slack.base_url)
+        await walk("n", "y", slack.token, "1", slack.app_token, "n", options=BUNDLED)
+        assert "slack_app_token" in written(tmp_path)
+        done = await walk("n", "y", slack.token, "2", slack.signing_secret, "n", options=BUNDLED)
+    assert done.exit_code == 0, done.output
+    assert "Connect another Slack bot" in done.output
+    assert written(tmp_path) == {"slack_bot_token": slack.token, "slack_signing_secret": slack.signing_secret}
+
+
+async def test_without_questions_tokens_come_from_the_environment_and_have_to_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where one does not, nothing is written."""
+    options = (
+        "--yes",
+        *BUNDLED,
+        "--slack-token-env",
+        "BOT",
+        "--slack-app-token-env",
+        "APP",
+        "--discord-token-env",
+        "D",
+    )
+    async with SlackEmulator() as slack, DiscordEmulator() as discord:
+        addresses(monkeypatch, slack=slack.base_url, discord=discord.base_url)
+        for name, value in (("BOT", slack.token), ("APP", slack.app_token), ("D", "wrong")):
+            monkeypatch.setenv(name, value)
+        refused = await walk(options=options)
+        assert refused.exit_code == 1
+        assert "Discord is not connected; nothing was written" in refused.output
+        assert list(tmp_path.iterdir()) == []
+        monkeypatch.setenv("D", discord.token)
+        done = await walk(options=options)
+        assert done.exit_code == 0, done.output
+        lonely = await walk(options=("--yes", *BUNDLED, "--slack-app-token-env", "APP", "--output", "other.toml"))
+        assert lonely.exit_code == 2
+        assert "--slack-token-env" in lonely.output
+    assert set(written(tmp_path)) == {"slack_bot_token", "slack_app_token", "discord_bot_token"}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from connectors.message import ConversationKey
+from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role
 from grounding import assemble
 from grounding.documents.index import Kind
 from grounding.documents.qdrant_embedded import EmbeddedIndex
@@ -20,9 +20,11 @@ from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.entry import Entry, EntryRole, Reach
 from grounding.transcript.log import Transcript
 from runtime.after_turn import RememberTurn
+from runtime.dead_letters import DeadLetters
 from runtime.forgetting import JOB, Forgetting, ForgetTurns
 from runtime.hub import Hub
 from runtime.jobs import Job, Jobs
+from runtime.mailbox import Batch, Envelope
 from runtime.manifests import Manifests, UnknownTurn
 from runtime.outbox import Outbox
 from tests.emulators.embedder import HashedWords
@@ -57,6 +59,7 @@ class House:
         self.contexts = ContextDocuments(redis)
         self.context_copy = ContextCopy(data_dir)
         self.manifests = Manifests(redis)
+        self.letters = DeadLetters(redis, {}, Hub(redis, shared=False))
         self.forgetting = Forgetting(
             redis,
             transcript=self.transcript,
@@ -65,6 +68,7 @@ class House:
             context_copy=self.context_copy,
             manifests=self.manifests,
             outbox=Outbox(redis, Hub(redis, shared=False)),
+            dead_letters=self.letters,
             jobs=Jobs(redis, {}),
         )
 
@@ -152,6 +156,20 @@ async def test_the_new_words_of_an_edited_message_are_forgotten_with_it(house: H
 
     await house.forgetting.everything(KEY, "m10")
     assert "edited 1" not in await house.everything_stored()
+
+
+async def test_what_was_said_in_turns_that_failed_for_good_is_forgotten_too(house: House) -> None:
+    for number, key in ((1, KEY), (2, KEY), (3, OTHER)):
+        await house.say(number, key)
+        message = InboundMessage("http", key.external_id, f"m{number}", Author("u1"), f"poison {number}")
+        envelope = Envelope(message, Role.MEMBER, 0.0)
+        await house.letters.add(Batch(key, f"t{number}", 3, (envelope,), Fence("none", "none")), "interrupted")
+
+    await house.forgetting.last(KEY, "m9")
+    assert [letter.turn_id for letter in await house.letters.all(KEY.scope)] == ["t1", "t3"]
+    await house.forgetting.everything(KEY, "m10")
+    assert [letter.turn_id for letter in await house.letters.all(KEY.scope)] == ["t3"]
+    assert "poison 1" not in await house.everything_stored()
 
 
 async def test_the_same_request_again_forgets_no_further_turn(house: House) -> None:

@@ -14,7 +14,6 @@ from runtime.cli.client import ApiError, Client, connect
 from runtime.cli.indexing import IndexingEnded, ensure_indexed
 from runtime.cli.invocation import Invocation, json_option, run
 from runtime.cli.output import StatusLine, line, print_json, status_line
-from runtime.cli.providers import TELEGRAM_SECONDS, telegram_name
 
 Check = dict[str, Any]
 
@@ -71,9 +70,9 @@ async def _ask(settings: Settings) -> list[Check]:
                 return [_check("runtime", ok=True, detail="a serve or chat answers"), *await _checks_of(client)]
             await _start(client)
             opened = _check("runtime", ok=True, detail="opened by this command; no serve or chat runs")
-            # No connector runs in this process: whether they could is asked here.
+            # No connector runs in this process; whether they could, the platforms were asked.
             checks = [check for check in await _checks_of(client) if not check["name"].startswith("connector ")]
-            return [opened, *checks, *await _telegram(settings)]
+            return [opened, *checks]
     except (AgentRuntimeError, OSError) as error:
         advice = "do what the line above says; then run `agent-runtime doctor` again"
         return [_check("runtime", ok=False, detail=str(error) or type(error).__name__, advice=advice)]
@@ -89,19 +88,6 @@ async def _start(client: Client) -> None:
     for workspace in (await client.get("/v1/workspaces"))["workspaces"]:
         with contextlib.suppress(ApiError, IndexingEnded):
             await ensure_indexed(client, workspace["id"], StatusLine())
-
-
-async def _telegram(settings: Settings) -> list[Check]:
-    """Whether the bot's token is good, where there is one."""
-    if settings.telegram_bot_token is None:
-        return []
-    try:
-        token = settings.telegram_bot_token.get_secret_value()
-        name = await telegram_name(settings.telegram_api_base, token, TELEGRAM_SECONDS)
-    except ValueError as error:
-        advice = "correct AGENT_RUNTIME_TELEGRAM_BOT_TOKEN, or run `agent-runtime setup`"
-        return [_check("connector telegram", ok=False, detail=str(error), advice=advice)]
-    return [_check("connector telegram", ok=True, detail=f"this is @{name}; `agent-runtime serve` connects it")]
 
 
 def _check(name: str, *, ok: bool, detail: str, advice: str = "") -> Check:
