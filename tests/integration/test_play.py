@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from runtime.embedded.sockets import socket_path
+from tests.emulators.play.telegram import TelegramPlay
+from tests.emulators.play.world import Crew
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,6 +82,12 @@ def test_without_a_bot_the_settings_for_ones_own_are_told() -> None:
     assert "export AGENT_RUNTIME_TELEGRAM_API_BASE=http://127.0.0.1:" in told
     assert "export AGENT_RUNTIME_DISCORD_GATEWAY_URL=ws://127.0.0.1:" in told
     assert "SLACK" not in told
+
+
+def test_a_bot_whose_folder_was_kept_takes_nothing_for_a_repeat() -> None:
+    """What is said on Telegram has other ids than what was said in the game before."""
+    before = int(time.time())
+    assert TelegramPlay(Crew()).emulator.first_message >= before
 
 
 def test_an_unknown_platform_is_an_error_of_usage() -> None:
