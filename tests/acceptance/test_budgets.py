@@ -186,3 +186,18 @@ async def test_a_voice_message_is_not_listened_to_when_nothing_is_left(
 
         assert len(openai_server.transcription_requests) == 1
         assert chat.bot.told("budget.exceeded")[-1]["purpose"] == "transcription"
+
+
+async def test_a_call_that_is_broken_off_because_more_was_said_is_paid_for_too(chat: Chat) -> None:
+    await chat.hears("/queue interrupt", by=LENA)
+    chat.bot.model.will("hang", "Both of them.")
+    await chat.telegram.say("tell me everything", by=LENA)
+    async with asyncio.timeout(10):
+        while not chat.bot.replies_asked:
+            await asyncio.sleep(0.01)
+    assert await chat.hears("and all the rest", by=LENA) == "Both of them."
+
+    state = await chat.bot.runtime.budgets.state(ACME, "telegram:501")
+    answered = chat.bot.told("turn.answered")[-1]
+    assert state.spent[Term("user", "tokens", "day")] > answered["tokens_prompt"] + answered["tokens_completion"]
+    assert state.held[A_DAY] == 0
