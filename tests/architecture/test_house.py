@@ -37,6 +37,20 @@ def test_every_redis_owner_is_one_module_or_one_package_of_a_room() -> None:
     assert len(owners) >= 12
 
 
+def test_only_the_mailbox_and_the_outbox_write_their_keys() -> None:
+    """Nobody else spells such a key, and nobody else gives or takes the token by which a conversation is held."""
+    homes = {"mailbox": {"runtime/mailbox.py"}, "outbox": {"runtime/part_states.py"}}
+    spelled: dict[str, set[str]] = defaultdict(set)
+    for name, text in sources().items():
+        for owner in homes:
+            if re.search(rf'''OWNER = "{owner}"|redis_key\(\s*"{owner}"|ar:{owner}:''', text):
+                spelled[owner].add(name)
+    gives = re.compile(r"'(?:HSET|HDEL|HSETNX)', KEYS\[\d\], 'token'")
+
+    assert spelled == homes
+    assert {name for name, text in sources().items() if gives.search(text)} == {"runtime/mailbox_scripts.py"}
+
+
 def test_nothing_waits_in_a_way_that_loses_a_cancellation() -> None:
     """Before Python 3.12 ``asyncio.wait_for`` swallows one that comes as what it waits for ends."""
     assert [name for name, text in sources().items() if "asyncio.wait_for(" in text] == []
