@@ -21,15 +21,23 @@ import pytest_asyncio
 import structlog
 from aiohttp import web
 
+from config.settings import Settings
+from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role
 from runtime.bootstrap import ALL_PARTS
 from runtime.cli import providers
 from runtime.cli.client import SOCKET_NAME
 from runtime.cli.local import open_local
 from runtime.cli.main import invoke
+from runtime.dead_letters import DeadLetters
 from runtime.embedded.redis_server import embedded_redis
 from runtime.embedded.sockets import socket_path
+from runtime.hub import Hub
+from runtime.mailbox import Batch, Envelope, Lane, Mailbox
+from runtime.stores import open_redis
 from tests.conftest import MakeSettings
 from tests.emulators.openai import FakeOpenAI
+from tests.emulators.slack import SlackEmulator
+from tests.emulators.telegram import TelegramEmulator
 
 QUESTION = "What is our password policy?"
 
@@ -421,3 +429,89 @@ async def test_model_servers_on_this_machine_are_found_with_their_models() -> No
     assert [(server.name, server.models) for server in found] == [("ollama", ("qwen3:4b", "llama3.2"))]
     assert found[0].model_id("qwen3:4b") == "ollama_chat/qwen3:4b"
     assert wrong == []
+
+
+async def given_up(settings: Settings, *texts: str) -> None:
+    """Turns of the sample workspace that failed for good, as they lie in the store of no running process."""
+    async with open_redis(settings) as store:
+        hub = Hub(store.client, shared=False)
+        letters = DeadLetters(store.client, {lane: Mailbox(store.client, lane) for lane in Lane}, hub)
+        for number, text in enumerate(texts):
+            message = InboundMessage("http", "default", f"m{number}", Author("lena"), text, direct=True)
+            envelope = Envelope(message, Role.MEMBER, 0.0, address="http")
+            key = ConversationKey("sample", "http", "default")
+            await letters.add(Batch(key, f"t{number}", 3, (envelope,), Fence("none", "none")), "interrupted")
+
+
+async def test_turns_that_failed_for_good_are_listed_dropped_and_tried_again(
+    command: Command, model_settings: MakeSettings, openai_server: FakeOpenAI
+) -> None:
+    assert (await command("dead-letters", "list")).out == "no turn has failed for good\n"
+    await given_up(model_settings(), "What is our password policy?", "Tell me a joke", "And another one")
+    listed = await command("dead-letters", "list")
+    assert listed.out.splitlines()[0].split()[:2] == ["turn", "given"]
+    assert [line.split()[0] for line in listed.out.splitlines()[1:]] == ["t0", "t1", "t2"]
+    assert "What is our password policy?" in listed.out
+    shown = (await command("dead-letters", "list", "--json")).lines
+    assert [(one["turn_id"], one["context_id"], one["attempts"]) for one in shown] == [
+        (f"t{number}", "http:default", 3) for number in range(3)
+    ]
+
+    assert (await command("dead-letters", "drop", "t1")).out == "1 turn dropped\n"
+    again = await command("dead-letters", "drop", "t1")
+    assert (again.code, again.out) == (1, "nothing was done\n")
+    assert "'t1'" in again.err
+
+    retried = await command("dead-letters", "retry", "--all")
+    assert (retried.code, retried.out) == (0, "2 turns put back to be answered\n")
+    assert "no `serve` runs" in retried.err
+    assert (await command("dead-letters", "list", "--json")).out == ""
+    async with open_local(model_settings(), ALL_PARTS, socket_name=SOCKET_NAME) as (runtime, _):
+        async with asyncio.timeout(20):
+            while await runtime.mailbox.ready():
+                await asyncio.sleep(0.01)
+        said = await runtime.transcript.newest(ConversationKey("sample", "http", "default"), 10)
+    assert [entry.text for entry in said][:2] == ["What is our password policy?", "And another one"]
+    assert len(said) == 3
+
+
+@pytest.mark.parametrize("line", [("retry",), ("drop",), ("retry", "t1", "--all")])
+async def test_which_turn_is_meant_has_to_be_said(command: Command, line: tuple[str, ...]) -> None:
+    done = await command("dead-letters", *line)
+    assert done.code == 2
+    assert "--all" in done.err
+
+
+async def test_dead_letters_of_a_workspace_that_does_not_exist_are_an_error(command: Command) -> None:
+    done = await command("dead-letters", "list", "--workspace", "nowhere")
+    assert done.code == 1
+    assert "nowhere" in done.err
+
+
+async def test_doctor_asks_the_platforms_and_every_model_that_is_set(
+    command: Command, openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, model_settings: MakeSettings
+) -> None:
+    await given_up(model_settings(), "What is our password policy?")
+    monkeypatch.setenv("AGENT_RUNTIME_LLM_FALLBACK_MODELS", "openai/second")
+    monkeypatch.setenv("AGENT_RUNTIME_TRANSCRIPTION_MODEL", "openai/whisper-1")
+    async with SlackEmulator() as slack, TelegramEmulator() as telegram:
+        slack.scopes.discard("files:read")
+        for name, value in (
+            ("SLACK_BOT_TOKEN", slack.token),
+            ("SLACK_APP_TOKEN", slack.app_token),
+            ("SLACK_API_BASE", slack.base_url),
+            ("TELEGRAM_BOT_TOKEN", telegram.token),
+            ("TELEGRAM_API_BASE", telegram.base_url),
+        ):
+            monkeypatch.setenv(f"AGENT_RUNTIME_{name}", value)
+        done = await command("doctor", "--json")
+    checks = {check["name"]: check for check in done.json["checks"]}
+    assert done.code == 1
+    assert [check["name"] for check in done.json["checks"] if not check["ok"]] == [
+        "platform slack",
+        "dead letters sample",
+    ]
+    assert checks["platform slack"]["detail"] == "the bot token lacks the scope files:read"
+    assert checks["platform telegram"]["detail"] == "the bot is @helper_bot"
+    assert checks["fallback model openai/second"]["ok"]
+    assert checks["transcription model"]["detail"] == "openai/whisper-1 answered"
