@@ -132,3 +132,22 @@ async def test_a_command_is_streamed_as_an_answer(face: Face) -> None:
 
     assert "event: done" in answer.text
     assert "redis: connected" in answer.text
+
+
+async def test_the_whole_workspace_has_a_mode_until_a_place_has_its_own(redis: Redis) -> None:
+    places = Places(redis)
+    await places.put(Scope("acme"), "*", Settled(queue="followup"))
+    assert (await places.of_message(THREAD, said(THREAD, *CHANNEL))).queue == "followup"
+
+    await places.settle(THREAD, said(THREAD, *CHANNEL), queue="interrupt")
+    assert (await places.of_message(OTHER_THREAD, said(OTHER_THREAD, *CHANNEL))).queue == "interrupt"
+    web = ConversationKey("acme", "http", "default")
+    assert (await places.of_message(web, said(web))).queue == "followup"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_admin_sets_the_mode_of_a_workspace_over_http(face: Face) -> None:
+    here = await face.workspace("busy")
+    assert (await face.client.put(f"{here}/places/*", json={"queue": "interrupt"})).json()["queue"] == "interrupt"
+    assert (await face.client.get(f"{here}/places/*")).json()["queue"] == "interrupt"
+    assert (await face.client.put(f"{here}/places/*", json={"queue": "sometimes"})).status_code == 400
