@@ -22,7 +22,6 @@ Changes = dict[str, Any]
 BASES = ("TELEGRAM_API_BASE", "SLACK_API_BASE", "DISCORD_API_BASE", "HTTP_PUBLIC_URL")
 """Settings of the environment by which platforms are asked here, too."""
 _SOCKET_MODE, _HTTP = 1, 2
-_PAIRING = "Who writes to it gets a code; `agent-runtime access approve CODE` lets them in."
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,8 @@ def connect_platforms(values: Mapping[str, Any], given: Mapping[str, str], *, ye
             changes |= _connect_given(guide, values, secrets)
         elif not yes:
             changes |= _connect_asked(guide, values)
+    if changes:
+        line("People who write to the bot get a code; `agent-runtime access approve CODE` lets them in.")
     return changes
 
 
@@ -78,14 +79,15 @@ def _connect_given(guide: Guide, values: Mapping[str, Any], secrets: Changes) ->
     _tell(guide, examined)
     if examined.problems:
         raise click.ClickException(f"{guide.title} is not connected; nothing was written")
+    line(guide.afterwards)
     return secrets
 
 
 def _connect_asked(guide: Guide, values: Mapping[str, Any]) -> Changes:
     another = f"Connect another {guide.title} bot than now?"
     question = another if guide.setting in values else f"Connect a {guide.title} bot?"
-    shown = False
-    while click.confirm(question, default=False):
+    shown = default = False
+    while click.confirm(question, default=default):
         if not shown:
             for step in guide.steps:
                 line(f"  {step}")
@@ -98,11 +100,11 @@ def _connect_asked(guide: Guide, values: Mapping[str, Any]) -> Changes:
                 note(f"→ {problem}")
         else:
             _tell(guide, examined)
-            if not examined.problems:
+            works = not examined.problems
+            if works or (examined.who and click.confirm("Keep it? It can be put right later", default=True)):
+                line(guide.afterwards)
                 return secrets
-            if examined.who and click.confirm("Keep it all the same? It can be put right later", default=True):
-                return secrets
-        question = "Try again?"
+        question, default = "Try again?", True
     return {}
 
 
@@ -118,12 +120,12 @@ def _examine(guide: Guide, values: Mapping[str, Any], secrets: Changes) -> Exami
 
 def _tell(guide: Guide, examined: Examined) -> None:
     if examined.who:
-        line(f"{guide.title}: this is {examined.who}. {guide.afterwards} {_PAIRING}")
-    if examined.invitation:
-        line(f"  {examined.invitation}")
+        line(f"{guide.title}: this is {examined.who}.")
     for problem in examined.problems:
-        note(f"{guide.title}: {problem.detail}")
+        note(f"✗ {problem.detail}")
         note(f"→ {problem.advice}")
+    if examined.invitation:
+        line(f"It is brought to a server by this link: {examined.invitation}")
 
 
 def _ask_telegram() -> Changes:
@@ -180,6 +182,6 @@ GUIDES = (
             "On the same page, switch the Message Content Intent on.",
         ),
         _ask_discord,
-        "Write to it, or bring it to your server by the link below and mention it.",
+        "Bring it to your server by that link, then write to it there and mention it.",
     ),
 )
