@@ -37,7 +37,7 @@ def draft(batch: Batch) -> OutboundMessage:
 def cut_short(text: str, model: str) -> Completion:
     """What was written of an answer when it was stopped; what it cost is not known."""
     said = text.strip()
-    return Completion(text=f"{said} …\n\n_Stopped._" if said else "_Stopped._", model=model, finish_reason=STOPPED)
+    return Completion(text=f"{said} …" if said else "_Stopped._", model=model, finish_reason=STOPPED)
 
 
 def answer(batch: Batch, built: Built, completion: Completion) -> OutboundMessage:
