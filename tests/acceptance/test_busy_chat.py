@@ -1,0 +1,158 @@
+"""People go on talking while the bot answers, on Telegram: the real SDK against an emulated Bot API."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest_asyncio
+
+from config.settings import Settings
+from connectors.message import ConversationKey
+from tests.contract.telegram_harness import telegram_connector
+from tests.emulators.bot import Bot, running_bot
+from tests.emulators.openai import FakeOpenAI
+from tests.emulators.telegram import Person, Room, TelegramEmulator
+
+LENA = Person(id=501, name="Lena")
+BO = Person(id=502, name="Bo")
+TEAM = Room(id=-100200)
+LONG = "Boats float because they push water away. " * 40
+
+
+@dataclass
+class Chat:
+    """A bot on Telegram, where Lena is an admin and Bo a member."""
+
+    bot: Bot
+    telegram: TelegramEmulator
+
+    async def say(self, text: str, by: Person = LENA, to: Room | None = None) -> None:
+        """*by* says *text*, and the bot has it."""
+        before = len(self.bot.told("message.accepted"))
+        await self.telegram.say(text, by=by, to=to)
+        await self.telegram.until(lambda _: len(self.bot.told("message.accepted")) > before)
+
+    async def until(self, *texts: str, place: Person | Room = LENA) -> None:
+        """Wait until what the bot said there reads as *texts*."""
+        try:
+            await self.telegram.until(lambda telegram: self.reads(telegram, place) == list(texts))
+        except TimeoutError:
+            assert self.reads(self.telegram, place) == list(texts)
+            raise
+
+    def reads(self, telegram: TelegramEmulator, place: Person | Room = LENA) -> list[str]:
+        return [message.text.strip() for message in telegram.shown(place)]
+
+    async def asked(self, times: int) -> None:
+        """Wait until the model was asked so often."""
+        await self.telegram.until(lambda _: len(self.bot.replies_asked) >= times)
+
+    def answers(self, answers: dict[str, str]) -> None:
+        """Have the model say what stands for words of a person's messages; summaries are asked for, too."""
+
+        def answer(body: dict[str, Any]) -> str:
+            asked = body["messages"][-1]["content"].split("<")[0]
+            return next((text for words, text in answers.items() if words in asked), "Nothing of note.")
+
+        self.bot.model.answer = answer
+
+    async def settles(self, mode: str) -> None:
+        shown = len(self.telegram.shown(LENA))
+        await self.telegram.say(f"/queue {mode}", by=LENA)
+        await self.telegram.until(lambda telegram: len(telegram.shown(LENA)) > shown)
+
+
+@pytest_asyncio.fixture
+async def chat(model_settings: Callable[..., Settings], openai_server: FakeOpenAI) -> AsyncIterator[Chat]:
+    settings = model_settings(
+        access_policy="pairing",
+        access_admins=("telegram:501",),
+        access_allowlist=("telegram:502",),
+        default_workspace="acme",
+    )
+    async with (
+        TelegramEmulator() as telegram,
+        running_bot(settings, openai_server, [telegram_connector(telegram)]) as bot,
+    ):
+        yield Chat(bot, telegram)
+
+
+async def test_what_is_said_during_an_answer_is_answered_together_afterwards(chat: Chat) -> None:
+    chat.bot.model.chunk_delay_seconds = 0.05
+    chat.answers({"boats float": "They float on water, by what they push away.", "rafts": "Both of these float, too."})
+    await chat.say("why do boats float?")
+    await chat.asked(1)
+    await chat.say("and ships?")
+    await chat.say("and rafts?")
+
+    await chat.until("They float on water, by what they push away.", "Both of these float, too.")
+    assert "and ships?" in chat.bot.sent["user"]
+    assert "and rafts?" in chat.bot.sent["user"]
+
+
+async def test_an_interruption_begins_the_answer_again_in_the_same_message(chat: Chat) -> None:
+    """People have seen the first words; they are replaced, and nothing is left of them."""
+    await chat.settles("interrupt")
+    (settled,) = chat.reads(chat.telegram)
+    chat.bot.model.chunk_delay_seconds = 0.1
+    chat.bot.model.will(LONG)
+    await chat.say("why do boats float?")
+    await chat.telegram.until(lambda telegram: any("Boats float" in one.text for one in telegram.shown(LENA)))
+    growing = chat.telegram.shown(LENA)[-1]
+    chat.bot.model.chunk_delay_seconds = 0.0
+    chat.bot.model.will("Ships: because steel is hollow there.")
+    await chat.say("I meant ships")
+
+    await chat.until(settled, "Ships: because steel is hollow there.")
+    await chat.bot.settle()
+    assert chat.telegram.shown(LENA)[-1].message_id == growing.message_id
+    assert all(text in chat.bot.sent["user"] for text in ("why do boats float?", "I meant ships"))
+    entries = await chat.bot.runtime.transcript.newest(ConversationKey("acme", "telegram", "501"), 9)
+    assert [one.text for one in entries] == [
+        "why do boats float?",
+        "I meant ships",
+        "Ships: because steel is hollow there.",
+    ]
+
+
+async def test_each_message_has_an_answer_of_its_own_where_that_is_wished(chat: Chat) -> None:
+    await chat.settles("followup")
+    (settled,) = chat.reads(chat.telegram)
+    chat.bot.model.chunk_delay_seconds = 0.05
+    chat.answers({"of boats?": "Of boats, a lot.", "of ships?": "Of ships, too.", "of rafts?": "Of rafts, nothing."})
+    await chat.say("what is known of boats?")
+    await chat.asked(1)
+    await chat.say("of ships?")
+    await chat.say("of rafts?")
+
+    await chat.until(settled, "Of boats, a lot.", "Of ships, too.", "Of rafts, nothing.")
+
+
+async def test_a_stop_ends_an_answer_at_once_whatever_holds(chat: Chat) -> None:
+    await chat.settles("interrupt")
+    chat.bot.model.will("hang", "hang")
+    await chat.say("why do boats float?")
+    await chat.asked(1)
+    await chat.say("I meant ships")
+    await chat.asked(2)
+    await chat.telegram.say("/stop", by=LENA)
+
+    await chat.telegram.until(lambda telegram: chat.reads(telegram).count("Stopped.") == 2)
+
+
+async def test_a_place_has_its_mode_and_who_may_not_choose_is_told(chat: Chat) -> None:
+    async def hears(text: str, by: Person, to: Room | None = None) -> str:
+        place = to or by
+        before = len(chat.telegram.shown(place))
+        await chat.telegram.say(text, by=by, to=to)
+        await chat.telegram.until(lambda telegram: len(telegram.shown(place)) > before)
+        return chat.telegram.shown(place)[-1].text
+
+    at_bot = f"@{chat.telegram.me.username}"
+    assert "all together" in await hears(f"/queue{at_bot}", BO, TEAM)
+    assert "Only admins" in await hears(f"/queue{at_bot} followup", BO, TEAM)
+    assert "one message after the other" in await hears(f"/queue{at_bot} followup", LENA, TEAM)
+    assert "one message after the other" in await hears(f"/queue{at_bot}", BO, TEAM)
+    assert "/queue collect" in await hears("/queue sometimes", BO)
+    assert "begins again" in await hears("/queue interrupt", BO)
+    assert "all together" in await hears("/queue default", BO)
