@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SWEEP_SECONDS = 2.0
 _EACH = 64
 _RETRY_SECONDS = (0.5, 5.0)
+_TURN_SECONDS = 0.1
+"""How often it is looked whether what another process delivers before, in the same conversation, is through."""
 _log = structlog.get_logger()
 
 
@@ -160,12 +162,26 @@ class Deliverer:
             workspace_id=key.workspace_id, context_id=key.context_id, connector=key.connector
         ):
             while line:
-                waiting = line[0]
-                with structlog.contextvars.bound_contextvars(turn_id=waiting.turn_id):
-                    await self._deliver(key, waiting)
-                line.popleft()
+                waiting = min(line, key=lambda one: one.given.rank)  # what was taken over from the dead is older
+                if await self._is_next(key, waiting):
+                    with structlog.contextvars.bound_contextvars(turn_id=waiting.turn_id):
+                        await self._deliver(key, waiting)
+                else:
+                    await asyncio.sleep(_TURN_SECONDS)
+                    continue
+                line.remove(waiting)
                 self._known.discard((waiting.given.stream, waiting.given.id))
         del self._lines[key]
+
+    async def _is_next(self, key: ConversationKey, waiting: _Waiting) -> bool:
+        """Whether no process, living or dead, still has an older reply of the conversation."""
+        if self._alone or not waiting.shared:
+            return True
+        try:
+            older = await self._streams.before(waiting.given)
+        except StoreUnavailable:
+            return False
+        return all(one.fields["key"] != key.encoded for one in older)
 
     async def _deliver(self, key: ConversationKey, waiting: _Waiting) -> None:
         """Deliver one reply. A store that is away is waited for."""
@@ -173,22 +189,27 @@ class Deliverer:
         while True:
             try:
                 await self._shows.finish(waiting.turn_id)
-                await self._try(key, waiting.turn_id)
-                return await self._streams.done(waiting.given)
+                if await self._try(key, waiting.turn_id):
+                    await self._streams.done(waiting.given)
             except StoreUnavailable as error:
                 _log.warning("store.degraded", store="redis", why=str(error))
+            else:
+                return
             await asyncio.sleep(wait)
             wait = min(wait * 2, longest)
 
-    async def _try(self, key: ConversationKey, turn_id: str) -> None:
-        """A reply that the platform refuses for good, or chokes on, is given up, aloud."""
+    async def _try(self, key: ConversationKey, turn_id: str) -> bool:
+        """Whether nobody has to do more. A reply that the platform refuses for good, or chokes on, is given up, aloud;
+        one that another process delivers now is that one's to end."""
         try:
             await self._delivery.deliver(key, turn_id)
         except Superseded:
             _log.warning("delivery.superseded")
+            return False
         except (SendFailed, NoConnector) as error:
             _log.error("turn.failed", why="undeliverable", detail=str(error))
         except StoreUnavailable:
             raise
         except Exception:  # noqa: BLE001 - a broken adapter; to deliver again would break again, for ever
             _log.exception("turn.failed", why="undeliverable")
+        return True

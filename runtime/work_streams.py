@@ -26,6 +26,12 @@ class Given:
     id: str
     fields: Mapping[str, str]
 
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Sorts the entries of one stream by their age."""
+        milliseconds, _, number = self.id.partition("-")
+        return int(milliseconds), int(number)
+
 
 class WorkStreams:
     """Streams by name; *consumer* is this process's name in their groups.
@@ -84,6 +90,11 @@ class WorkStreams:
             pipe.xack(given.stream, GROUP, given.id)
             pipe.xdel(given.stream, given.id)
             await pipe.execute()
+
+    async def before(self, given: Given) -> list[Given]:
+        """The entries of its stream that are older than *given*, whoever was given them."""
+        found: Any = await self._redis.xrange(given.stream, max=f"({given.id}")
+        return [Given(given.stream, entry_id, fields) for entry_id, fields in found]
 
     async def all(self, streams: Sequence[str]) -> list[Given]:
         """Every entry of the streams, whoever was given it."""
