@@ -1,0 +1,119 @@
+"""While Redis is away nothing is accepted anywhere: HTTP says so, platforms are not acknowledged; then all goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.connector import Connector
+from tests.conftest import MakeSettings
+from tests.contract.discord_harness import discord_connector
+from tests.contract.slack_harness import slack_connector
+from tests.contract.telegram_harness import telegram_connector
+from tests.emulators import discord_nouns as emulated_discord
+from tests.emulators import slack_nouns as emulated_slack
+from tests.emulators import telegram_nouns as emulated_telegram
+from tests.emulators.bot import Bot, running_bot
+from tests.emulators.discord import DiscordEmulator
+from tests.emulators.face import ADMIN, Face, serving_face
+from tests.emulators.openai import FakeOpenAI
+from tests.emulators.own_redis import OwnRedis
+from tests.emulators.slack import SlackEmulator
+from tests.emulators.telegram import TelegramEmulator
+
+NEED_NO_STORE = {
+    ("GET", "/v1/doctor"),  # it looks what is wrong
+}
+PLACES = {"workspace_id": "sample", "path": "a.md", "place": "http:default", "scope": "workspace", "kind": "soul"}
+
+
+@pytest.fixture
+def own_redis(data_dir: Path) -> Iterator[OwnRedis]:
+    server = OwnRedis(data_dir / "own")
+    server.start()
+    yield server
+    server.kill()
+
+
+async def calls(face: Face) -> list[tuple[str, str]]:
+    """Every method and path under ``/v1``, with something in the place of each parameter."""
+    async with face.bare() as client:
+        paths: dict[str, Any] = (await client.get("/openapi.json")).json()["paths"]
+    names = {word: word for path in paths for word in ("turn_id", "name", "record", "line") if f"{{{word}}}" in path}
+    return [
+        (method.upper(), path.format(**PLACES, **names))
+        for path, operations in paths.items()
+        if path.startswith("/v1/")
+        for method in operations
+    ]
+
+
+async def test_every_call_says_503_and_when_to_come_back(own_redis: OwnRedis, model_settings: MakeSettings) -> None:
+    """For whoever calls: what a token of a workspace may do cannot be known, either."""
+    settings = model_settings(admin_token=ADMIN, redis_url=own_redis.url, redis_timeout_seconds=1)
+    async with serving_face(settings) as face:
+        token = await face.token("sample", "admin")
+        known = await calls(face)
+        assert len(known) > 35
+        own_redis.kill()
+        async with face.as_token(token) as caller:
+            answers = await asyncio.gather(*(caller.request(method, path, content=b"") for method, path in known))
+        for call, refused in zip(known, answers, strict=True):
+            assert (call, refused.status_code, refused.headers.get("Retry-After")) == (call, 503, "1")
+            assert refused.json()["error"]["code"] == "store_unavailable"
+        looks = [path for method, path in known if method == "GET" and (method, path) not in NEED_NO_STORE]
+        asked = {"q": "harbour", "context": "http:default", "a": "1", "b": "2"}
+        answers = await asyncio.gather(*(face.client.get(path, params=asked) for path in looks))
+        assert {path: answer.status_code for path, answer in zip(looks, answers, strict=True)} == dict.fromkeys(
+            looks, 503
+        )
+        own_redis.start()
+        async with asyncio.timeout(20):
+            while (await face.client.get("/v1/workspaces")).status_code != 200:
+                await asyncio.sleep(0.05)
+
+
+async def test_what_is_said_on_platforms_meanwhile_is_answered_afterwards(
+    own_redis: OwnRedis, model_settings: MakeSettings, openai_server: FakeOpenAI
+) -> None:
+    """Each platform brings it again, or is asked for it, because it was not acknowledged; in its order, and once."""
+    settings = model_settings(access_policy="open", redis_url=own_redis.url, redis_timeout_seconds=1)
+    async with TelegramEmulator() as telegram, SlackEmulator() as slack, DiscordEmulator() as discord:
+        platforms: list[Connector] = [telegram_connector(telegram), slack_connector(slack), discord_connector(discord)]
+        async with running_bot(settings, openai_server, platforms) as bot:
+            ann, bea, cy = emulated_telegram.SOMEBODY, emulated_slack.SOMEBODY, emulated_discord.SOMEBODY
+            async with asyncio.timeout(20):
+                while not all(health.state == "connected" for health in bot.runtime.connector_health().values()):
+                    await asyncio.sleep(0.02)
+            own_redis.kill()
+            for number in (1, 2):
+                await telegram.say(f"telegram {number}", by=ann)
+                slack.say(f"slack {number}", by=bea)
+                await discord.say(f"discord {number}", by=cy)
+            await asyncio.sleep(0.5)
+            assert telegram.confirmed == 0
+            assert slack.acknowledged == set()
+            assert bot.replies_asked == []
+            own_redis.start()
+            said = [f"{name} {number}" for name in ("discord", "slack", "telegram") for number in (1, 2)]
+            async with asyncio.timeout(20):
+                while len(heard := questions(bot)) < len(said):
+                    await asyncio.sleep(0.02)
+            await bot.settle()
+            assert sorted(heard) == sorted(questions(bot)) == said
+            assert [heard.index(one) < heard.index(two) for one, two in zip(said[::2], said[1::2], strict=True)] == [
+                True, True, True,
+            ]  # fmt: skip
+            await telegram.until(lambda one: bool(one.shown(ann)))
+            await slack.until(lambda one: bool(one.shown(bea)))
+            await discord.until(lambda one: bool(one.shown(cy)))
+
+
+def questions(bot: Bot) -> list[str]:
+    """What the model was asked, message by message, without what was said before."""
+    asked = [str(body["messages"][-1]["content"]).partition("\n\n<")[0] for body in bot.replies_asked]
+    return [line for text in asked for line in text.splitlines() if line]
