@@ -4,36 +4,81 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import TypeVar
 
 import structlog
 
 from connectors.connector import Accept, Connector, FetchesMissed, State
-from connectors.message import AgentRuntimeError, ConversationKey
+from connectors.message import Accepted, AgentRuntimeError, ConversationKey, InboundKind, InboundMessage
 from runtime.mailbox import Mailbox
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.2
 _RETRY_SECONDS = (1.0, 60.0)
 _AT_ONCE = 4
+_WAIT_SECONDS = 20.0
+"""How long what is said now waits for what was missed, where a platform does not hand that out."""
 _log = structlog.get_logger()
 
 
-async def hear_missed(connector: Connector, mailbox: Mailbox, accept: Accept) -> None:
+class Order:
+    """Lets a message that is said now wait until what was missed before it in its conversation was heard, so that
+    neither the order is lost nor, with a newer message stored, the trace of what was missed."""
+
+    def __init__(self, accept: Accept) -> None:
+        self._accept = accept
+        self._begun = asyncio.Event()
+        self._unheard: dict[str, asyncio.Event] = {}
+
+    async def accept(self, message: InboundMessage) -> Accepted:
+        """As `connectors.connector.Accept`; waits `_WAIT_SECONDS` at most."""
+        if message.kind is InboundKind.MESSAGE:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_WAIT_SECONDS):
+                    await self._begun.wait()
+                    unheard = self._unheard.get(message.external_id)
+                    if unheard is not None:
+                        await unheard.wait()
+        return await self._accept(message)
+
+    def begin(self, keys: Iterable[ConversationKey]) -> None:
+        """What was missed in *keys* is to be heard."""
+        self._unheard = {key.external_id: asyncio.Event() for key in keys}
+        self._begun.set()
+
+    def heard(self, key: ConversationKey) -> None:
+        """It was heard in *key*, or cannot be."""
+        event = self._unheard.pop(key.external_id, None)
+        if event is not None:
+            event.set()
+
+
+async def hear_missed(connector: Connector, mailbox: Mailbox, accept: Accept, order: Order) -> None:
     """Once *connector* is connected, accept what came after the newest stored message of each conversation.
 
-    Does nothing for platforms without `FetchesMissed`. What was heard already is a duplicate to *accept*.
+    Does nothing for platforms without `FetchesMissed`. What was heard already is a duplicate to *accept*. What is said
+    meanwhile comes through *order*.
     """
     if not isinstance(connector, FetchesMissed):
+        order.begin(())
         return
+    newest = await _until_it_works(lambda: mailbox.last_seen(connector.name))
+    order.begin(newest)
     while connector.health.state is not State.CONNECTED:  # noqa: ASYNC110 - a connector has no event to wait for
         await asyncio.sleep(_LOOK_SECONDS)
     slots = asyncio.Semaphore(_AT_ONCE)
-    newest = await _until_it_works(lambda: mailbox.last_seen(connector.name))
+
+    async def hear(key: ConversationKey, message_id: str) -> None:
+        try:
+            await _hear(connector, key, message_id, accept, slots)
+        finally:
+            order.heard(key)
+
     async with asyncio.TaskGroup() as group:
         for key, message_id in newest.items():
-            group.create_task(_hear(connector, key, message_id, accept, slots))
+            group.create_task(hear(key, message_id))
 
 
 async def _hear(

@@ -19,7 +19,7 @@ from connectors.connector import (
     State,
 )
 from runtime.mailbox import Mailbox
-from runtime.missed import hear_missed
+from runtime.missed import Order, hear_missed
 
 _WATCH_SECONDS = 0.5
 _RESTART_SECONDS = (1.0, 60.0)
@@ -54,9 +54,13 @@ class Supervisor:
         """Run all connectors until cancelled."""
         async with asyncio.TaskGroup() as group:
             for connector in self._connectors:
-                group.create_task(self._keep_running(connector, accept), name=f"connector {connector.name}")
+                live = accept
                 if self._mailbox is not None:
-                    group.create_task(hear_missed(connector, self._mailbox, accept), name=f"missed {connector.name}")
+                    order = Order(accept)
+                    missed = hear_missed(connector, self._mailbox, accept, order)
+                    group.create_task(missed, name=f"missed {connector.name}")
+                    live = order.accept
+                group.create_task(self._keep_running(connector, live), name=f"connector {connector.name}")
                 if self._commands:
                     group.create_task(self._register_commands(connector), name=f"commands {connector.name}")
             while True:
