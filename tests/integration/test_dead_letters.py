@@ -115,7 +115,8 @@ async def test_a_turn_that_is_tried_again_twice_at_once_is_answered_once(
     await redis.hset(name, letter["turn_id"], kept)
     assert (await face.client.post(path)).status_code == 200
     await idle(face)
-    assert len([one for one in provider.requests[before:] if POISON in json.dumps(one)]) == 1
+    asked = [one["messages"][-1]["content"] for one in provider.requests[before:] if POISON in json.dumps(one)]
+    assert len(asked) == 1, asked
     assert (await face.client.post(path)).json()["error"]["code"] == "unknown_turn"
     key = ConversationKey("letters-twice", "http", "twice")
     assert len(await face.runtime.transcript.turn_ids(key)) == 2  # the apology's and the answer's
