@@ -10,7 +10,7 @@ from tests.emulators.storm import PLATFORMS, Storm, conversations, storm, until
 
 WORKERS = (1, 2)
 SECONDS = 240
-"""After which a test has failed. On two cores that have nothing else to do each takes less than a minute."""
+"""After which a test has failed; most of it would be the starts of processes."""
 
 
 async def rage(weather: Storm, redis: OwnRedis, *, worker_kills: int) -> None:
