@@ -211,7 +211,7 @@ async def test_workspaces_are_made_listed_routed_and_deleted(running: None, comm
     assert "default (addressed)" in (await command("workspace", "answer", "telegram:-10001/7", "-w", "acme")).out
     assert "all" in (await command("workspace", "answer", "telegram:-10001/7", "all", "-w", "acme")).out
     held = await command("workspace", "answer", "telegram:-10001/7", "-w", "acme", "--json")
-    assert held.json == {"place": "telegram:-10001/7", "answering": "all", "model": None}
+    assert held.json == {"place": "telegram:-10001/7", "answering": "all", "model": None, "queue": None}
     assert "default" in (await command("workspace", "answer", "telegram:-10001/7", "default", "-w", "acme")).out
     assert (await command("workspace", "route", "telegram:-10001/7", "--remove")).code == 0
     assert (await command("workspace", "delete", "acme", "--yes")).code == 0
