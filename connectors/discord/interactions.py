@@ -32,6 +32,8 @@ TOKEN_SECONDS = 14.5 * 60.0
 MAX_OPEN = 1000
 """Interactions whose tokens are kept."""
 _LONGEST_ACCEPT_SECONDS = 60.0
+_NOTICE_SECONDS = 0.9
+"""How long a notice of the runtime's own, which says more, is waited for: within the 3 s, with those of storing."""
 
 NOT_SUPPORTED = "I know only words and commands, not this."
 _NOT_HERE = "I do not answer here."
@@ -61,6 +63,8 @@ class _Open:
     """Token of the part that stands in its first answer."""
     is_acknowledged: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    said: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once something stands in its first answer."""
 
 
 class Interactions:
@@ -157,6 +161,9 @@ class Interactions:
                 await self._acknowledge(one)
             why = await storing
         if why:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_NOTICE_SECONDS):
+                    await one.said.wait()
             await self._tell(one, why)
         else:
             await self._acknowledge(one)
@@ -189,6 +196,7 @@ class Interactions:
             if not one.is_acknowledged or one.first_part in ("", part.token):
                 sent = await self._say_first(one, body, part)
                 one.first_part = part.token
+                one.said.set()
                 return sent
             return await self._call(one, "POST", _FOLLOW_UPS, as_request(body, part))
         except _Gone:

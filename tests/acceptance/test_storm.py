@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.emulators.own_redis import OwnRedis
 from tests.emulators.storm import PLATFORMS, Storm, conversations, storm, until
 
@@ -31,6 +33,8 @@ async def rage(weather: Storm, redis: OwnRedis, *, worker_kills: int) -> None:
             redis.start()
 
 
+@pytest.mark.storm
+@pytest.mark.timeout(400)
 async def test_a_storm_of_kills_loses_doubles_and_reorders_nothing(data_dir: Path) -> None:
     redis = OwnRedis(data_dir / "redis")
     redis.start()
@@ -82,6 +86,8 @@ async def test_ten_turns_in_hand_when_the_only_process_dies_are_all_answered_onc
     assert weather.strangers() == []
 
 
+@pytest.mark.storm
+@pytest.mark.timeout(400)
 async def test_a_worker_that_is_told_to_stop_under_load_loses_nothing_and_hands_back_its_conversations(
     data_dir: Path,
 ) -> None:

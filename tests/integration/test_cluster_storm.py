@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.emulators.cluster import running_cluster
 from tests.emulators.storm import Storm, conversations, storm
 
 
+@pytest.mark.storm
+@pytest.mark.timeout(300)
 async def test_a_short_storm_on_a_cluster_loses_doubles_and_reorders_nothing(data_dir: Path) -> None:
     async with running_cluster(data_dir) as (ports, _), asyncio.timeout(180):
         url = "redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port in ports)

@@ -313,15 +313,21 @@ async def test_a_poll_that_is_never_answered_is_given_up_and_told(
     """A connection that is open and deaf is left after the time of a poll and of a call; the next one hears."""
     bot = telegram_connector(telegram, poll_seconds=1, timeout_seconds=1.0, longest_backoff_seconds=0.5)
     states: list[State] = []
+
+    async def look() -> None:
+        while True:
+            states.append(bot.health.state)
+            await asyncio.sleep(0.005)
+
     async with running(bot, gateway):
+        looking = asyncio.create_task(look())  # which poll it is that gets no answer is a matter of luck
         telegram.fail_next("getUpdates", emulated.NO_ANSWER)
         await telegram.say("wakes the poll before it")
         await gateway.until(lambda g: len(g.accepted) == 1)
         await telegram.say("is anybody there?")
-        while len(gateway.accepted) < 2:
-            states.append(bot.health.state)
-            await asyncio.sleep(0.01)
+        await gateway.until(lambda g: len(g.accepted) == 2)
         await eventually(lambda: bot.health.state is State.CONNECTED)
+        looking.cancel()
     await bot.close()
     assert State.DEGRADED in states
     assert [m.text for m in gateway.accepted] == ["wakes the poll before it", "is anybody there?"]

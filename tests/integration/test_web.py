@@ -185,12 +185,14 @@ async def test_a_form_of_another_site_is_refused(face: Face) -> None:
 async def test_a_reply_grows_before_eyes_and_is_there_after_a_reload(face: Face, provider: FakeOpenAI) -> None:
     """Pieces of the reply come while it is written, then the whole, with its sources; a reload shows the same."""
     provider.will("The **harbour** plan.\n\n- one\n- two")
+    provider.chunk_delay_seconds = 0.05
     async with signed_in(face, "Cleo") as page:
         assert await page.messages() == []
         async with page.watching():
             said = await page.say("What does the harbour plan cost?", "question-0001")
             assert (said.status_code, said.json()["outcome"]) == (202, "stored")
             seen = await page.until(answered)
+        provider.chunk_delay_seconds = 0.0
         names = [name for name, _ in seen]
         assert "draft" in names
         item = seen[-1][1]
