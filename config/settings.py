@@ -271,7 +271,7 @@ class Settings(BaseModel):
     """What arrives while an answer is made: collect (answered together afterwards), interrupt (the answer begins
     again, with it) or followup (a turn for each message). /queue changes it in a place."""
     turn_collect_milliseconds: Annotated[int, Field(ge=0)] = 0
-    """How long to wait for the rest of a message that looks unfinished."""
+    """How long to wait for the rest of a message that looks unfinished; 0: 1500. Nothing else waits."""
     turn_max_attempts: Positive = 3
     """How often one turn is tried before it is given up: an apology, and a dead letter."""
     turn_lease_seconds: Positive = 15
