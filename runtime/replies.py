@@ -42,13 +42,9 @@ def cut_short(text: str, model: str) -> Completion:
 
 def answer(batch: Batch, built: Built, completion: Completion) -> OutboundMessage:
     """The model's answer to *batch*."""
-    return OutboundMessage(
-        key=batch.key,
-        turn_id=batch.turn_id,
+    return replace(
+        draft(batch),
         text=completion.text,
-        answers=answered(batch),
-        superseded=superseded(batch),
-        reply_to=reply_to(batch),
         strategy=built.context.strategy,
         reason=built.context.reason,
         sources=_sources(built),
@@ -59,14 +55,9 @@ def answer(batch: Batch, built: Built, completion: Completion) -> OutboundMessag
 
 def apology(batch: Batch, built: Built | None, error: assemble.ContextTooLarge | ModelFailed) -> OutboundMessage:
     """What is said when no model answered: why, and what the documents say, where they were searched."""
-    base = OutboundMessage(
-        key=batch.key,
-        turn_id=batch.turn_id,
-        text="",
+    base = replace(
+        draft(batch),
         kind="apology",
-        answers=answered(batch),
-        superseded=superseded(batch),
-        reply_to=reply_to(batch),
     )
     if isinstance(error, assemble.ContextTooLarge) or built is None:
         return replace(base, text=error.user_text, error_code="context_too_large")
@@ -93,14 +84,10 @@ def apology(batch: Batch, built: Built | None, error: assemble.ContextTooLarge |
 
 def unheard(batch: Batch, contents: Contents) -> OutboundMessage:
     """What is said to a voice message that could not be heard, where nothing else was said."""
-    return OutboundMessage(
-        key=batch.key,
-        turn_id=batch.turn_id,
+    return replace(
+        draft(batch),
         text=contents.unheard,
         kind="apology",
-        answers=answered(batch),
-        superseded=superseded(batch),
-        reply_to=reply_to(batch),
         degraded=tuple(Degraded(part.block, part.why) for part in contents.degraded),
         error_code="voice_unheard",
     )
@@ -108,28 +95,20 @@ def unheard(batch: Batch, contents: Contents) -> OutboundMessage:
 
 def spent(batch: Batch, error: BudgetExceeded) -> OutboundMessage:
     """What is said where a budget leaves nothing for a model call."""
-    return OutboundMessage(
-        key=batch.key,
-        turn_id=batch.turn_id,
+    return replace(
+        draft(batch),
         text=error.user_text,
         kind="apology",
-        answers=answered(batch),
-        superseded=superseded(batch),
-        reply_to=reply_to(batch),
         error_code=BUDGET_EXCEEDED,
     )
 
 
 def broken(batch: Batch) -> OutboundMessage:
     """What is said when a turn broke in a way that nobody foresaw."""
-    return OutboundMessage(
-        key=batch.key,
-        turn_id=batch.turn_id,
+    return replace(
+        draft(batch),
         text=AgentRuntimeError.user_text,
         kind="apology",
-        answers=answered(batch),
-        superseded=superseded(batch),
-        reply_to=reply_to(batch),
         error_code="internal",
     )
 
