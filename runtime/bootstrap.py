@@ -1,9 +1,8 @@
-"""The only wiring: opens the stores, builds every part and hands each what it needs."""
+"""The only wiring, with the modules of `runtime.wiring`: opens the stores, builds every part, runs what a role asks."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -14,64 +13,41 @@ import structlog
 from config.settings import Settings
 from connectors.connector import Accept, Connector, Health
 from connectors.http.connector import HttpConnector
-from connectors.message import ConversationKey, StoreUnavailable
-from connectors.web.connector import WebConnector
-from connectors.web.sessions import Said
+from connectors.message import StoreUnavailable
 from grounding.memory.contexts import ContextDocuments
-from grounding.memory.copy import ContextCopy
-from grounding.pipeline import Pipeline
 from grounding.tokens import Tokens, load_tokens
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.log import Transcript
 from promptpolicy.directives import Directives
 from promptpolicy.files import FilingPublisher
-from promptpolicy.tree import DirectiveTree
 from runtime.access import Access
-from runtime.admin_token import admin_token
-from runtime.after_turn import RememberTurn, SummaryRefresh
 from runtime.api.security import Security
 from runtime.attachments.files import Files
-from runtime.attachments.reading import Reading
 from runtime.budgets import Budgets
-from runtime.commands.docs import docs_command
-from runtime.commands.registry import Commands
-from runtime.commands.runner import CommandTurns
-from runtime.commands.wiring import build_commands
 from runtime.dead_letters import DeadLetters
-from runtime.deliverer import Deliverer
-from runtime.delivery import Delivery
 from runtime.embedded.child import beside
 from runtime.embedded.model_server import LocalModelServer, local_model
 from runtime.event_stream import EventStream
-from runtime.forgetting import JOB as FORGET_TURNS
-from runtime.forgetting import Forgetting, ForgetTurns
-from runtime.gateway import Gateway
-from runtime.governor import Governors
-from runtime.hub import Hub
-from runtime.jobs import Job, Jobs
-from runtime.journal import Journal
+from runtime.jobs import Jobs
 from runtime.knowledge import Knowledge
-from runtime.leadership import Leadership
-from runtime.limits import RateLimit
-from runtime.locating import Locator
 from runtime.mailbox import Lane, Mailbox
 from runtime.manifests import Manifests
 from runtime.model import Model
-from runtime.outbox import Outbox
 from runtime.places import Places
-from runtime.prices import Prices
 from runtime.prompting import Prompting
-from runtime.shows import Shows
-from runtime.spending import Spending, held_seconds
 from runtime.stops import Stops
 from runtime.stores import RedisStore, open_redis
 from runtime.supervisor import Supervisor
 from runtime.tokens import Tokens as ApiTokens
 from runtime.turn import Turns
 from runtime.usage import Usage
-from runtime.web_history import recent
-from runtime.web_sessions import WebSessions
-from runtime.worker import Answers, Worker
+from runtime.wiring.answering import wire_answering
+from runtime.wiring.conversing import wire_conversing
+from runtime.wiring.delivering import Delivering, wire_delivering
+from runtime.wiring.entrance import wire_entrance
+from runtime.wiring.kept import Kept, wire_kept
+from runtime.wiring.working import wire_duties, wire_workers
+from runtime.worker import Worker
 from runtime.workspaces import SAMPLE, Workspaces, install_sample
 
 Part = Literal["gateway", "worker", "jobs", "follow"]
@@ -88,7 +64,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Runtime:
-    """Everything that one process is made of. Built by `open_runtime`."""
+    """What one process is made of, as its faces see it. Built by `open_runtime`."""
 
     settings: Settings
     admin_token: str
@@ -99,11 +75,8 @@ class Runtime:
     access: Access
     api_tokens: ApiTokens
     security: Security
-    limit: RateLimit
     mailbox: Mailbox
-    commands: Commands
     places: Places
-    outbox: Outbox
     transcript: Transcript
     copy: MarkdownCopy
     contexts: ContextDocuments
@@ -112,29 +85,19 @@ class Runtime:
     knowledge: Knowledge
     manifests: Manifests
     model: Model
-    local_model: LocalModelServer
     jobs: Jobs
     usage: Usage
     budgets: Budgets
     prompting: Prompting
-    turns: Turns
-    hub: Hub
-    dead_letters: DeadLetters
-    shows: Shows
-    deliverer: Deliverer
-    locator: Locator
     stops: Stops
+    turns: Turns
+    dead_letters: DeadLetters
     worker: Worker
-    command_worker: Worker
-    gateway: Gateway
     http: HttpConnector
     connectors: Mapping[str, Connector]
     supervisor: Supervisor
-
-    @property
-    def accept(self) -> Accept:
-        """The gateway's door, for connectors."""
-        return self.gateway.accept
+    accept: Accept
+    """The gateway's door, for connectors."""
 
     async def store_health(self) -> dict[str, Health]:
         """How each store is now, by name."""
@@ -143,6 +106,16 @@ class Runtime:
     def connector_health(self) -> dict[str, Health]:
         """How each connector of this process is now, by name."""
         return {name: self.supervisor.health(connector) for name, connector in self.connectors.items()}
+
+
+@dataclass(frozen=True)
+class _Built:
+    """The runtime, and what runs beside it that no face asks for."""
+
+    runtime: Runtime
+    kept: Kept
+    delivering: Delivering
+    command_worker: Worker
 
 
 @asynccontextmanager
@@ -165,52 +138,40 @@ async def open_runtime(
     """
     await asyncio.to_thread(settings.data_dir.mkdir, parents=True, exist_ok=True)
     tokens = await asyncio.to_thread(load_tokens)
+    has_faces = "worker" not in parts or "gateway" in parts
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_redis(settings))
         model_server = await stack.enter_async_context(local_model(settings.data_dir))
-        runtime = await _build(
-            settings,
-            events,
-            store,
-            model_server,
-            tokens,
-            platforms,
-            has_faces="worker" not in parts or "gateway" in parts,
-        )
+        built = await _build(settings, events, store, model_server, tokens, platforms, has_faces=has_faces)
+        runtime = built.runtime
         stack.push_async_callback(runtime.knowledge.close)
         stack.push_async_callback(runtime.model.close)
         await stack.enter_async_context(beside(events.run(store.client), "events"))
-        await stack.enter_async_context(beside(runtime.hub.run(), "hub"))
+        await stack.enter_async_context(beside(built.kept.hub.run(), "hub"))
         await _first_start(runtime)
         if "follow" in parts and settings.redis_url is None:
             runtime.knowledge.will_follow()
         await stack.enter_async_context(beside(runtime.knowledge.open(), "knowledge"))
-        for connector in runtime.connectors.values():  # after the worker: turns in hand are still delivered
-            stack.push_async_callback(connector.close)
-        if "jobs" in parts:
-            stack.push_async_callback(_last_copy, runtime.copy)
-        if "jobs" in parts or "follow" in parts:
-            leadership = Leadership(store.client, runtime.hub.name, lambda: _duties(runtime, parts))
-            await stack.enter_async_context(beside(leadership.run(), "duties"))
-        if "gateway" in parts:
-            await stack.enter_async_context(runtime.shows.running())
-            await stack.enter_async_context(beside(runtime.deliverer.run(), "deliverer"))
-            await stack.enter_async_context(beside(runtime.locator.run(), "locator"))
-            await stack.enter_async_context(beside(runtime.command_worker.run(), "commands"))
-        if "worker" in parts:
-            await stack.enter_async_context(beside(runtime.model.warm(), "model"))
-            await stack.enter_async_context(beside(runtime.worker.run(), "worker"))
+        await _run_parts(stack, built, parts)
         yield runtime
 
 
-async def _duties(runtime: Runtime, parts: frozenset[Part]) -> None:
-    """What one of several processes does for all: what follows turns, the Markdown copies, following the disk."""
-    async with asyncio.TaskGroup() as duties:
-        if "jobs" in parts:
-            duties.create_task(runtime.copy.run(), name="chat logs")
-            duties.create_task(runtime.jobs.run(), name="jobs")
-        if "follow" in parts:
-            duties.create_task(runtime.knowledge.follow(), name="follow")
+async def _run_parts(stack: AsyncExitStack, built: _Built, parts: frozenset[Part]) -> None:
+    runtime = built.runtime
+    for connector in runtime.connectors.values():  # after the worker: turns in hand are still delivered
+        stack.push_async_callback(connector.close)
+    if "jobs" in parts:
+        stack.push_async_callback(built.kept.last_copy)
+    if "jobs" in parts or "follow" in parts:
+        jobs = runtime.jobs if "jobs" in parts else None
+        duties = wire_duties(built.kept, jobs, runtime.knowledge if "follow" in parts else None)
+        await stack.enter_async_context(beside(duties.run(), "duties"))
+    if "gateway" in parts:
+        await stack.enter_async_context(built.delivering.running())
+        await stack.enter_async_context(beside(built.command_worker.run(), "commands"))
+    if "worker" in parts:
+        await stack.enter_async_context(beside(runtime.model.warm(), "model"))
+        await stack.enter_async_context(beside(runtime.worker.run(), "worker"))
 
 
 async def _build(
@@ -222,187 +183,58 @@ async def _build(
     platforms: Sequence[Connector],
     *,
     has_faces: bool,
-) -> Runtime:
-    redis = store.client
-    token = await admin_token(settings)
-    access, api_tokens = Access(redis, settings), ApiTokens(redis, token)
-    security = Security(settings, api_tokens)
-    http = HttpConnector.of(settings, security)
-    workspaces = Workspaces(redis, settings)
-
-    async def history(key: ConversationKey, limit: int) -> list[Said]:
-        return await recent(transcript, outbox, key, limit)
-
-    sessions = WebSessions(redis, api_tokens)
-    web = WebConnector.of(settings, security, security.check_place, sessions, history, workspaces.exists)
-    all_connectors: list[Connector] = [http, web, *platforms] if has_faces else []
-    connectors = {connector.name: connector for connector in all_connectors}
-    hub = Hub(redis, shared=settings.redis_url is not None)
-    mailboxes = {lane: Mailbox(redis, lane) for lane in Lane}
-    outbox, dead_letters = Outbox(redis, hub), DeadLetters(redis, mailboxes, hub)
-    transcript, contexts, manifests = Transcript(redis), ContextDocuments(redis), Manifests(redis)
-    copy = MarkdownCopy(transcript, settings.data_dir)
-    directives = Directives(redis, settings.redis_timeout_seconds)
-    publisher = FilingPublisher(directives, tokens.count, settings.policy_max_tokens, DirectiveTree(settings.data_dir))
-    knowledge = Knowledge(settings, redis, tokens, workspaces, publisher)
-    model = Model(settings, model_server)
-    usage, places, stops = Usage(redis), Places(redis), Stops(hub, mailboxes[Lane.TURNS])
-    budgets = Budgets(redis, settings, held_seconds(settings, len(model.names)))
-    spending = Spending(settings, budgets, usage, model, Prices(), tokens)
-
-    async def remember(job: Job) -> None:
-        await RememberTurn(transcript, await knowledge.turns())(job)
-
-    context_copy = ContextCopy(settings.data_dir)
-    jobs = Jobs(
-        redis,
-        {
-            "summary.refresh": SummaryRefresh(settings, transcript, contexts, context_copy, model, spending),
-            "turn.remember": remember,
-            FORGET_TURNS: ForgetTurns(knowledge.turns),
-        },
-    )
-    locator = Locator(connectors, hub)
-    files = Files(settings, locator)
-    pipeline = Pipeline(transcript, contexts, knowledge, knowledge, _layer_timeout(settings))
-    prompting = Prompting(settings, pipeline=pipeline, directives=directives, model=model, tokens=tokens)
-    turns = Turns(
-        settings,
-        prompting=prompting,
-        model=model,
-        outbox=outbox,
-        journal=Journal(redis),
-        transcript=transcript,
-        copy=copy,
-        manifests=manifests,
-        jobs=jobs,
-        spending=spending,
-        stops=stops,
-        places=places,
-        reading=Reading(settings, files, model),
-        hub=hub,
-    )
+) -> _Built:
+    kept = wire_kept(settings, store, tokens)
+    entrance = await wire_entrance(settings, kept, platforms, has_faces=has_faces)
+    delivering = wire_delivering(settings, kept, entrance)
+    knowledge = Knowledge(settings, store.client, tokens, kept.workspaces, kept.publisher)
+    files = Files(settings, delivering.locator)
+    answering = wire_answering(settings, kept, knowledge, files, tokens, model_server)
 
     async def stores() -> dict[str, Health]:
         return await _store_health(store, knowledge)
 
-    def health() -> dict[str, Health]:
-        return {name: supervisor.health(connector) for name, connector in connectors.items()}
-
-    commands = build_commands(
-        settings,
-        transcript=transcript,
-        contexts=contexts,
-        manifests=manifests,
-        usage=usage,
-        budgets=budgets,
-        access=access,
-        publisher=publisher,
-        model=model,
-        places=places,
-        forgetting=Forgetting(
-            redis,
-            transcript=transcript,
-            copy=copy,
-            contexts=contexts,
-            context_copy=context_copy,
-            manifests=manifests,
-            outbox=outbox,
-            dead_letters=dead_letters,
-            jobs=jobs,
-        ),
-        stop=stops.stop,
-        at_hand=mailboxes[Lane.TURNS].at_hand,
-        stores=stores,
-        connectors=health,
-        index=knowledge.status,
-        further=(docs_command(knowledge.library, knowledge, files, settings.document_max_bytes),),
-    )
-    supervisor = Supervisor(connectors.values(), mailboxes[Lane.TURNS], commands.hints())
-    alone = settings.redis_url is None
-    answers: dict[Lane, Answers] = {Lane.TURNS: turns, Lane.COMMANDS: CommandTurns(commands, outbox)}
-    workers = {
-        lane: Worker(settings, mailboxes[lane], answers[lane], hub, dead_letters.of(lane), lane=lane, alone=alone)
-        for lane in Lane
-    }
-    governors = Governors()
-    shows = Shows(
-        connectors,
-        outbox.states,
-        governors,
-        hub,
-        streams=settings.stream_replies,
-        acknowledgement=settings.acknowledgement_reaction,
-    )
-    delivery = Delivery(outbox.states, connectors, governors, settings.delivery_ambiguous)
-    deliverer = Deliverer(settings, redis, connectors, delivery, shows, hub, alone=alone)
-    limit = RateLimit(redis, settings)
-    return Runtime(
+    conversing = wire_conversing(settings, kept, entrance, knowledge, answering, files, delivering.shows, stores)
+    workers = wire_workers(settings, kept, answering, conversing)
+    runtime = Runtime(
         settings=settings,
-        admin_token=token,
+        admin_token=entrance.admin_token,
         store=store,
         events=events,
         tokens=tokens,
-        workspaces=workspaces,
-        access=access,
-        api_tokens=api_tokens,
-        security=security,
-        limit=limit,
-        mailbox=mailboxes[Lane.TURNS],
-        commands=commands,
-        places=places,
-        outbox=outbox,
-        transcript=transcript,
-        copy=copy,
-        contexts=contexts,
-        directives=directives,
-        publisher=publisher,
+        workspaces=kept.workspaces,
+        access=entrance.access,
+        api_tokens=entrance.api_tokens,
+        security=entrance.security,
+        mailbox=kept.turns,
+        places=kept.places,
+        transcript=kept.transcript,
+        copy=kept.copy,
+        contexts=kept.contexts,
+        directives=kept.directives,
+        publisher=kept.publisher,
         knowledge=knowledge,
-        manifests=manifests,
-        model=model,
-        local_model=model_server,
-        jobs=jobs,
-        usage=usage,
-        budgets=budgets,
-        prompting=prompting,
-        turns=turns,
-        hub=hub,
-        dead_letters=dead_letters,
-        shows=shows,
-        deliverer=deliverer,
-        locator=locator,
-        stops=stops,
+        manifests=kept.manifests,
+        model=answering.model,
+        jobs=answering.jobs,
+        usage=kept.usage,
+        budgets=answering.budgets,
+        prompting=answering.prompting,
+        stops=answering.stops,
+        turns=answering.turns,
+        dead_letters=kept.dead_letters,
         worker=workers[Lane.TURNS],
-        command_worker=workers[Lane.COMMANDS],
-        gateway=Gateway(
-            settings,
-            workspaces=workspaces,
-            access=access,
-            limit=limit,
-            mailboxes=mailboxes,
-            outbox=outbox,
-            transcript=transcript,
-            commands=commands,
-            places=places,
-            connectors=connectors,
-            shows=shows,
-            hub=hub,
-        ),
-        http=http,
-        connectors=connectors,
-        supervisor=supervisor,
+        http=entrance.http,
+        connectors=entrance.connectors,
+        supervisor=conversing.supervisor,
+        accept=conversing.gateway.accept,
     )
+    return _Built(runtime, kept, delivering, workers[Lane.COMMANDS])
 
 
 async def _store_health(store: RedisStore, knowledge: Knowledge) -> dict[str, Health]:
     redis, qdrant = await asyncio.gather(store.health(), knowledge.health())
     return {"redis": redis, "qdrant": qdrant}
-
-
-def _layer_timeout(settings: Settings) -> float:
-    """A layer asks Redis, or the embedder and then Qdrant."""
-    remote = settings.embedding_timeout_seconds if settings.embedding_model else 0.0
-    return max(settings.redis_timeout_seconds, settings.qdrant_timeout_seconds + remote)
 
 
 async def _first_start(runtime: Runtime) -> None:
@@ -413,10 +245,3 @@ async def _first_start(runtime: Runtime) -> None:
         await runtime.publisher.import_all()
     except StoreUnavailable as error:
         _log.warning("store.degraded", store="redis", why=str(error))
-
-
-async def _last_copy(copy: MarkdownCopy) -> None:
-    """What the last turns said goes to the chat logs before the store closes."""
-    with contextlib.suppress(StoreUnavailable, OSError, TimeoutError):  # it waits in Redis for the next start
-        async with asyncio.timeout(2.0):
-            await copy.flush()

@@ -1,0 +1,89 @@
+"""What answers turns: the model and what it may cost, the prompt, the turn, and the jobs that follow it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from config.settings import Settings
+from grounding.pipeline import Pipeline
+from grounding.tokens import Tokens
+from runtime.after_turn import RememberTurn, SummaryRefresh
+from runtime.attachments.files import Files
+from runtime.attachments.reading import Reading
+from runtime.budgets import Budgets
+from runtime.embedded.model_server import LocalModelServer
+from runtime.forgetting import JOB as FORGET_TURNS
+from runtime.forgetting import ForgetTurns
+from runtime.jobs import Job, Jobs
+from runtime.knowledge import Knowledge
+from runtime.model import Model
+from runtime.prices import Prices
+from runtime.prompting import Prompting
+from runtime.spending import Spending, held_seconds
+from runtime.stops import Stops
+from runtime.turn import Turns
+from runtime.wiring.kept import Kept
+
+
+@dataclass(frozen=True)
+class Answering:
+    """The parts that meet in a turn."""
+
+    model: Model
+    budgets: Budgets
+    jobs: Jobs
+    prompting: Prompting
+    stops: Stops
+    turns: Turns
+
+
+def wire_answering(
+    settings: Settings,
+    kept: Kept,
+    knowledge: Knowledge,
+    files: Files,
+    tokens: Tokens,
+    model_server: LocalModelServer,
+) -> Answering:
+    """*files* are what comes with messages; *model_server* serves where no other model is set."""
+    model = Model(settings, model_server)
+    budgets = Budgets(kept.store.client, settings, held_seconds(settings, len(model.names)))
+    spending = Spending(settings, budgets, kept.usage, model, Prices(), tokens)
+    jobs = _jobs(settings, kept, knowledge, model, spending)
+    pipeline = Pipeline(kept.transcript, kept.contexts, knowledge, knowledge, _layer_timeout(settings))
+    prompting = Prompting(settings, pipeline=pipeline, directives=kept.directives, model=model, tokens=tokens)
+    stops = Stops(kept.hub, kept.turns)
+    turns = Turns(
+        settings,
+        prompting=prompting,
+        model=model,
+        outbox=kept.outbox,
+        journal=kept.journal,
+        transcript=kept.transcript,
+        copy=kept.copy,
+        manifests=kept.manifests,
+        jobs=jobs,
+        spending=spending,
+        stops=stops,
+        places=kept.places,
+        reading=Reading(settings, files, model),
+        hub=kept.hub,
+    )
+    return Answering(model=model, budgets=budgets, jobs=jobs, prompting=prompting, stops=stops, turns=turns)
+
+
+def _jobs(settings: Settings, kept: Kept, knowledge: Knowledge, model: Model, spending: Spending) -> Jobs:
+    async def remember(job: Job) -> None:
+        await RememberTurn(kept.transcript, await knowledge.turns())(job)
+
+    refresh = SummaryRefresh(settings, kept.transcript, kept.contexts, kept.context_copy, model, spending)
+    return Jobs(
+        kept.store.client,
+        {"summary.refresh": refresh, "turn.remember": remember, FORGET_TURNS: ForgetTurns(knowledge.turns)},
+    )
+
+
+def _layer_timeout(settings: Settings) -> float:
+    """A layer asks Redis, or the embedder and then Qdrant."""
+    remote = settings.embedding_timeout_seconds if settings.embedding_model else 0.0
+    return max(settings.redis_timeout_seconds, settings.qdrant_timeout_seconds + remote)

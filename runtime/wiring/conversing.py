@@ -1,0 +1,109 @@
+"""What people meet: the door for their messages, the commands, and the connectors kept running."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from config.settings import Settings
+from connectors.connector import Health
+from runtime.attachments.files import Files
+from runtime.commands.docs import docs_command
+from runtime.commands.registry import Commands
+from runtime.commands.wiring import build_commands
+from runtime.forgetting import Forgetting
+from runtime.gateway import Gateway
+from runtime.knowledge import Knowledge
+from runtime.shows import Shows
+from runtime.supervisor import Supervisor
+from runtime.wiring.answering import Answering
+from runtime.wiring.entrance import Entrance
+from runtime.wiring.kept import Kept
+
+
+@dataclass(frozen=True)
+class Conversing:
+    """The parts between the platforms and the mailbox."""
+
+    commands: Commands
+    supervisor: Supervisor
+    gateway: Gateway
+
+
+def wire_conversing(
+    settings: Settings,
+    kept: Kept,
+    entrance: Entrance,
+    knowledge: Knowledge,
+    answering: Answering,
+    files: Files,
+    shows: Shows,
+    stores: Callable[[], Awaitable[dict[str, Health]]],
+) -> Conversing:
+    """*stores* says how the stores are."""
+
+    def connectors() -> dict[str, Health]:
+        return {name: supervisor.health(connector) for name, connector in entrance.connectors.items()}
+
+    commands = _commands(settings, kept, entrance, knowledge, answering, files, stores, connectors)
+    supervisor = Supervisor(entrance.connectors.values(), kept.turns, commands.hints())
+    gateway = Gateway(
+        settings,
+        workspaces=kept.workspaces,
+        access=entrance.access,
+        limit=kept.limit,
+        mailboxes=kept.mailboxes,
+        outbox=kept.outbox,
+        transcript=kept.transcript,
+        commands=commands,
+        places=kept.places,
+        connectors=entrance.connectors,
+        shows=shows,
+        hub=kept.hub,
+    )
+    return Conversing(commands, supervisor, gateway)
+
+
+def _commands(
+    settings: Settings,
+    kept: Kept,
+    entrance: Entrance,
+    knowledge: Knowledge,
+    answering: Answering,
+    files: Files,
+    stores: Callable[[], Awaitable[dict[str, Health]]],
+    connectors: Callable[[], dict[str, Health]],
+) -> Commands:
+    return build_commands(
+        settings,
+        transcript=kept.transcript,
+        contexts=kept.contexts,
+        manifests=kept.manifests,
+        usage=kept.usage,
+        budgets=answering.budgets,
+        access=entrance.access,
+        publisher=kept.publisher,
+        model=answering.model,
+        places=kept.places,
+        forgetting=_forgetting(kept, answering),
+        stop=answering.stops.stop,
+        at_hand=kept.turns.at_hand,
+        stores=stores,
+        connectors=connectors,
+        index=knowledge.status,
+        further=(docs_command(knowledge.library, knowledge, files, settings.document_max_bytes),),
+    )
+
+
+def _forgetting(kept: Kept, answering: Answering) -> Forgetting:
+    return Forgetting(
+        kept.store.client,
+        transcript=kept.transcript,
+        copy=kept.copy,
+        contexts=kept.contexts,
+        context_copy=kept.context_copy,
+        manifests=kept.manifests,
+        outbox=kept.outbox,
+        dead_letters=kept.dead_letters,
+        jobs=answering.jobs,
+    )

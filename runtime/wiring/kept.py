@@ -1,0 +1,95 @@
+"""What is kept: all that owns keys in Redis, and the copies of it on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from config.settings import Settings
+from connectors.message import StoreUnavailable
+from grounding.memory.contexts import ContextDocuments
+from grounding.memory.copy import ContextCopy
+from grounding.tokens import Tokens
+from grounding.transcript.copy import MarkdownCopy
+from grounding.transcript.log import Transcript
+from promptpolicy.directives import Directives
+from promptpolicy.files import FilingPublisher
+from promptpolicy.tree import DirectiveTree
+from runtime.dead_letters import DeadLetters
+from runtime.hub import Hub
+from runtime.journal import Journal
+from runtime.limits import RateLimit
+from runtime.mailbox import Lane, Mailbox
+from runtime.manifests import Manifests
+from runtime.outbox import Outbox
+from runtime.places import Places
+from runtime.stores import RedisStore
+from runtime.usage import Usage
+from runtime.workspaces import Workspaces
+
+LAST_COPY_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The owners of what outlives a process, and the news between processes."""
+
+    store: RedisStore
+    hub: Hub
+    workspaces: Workspaces
+    limit: RateLimit
+    mailboxes: Mapping[Lane, Mailbox]
+    journal: Journal
+    outbox: Outbox
+    dead_letters: DeadLetters
+    transcript: Transcript
+    copy: MarkdownCopy
+    contexts: ContextDocuments
+    context_copy: ContextCopy
+    manifests: Manifests
+    directives: Directives
+    publisher: FilingPublisher
+    usage: Usage
+    places: Places
+
+    @property
+    def turns(self) -> Mailbox:
+        """The mailbox of what is to be answered."""
+        return self.mailboxes[Lane.TURNS]
+
+    async def last_copy(self) -> None:
+        """What the last turns said goes to the chat logs before the store closes. Never raises, bounded."""
+        with contextlib.suppress(StoreUnavailable, OSError, TimeoutError):  # it waits in Redis for the next start
+            async with asyncio.timeout(LAST_COPY_SECONDS):
+                await self.copy.flush()
+
+
+def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
+    """All of it, on one store."""
+    redis = store.client
+    hub = Hub(redis, shared=settings.redis_url is not None)
+    mailboxes = {lane: Mailbox(redis, lane) for lane in Lane}
+    transcript = Transcript(redis)
+    directives = Directives(redis, settings.redis_timeout_seconds)
+    tree = DirectiveTree(settings.data_dir)
+    return Kept(
+        store=store,
+        hub=hub,
+        workspaces=Workspaces(redis, settings),
+        limit=RateLimit(redis, settings),
+        mailboxes=mailboxes,
+        journal=Journal(redis),
+        outbox=Outbox(redis, hub),
+        dead_letters=DeadLetters(redis, mailboxes, hub),
+        transcript=transcript,
+        copy=MarkdownCopy(transcript, settings.data_dir),
+        contexts=ContextDocuments(redis),
+        context_copy=ContextCopy(settings.data_dir),
+        manifests=Manifests(redis),
+        directives=directives,
+        publisher=FilingPublisher(directives, tokens.count, settings.policy_max_tokens, tree),
+        usage=Usage(redis),
+        places=Places(redis),
+    )

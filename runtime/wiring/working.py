@@ -1,0 +1,52 @@
+"""What takes work out of the mailboxes, and what one of several processes does for all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from config.settings import Settings
+from runtime.commands.runner import CommandTurns
+from runtime.jobs import Jobs
+from runtime.knowledge import Knowledge
+from runtime.leadership import Leadership
+from runtime.mailbox import Lane
+from runtime.wiring.answering import Answering
+from runtime.wiring.conversing import Conversing
+from runtime.wiring.kept import Kept
+from runtime.worker import Answers, Worker
+
+
+def wire_workers(settings: Settings, kept: Kept, answering: Answering, conversing: Conversing) -> Mapping[Lane, Worker]:
+    """One worker for what is to be answered, one for commands."""
+    answers: dict[Lane, Answers] = {
+        Lane.TURNS: answering.turns,
+        Lane.COMMANDS: CommandTurns(conversing.commands, kept.outbox),
+    }
+    alone = settings.redis_url is None
+    return {
+        lane: Worker(
+            settings,
+            kept.mailboxes[lane],
+            answers[lane],
+            kept.hub,
+            kept.dead_letters.of(lane),
+            lane=lane,
+            alone=alone,
+        )
+        for lane in Lane
+    }
+
+
+def wire_duties(kept: Kept, jobs: Jobs | None, knowledge: Knowledge | None) -> Leadership:
+    """What follows turns and the Markdown copies, where *jobs* are given; following the disk, where *knowledge* is."""
+
+    async def duties() -> None:
+        async with asyncio.TaskGroup() as group:
+            if jobs is not None:
+                group.create_task(kept.copy.run(), name="chat logs")
+                group.create_task(jobs.run(), name="jobs")
+            if knowledge is not None:
+                group.create_task(knowledge.follow(), name="follow")
+
+    return Leadership(kept.store.client, kept.hub.name, duties)
