@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -82,10 +82,7 @@ class Directives:
         """
         places = places_of(scope)
         async with self._in_time():
-            pipe = self._redis.pipeline(transaction=False)
-            for place in places:
-                pipe.get(_key(place, "stamp"))
-            stamps = {place: stamp or "" for place, stamp in zip(places, await pipe.execute(), strict=True)}
+            stamps = await self._stamps(places)
             known = {place: self._remembered.get(place) for place in places}
             held = {place: one[1] for place, one in known.items() if one is not None and one[0] == stamps[place]}
             stale = [place for place in places if place not in held]
@@ -206,6 +203,12 @@ class Directives:
                 keys |= {_current_key(place_in(home, encoded.partition("/")[0])), _key(home, f"log:{encoded}")}
             await cast("Any", self._redis.delete(*sorted(keys)))
             await cast("Any", self._redis.srem(_key(EVERYWHERE, "workspaces"), scope.workspace_id))
+
+    async def _stamps(self, places: Sequence[Place]) -> dict[Place, str]:
+        # A workspace and its contexts share one. No pipeline: the client joins these with what else the turn asks.
+        keys = list(dict.fromkeys(_key(place, "stamp") for place in places))
+        found: dict[str, Any] = dict(zip(keys, await asyncio.gather(*map(self._redis.get, keys)), strict=True))
+        return {place: found[_key(place, "stamp")] or "" for place in places}
 
     async def _current(self, places: list[Place]) -> dict[Place, dict[Slot, Version]]:
         pipe = self._redis.pipeline(transaction=False)

@@ -8,6 +8,7 @@ The same inputs give the same bytes: no clock, no chance, no unsorted set.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from promptpolicy.actions import ACTION_POLICY
 from promptpolicy.slot import Directive, Kind, Level, digest
 
 CountTokens = Callable[[str], int]
+REMEMBERED_IDENTITIES = 128
+"""With the default cap of 3000 tokens some 2 MB."""
 
 _BASELINE = "You are a chat assistant. Answer in the language of the question, briefly and plainly."
 _BASELINES = {
@@ -80,6 +83,27 @@ def compose(role: Role, directives: Iterable[Directive], count: CountTokens, max
 def measure(role: Role, directives: Iterable[Directive], count: CountTokens) -> Policy:
     """Like `compose`, without a limit."""
     return _compose(role, directives, count)[0]
+
+
+class Composer:
+    """Composes as `compose` does, and remembers the last identities, so that the same directives cost nothing again."""
+
+    def __init__(self, count: CountTokens, max_tokens: int) -> None:
+        self._count = count
+        self._max_tokens = max_tokens
+        self._remembered: OrderedDict[tuple[str, tuple[Directive, ...]], Policy] = OrderedDict()
+
+    def compose(self, role: Role, directives: tuple[Directive, ...]) -> Policy:
+        """See `compose`. Raises `PolicyTooLarge` and ValueError."""
+        asked = (baseline(role), directives)
+        policy = self._remembered.get(asked)
+        if policy is None:
+            policy = compose(role, directives, self._count, self._max_tokens)
+            self._remembered[asked] = policy
+            if len(self._remembered) > REMEMBERED_IDENTITIES:
+                self._remembered.popitem(last=False)
+        self._remembered.move_to_end(asked)
+        return policy
 
 
 def baseline(role: Role) -> str:

@@ -13,10 +13,10 @@ from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
 from grounding.pipeline import Grounds, Pipeline, why
 from grounding.run_context import Budgets, DegradedBlock, RunContext, TailEntry
 from grounding.strategy import Choice, Strategy, choose
-from grounding.tokens import Tokens
+from grounding.tokens import LineByLine, Tokens
 from promptpolicy import policy
 from promptpolicy.directives import Directives
-from promptpolicy.policy import Policy, PolicyTooLarge
+from promptpolicy.policy import Composer, Policy, PolicyTooLarge
 from runtime.model import Model
 from runtime.question import Built, Question
 
@@ -25,7 +25,7 @@ LONG_TEXT_CHARACTERS = 20_000
 
 
 class Prompting:
-    """Builds prompts. Holds what that needs; keeps nothing between them."""
+    """Builds prompts. Holds what that needs; between them it keeps only what is the same for the same input."""
 
     def __init__(
         self, settings: Settings, *, pipeline: Pipeline, directives: Directives, model: Model, tokens: Tokens
@@ -34,7 +34,8 @@ class Prompting:
         self._pipeline = pipeline
         self._directives = directives
         self._model = model
-        self._tokens = tokens
+        self._tokens = LineByLine(tokens)
+        self._composer = Composer(self._tokens.count, settings.policy_max_tokens)
 
     async def build(
         self,
@@ -67,17 +68,18 @@ class Prompting:
 
     async def _identity(self, scope: Scope, role: Role) -> tuple[Policy, tuple[DegradedBlock, ...]]:
         """How the model must behave. Without the store the baseline and the action policy still hold."""
-        count, limit = self._tokens.count, self._settings.policy_max_tokens
         try:
             async with asyncio.timeout(self._settings.redis_timeout_seconds):
                 directives = await self._directives.load(scope)
-            return policy.compose(role, directives, count, limit), ()
+            return self._composer.compose(role, directives), ()
         except PolicyTooLarge as error:
             return error.policy, (DegradedBlock(block="identity", why="over_policy_max_tokens"),)
         except (AgentRuntimeError, TimeoutError) as error:
             # What held a moment ago is better than no rules at all.
             remembered = self._directives.last_loaded(scope) or ()
-            return policy.measure(role, remembered, count), (DegradedBlock(block="identity", why=why(error)),)
+            return policy.measure(role, remembered, self._tokens.count), (
+                DegradedBlock(block="identity", why=why(error)),
+            )
 
     def _context(
         self,

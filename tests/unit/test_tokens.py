@@ -4,7 +4,7 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grounding.tokens import ELLIPSIS, clip, load_tokens, utf8_length
+from grounding.tokens import ELLIPSIS, LineByLine, clip, load_tokens, utf8_length
 
 TOKENS = load_tokens()
 TEXTS = st.one_of(
@@ -51,3 +51,63 @@ def test_special_tokens_in_a_text_are_only_text() -> None:
 @settings(max_examples=150, deadline=None)
 def test_fitting_is_counting(text: str, limit: int) -> None:
     assert TOKENS.fits(text, limit) == (TOKENS.count(text) <= limit)
+
+
+class Noting:
+    """Counts, and notes what it was given."""
+
+    def __init__(self) -> None:
+        self.counted: list[str] = []
+
+    def count(self, text: str) -> int:
+        self.counted.append(text)
+        return TOKENS.count(text)
+
+    def fits(self, text: str, limit: int) -> bool:
+        return self.count(text) <= limit
+
+
+LINES = st.one_of(
+    TEXTS,
+    st.text(alphabet="\n\r\t \u00a0\u2028\u0085\x1c.'{}[]-s12aé日\u0301", max_size=60),
+    st.lists(
+        st.sampled_from(["it", "'s", "\n", "\n\n", "  ", "12345", "...", "Ω", "}\r\n", "\ud800"]), max_size=40
+    ).map("".join),
+)
+
+
+@given(LINES)
+@settings(max_examples=600, deadline=None)
+def test_counting_line_by_line_is_counting(text: str) -> None:
+    by_line = LineByLine(TOKENS)
+
+    assert [by_line.count(text), by_line.count(text)] == [TOKENS.count(text)] * 2
+
+
+@given(LINES, st.integers(0, 60))
+@settings(max_examples=200, deadline=None)
+def test_fitting_line_by_line_is_fitting(text: str, limit: int) -> None:
+    assert LineByLine(TOKENS).fits(text, limit) == TOKENS.fits(text, limit)
+
+
+def test_a_line_is_counted_once_wherever_it_stands() -> None:
+    noting = Noting()
+    by_line = LineByLine(noting)
+
+    by_line.count("head\nLena: one\nLena: two\nfoot")
+    by_line.count("head\nLena: two\nLena: three\nfoot")
+
+    assert noting.counted == ["head\n", "Lena: one\n", "Lena: two\n", "foot", "Lena: three\n"]
+
+
+def test_of_many_lines_those_that_are_used_stay_remembered() -> None:
+    noting = Noting()
+    by_line = LineByLine(noting, remembered_lines=8)
+
+    for number in range(100):
+        by_line.count(f"often\n{number}")
+
+    assert noting.counted.count("often\n") == 1
+    assert noting.counted.count("0") == 1
+    by_line.count("0")
+    assert noting.counted.count("0") == 2
