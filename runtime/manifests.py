@@ -27,6 +27,18 @@ KEPT_TURNS = 10_000
 _PAGE = 500
 KEPT_SECONDS = 30 * 24 * 3600
 
+_BASE64 = "64:"
+"""Stands before what is compressed and then in base 64; without it, as it was once, it is in base 85, which has no
+colon and is slow to write in Python."""
+
+# Turn ids sort by time, so that equal scores list them in order.
+_KEEP = """
+redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
+redis.call('ZADD', KEYS[2], 0, ARGV[3])
+redis.call('ZREMRANGEBYRANK', KEYS[2], 0, ARGV[4])
+return 1
+"""
+
 
 class UnknownTurn(AgentRuntimeError):
     """There is no manifest of that turn in that workspace (any more)."""
@@ -69,6 +81,7 @@ class Manifests:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
+        self._keep = redis.register_script(_KEEP)
 
     async def keep(self, context: RunContext, prompt: Prompt, at: str, outcome: dict[str, Any] | None = None) -> None:
         """Store what went into a turn; the oldest beyond the limit are dropped. `finish` says what came of it."""
@@ -83,13 +96,10 @@ class Manifests:
             blocks=block_rows(prompt),
             outcome=outcome or {},
         )
-        compressed = base64.b85encode(zlib.compress(packed.encode(), 1)).decode()
-        async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.set(self._key(scope, "turn", context.turn_id), compressed, ex=KEPT_SECONDS)
-            # Turn ids sort by time, so that equal scores list them in order.
-            pipe.zadd(self._key(scope, "index"), {context.turn_id: 0})
-            pipe.zremrangebyrank(self._key(scope, "index"), 0, -KEPT_TURNS - 1)
-            await pipe.execute()
+        await self._keep(
+            keys=[self._key(scope, "turn", context.turn_id), self._key(scope, "index")],
+            args=[_compressed(packed), KEPT_SECONDS, context.turn_id, -KEPT_TURNS - 1],
+        )
 
     async def finish(self, scope: Scope, turn_id: str, outcome: dict[str, Any]) -> None:
         """Store what came of a turn."""
@@ -98,10 +108,11 @@ class Manifests:
 
     async def get(self, scope: Scope, turn_id: str) -> Manifest:
         """The manifest of a turn. Raises `UnknownTurn` and `runtime.stored.NewerFormat`."""
-        stored, ended = await self._redis.mget(self._key(scope, "turn", turn_id), self._key(scope, "outcome", turn_id))
+        found: Any = await self._redis.mget(self._key(scope, "turn", turn_id), self._key(scope, "outcome", turn_id))
+        stored, ended = found
         if stored is None:
             raise UnknownTurn(f"no turn {turn_id!r} is known in workspace {scope.workspace_id!r}")
-        fields = unpack(zlib.decompress(base64.b85decode(stored)).decode(), _VERSION, "a turn's manifest")
+        fields = unpack(_decompressed(stored), _VERSION, "a turn's manifest")
         context = RunContext.model_validate_json(json.dumps(fields["context"]))
         return Manifest(
             turn_id=turn_id,
@@ -146,3 +157,13 @@ class Manifests:
     @staticmethod
     def _key(scope: Scope, *parts: str) -> str:
         return redis_key(_OWNER, scope.tag, *parts)
+
+
+def _compressed(text: str) -> str:
+    return _BASE64 + base64.b64encode(zlib.compress(text.encode(), 1)).decode()
+
+
+def _decompressed(stored: str) -> str:
+    former = not stored.startswith(_BASE64)
+    packed = base64.b85decode(stored) if former else base64.b64decode(stored.removeprefix(_BASE64))
+    return zlib.decompress(packed).decode()

@@ -44,6 +44,23 @@ redis.call('HSET', KEYS[2], 'v', '1')
 return entries
 """
 
+# A page of this session, newest first, each message as it reads now; one round trip for what every turn asks.
+_TAIL_PAGE = """
+local after = redis.call('HGET', KEYS[2], 'session_after') or '0-0'
+local page = redis.call('XREVRANGE', KEYS[1], ARGV[1], '(' .. after, 'COUNT', ARGV[2])
+if redis.call('EXISTS', KEYS[3]) == 0 then return page end
+for _, entry in ipairs(page) do
+  local fields, text = entry[2], nil
+  for at = 1, #fields, 2 do
+    if fields[at] == 'message' and fields[at + 1] ~= '' then text = redis.call('HGET', KEYS[3], fields[at + 1]) end
+  end
+  for at = 1, #fields, 2 do
+    if fields[at] == 'text' and text then fields[at + 1] = text end
+  end
+end
+return page
+"""
+
 # By whom is kept, so that the same command, delivered again later, begins no session in the middle of this one.
 _BEGIN_SESSION = """
 if ARGV[1] ~= '' and redis.call('HGET', KEYS[2], 'session_by') == ARGV[1] then return 0 end
@@ -104,6 +121,7 @@ class Transcript:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._append = redis.register_script(_APPEND)
+        self._tail_page = redis.register_script(_TAIL_PAGE)
         self._begin_session = redis.register_script(_BEGIN_SESSION)
         self._forget_turn = redis.register_script(_FORGET_TURN)
         self._forget_all = redis.register_script(_FORGET_ALL)
@@ -160,19 +178,17 @@ class Transcript:
     async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> list[Entry]:
         """The last *max_entries* spoken entries of this session, oldest first, without tool lines and *except_turn*."""
         found: list[Entry] = []
-        newest, session_after = "+", await self._session_after(key)
+        newest, count = "+", max_entries + 8
         for _ in range(8):  # a run of tool lines longer than this many pages ends the tail
-            page: Any = await self._redis.xrevrange(
-                self._key(key, "log"), max=newest, min=f"({session_after}", count=max_entries + 8
-            )
-            for entry_id, fields in page:
-                newest = f"({entry_id}"
-                entry = Entry.from_fields(fields)
+            page: Any = await self._tail_page(keys=self._tail_keys(key), args=[newest, count])
+            for _, flat in page:
+                entry = Entry.from_fields(dict(zip(flat[::2], flat[1::2], strict=True)))
                 if entry.role is not EntryRole.TOOL and entry.turn_id != except_turn:
                     found.append(entry)
-            if len(found) >= max_entries or len(page) < max_entries + 8:
+            if len(found) >= max_entries or len(page) < count:
                 break
-        return await self._as_amended(key, found[:max_entries][::-1])
+            newest = f"({page[-1][0]}"
+        return [entry for entry in found[:max_entries][::-1] if entry.text.strip()]
 
     async def newest(self, key: ConversationKey, count: int) -> list[Entry]:
         """The last *count* entries of any role, oldest first."""
@@ -250,9 +266,8 @@ class Transcript:
         export = redis_key(_OWNER, key.tag, "export")
         return [self._key(key, "log"), self._key(key, "meta"), export, self._key(key, "amended")]
 
-    async def _session_after(self, key: ConversationKey) -> str:
-        stored: Any = await self._redis.hget(self._key(key, "meta"), "session_after")
-        return str(stored or "0-0")
+    def _tail_keys(self, key: ConversationKey) -> list[str]:
+        return [self._key(key, "log"), self._key(key, "meta"), self._key(key, "amended")]
 
     async def to_copy(self, partition: int, count: int) -> list[ToCopy]:
         """The oldest things that still have to be done to the Markdown copies, in their order."""

@@ -1,7 +1,9 @@
 """What is kept of conversations and turns: transcript, chat logs, context documents, manifests, usage, jobs."""
 
 import asyncio
+import base64
 import resource
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -387,3 +389,46 @@ async def test_a_chat_log_is_for_its_owner_alone_and_follows_no_link(redis: Redi
     with pytest.raises(OSError, match="symbolic"):
         await MarkdownCopy(transcript, data_dir).flush()
     assert not elsewhere.exists()
+
+
+async def test_a_manifest_in_the_former_form_is_still_read(redis: Redis) -> None:
+    manifests, tokens = Manifests(redis), load_tokens()
+    prompt = assemble.prompt(context(), tokens)
+    await manifests.keep(context(), prompt, "2026-11-21T10:00:00Z", {"kind": "reply"})
+    name = "ar:manifests:{w.acme}:turn:t1"
+    now = str(await redis.get(name))
+    former = base64.b85encode(base64.b64decode(now.removeprefix("64:"))).decode()
+
+    await redis.set(name, former)
+
+    assert now != former
+    assert (await manifests.get(Scope("acme"), "t1")).prompt_sha256 == prompt.sha256
+
+
+async def test_the_tail_reads_messages_as_people_changed_them_and_leaves_out_what_they_deleted(redis: Redis) -> None:
+    transcript = Transcript(redis)
+    for number in range(1, 4):
+        said = replace(entry(f"question {number}", f"t{number}"), message_id=f"m{number}")
+        await transcript.append(KEY, f"t{number}", [said, entry("answer", f"t{number}", EntryRole.OUTBOUND)])
+
+    await transcript.amend(KEY, "m1", "question one")
+    await transcript.amend(KEY, "m3", "")
+
+    shown = [one.text for one in await transcript.tail(KEY, 6) if one.role is EntryRole.INBOUND]
+    assert shown == ["question one", "question 2"]
+    assert await Transcript(redis).tail(OTHER, 6) == []
+
+
+async def test_the_tail_costs_one_command(redis: Redis) -> None:
+    transcript = Transcript(redis)
+    await transcript.append(KEY, "t1", turn(1))
+    await transcript.tail(KEY, 6)
+    before = await redis.info("commandstats")
+    await transcript.tail(KEY, 6)
+    after = await redis.info("commandstats")
+
+    # What a script calls is counted, too.
+    calls = {name: counted["calls"] - before.get(name, {"calls": 0})["calls"] for name, counted in after.items()}
+    made = {name for name, number in calls.items() if number}
+    assert made == {"cmdstat_evalsha", "cmdstat_hget", "cmdstat_xrevrange", "cmdstat_exists", "cmdstat_info"}
+    assert calls["cmdstat_evalsha"] == 1
