@@ -82,7 +82,7 @@ for at = 9, #ARGV, 5 do
     end
   end
 end
-if bounded and ARGV[7] ~= '' then redis.call('HSET', KEYS[4], call, ARGV[7]) end
+if bounded and ARGV[7] ~= '' and redis.call('EXISTS', KEYS[6]) == 0 then redis.call('HSET', KEYS[4], call, ARGV[7]) end
 return {'ok'}
 """
 
@@ -130,7 +130,10 @@ class Budgets:
 
     async def reserve(self, scope: Scope, call: str, estimate: Cost, user: str = "") -> None:
         """Hold *estimate* for *call* (unique in the workspace; again replaces), of the workspace's budget and, where it
-        is named, of *user*'s. Raises `BudgetExceeded`, also where nothing at all is left, and
+        is named, of *user*'s.
+
+        Nothing is held for a call that was settled before: who asks then stood still while another worker answered,
+        and will never let go of it. Raises `BudgetExceeded`, also where nothing at all is left, and
         `runtime.stored.NewerFormat`.
         """
         expires = round((self._clock() + self._held_seconds) * 1000)
@@ -150,7 +153,11 @@ class Budgets:
         ]
         milliseconds = round(now.timestamp() * 1000)
         said, *more = await self._reserve(
-            keys=[*self._keys(scope, now), _key(scope, "told", period_name("day", now))],
+            keys=[
+                *self._keys(scope, now),
+                _key(scope, "told", period_name("day", now)),
+                _key(scope, "settled", call),
+            ],
             args=[_VERSION, milliseconds, call, user, estimate.tokens, estimate.nano, held, _TOLD_SECONDS, *terms],
         )
         if said == "newer":

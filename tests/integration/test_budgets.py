@@ -81,6 +81,16 @@ async def test_a_call_that_is_made_again_replaces_its_own_reservation(budgets: C
     assert (await house.state(ACME)).held[TOKENS_A_DAY] == 70
 
 
+async def test_nothing_is_held_for_a_call_that_was_settled(budgets: Callable[..., Budgets]) -> None:
+    """A worker that stood still asks for it after another has answered."""
+    house = budgets(workspace_tokens_per_day=100)
+
+    await house.settle(ACME, "t1", Cost(30))
+    await house.reserve(ACME, "t1", Cost(60))
+
+    assert (await house.state(ACME)).held[TOKENS_A_DAY] == 0
+
+
 async def test_a_reservation_that_nobody_settles_ends_and_a_late_settlement_still_counts(
     budgets: Callable[..., Budgets], clock: Clock
 ) -> None:
@@ -269,7 +279,8 @@ async def test_in_any_order_of_steps_no_limit_is_passed_by_more_than_what_calls_
         if step == "reserve":
             try:
                 await house.reserve(ACME, call, cost, user)
-                held[call] = cost, user
+                if call not in settled:
+                    held[call] = cost, user
             except BudgetExceeded:
                 held.pop(call, None)
         elif step == "settle":

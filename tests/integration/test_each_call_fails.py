@@ -9,51 +9,16 @@ from typing import Any, Literal
 import pytest
 
 from config.settings import Settings
-from connectors.connector import Accept, Capabilities, Health, State
-from connectors.message import (
-    Author,
-    ConversationKey,
-    InboundMessage,
-    OutboundMessage,
-    OutboundPart,
-    Receipt,
-    StoreUnavailable,
-)
+from connectors.message import ConversationKey, StoreUnavailable
 from grounding.transcript.entry import EntryRole
 from runtime import deliverer, stores, worker
-from runtime.outbox import streams_of
-from runtime.work_streams import WorkStreams
-from tests.emulators.bot import Bot, running_bot
+from tests.emulators.bot import running_bot
 from tests.emulators.openai import FakeOpenAI
+from tests.emulators.paper import Paper, say, until_over, written
 
 Lost = Literal["request", "answer"]
 MOST = 200
 """More calls than one message could cause."""
-
-
-class Paper:
-    """A platform that can tell nothing: what is sent twice stands there twice."""
-
-    name = "paper"
-    capabilities = Capabilities(max_part_units=10_000)
-    health = Health(State.CONNECTED)
-
-    def __init__(self) -> None:
-        self.shown: list[tuple[str, str]] = []
-        """Place and text of everything."""
-
-    async def run(self, accept: Accept) -> None:
-        await asyncio.Event().wait()
-
-    def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
-        return [OutboundPart(0, 1, message.text, message.turn_id)]
-
-    async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
-        self.shown.append((message.key.external_id, part.text))
-        return Receipt(str(len(self.shown)))
-
-    async def close(self) -> None:
-        return None
 
 
 class Wire:
@@ -99,18 +64,6 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     return made
 
 
-async def _said_once(bot: Bot, place: str) -> None:
-    """Somebody says something; the platform brings it again until it is acknowledged."""
-    message = InboundMessage("paper", place, "m1", Author("7", "Ann"), "tell me of the harbour fee", direct=True)
-    while True:
-        try:
-            await bot.runtime.accept(message)
-        except StoreUnavailable:
-            await asyncio.sleep(0.01)
-        else:
-            return
-
-
 @pytest.mark.parametrize("lost", ["request", "answer"])
 async def test_each_call_may_fail_once_and_the_message_is_answered_and_recorded_once(
     lost: Lost, wire: Wire, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
@@ -122,23 +75,16 @@ async def test_each_call_may_fail_once_and_the_message_is_answered_and_recorded_
             place = f"place{number}x"
             key = ConversationKey("acme", "paper", place)
             wire.place, wire.fails_at, wire.lost, wire.seen = place, number, lost, 0
-            await _said_once(bot, place)
-            await _until_over(bot)
+            await say(bot, written(place))
+            await until_over(bot)
             wire.place = ""
             entries = await bot.runtime.transcript.newest(key, 10)
 
-            assert [one for one, _ in paper.shown].count(place) == 1, f"call {number}"
+            assert len(paper.texts(place)) == 1, f"call {number}"
             assert [entry.role for entry in entries] == [EntryRole.INBOUND, EntryRole.OUTBOUND], f"call {number}"
-            assert [text for one, text in paper.shown if one == place] == [entries[-1].text]
+            assert paper.texts(place) == [entries[-1].text]
             if number > wire.seen:
                 break
         else:
             raise AssertionError("the calls of one message never end")
     assert number > 10
-
-
-async def _until_over(bot: Bot) -> None:
-    """Wait until nobody has anything to do any more. What this asks names no place."""
-    waiting = WorkStreams(bot.runtime.store.client)
-    while await bot.runtime.mailbox.ready() or await waiting.all(streams_of(["paper"])):
-        await asyncio.sleep(0.01)
