@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -59,6 +60,10 @@ ROLES: Mapping[Role, frozenset[Part]] = {
 }
 """What each role of a process does."""
 ALL_PARTS = ROLES["all"]
+INDEX_SECONDS = 5.0
+DOOR_SECONDS = 0.1
+"""How long the index, and then the doors, may take to open before seconds of imports begin in a thread, which would
+hold them up: threads share one interpreter."""
 _log = structlog.get_logger()
 
 
@@ -137,12 +142,13 @@ async def open_runtime(
     hand are finished, what they left is copied, then the stores close.
     """
     await asyncio.to_thread(settings.data_dir.mkdir, parents=True, exist_ok=True)
-    tokens = await asyncio.to_thread(load_tokens)
+    # A thread's work while the store's server starts; awaited before anything counts.
+    loading = asyncio.get_running_loop().run_in_executor(None, load_tokens)
     has_faces = "worker" not in parts or "gateway" in parts
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_redis(settings))
         model_server = await stack.enter_async_context(local_model(settings.data_dir))
-        built = await _build(settings, events, store, model_server, tokens, platforms, has_faces=has_faces)
+        built = await _build(settings, events, store, model_server, await loading, platforms, has_faces=has_faces)
         runtime = built.runtime
         stack.push_async_callback(runtime.knowledge.close)
         stack.push_async_callback(runtime.model.close)
@@ -170,8 +176,19 @@ async def _run_parts(stack: AsyncExitStack, built: _Built, parts: frozenset[Part
         await stack.enter_async_context(built.delivering.running())
         await stack.enter_async_context(beside(built.command_worker.run(), "commands"))
     if "worker" in parts:
-        await stack.enter_async_context(beside(runtime.model.warm(), "model"))
+        await stack.enter_async_context(beside(_warm_up(runtime), "warm up"))
         await stack.enter_async_context(beside(runtime.worker.run(), "worker"))
+
+
+async def _warm_up(runtime: Runtime) -> None:
+    """Load what first turns need and readiness does not, once the process is ready. A turn that comes earlier loads
+    it itself."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(INDEX_SECONDS):
+            await runtime.knowledge.opened()
+    await asyncio.sleep(DOOR_SECONDS)
+    await runtime.knowledge.warm()
+    await runtime.model.warm()
 
 
 async def _build(

@@ -66,6 +66,9 @@ class Knowledge:
         self._indexer: Indexer | None = None
         self._turns: TurnIndex | None = None
         self._why = ""
+        self._embedder: Embedder | None = None
+        self._mute = ""
+        """Why nothing can be embedded, and so nothing be found in an index that is open."""
 
     def will_follow(self) -> None:
         """Say that `follow` is about to begin: until it has looked, nobody knows which documents are behind."""
@@ -82,6 +85,16 @@ class Knowledge:
                 _log.warning("store.degraded", store="qdrant", why=self._why)
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, longest)
+
+    async def warm(self) -> None:
+        """Load the bundled embedding model, so that the first search need not; `health` says if it cannot be."""
+        if self._embedder is None or self._settings.embedding_model:
+            return
+        try:
+            await self._embedder.embed_query("warm")
+        except EmbedderUnavailable as error:
+            self._mute = str(error)
+            _log.warning("store.degraded", store="qdrant", why=self._mute)
 
     async def follow(self) -> None:
         """Bring the index and the directives in step with the disk, and keep them there, until cancelled."""
@@ -105,7 +118,7 @@ class Knowledge:
                 await self._index.check()
         except (IndexUnavailable, TimeoutError) as error:
             return Health(State.DEGRADED, str(error) or "timeout")
-        return Health(State.CONNECTED)
+        return Health(State.DEGRADED, self._mute) if self._mute else Health(State.CONNECTED)
 
     async def opened(self) -> None:
         """Wait until the index is open."""
@@ -181,14 +194,14 @@ class Knowledge:
 
     async def _open(self) -> None:
         settings = self._settings
-        embedder: Embedder = await open_embedder(settings) if settings.embedding_model else await _bundled_embedder()
+        embedder: Embedder = await open_embedder(settings) if settings.embedding_model else WordLlamaEmbedder()
         index = await asyncio.to_thread(_adapter, settings, embedder)
         try:
             await index.ensure()
         except BaseException:
             await index.close()
             raise
-        self._index = index
+        self._index, self._embedder = index, embedder
         self._search = Search(index, embedder)
         self._turns = TurnIndex(index, embedder)
         self._indexer = Indexer(self.library, index, embedder, self._redis, self._tokens.count)
@@ -266,12 +279,6 @@ class Knowledge:
         except (AgentRuntimeError, OSError) as error:
             # The next change, or the next start, tries again; searches find what was indexed before.
             _log.warning("index.failed", workspace_id=workspace_id, why=str(error))
-
-
-async def _bundled_embedder() -> Embedder:
-    embedder = WordLlamaEmbedder()
-    await embedder.embed_query("warm")  # loads the weights; raises where they are not installed
-    return embedder
 
 
 def _adapter(settings: Settings, embedder: Embedder) -> PassageIndex:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Iterable
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -74,10 +75,11 @@ def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
     for group in groups:
         app.include_router(group.router)
     app.include_router(HealthRoutes(runtime, metrics or Metrics()).router)
-    described = _openapi(app, groups, runtime.http.openapi)
+    # Made for whoever asks first: it takes 0.1 s, which a start would have to wait for.
+    described = functools.cache(lambda: _openapi(app, groups, runtime.http.openapi))
 
     async def openapi(_request: Request) -> Response:
-        return reply(described)
+        return reply(await asyncio.to_thread(described))
 
     app.add_route("/openapi.json", openapi, methods=["GET"], include_in_schema=False)
     return app

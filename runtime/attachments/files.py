@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+import importlib
+from typing import Any, Protocol
 
 import structlog
 
@@ -12,8 +13,8 @@ from connectors.connector import AttachmentUnavailable, Location
 from connectors.message import Attachment
 from runtime.attachments.conversion import Conversion
 from runtime.attachments.formats import Text
-from runtime.fetch import Fetched, Network, fetch, too_large
 from runtime.media import DOCX, HTML, IMAGES, ODT, PDF, PPTX, XLSX, plain_type
+from runtime.reachable import Fetched, Network, too_large
 
 AT_ONCE = 4
 """Files that are fetched side by side, so that they never fill the memory together."""
@@ -65,7 +66,10 @@ class Files:
             try:
                 async with asyncio.timeout(seconds):
                     location = await self._locates.locate(connector, attachment)
-                    return await fetch(location, most, allowed, seconds, self._network)
+                    # What it is made with is imported by the first file that comes, not by every start.
+                    fetcher: Any = await asyncio.to_thread(importlib.import_module, "runtime.fetch")
+                    fetched: Fetched = await fetcher.fetch(location, most, allowed, seconds, self._network)
+                    return fetched
             except AttachmentUnavailable:
                 raise
             except TimeoutError as error:

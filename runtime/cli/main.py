@@ -20,6 +20,8 @@ from runtime.cli.invocation import Invocation, Terminated
 
 INTERRUPTED = 130
 TERMINATED = 143
+COLLECTED_OBJECTS = 50_000
+"""Made since the last look for garbage. With Python's 700 a start looks again and again through all that it imports."""
 
 _COMMANDS = {
     "setup": "Find or ask for a model, connect platforms, write the configuration and try it.",
@@ -78,6 +80,7 @@ def cli(ctx: click.Context, config: Path | None, log_format: str, debug: bool) -
 
 def main() -> NoReturn:
     """The console script."""
+    gc.set_threshold(COLLECTED_OBJECTS)
     arguments = sys.argv[1:]
     code = invoke(arguments)
     try:
