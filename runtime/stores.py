@@ -42,6 +42,7 @@ from redis.exceptions import NoScriptError, ResponseError, WatchError
 from config.settings import Settings
 from connectors.connector import Health, State
 from connectors.message import StoreUnavailable
+from runtime.batching import Batching
 from runtime.embedded.redis_server import EmbeddedRedis, embedded_redis
 
 __all__ = ["NoScriptError", "RedisStore", "ResponseError", "WatchError", "connect", "open_redis", "why_unavailable"]
@@ -267,17 +268,41 @@ class _Pipeline(Pipeline):
 
 
 class _Client(Redis):
-    """Redis whose outages are `StoreUnavailable`."""
+    """Redis whose outages are `StoreUnavailable`. Commands that are issued in the same pass of the event loop share a
+    round trip, as in a pipeline: each still succeeds or fails by itself."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._batching = Batching(self._execute_all)
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
+        if blocking_seconds(args):  # would hold up the others
+            return await self._execute(args, options)
+        return await self._batching.call((args, options))
+
+    async def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         with _translated():
             return await super().execute_command(*args, **options)
+
+    async def _execute_all(self, commands: list[Any]) -> list[Any]:
+        if len(commands) == 1:
+            return [await self._execute(*commands[0])]
+        async with self.pipeline(transaction=False) as pipe:
+            for args, options in commands:
+                pipe.execute_command(*args, **options)
+            return [_told_alone(answer) for answer in await pipe.execute(raise_on_error=False)]
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
         return _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
 
     def pubsub(self, **options: Any) -> PubSub:
         return _PubSub(self.connection_pool, event_dispatcher=self._event_dispatcher, **options)
+
+
+def _told_alone(answer: Any) -> Any:
+    """*answer* of a pipeline as it would have been of the command alone."""
+    why = why_unavailable(answer) if isinstance(answer, Exception) else None
+    return answer if why is None else StoreUnavailable(f"Redis: {why}")
 
 
 class _ClusterPipeline(ClusterPipeline):
