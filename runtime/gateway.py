@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from runtime.access import Access, Decision
 from runtime.commands.registry import Commands
 from runtime.commands.spoken import Spoken, spoken
 from runtime.hub import Hub
-from runtime.limits import RateLimit
+from runtime.limits import Admission, RateLimit
 from runtime.mailbox import Amended, Envelope, Lane, Mailbox, MailboxFull, Watched
 from runtime.outbox import Outbox, address_of
 from runtime.places import Places, Settled
@@ -138,20 +139,18 @@ class Gateway:
 
     async def _keep(self, envelope: Envelope, key: ConversationKey, decision: Decision, lane: Lane) -> Accepted:
         mailbox, message = self._mailboxes[lane], envelope.message
-        if await mailbox.known(key, message.message_id) is not None:
-            return await self._duplicate(key, message.message_id, mailbox)
         # Who has said too much can still say "stop".
-        admission = await self._limit.admit(key, message, decision.role, apart=lane.value)
+        admission, _ = await asyncio.gather(
+            self._limit.admit(key, message, decision.role, apart=lane.value), self._make_workspace(message, key)
+        )
         if not admission.allowed:
+            if await mailbox.known(key, message.message_id) is not None:
+                return await self._duplicate(key, message, lane, admission)
             seconds = admission.retry_after_seconds
             _log.info("message.ignored", why="rate_limit")
             if admission.first_refusal and message.caller_role is None:
                 await self._notice(key, TOO_MANY.format(seconds=seconds), message)
             return Accepted("refused", "rate_limit", retry_after_seconds=seconds, key=key)
-        if message.workspace_id is None:
-            await self._workspaces.create(
-                key.workspace_id
-            )  # routing creates what it names, once somebody may talk there
         try:
             stored = await mailbox.store(key, envelope)
         except MailboxFull as error:
@@ -160,7 +159,7 @@ class Gateway:
                 await self._notice(key, error.user_text, message)
             return Accepted("refused", "mailbox_full", retry_after_seconds=FULL_SECONDS, key=key)
         if not stored.new:
-            return await self._duplicate(key, message.message_id, mailbox)
+            return await self._duplicate(key, message, lane, admission)
         await ring(self._hub, lane, key)
         if stored.at_hand and envelope.queue == "interrupt" and lane is Lane.TURNS:
             await interrupt(self._hub, stored.at_hand)
@@ -189,9 +188,18 @@ class Gateway:
     async def _notice(self, key: ConversationKey, text: str, message: InboundMessage) -> None:
         await self._outbox.notice(key, self._address(key), text, (message.message_id,))
 
-    async def _duplicate(self, key: ConversationKey, message_id: str, mailbox: Mailbox) -> Accepted:
+    async def _make_workspace(self, message: InboundMessage, key: ConversationKey) -> None:
+        """Routing creates what it names, once somebody may talk there."""
+        if message.workspace_id is None:
+            await self._workspaces.create(key.workspace_id)
+
+    async def _duplicate(
+        self, key: ConversationKey, message: InboundMessage, lane: Lane, admission: Admission
+    ) -> Accepted:
         """A reply is stored before its turn is over, so that the turn at hand may have the answer already."""
         _log.info("message.duplicate")
+        await self._limit.take_back(admission, key, message, apart=lane.value)
+        message_id, mailbox = message.message_id, self._mailboxes[lane]
         address = self._address(key)
         if "@" in address:  # who asks again waits here, and may have asked at another process before
             await self._outbox.expect(key, message_id, address)

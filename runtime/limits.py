@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from config.settings import Settings
@@ -52,6 +52,7 @@ class Admission:
     allowed: bool
     retry_after_seconds: int = 0
     first_refusal: bool = False
+    counted: bool = field(default=False, compare=False)
 
 
 class RateLimit:
@@ -62,6 +63,7 @@ class RateLimit:
 
     def __init__(self, redis: Redis, settings: Settings, *, clock: Callable[[], float] | None = None) -> None:
         self._redis = redis
+        self._admit = redis.register_script(_ADMIT)
         self._messages = settings.rate_limit_messages
         self._window_milliseconds = settings.rate_limit_window_seconds * 1000
         self._clock = clock
@@ -76,16 +78,32 @@ class RateLimit:
         """
         if Role.ADMIN in (role, message.caller_role):
             return Admission(True)
-        who = [encode_id(message.author.id), *([apart] if apart else [])]
-        allowed, wait, first = await self._redis.eval(
-            _ADMIT,
-            2,
-            redis_key("limits", key.tag, "sent", key.encoded, *who),
-            redis_key("limits", key.tag, "told", key.encoded, *who),
-            str(self._messages),
-            str(self._window_milliseconds),
-            "" if self._clock is None else str(math.floor(self._clock() * 1000)),
+        allowed, wait, first = await self._admit(
+            keys=self._keys(key, message, apart),
+            args=[
+                self._messages,
+                self._window_milliseconds,
+                "" if self._clock is None else math.floor(self._clock() * 1000),
+            ],
         )
         if allowed:
-            return Admission(True)
+            return Admission(True, counted=True)
         return Admission(False, max(1, math.ceil(wait / 1000)), bool(first))
+
+    async def take_back(
+        self, admission: Admission, key: ConversationKey, message: InboundMessage, *, apart: str = ""
+    ) -> None:
+        """Let *admission* not have happened: *message* had been said before. Raises `StoreUnavailable`.
+
+        Of several people's messages at this moment any one is taken back; only how many there were counts.
+        """
+        sent, told = self._keys(key, message, apart)
+        if admission.counted:
+            await self._redis.rpop(sent)
+        elif admission.first_refusal:
+            await self._redis.delete(told)
+
+    @staticmethod
+    def _keys(key: ConversationKey, message: InboundMessage, apart: str) -> list[str]:
+        who = [encode_id(message.author.id), *([apart] if apart else [])]
+        return [redis_key("limits", key.tag, part, key.encoded, *who) for part in ("sent", "told")]

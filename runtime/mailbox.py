@@ -50,8 +50,6 @@ _SEEN_SECONDS = 7 * 24 * 3600
 MAX_BATCH = 20
 MAX_WAITING = 200
 """Messages that may wait in one conversation."""
-_REST_SECONDS = 5
-"""After an unfinished message: what comes later is no rest of it."""
 _STALE = -1
 _FULL = -2
 
@@ -177,11 +175,13 @@ class Mailbox:
         self._store = redis.register_script(scripts.STORE)
         self._put_back = redis.register_script(scripts.PUT_BACK)
         self._claim = redis.register_script(scripts.CLAIM)
+        self._begin = redis.register_script(scripts.BEGIN)
         self._renew = redis.register_script(scripts.RENEW)
         self._release = redis.register_script(scripts.RELEASE)
-        self._take = redis.register_script(scripts.TOGETHER % _REST_SECONDS + scripts.TAKE)
-        self._extend = redis.register_script(scripts.TOGETHER % _REST_SECONDS + scripts.EXTEND)
+        self._take = redis.register_script(scripts.TAKE)
+        self._extend = redis.register_script(scripts.EXTEND)
         self._done = redis.register_script(scripts.DONE)
+        self._next = redis.register_script(scripts.NEXT)
         self._amend = redis.register_script(scripts.AMEND)
 
     # What gateways do
@@ -265,10 +265,10 @@ class Mailbox:
         """Make what workers need to be given work."""
         await self._streams.prepare(self._all_work)
 
-    async def offers(self, partitions: Collection[int], most: int) -> list[Offer]:
-        """Conversations of *partitions* that nobody was given yet, about *most* of them."""
+    async def offers(self, partitions: Collection[int], each: int) -> list[Offer]:
+        """Conversations of *partitions* that nobody was given yet, at most *each* of every one."""
         names = [self._work(partition_tag(partition)) for partition in partitions]
-        return [_offer(given) for given in await self._streams.offered(names, max(1, most // max(1, len(names))))]
+        return [_offer(given) for given in await self._streams.offered(names, each)]
 
     async def abandoned(self, silent_seconds: float) -> list[Offer]:
         """Conversations whose worker has not renewed its hold for *silent_seconds*: now given to this one."""
@@ -279,6 +279,18 @@ class Mailbox:
         fence = Fence(self._key(offer.key, "current"), uuid.uuid4().hex)
         held = await self._claim(keys=[fence.name, self._work(offer.key.tag)], args=[offer.entry, fence.token, GROUP])
         return Lease(offer.key, offer.entry, fence) if held else None
+
+    async def begin(self, offer: Offer) -> tuple[Lease, Batch | None] | None:
+        """`claim` and `take` in one step."""
+        fence = Fence(self._key(offer.key, "current"), uuid.uuid4().hex)
+        taken: Any = await self._begin(
+            keys=[fence.name, self._work(offer.key.tag), self._key(offer.key, "inbox")],
+            args=[offer.entry, fence.token, GROUP, new_turn_id(), self._most],
+        )
+        if taken == 0:
+            return None
+        lease = Lease(offer.key, offer.entry, fence)
+        return lease, None if taken == 1 else _batch(lease, taken)
 
     async def renew(self, lease: Lease) -> bool:
         """Say that *lease* is still held; False where it is not any more."""
@@ -308,14 +320,10 @@ class Mailbox:
         """
         taken: Any = await self._take(
             keys=[lease.fence.name, self._key(lease.key, "inbox")],
-            args=[new_turn_id(), 1 if self._lane is Lane.COMMANDS else MAX_BATCH, lease.fence.token, 0 if again else 1],
+            args=[new_turn_id(), self._most, lease.fence.token, 0 if again else 1],
         )
         _check(taken)
-        if not taken:
-            return None
-        turn_id, attempt, resumed, texts = taken
-        envelopes = tuple(_envelope(text) for text in texts)
-        return Batch(lease.key, turn_id, int(attempt), envelopes, lease.fence, bool(resumed))
+        return _batch(lease, taken) if taken else None
 
     async def extend(self, batch: Batch) -> Batch:
         """*batch* with what came since it was taken and belongs to it. Raises `connectors.message.Superseded`."""
@@ -338,6 +346,21 @@ class Mailbox:
         _check(ended)
         return bool(ended)
 
+    async def next(self, lease: Lease, over: Batch) -> Batch | None:
+        """`done` with the batch that is *over*, and `take` the next one; where there is none, the conversation is let
+        go. One step. Raises `connectors.message.Superseded`.
+        """
+        seen = [self._seen(over.key, envelope.message.message_id) for envelope in over.envelopes]
+        taken: Any = await self._next(
+            keys=[lease.fence.name, self._key(lease.key, "inbox"), self._work(lease.key.tag), *seen],
+            args=[
+                *(over.turn_id, lease.fence.token, new_turn_id(), self._most),
+                *(GROUP, lease.entry, lease.key.encoded),
+            ],
+        )
+        _check(taken)
+        return _batch(lease, taken) if taken else None
+
     async def at_hand(self, key: ConversationKey) -> str:
         """The turn that is being answered in *key*; empty where none is."""
         turn_id: Any = await self._redis.hget(self._key(key, "current"), "turn")
@@ -350,6 +373,11 @@ class Mailbox:
     @property
     def _all_work(self) -> list[str]:
         return [self._work(partition_tag(partition)) for partition in range(PARTITIONS)]
+
+    @property
+    def _most(self) -> int:
+        """Messages that are answered together; every command by itself."""
+        return 1 if self._lane is Lane.COMMANDS else MAX_BATCH
 
     def _seen(self, key: ConversationKey, message_id: str) -> str:
         return redis_key(_OWNER, key.tag, f"{self._lane}seen", key.encoded, encode_id(message_id))
@@ -371,6 +399,12 @@ def _check(answer: object) -> None:
 
 def _offer(given: Given) -> Offer:
     return Offer(ConversationKey.decode(given.fields["key"]), given.id)
+
+
+def _batch(lease: Lease, taken: Any) -> Batch:
+    turn_id, attempt, resumed, texts = taken
+    envelopes = tuple(_envelope(text) for text in texts)
+    return Batch(lease.key, turn_id, int(attempt), envelopes, lease.fence, bool(resumed))
 
 
 def _envelope(text: str) -> Envelope:

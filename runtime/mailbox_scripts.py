@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+REST_SECONDS = 5
+"""After an unfinished message: what comes later is no rest of it."""
+
 STORE = """
 local waiting = redis.call('LLEN', KEYS[2])
 local seen = redis.call('GET', KEYS[1])
@@ -23,38 +26,12 @@ if redis.call('HSETNX', KEYS[3], 'queued', '1') == 1 then redis.call('XADD', KEY
 return 1
 """
 
-CLAIM = """
-if redis.call('HGET', KEYS[1], 'queued') == false then
-  redis.call('XACK', KEYS[2], ARGV[3], ARGV[1])
-  redis.call('XDEL', KEYS[2], ARGV[1])
-  return 0
-end
-redis.call('HSET', KEYS[1], 'token', ARGV[2])
-return 1
-"""
-
-RENEW = """
-if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
-redis.call('XCLAIM', KEYS[2], ARGV[2], ARGV[3], 0, ARGV[4], 'JUSTID')
-return 1
-"""
-
-RELEASE = """
-if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return -1 end
-redis.call('XACK', KEYS[3], ARGV[2], ARGV[3])
-redis.call('XDEL', KEYS[3], ARGV[3])
-if redis.call('EXISTS', KEYS[2]) == 1 then
-  redis.call('HDEL', KEYS[1], 'token')
-  redis.call('XADD', KEYS[3], '*', 'key', ARGV[4])
-  return 1
-end
-redis.call('DEL', KEYS[1])
-return 0
-"""
-
+# What a worker does with the conversation that it holds, as functions: one script does several of them in one step.
+# ``current`` is the conversation's hash, ``work`` its partition's stream, ``inbox`` its waiting messages.
+#
 # How many of the first messages are one turn's. A message of its own (``followup``) has only its rest with it: what its
 # author says next, where it looks unfinished. In JSON a word with bare quotes is a name, never what somebody wrote.
-TOGETHER = """
+_STEPS = """
 local alone = '"queue":"followup"'
 local function together(texts)
   if #texts == 0 then return 0 end
@@ -74,40 +51,106 @@ local function together(texts)
   end
   return #texts
 end
-"""
 
-TAKE = """
-if redis.call('HGET', KEYS[1], 'token') ~= ARGV[3] then return -1 end
-local turn = redis.call('HGET', KEYS[1], 'turn')
-local resumed = turn and 1 or 0
-if not turn then
-  local count = together(redis.call('LRANGE', KEYS[2], 0, tonumber(ARGV[2]) - 1))
-  if count == 0 then return false end
-  turn = ARGV[1]
-  redis.call('HSET', KEYS[1], 'turn', turn, 'count', count, 'attempts', 0)
+local function stale(current, token) return redis.call('HGET', current, 'token') ~= token end
+
+local function claim(current, work, entry, token, group)
+  if redis.call('HGET', current, 'queued') == false then
+    redis.call('XACK', work, group, entry)
+    redis.call('XDEL', work, entry)
+    return false
+  end
+  redis.call('HSET', current, 'token', token)
+  return true
 end
-local attempts = redis.call('HINCRBY', KEYS[1], 'attempts', tonumber(ARGV[4]))
-local count = tonumber(redis.call('HGET', KEYS[1], 'count'))
-return {turn, attempts, resumed, redis.call('LRANGE', KEYS[2], 0, count - 1)}
+
+local function take(current, inbox, fresh, most, counted)
+  local turn = redis.call('HGET', current, 'turn')
+  local resumed = turn and 1 or 0
+  if not turn then
+    local count = together(redis.call('LRANGE', inbox, 0, most - 1))
+    if count == 0 then return false end
+    turn = fresh
+    redis.call('HSET', current, 'turn', turn, 'count', count, 'attempts', 0)
+  end
+  local attempts = redis.call('HINCRBY', current, 'attempts', counted)
+  local count = tonumber(redis.call('HGET', current, 'count'))
+  return {turn, attempts, resumed, redis.call('LRANGE', inbox, 0, count - 1)}
+end
+
+local function done(current, inbox, turn, first_seen)
+  if redis.call('HGET', current, 'turn') ~= turn then return 0 end
+  redis.call('LTRIM', inbox, redis.call('HGET', current, 'count'), -1)
+  redis.call('HDEL', current, 'turn', 'count', 'attempts', 'full')
+  for at = first_seen, #KEYS do redis.call('SET', KEYS[at], turn, 'XX', 'KEEPTTL') end
+  return 1
+end
+
+local function release(current, inbox, work, group, entry, key)
+  redis.call('XACK', work, group, entry)
+  redis.call('XDEL', work, entry)
+  if redis.call('EXISTS', inbox) == 1 then
+    redis.call('HDEL', current, 'token')
+    redis.call('XADD', work, '*', 'key', key)
+    return 1
+  end
+  redis.call('DEL', current)
+  return 0
+end
 """
 
-EXTEND = """
-if redis.call('HGET', KEYS[1], 'token') ~= ARGV[3] then return -1 end
+
+def _script(body: str) -> str:
+    return _STEPS % REST_SECONDS + body
+
+
+CLAIM = _script("""
+return claim(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]) and 1 or 0
+""")
+
+BEGIN = _script("""
+if not claim(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]) then return 0 end
+return take(KEYS[1], KEYS[3], ARGV[4], tonumber(ARGV[5]), 1) or 1
+""")
+
+RENEW = """
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
+redis.call('XCLAIM', KEYS[2], ARGV[2], ARGV[3], 0, ARGV[4], 'JUSTID')
+return 1
+"""
+
+RELEASE = _script("""
+if stale(KEYS[1], ARGV[1]) then return -1 end
+return release(KEYS[1], KEYS[2], KEYS[3], ARGV[2], ARGV[3], ARGV[4])
+""")
+
+TAKE = _script("""
+if stale(KEYS[1], ARGV[3]) then return -1 end
+return take(KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]))
+""")
+
+EXTEND = _script("""
+if stale(KEYS[1], ARGV[3]) then return -1 end
 if redis.call('HGET', KEYS[1], 'turn') ~= ARGV[1] then return {} end
 local count = together(redis.call('LRANGE', KEYS[2], 0, tonumber(ARGV[2]) - 1))
 count = math.max(count, tonumber(redis.call('HGET', KEYS[1], 'count')))
 redis.call('HSET', KEYS[1], 'count', count)
 return redis.call('LRANGE', KEYS[2], 0, count - 1)
-"""
+""")
 
-DONE = """
-if redis.call('HGET', KEYS[1], 'token') ~= ARGV[2] then return -1 end
-if redis.call('HGET', KEYS[1], 'turn') ~= ARGV[1] then return 0 end
-redis.call('LTRIM', KEYS[2], redis.call('HGET', KEYS[1], 'count'), -1)
-redis.call('HDEL', KEYS[1], 'turn', 'count', 'attempts', 'full')
-for at = 3, #KEYS do redis.call('SET', KEYS[at], ARGV[1], 'XX', 'KEEPTTL') end
-return 1
-"""
+DONE = _script("""
+if stale(KEYS[1], ARGV[2]) then return -1 end
+return done(KEYS[1], KEYS[2], ARGV[1], 3)
+""")
+
+NEXT = _script("""
+if stale(KEYS[1], ARGV[2]) then return -1 end
+done(KEYS[1], KEYS[2], ARGV[1], 4)
+local taken = take(KEYS[1], KEYS[2], ARGV[3], tonumber(ARGV[4]), 1)
+if taken then return taken end
+release(KEYS[1], KEYS[2], KEYS[3], ARGV[5], ARGV[6], ARGV[7])
+return 0
+""")
 
 AMEND = """
 local taken = tonumber(redis.call('HGET', KEYS[1], 'count') or '0')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
@@ -122,14 +122,15 @@ class Worker:
         while self._rung and len(self._held) < MAX_HELD:
             partitions, self._rung = self._rung, set()
             try:
-                offers = await self._mailbox.offers(partitions, MAX_HELD - len(self._held))
+                each = max(1, (MAX_HELD - len(self._held)) // len(partitions))
+                offers = await self._mailbox.offers(partitions, each)
             except StoreUnavailable as error:
                 _log.warning("store.degraded", store="redis", why=str(error))
                 return  # the sweep rings for all of them
             for offer in offers:
                 self._hold(offer)
-            # What was given may not be all there is.
-            self._rung |= {offer.key.partition for offer in offers}
+            given = Counter(offer.key.partition for offer in offers)
+            self._rung |= {partition for partition, count in given.items() if count >= each}  # there may be more
 
     def _hold(self, offer: Offer) -> None:
         # Not in the group: the end of `run` gives them time, where a group would cancel them.
@@ -166,12 +167,16 @@ class Worker:
         with structlog.contextvars.bound_contextvars(
             workspace_id=key.workspace_id, context_id=key.context_id, connector=key.connector
         ):
+            slot = self._slots[key.connector]
             try:
-                lease = await self._mailbox.claim(offer)
+                if slot.locked():  # what comes while it waits is answered together
+                    lease, batch = await self._mailbox.claim(offer), None
+                else:
+                    lease, batch = await self._mailbox.begin(offer) or (None, None)
                 if lease is None:
                     return
-                async with self._renewing(lease), self._slots[key.connector]:
-                    await self._answer_all(lease)
+                async with self._renewing(lease), slot:
+                    await self._answer_all(lease, batch)
             except Superseded:
                 _log.warning("turn.superseded")
             except StoreUnavailable as error:
@@ -180,21 +185,31 @@ class Worker:
             except Exception:  # noqa: BLE001 - what waits there cannot be read now; the other conversations can
                 _log.exception("turn.failed", why="unreadable")
 
-    async def _answer_all(self, lease: Lease) -> None:
+    async def _answer_all(self, lease: Lease, batch: Batch | None) -> None:
+        """Answer *batch*, where it was taken already, and whatever else waits in the mailbox; then let go of it."""
         again = False
         wait, longest = _RETRY_SECONDS
         try:
             while not self._stopping:
                 try:
-                    if not await self._answer_next(lease, again=again):
+                    batch = batch or await self._mailbox.take(lease, again=again)
+                    if batch is None:
                         if await self._mailbox.release(lease):  # something came just now: it is offered anew
                             self._rung.add(lease.key.partition)
                             self._bell.set()
                         return
                     again, wait = False, _RETRY_SECONDS[0]
+                    over = await self._answer_batch(batch)
+                    batch = None
+                    if over is not None and self._stopping:
+                        await self._mailbox.done(over)
+                    elif over is not None:
+                        batch = await self._mailbox.next(lease, over)
+                        if batch is None:
+                            return
                 except StoreUnavailable as error:
                     _log.warning("store.degraded", store="redis", why=str(error))
-                    again = True
+                    again, batch = True, None
                     await asyncio.sleep(wait)
                     wait = min(wait * 2, longest)
         except asyncio.CancelledError:
@@ -237,25 +252,20 @@ class Worker:
             renewing.cancel()
             await asyncio.wait({renewing})
 
-    async def _answer_next(self, lease: Lease, *, again: bool) -> bool:
-        """Answer the next batch; False when there is none."""
-        batch = await self._mailbox.take(lease, again=again)
-        if batch is None:
-            return False
+    async def _answer_batch(self, batch: Batch) -> Batch | None:
+        """*batch* as it was in the end, when it is over; None where its turn broke and is to be tried again."""
         if batch.envelopes[-1].message.looks_unfinished and not batch.resumed:
             batch = await self._collect(batch)
         with structlog.contextvars.bound_contextvars(turn_id=batch.turn_id):
             if batch.attempt > self._max_attempts:
                 # Each attempt ended with its process: the message may be what ends them.
                 await self._give_up(batch, "interrupted")
-                await self._mailbox.done(batch)
-            else:
-                await self._answer(batch)
-        return True
+                return batch
+            return await self._answer(batch)
 
-    async def _answer(self, batch: Batch) -> None:
-        """Answer *batch*, or what it grows into while it is answered, and let go of it; a broken turn waits for its
-        next attempt, and is given up after the last one."""
+    async def _answer(self, batch: Batch) -> Batch | None:
+        """Answer *batch*, or what it grows into while it is answered; that. None where the turn broke and has its next
+        attempt; after the last one it is given up."""
         try:
             while True:
                 try:
@@ -270,9 +280,9 @@ class Worker:
             _log.exception("turn.failed", why="internal", attempts=batch.attempt)
             if batch.attempt < self._max_attempts:
                 await asyncio.sleep(_RETRY_SECONDS[0] * 2 ** (batch.attempt - 1))
-                return
+                return None
             await self._give_up(batch, type(error).__name__)
-        await self._mailbox.done(batch)
+        return batch
 
     async def _give_up(self, batch: Batch, why: str) -> None:
         _log.error("turn.failed", why="given_up", detail=why, attempts=batch.attempt)

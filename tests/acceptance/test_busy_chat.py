@@ -1,13 +1,16 @@
 """People go on talking while the bot answers, on Telegram: the real SDK against an emulated Bot API."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import ConversationKey
+from runtime.prompting import Prompting
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
@@ -156,3 +159,43 @@ async def test_a_place_has_its_mode_and_who_may_not_choose_is_told(chat: Chat) -
     assert "/queue collect" in await hears("/queue sometimes", BO)
     assert "begins again" in await hears("/queue interrupt", BO)
     assert "all together" in await hears("/queue default", BO)
+
+
+@pytest.fixture
+def preparing(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set when the first answer is being prepared, which never ends by itself."""
+    begun = asyncio.Event()
+    build = Prompting.build
+
+    async def hang_once(self: Prompting, *args: Any, **options: Any) -> Any:
+        if not begun.is_set():
+            begun.set()
+            await asyncio.Event().wait()
+        return await build(self, *args, **options)
+
+    monkeypatch.setattr(Prompting, "build", hang_once)
+    return begun
+
+
+async def test_a_stop_ends_an_answer_that_is_still_being_prepared(chat: Chat, preparing: asyncio.Event) -> None:
+    await chat.say("why do boats float?")
+    await preparing.wait()
+    await chat.telegram.say("/stop", by=LENA)
+
+    await chat.telegram.until(lambda telegram: chat.reads(telegram).count("Stopped.") == 2)
+    assert chat.bot.replies_asked == []
+
+
+async def test_what_is_said_while_an_answer_is_prepared_is_made_part_of_it_at_once(
+    chat: Chat, preparing: asyncio.Event
+) -> None:
+    await chat.settles("interrupt")
+    (settled,) = chat.reads(chat.telegram)
+    preparing.clear()
+    chat.bot.model.will("Ships: because steel is hollow there.")
+    await chat.say("why do boats float?")
+    await preparing.wait()
+    await chat.say("I meant ships")
+
+    await chat.until(settled, "Ships: because steel is hollow there.")
+    assert all(text in chat.bot.sent["user"] for text in ("why do boats float?", "I meant ships"))

@@ -355,12 +355,13 @@ class Steps:
         self._gate = asyncio.Event()
         self._arrived = asyncio.Event()
         turns: Any = bot.runtime.turns
+        writing: Any = turns._writing
         for number, (owner, name, after) in enumerate(
             (
-                (turns._reading, "read", False),
-                (turns._prompting, "build", False),
-                (turns._model, "complete", False),
-                (turns._model, "complete", True),
+                (writing._reading, "read", False),
+                (writing._prompting, "build", False),
+                (writing._model, "complete", False),
+                (writing._model, "complete", True),
                 (turns._journal, "completed", True),
                 (turns._outbox, "put", False),
                 (turns._outbox, "put", True),

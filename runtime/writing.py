@@ -1,0 +1,253 @@
+"""Writes the answer of one turn: reads what came with the question, grounds it, asks the model. Straight down.
+
+People may change their mind at every moment of it: then what is being done is broken off at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import structlog
+
+from config.settings import Settings
+from connectors.message import AgentRuntimeError, OutboundMessage
+from grounding import assemble
+from grounding.pipeline import why
+from runtime import replies
+from runtime.attachments.reading import Contents, Reading
+from runtime.budget_terms import BudgetExceeded
+from runtime.journal import Done, Journal
+from runtime.mailbox import Batch, Merged
+from runtime.manifests import Manifests, UnknownTurn
+from runtime.model import Completion, Model
+from runtime.model_errors import ModelFailed
+from runtime.places import Places
+from runtime.progress import Telling
+from runtime.prompting import Prompting
+from runtime.question import Built, Question
+from runtime.senses import Heard, with_images
+from runtime.spending import Spending
+from runtime.stops import Stops, Wishes
+from runtime.turn_events import log_grounding
+from runtime.usage import REPLY
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Made:
+    """A reply, and what it was made of as far as that came. ``batch`` has the words of its voice messages."""
+
+    batch: Batch
+    reply: OutboundMessage
+    built: Built | None = None
+    completion: Completion | None = None
+    heard: tuple[Heard, ...] = ()
+    first: str | None = None
+    """The model that is asked first, if not the one of the settings."""
+    asked: bool = False
+    """Whether a model was asked, which costs whatever comes of it."""
+
+    @classmethod
+    def of(cls, batch: Batch, done: Done) -> Made:
+        """What is there of *batch*'s reply when its turn is taken up."""
+        return cls(_as_heard(batch, done), replies.draft(batch), completion=done.rounds[-1] if done.rounds else None)
+
+
+class Writing:
+    """Writes answers. Holds what that needs; keeps nothing between them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        prompting: Prompting,
+        model: Model,
+        journal: Journal,
+        manifests: Manifests,
+        spending: Spending,
+        stops: Stops,
+        places: Places,
+        reading: Reading,
+    ) -> None:
+        self._redis_timeout_seconds = settings.redis_timeout_seconds
+        self._prompting = prompting
+        self._model = model
+        self._journal = journal
+        self._manifests = manifests
+        self._spending = spending
+        self._stops = stops
+        self._places = places
+        self._reading = reading
+
+    async def write(self, made: Made, told: Telling) -> None:
+        """Make the reply: the model's, as much of it as was written when people wished it to stop, or why there is
+        none. Raises `connectors.message.StoreUnavailable`, `connectors.message.Superseded`, and
+        `runtime.mailbox.Merged` when they said more in the meantime.
+        """
+        batch = made.batch
+        with self._stops.heard(batch.turn_id) as wishes:
+            writing = asyncio.create_task(self._write(made, told))
+            try:
+                ended = await self._unless_stopped(writing, batch, wishes)
+            except Merged:
+                await _break_off(writing)
+                if made.asked and made.built is not None:
+                    await self._spending.settle_interrupted(made.batch, made.built.prompt, told.text, made.first)
+                raise
+            finally:
+                await _break_off(writing)
+        if not ended:
+            await self._cut_short(made, told)
+            return
+        try:
+            writing.result()
+        except BudgetExceeded as error:
+            made.reply = replies.spent(batch, error)
+        except (assemble.ContextTooLarge, ModelFailed) as error:
+            made.reply = replies.apology(batch, made.built, error)
+            _log.error("turn.failed", why=made.reply.error_code, detail=str(error), attempts=batch.attempt)
+
+    async def _unless_stopped(self, writing: asyncio.Task[None], batch: Batch, wishes: Wishes) -> bool:
+        """Wait until *writing* has ended; False where people wish it to stop. Raises `runtime.mailbox.Merged`."""
+        while not wishes.stop:
+            if wishes.more:
+                await self._stops.merge(batch, wishes)
+            if writing.done():
+                return True
+            await _first_of(writing, wishes.changed)
+            wishes.changed.clear()
+        return writing.done()
+
+    async def _cut_short(self, made: Made, told: Telling) -> None:
+        completion = replies.cut_short(told.text, made.first or self._model.name)
+        if made.asked and made.built is not None:
+            made.completion = completion
+            made.reply = replies.answer(made.batch, made.built, completion)
+            return
+        made.reply = replace(made.reply, text=completion.text)
+        await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
+
+    async def _write(self, made: Made, told: Telling) -> None:
+        batch = made.batch
+        made.first = await self._first_model(batch)
+        grounded = await self._grounded_before(batch)
+        if grounded is not None and made.completion is not None:
+            made.built = grounded
+            made.reply = replies.answer(batch, grounded, made.completion)
+            return
+        made.batch, contents = await self._read(batch, made.first)
+        made.heard = contents.heard
+        if contents.unheard:
+            made.reply = replies.unheard(batch, contents)
+            return
+        made.built = await self._ground(made, contents)
+        made.completion = await self._ask(made, made.built, contents, told)
+        made.reply = replies.answer(batch, made.built, made.completion)
+
+    async def _first_model(self, batch: Batch) -> str | None:
+        """The model that was chosen for the place; without the store the settings decide."""
+        try:
+            async with asyncio.timeout(self._redis_timeout_seconds):
+                chosen = (await self._places.of_message(batch.key, batch.envelopes[-1].message)).model
+        except (AgentRuntimeError, TimeoutError) as error:
+            _log.warning("store.degraded", store="places", why=why(error))
+            return None
+        return chosen if chosen in self._model.names else None  # the settings may have changed since
+
+    async def _read(self, batch: Batch, first: str | None) -> tuple[Batch, Contents]:
+        """What came with the messages. Speech is written down once, however often the turn is taken up again.
+        Raises `BudgetExceeded` where there is speech and nothing left to have it written down with."""
+        if any(one.kind == "voice" for envelope in batch.envelopes for one in envelope.message.attachments):
+            await self._spending.check(batch, "transcription")
+        read, contents = await self._reading.read(batch, first)
+        if contents.heard:
+            pairs = enumerate(zip(batch.envelopes, read.envelopes, strict=True))
+            said = {place: now.message.text for place, (before, now) in pairs if now.message != before.message}
+            await self._journal.heard(batch, said)
+        return read, contents
+
+    async def _ground(self, made: Made, contents: Contents) -> Built:
+        """The prompt; kept, so that whoever goes on with this turn asks the same, and paid for beforehand.
+
+        Raises `grounding.assemble.ContextTooLarge` and `BudgetExceeded`.
+        """
+        batch = made.batch
+        question = Question.of(batch, contents)
+        built = await self._grounded_before(batch)
+        known = built is not None and question.is_asked_by(built.context)  # it may have grown since
+        if built is None or not known:
+            built = await self._prompting.build(question, batch.turn_id, first=made.first)
+            log_grounding(built)
+        made.built = built
+        keeping = [] if known else [self._manifests.keep(built.context, built.prompt, now())]
+        reserving = self._spending.reserve_reply(batch, built.prompt, len(contents.images), made.first)
+        await asyncio.gather(reserving, *keeping)
+        return built
+
+    async def _grounded_before(self, batch: Batch) -> Built | None:
+        """What an interrupted attempt has built."""
+        if not batch.resumed:
+            return None
+        try:
+            manifest = await self._manifests.get(batch.key.scope, batch.turn_id)
+        except UnknownTurn:
+            return None
+        return await self._prompting.rebuild(manifest.context)
+
+    async def _ask(self, made: Made, built: Built, contents: Contents, told: Telling) -> Completion:
+        """The model's answer. Raises `ModelFailed`."""
+        made.asked = True
+        try:
+            return await self._model.complete(
+                with_images(built.prompt.messages, contents.images),
+                on_delta=told.show if told.is_watched else None,
+                on_restart=told.restart if told.can_restart else None,
+                first=made.first,
+            )
+        except ModelFailed:
+            made.asked = False
+            await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
+            raise
+
+
+def now() -> str:
+    return rfc3339(datetime.now(UTC).timestamp())
+
+
+def rfc3339(seconds: float) -> str:
+    """Epoch *seconds* as people and programs read them, to the millisecond."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _as_heard(batch: Batch, done: Done) -> Batch:
+    """*batch* with what its voice messages were found to say; they need not be listened to again."""
+    if not done.words:
+        return batch
+    envelopes = list(batch.envelopes)
+    for place, words in done.words.items():
+        message = envelopes[place].message
+        silent = tuple(one for one in message.attachments if one.kind != "voice")
+        envelopes[place] = replace(envelopes[place], message=replace(message, text=words, attachments=silent))
+    return replace(batch, envelopes=tuple(envelopes))
+
+
+async def _first_of(writing: asyncio.Task[None], changed: asyncio.Event) -> None:
+    """Wait until the one is done or the other is set."""
+    changing = asyncio.create_task(changed.wait())
+    try:
+        await asyncio.wait({writing, changing}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        changing.cancel()
+        await asyncio.wait({changing})
+
+
+async def _break_off(writing: asyncio.Task[None]) -> None:
+    """Have *writing* end, if it has not; what it raises then is nobody's concern."""
+    if not writing.done():
+        writing.cancel()
+        await asyncio.wait({writing})
+        if not writing.cancelled():
+            writing.exception()

@@ -1,0 +1,103 @@
+"""What is asked in one pass of the event loop is asked together."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from runtime.batching import Batching
+
+
+class Server:
+    """Doubles numbers; remembers what came together."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Any]] = []
+        self.away: Exception | None = None
+        self.held = asyncio.Event()
+        self.held.set()
+
+    async def ask(self, questions: list[Any]) -> list[Any]:
+        self.batches.append(questions)
+        await self.held.wait()
+        if self.away:
+            raise self.away
+        return [ValueError(question) if question < 0 else 2 * question for question in questions]
+
+
+async def test_questions_of_one_pass_share_a_batch_and_each_has_its_own_answer() -> None:
+    server = Server()
+    batching = Batching(server.ask)
+
+    answers = await asyncio.gather(*(batching.call(number) for number in (1, -2, 3)), return_exceptions=True)
+    alone = await batching.call(4)
+
+    assert [str(answer) for answer in answers] == ["2", "-2", "6"]
+    assert alone == 8
+    assert server.batches == [[1, -2, 3], [4]]
+
+
+async def test_what_a_task_asks_that_was_only_just_begun_comes_along() -> None:
+    """A step that is itself made of steps does not cost a round trip more."""
+    server = Server()
+    batching = Batching(server.ask)
+
+    async def both() -> None:
+        await asyncio.gather(batching.call(2), batching.call(3))
+
+    await asyncio.gather(batching.call(1), both())
+
+    assert server.batches == [[1, 2, 3]]
+
+
+async def test_no_batch_waits_for_an_earlier_one() -> None:
+    server = Server()
+    server.held.clear()
+    batching = Batching(server.ask)
+    first = asyncio.create_task(batching.call(1))
+    while not server.batches:
+        await asyncio.sleep(0)
+    server.held = asyncio.Event()
+    server.held.set()
+
+    assert await batching.call(2) == 4
+    assert not first.done()
+    first.cancel()
+
+
+async def test_who_stops_waiting_takes_nothing_from_the_others() -> None:
+    server = Server()
+    server.held.clear()
+    batching = Batching(server.ask)
+    first, second = (asyncio.create_task(batching.call(number)) for number in (1, 2))
+    while not server.batches:
+        await asyncio.sleep(0)
+    first.cancel()
+    server.held.set()
+
+    assert await second == 4
+    assert first.cancelled()
+
+
+async def test_what_is_not_waited_for_any_more_is_not_asked() -> None:
+    server = Server()
+    batching = Batching(server.ask)
+    first, second = (asyncio.create_task(batching.call(number)) for number in (1, 2))
+    await asyncio.sleep(0)
+    first.cancel()
+
+    assert await second == 4
+    assert server.batches == [[2]]
+
+
+async def test_where_the_server_is_away_each_caller_has_an_error_of_its_own() -> None:
+    server = Server()
+    server.away = ConnectionError("away")
+    batching = Batching(server.ask)
+
+    errors = await asyncio.gather(batching.call(1), batching.call(2), return_exceptions=True)
+
+    assert [str(error) for error in errors] == ["away", "away"]
+    assert errors[0] is not errors[1]
+    with pytest.raises(ConnectionError):
+        await batching.call(3)
