@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import re
@@ -12,6 +11,8 @@ from typing import Protocol
 
 import regex
 import tiktoken
+
+from grounding.recent import Recent
 
 ENCODING = "cl100k_base"
 """Counts a little higher than newer vocabularies, so that a budget kept here is kept there."""
@@ -82,36 +83,23 @@ class LineByLine:
     """Counts as *tokens* does, and each line only once in the life of a process: most lines of a prompt stood in the
     one before. The sum is exact, because no token reaches over the end of a line into a word of the next.
 
-    Of a line its digest is kept, not its words. Any thread may count.
+    Any thread may count.
     """
 
     def __init__(self, tokens: Tokens, remembered_lines: int = 16_384) -> None:
         self._tokens = tokens
-        # Two generations: what is used moves to the younger one; when that is full, the older one is let go.
-        self._half = remembered_lines // 2
-        self._young: dict[bytes, int] = {}
-        self._old: dict[bytes, int] = {}
+        self._counts: Recent[int] = Recent(remembered_lines)
 
     def count(self, text: str) -> int:
         *lines, last = _LINE_END.split(text)
-        return sum(self._line(line + "\n") for line in lines) + self._line(last)
+        return sum(self._counts.of(line + "\n", self._tokens.count) for line in lines) + self._counts.of(
+            last, self._tokens.count
+        )
 
     def fits(self, text: str, limit: int) -> bool:
         if len(text) > limit * 8:  # perhaps too long to be counted at all
             return self._tokens.fits(text, limit)
         return (len(text) <= limit and utf8_length(text) <= limit) or self.count(text) <= limit
-
-    def _line(self, line: str) -> int:
-        digest = hashlib.blake2b(line.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        known = self._young.get(digest)
-        if known is None:
-            known = self._old.get(digest)
-            if known is None:
-                known = self._tokens.count(line)
-            if len(self._young) >= self._half:
-                self._old, self._young = self._young, {}
-            self._young[digest] = known
-        return known
 
 
 @cache

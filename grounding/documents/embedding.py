@@ -48,6 +48,8 @@ class WordLlamaEmbedder:
 
     MAX_CHARACTERS = 20_000
     BATCH = 64
+    SHORT_CHARACTERS = 400
+    """A question up to this is embedded at once, in about 0.1 ms: a thread costs more than that."""
 
     def __init__(self) -> None:
         self._model: Any = None
@@ -70,16 +72,19 @@ class WordLlamaEmbedder:
 
     async def embed_query(self, text: str) -> Vector:
         """Unit vector. Raises `EmbedderUnavailable` when the wheel is not installed."""
+        if self._model is not None and len(text) <= self.SHORT_CHARACTERS:
+            return self._embed([text])[0]
         return (await asyncio.to_thread(self._embed, [text]))[0]
 
     def _embed(self, texts: list[str]) -> list[Vector]:
-        model = self._loaded()
+        model = self._model or self._loaded()
         import numpy as np
 
         raw = model.embed([text[: self.MAX_CHARACTERS] for text in texts], norm=False, batch_size=self.BATCH)
         lengths = np.linalg.norm(raw, axis=1, keepdims=True)
         # Text without tokens has length zero and must stay a zero vector: a division would make it NaN.
-        return [list(map(float, row)) for row in raw / np.where(lengths > 0, lengths, 1.0)]
+        unit: list[Vector] = (raw / np.where(lengths > 0, lengths, 1.0)).tolist()
+        return unit
 
     def _loaded(self) -> Any:
         with self._loading:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -153,8 +153,8 @@ class PassageIndex(Protocol):
     ) -> list[Hit]:
         """The best *top_k* passages, best first; with one vector only that arm's ranking and raw score."""
 
-    async def read(self, scope: Scope, kind: Kind, source: str, ordinals: Iterable[int]) -> list[Passage]:
-        """The passages of *source* at *ordinals*, in reading order, as far as they exist."""
+    async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
+        """For each source of *wanted* its passages at those ordinals, in reading order, as far as they exist."""
 
     async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str]) -> dict[str, Vector]:
         """The stored dense vectors of those of *ids* that exist."""
@@ -281,6 +281,11 @@ def passage_of(stored: dict[str, Any] | None) -> Passage:
         last_line=last_line,
         said_at=stored["said_at"],
     )
+
+
+def in_reading_order(records: Iterable[Any]) -> list[Passage]:
+    """The passages of an engine's *records* by their ordinals."""
+    return sorted((passage_of(record.payload) for record in records), key=lambda passage: passage.ordinal)
 
 
 TIES = 8

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from grounding.documents.index import Hit, Passage
-from grounding.documents.sparse import terms
+from grounding.documents.sparse import term_set, terms
 
 NEAR_DUPLICATE = 0.85
 """Jaccard similarity of two passages' terms from which the lower one says nothing new."""
@@ -54,7 +54,7 @@ def drop_near_duplicates(hits: Sequence[Hit]) -> list[Hit]:
     """*hits* without those that say what a better one says already."""
     kept: list[tuple[Hit, frozenset[str]]] = []
     for hit in hits:
-        words = frozenset(terms(hit.passage.text))
+        words = term_set(hit.passage.text)
         if not any(_jaccard(words, other) >= NEAR_DUPLICATE for _, other in kept):
             kept.append((hit, words))
     return [hit for hit, _ in kept]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ log = structlog.get_logger()
 
 UPSERT_BATCH = 256
 SCROLL_BATCH = 1000
+REMEMBERED_COUNTS = 10_000
 
 ERRORS: tuple[tuple[str, bool, str], ...] = (
     ("WouldBlock", True, "is in use by another process: talk to the running `serve`, or set QDRANT_URL"),
@@ -74,6 +75,7 @@ class EmbeddedIndex:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="qdrant-edge")
         self._shard: Any = None
         self._closed = False
+        self._counts: dict[Kind, dict[Where, int]] = {kind: {} for kind in Kind}
 
     async def _run(self, call: Callable[[Any], T]) -> T:
         """*call* with the open shard, on the engine's thread."""
@@ -85,6 +87,18 @@ class EmbeddedIndex:
                 return await asyncio.get_running_loop().run_in_executor(self._thread, self._call, call)
         except TimeoutError as error:
             raise IndexUnavailable(f"the search index took longer than {self._timeout_seconds} s") from error
+
+    async def _change(self, kinds: Iterable[Kind], call: Callable[[Any], object]) -> None:
+        """*call*, which changes passages of *kinds*: how many there are is to be counted again."""
+
+        def changed(shard: Any) -> None:
+            try:
+                call(shard)
+            finally:
+                for kind in kinds:
+                    self._counts[kind].clear()
+
+        await self._run(changed)
 
     def _call(self, call: Callable[[Any], T]) -> T:
         try:
@@ -119,7 +133,7 @@ class EmbeddedIndex:
         for kind in {entry.passage.kind for entry in entries}:
             port.where(scope, kind)  # A scope that may not hold these is refused before anything is stored.
         for batch in _batches(entries):
-            await self._run(partial(_upsert, scope=scope, entries=batch))
+            await self._change(Kind, partial(_upsert, scope=scope, entries=batch))
 
     async def replace(self, scope: Scope, kind: Kind, source: str, entries: Sequence[Entry]) -> None:
         condition = port.where(scope, kind, source=source)
@@ -127,7 +141,7 @@ class EmbeddedIndex:
         # All but the last batch come before, so that the last step, which readers cannot see halfway, is short.
         batches = list(_batches(entries))
         for batch in batches[:-1]:
-            await self._run(partial(_upsert, scope=scope, entries=batch))
+            await self._change((kind,), partial(_upsert, scope=scope, entries=batch))
 
         def finish(shard: Any) -> None:
             if batches:
@@ -136,20 +150,21 @@ class EmbeddedIndex:
             if stale:
                 shard.update(edge.UpdateOperation.delete_points([*stale]))
 
-        await self._run(finish)
+        await self._change((kind,), finish)
 
     async def delete(self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] = ()) -> None:
         if ids:
             points = port.point_ids(scope, kind, ids)
-            await self._run(lambda shard: shard.update(edge.UpdateOperation.delete_points([*points])))
+            await self._change((kind,), lambda shard: shard.update(edge.UpdateOperation.delete_points([*points])))
         else:
-            await self._delete_where(port.where(scope, kind, source=source))
+            await self._delete_where((kind,), port.where(scope, kind, source=source))
 
     async def drop_workspace(self, scope: Scope) -> None:
-        await self._delete_where(port.whole_workspace(scope))
+        await self._delete_where(Kind, port.whole_workspace(scope))
 
-    async def _delete_where(self, condition: Where) -> None:
-        await self._run(lambda shard: shard.update(edge.UpdateOperation.delete_points_by_filter(_filter(condition))))
+    async def _delete_where(self, kinds: Iterable[Kind], condition: Where) -> None:
+        delete = edge.UpdateOperation.delete_points_by_filter(_filter(condition))
+        await self._change(kinds, lambda shard: shard.update(delete))
 
     async def search(
         self,
@@ -197,13 +212,18 @@ class EmbeddedIndex:
             with_vector=False,
         )
 
-    async def read(self, scope: Scope, kind: Kind, source: str, ordinals: Iterable[int]) -> list[Passage]:
-        wanted = tuple(ordinals)
-        if not wanted:
-            return []
-        condition = port.where(scope, kind, source=source, ordinals=wanted)
-        records = await self._run(lambda shard: list(_scroll(shard, condition, with_payload=True)))
-        return sorted((port.passage_of(record.payload) for record in records), key=lambda passage: passage.ordinal)
+    async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
+        conditions = {
+            source: port.where(scope, kind, source=source, ordinals=ordinals)
+            for source, ordinals in wanted.items()
+            if ordinals
+        }
+
+        def found(shard: Any) -> dict[str, list[Any]]:
+            return {one: list(_scroll(shard, where, with_payload=True)) for one, where in conditions.items()}
+
+        records = await self._run(found) if conditions else {}
+        return {source: port.in_reading_order(records.get(source, ())) for source in wanted}
 
     async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str]) -> dict[str, Vector]:
         if not ids:
@@ -223,8 +243,17 @@ class EmbeddedIndex:
         return dict(Counter(record.payload["source"] for record in records))
 
     async def count(self, scope: Scope, kind: Kind) -> int:
-        wanted = _filter(port.where(scope, kind))
-        return int(await self._run(lambda shard: shard.count(edge.CountRequest(exact=True, filter=wanted))))
+        condition = port.where(scope, kind)
+        # Nobody else writes to this shard, so that what was counted holds until we do.
+        known = None if self._closed else self._counts[kind].get(condition)
+        return await self._run(partial(self._count, kind, condition)) if known is None else known
+
+    def _count(self, kind: Kind, condition: Where, shard: Any) -> int:
+        counts = self._counts[kind]
+        if len(counts) >= REMEMBERED_COUNTS:
+            counts.clear()
+        counts[condition] = int(shard.count(edge.CountRequest(exact=True, filter=_filter(condition))))
+        return counts[condition]
 
     async def check(self) -> None:
         await self._run(lambda shard: shard.info())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import httpx
@@ -224,13 +224,15 @@ class ServerIndex:
             with_payload=True,
         )
 
-    async def read(self, scope: Scope, kind: Kind, source: str, ordinals: Iterable[int]) -> list[Passage]:
-        wanted = tuple(ordinals)
-        if not wanted:
-            return []
-        condition = _filter(port.where(scope, kind, source=source, ordinals=wanted))
-        passages = [port.passage_of(record.payload) async for record in self._scroll(condition, True)]
-        return sorted(passages, key=lambda passage: passage.ordinal)
+    async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
+        async def found(source: str, ordinals: Collection[int]) -> list[Passage]:
+            if not ordinals:
+                return []
+            condition = _filter(port.where(scope, kind, source=source, ordinals=ordinals))
+            return port.in_reading_order([record async for record in self._scroll(condition, True)])
+
+        passages = await asyncio.gather(*(found(source, ordinals) for source, ordinals in wanted.items()))
+        return dict(zip(wanted, passages, strict=True))
 
     async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str]) -> dict[str, Vector]:
         if not ids:

@@ -10,7 +10,6 @@ from grounding.documents.embedding import Embedder
 from grounding.documents.index import Hit, Kind, PassageIndex
 from grounding.documents.packing import (
     Retrieved,
-    Run,
     drop_near_duplicates,
     finish,
     group_runs,
@@ -18,11 +17,12 @@ from grounding.documents.packing import (
     neighbours_wanted,
 )
 from grounding.documents.relevance import Floor, floor_for
-from grounding.documents.sparse import encode_query
+from grounding.documents.sparse import SparseVector, encode_query
 from grounding.run_context import Passage as PromptPassage
 
 CANDIDATES_PER_PASSAGE = 3
 """Hits looked at for each passage wanted: some are duplicates, some join into one."""
+SHORT_QUERY_CHARACTERS = 400
 QUERY_MAX_CHARACTERS = 4000
 """What of a question is searched with; the beginning and the end of longer ones."""
 
@@ -43,7 +43,7 @@ class Search:
         query = shorten(query)
         if not query.strip():
             return []
-        sparse = await asyncio.to_thread(encode_query, query)
+        sparse = await encoded(query)
         dense = await self._embedder.embed_query(query)
         return await self._index.search(scope, Kind.DOCUMENT, dense, sparse, top_k, explain=explain)
 
@@ -58,19 +58,17 @@ class Search:
         if not hits:
             return []
         size = await self._index.count(scope, Kind.DOCUMENT)
-
-        def choose() -> list[Run]:
-            return group_runs(drop_near_duplicates(self._floor.keep(query, hits, size))[:top_k])
-
-        # Counting and comparing terms takes milliseconds: off the loop.
-        runs = await asyncio.to_thread(choose)
+        # The terms of passages are mostly remembered from the question before, so that this needs no thread.
+        runs = group_runs(drop_near_duplicates(self._floor.keep(query, hits, size))[:top_k])
         taken: dict[str, set[int]] = defaultdict(set)
+        wanted: dict[str, set[int]] = defaultdict(set)
         for run in runs:
             taken[run.source] |= set(run.ordinals)
+            wanted[run.source] |= set(neighbours_wanted(run))
+        found = await self._index.read(scope, Kind.DOCUMENT, wanted)
         for run in runs:
-            wanted = neighbours_wanted(run)
-            found = await self._index.read(scope, Kind.DOCUMENT, run.source, wanted)
-            grow(run, {passage.ordinal: passage for passage in found}, max_bytes, taken[run.source])
+            neighbours = {passage.ordinal: passage for passage in found[run.source]}
+            grow(run, neighbours, max_bytes, taken[run.source])
             taken[run.source] |= set(run.ordinals)
         return await asyncio.to_thread(lambda: [finish(run, query, max_bytes) for run in runs])
 
@@ -80,6 +78,13 @@ class Search:
         return [
             PromptPassage(source=item.source, heading=item.heading, text=item.text, score=item.score) for item in found
         ]
+
+
+async def encoded(query: str) -> SparseVector:
+    """See `encode_query`. Of a short one that takes less than the way to a thread and back."""
+    if len(query) <= SHORT_QUERY_CHARACTERS:
+        return encode_query(query)
+    return await asyncio.to_thread(encode_query, query)
 
 
 def shorten(query: str) -> str:

@@ -18,6 +18,8 @@ from functools import lru_cache
 
 import snowballstemmer
 
+from grounding.recent import Recent
+
 K1 = 1.2
 B = 0.75
 DOCUMENT_AVERAGE_TERMS = 120.0
@@ -43,6 +45,9 @@ _FUNCTION_WORDS = """
 STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
 """English function words. Words of other languages are weighed down by their document frequency alone."""
 
+_term_sets: Recent[frozenset[str]] = Recent(1024)
+"""Some 8 kB for each text of 120 terms."""
+
 _stemmer = snowballstemmer.stemmer("english")
 
 
@@ -66,6 +71,9 @@ def term_index(term: str) -> int:
 
 
 def _words(text: str) -> Iterator[str]:
+    if text.isascii() and "'" not in text and "_" not in text:
+        yield from (word[:_MAX_TERM_CHARACTERS] for word in _WORD.findall(text))
+        return
     for match in _WORD.finditer(text):
         word = match[0].partition("'")[0].partition("’")[0] if "'" in match[0] or "’" in match[0] else match[0]
         if _UNSPACED.search(word):
@@ -117,7 +125,17 @@ def encode_query(text: str) -> SparseVector:
     return _vector({term: float(count) for term, count in Counter(terms(text)).items()})
 
 
+def term_set(text: str) -> frozenset[str]:
+    """The different terms of *text*. Those of the last texts are remembered, by the texts' digests: what is found
+    for one question is mostly found for the next one, too."""
+    return _term_sets.of(text, _term_set)
+
+
+def _term_set(text: str) -> frozenset[str]:
+    return frozenset(terms(text))
+
+
 def coverage(query: str, text: str) -> float:
     """The share (0 to 1) of the different terms of *query* that occur in *text*; 0 for a query without terms."""
-    wanted = set(terms(query))
-    return len(wanted & set(terms(text))) / len(wanted) if wanted else 0.0
+    wanted = term_set(query)
+    return len(wanted & term_set(text)) / len(wanted) if wanted else 0.0

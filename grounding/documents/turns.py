@@ -13,7 +13,8 @@ from connectors.message import Scope
 from grounding.documents.embedding import Embedder
 from grounding.documents.index import Entry, Kind, Passage, PassageIndex
 from grounding.documents.relevance import Floor, floor_for
-from grounding.documents.sparse import TURN_AVERAGE_TERMS, encode_document, encode_query
+from grounding.documents.search import SHORT_QUERY_CHARACTERS, encoded
+from grounding.documents.sparse import TURN_AVERAGE_TERMS, encode_document
 from grounding.run_context import RecalledTurn
 
 PART_MAX_CHARACTERS = 1500
@@ -56,15 +57,19 @@ class Turns:
 
         Raises `IndexUnavailable`, `EmbedderUnavailable`, and `ValueError` for a scope without context.
         """
-        sparse = await asyncio.to_thread(encode_query, query)
+        sparse = await encoded(query)
         if not sparse.indices:
             return []
         dense = await self._embedder.embed_query(query)
-        hits = await self._index.search(
-            scope, Kind.TURN, dense, sparse, top_k, explain=True, exclude_sources=sorted(set(exclude))
+        hits, size = await asyncio.gather(
+            self._index.search(
+                scope, Kind.TURN, dense, sparse, top_k, explain=True, exclude_sources=sorted(set(exclude))
+            ),
+            self._index.count(scope, Kind.TURN),
         )
-        if hits:
-            size = await self._index.count(scope, Kind.TURN)
+        if len(query) <= SHORT_QUERY_CHARACTERS:
+            hits = self._floor.keep(query, hits, size)
+        else:
             hits = await asyncio.to_thread(self._floor.keep, query, hits, size)
         return [
             RecalledTurn(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import math
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -35,6 +38,26 @@ async def test_a_batch_gives_what_each_text_gives_alone(embedder: Embedder) -> N
     together = await embedder.embed_documents(texts)
     for place in (0, 63, 64, 149):
         assert together[place] == pytest.approx(await embedder.embed_query(texts[place]), abs=1e-4)
+
+
+class Noted(ThreadPoolExecutor):
+    """Threads, and how often one was asked for."""
+
+    asked = 0
+
+    def submit(self, *args: Any, **options: Any) -> Future[Any]:
+        self.asked += 1
+        return super().submit(*args, **options)
+
+
+async def test_the_bundled_model_takes_a_thread_for_its_weights_and_for_long_questions_only() -> None:
+    embedder, threads = WordLlamaEmbedder(), Noted(1)
+    asyncio.get_running_loop().set_default_executor(threads)
+    asked = []
+    for question in ("refunds?", "refunds?", "refunds? " * 500):
+        await embedder.embed_query(question)
+        asked.append(threads.asked)
+    assert asked == [1, 1, 2]
 
 
 async def test_no_text_gives_no_vector(embedder: Embedder) -> None:

@@ -140,8 +140,25 @@ async def test_more_passages_than_a_batch_are_all_stored_and_listed(index: Passa
 async def test_passages_of_a_source_are_read_by_ordinal(index: PassageIndex) -> None:
     await index.upsert(ACME, [await entry(f"part {n}", n) for n in range(5)])
     await index.upsert(ACME, [await entry("elsewhere", 2, "b.md")])
-    assert [p.text for p in await index.read(ACME, DOCUMENT, "a.md", [3, 1, 99])] == ["part 1", "part 3"]
-    assert await index.read(ACME, DOCUMENT, "a.md", []) == []
+    found = await index.read(ACME, DOCUMENT, {"a.md": [3, 1, 99], "b.md": [], "c.md": [1]})
+    assert [p.text for p in found.pop("a.md")] == ["part 1", "part 3"]
+    assert found == {"b.md": [], "c.md": []}
+    assert await index.read(ACME, DOCUMENT, {}) == {}
+
+
+async def test_what_was_counted_is_counted_again_after_each_change(index: PassageIndex) -> None:
+    counts = []
+    one, two, three = await entry("one"), await entry("two", source="b.md"), await entry("three", source="c.md")
+    for change in (
+        index.upsert(ACME, [one, two]),
+        index.replace(ACME, DOCUMENT, "a.md", []),
+        index.upsert(ACME, [three]),
+        index.delete(ACME, DOCUMENT, source="b.md"),
+        index.drop_workspace(ACME),
+    ):
+        await change
+        counts.append([await index.count(ACME, DOCUMENT), await index.count(ACME, DOCUMENT)])
+    assert counts == [[2, 2], [1, 1], [2, 2], [1, 1], [0, 0]]
 
 
 async def test_sources_can_be_left_out_of_a_search(index: PassageIndex) -> None:

@@ -107,7 +107,7 @@ async def test_only_changed_chunks_are_embedded_again(house: House) -> None:
     )
     done = await house.indexer.sync(ACME, ["a.md"])
     assert (done.chunks, done.chunks_embedded) == (7, 2)
-    stored = await house.index.read(ACME, Kind.DOCUMENT, "a.md", range(10))
+    stored = (await house.index.read(ACME, Kind.DOCUMENT, {"a.md": range(10)}))["a.md"]
     assert [passage.heading for passage in stored] == ["New", *(f"Part {n}" for n in range(6))]
 
 

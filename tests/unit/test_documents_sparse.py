@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.documents.sparse import coverage, encode_document, encode_query, term_index, terms
+from grounding.documents.sparse import coverage, encode_document, encode_query, term_index, term_set, terms
 
 
 def test_words_are_folded_stemmed_and_freed_of_stop_words() -> None:
@@ -54,3 +54,14 @@ def test_any_text_gives_a_valid_vector(text: str) -> None:
         assert all(0 <= index < 2**32 for index in vector.indices)
         assert all(value > 0 for value in vector.values)
     assert 0.0 <= coverage(text, text) <= 1.0
+
+
+@given(st.text(alphabet=st.characters(max_codepoint=127), max_size=200))
+def test_plain_ascii_gives_the_terms_that_it_gives_beside_other_scripts(text: str) -> None:
+    assert terms(text + " 退款") == [*terms(text), "退款"]
+
+
+def test_the_terms_of_a_text_are_found_once() -> None:
+    text = "Refunds take thirty days."
+    assert term_set(text) == frozenset(terms(text))
+    assert term_set(text) is term_set(text)
