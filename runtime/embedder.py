@@ -9,7 +9,7 @@ from typing import Any
 
 from config.settings import Settings
 from grounding.documents.embedding import EmbedderUnavailable, Vector
-from runtime.model import credentials, load_litellm
+from runtime.model import credentials, loaded_litellm
 from runtime.model_errors import judge
 
 BATCH = 64
@@ -64,7 +64,7 @@ async def _embed(settings: Settings, model: str, texts: list[str]) -> list[Vecto
     request: dict[str, Any] = {"model": model, "input": [text or " " for text in texts], "timeout": seconds}
     request |= {"max_retries": 0, "encoding_format": "float", **credentials(settings, model)}
     try:
-        litellm = await asyncio.to_thread(load_litellm)
+        litellm = await loaded_litellm()
         async with asyncio.timeout(seconds):
             response = await litellm.aembedding(**request)
         found = sorted(response.data, key=lambda item: item["index"])

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectors.message import Usage
+from runtime.pieces import gather
 
 Message = Mapping[str, Any]
 OnDelta = Callable[[str], Awaitable[None]]
@@ -124,6 +125,7 @@ class Exchange:
             self._take_whole(response)
         else:
             stream = await self._litellm.acompletion(**request, stream=True, stream_options={"include_usage": True})
+            gather(stream)
             async with _closing(stream):
                 await self._take_stream(stream)
         return Completion(
@@ -161,6 +163,8 @@ class Exchange:
                         self._first_ms = self._call.elapsed_ms()
                     self._text.append(text)
                     await self._call.show(text)
+            if self._finish and self._usage is not None:
+                return  # asked for more, LiteLLM would put the whole answer together once more, for its logs
 
     def _add_tool(self, index: int, tool: Any) -> None:
         """Pieces of one call come with the same index: id and name once, the arguments bit by bit."""

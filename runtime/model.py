@@ -66,6 +66,8 @@ LOCAL_SAMPLING: Mapping[str, Any] = {"temperature": 0.2, "extra_body": {"repeat_
 
 _loading = threading.Lock()
 _warm = False
+_ready: Any = None
+"""LiteLLM, once it is imported and set up."""
 _IMPORTED_BY_TOOLS = "litellm.responses.mcp.litellm_proxy_mcp_handler"
 _IMPORTED_BY_CALLS = (
     "anyio._backends._asyncio",
@@ -90,7 +92,10 @@ def _keep_what_was_imported() -> None:
 
 def load_litellm() -> Any:
     """LiteLLM, imported and silenced. Takes seconds the first time: call it in a thread."""
+    global _ready
     with _loading:
+        if _ready is not None:
+            return _ready
         # A proxy that the environment names is not for our own children on loopback.
         for name in ("NO_PROXY", "no_proxy"):
             hosts = [host for host in os.environ.get(name, "").split(",") if host]
@@ -112,7 +117,21 @@ def load_litellm() -> Any:
             # Its messages quote prompts and keys.
             logging.getLogger(name).setLevel(logging.CRITICAL)
         _import_what_calls_import(litellm)
+        _ready = litellm
         return litellm
+
+
+async def loaded_litellm() -> Any:
+    """LiteLLM for the calls of this task, imported in a thread where it was not yet.
+
+    Its calls count as inner ones: for those it makes no payload for logging callbacks, and there are none.
+    """
+    litellm = _ready if _ready is not None else await asyncio.to_thread(load_litellm)
+    with contextlib.suppress(ImportError):
+        from litellm._internal_context import is_internal_call
+
+        is_internal_call.set(True)
+    return litellm
 
 
 def _import_what_calls_import(litellm: Any) -> None:
@@ -190,7 +209,7 @@ class Model:
         target = Target(model, model, credentials(self._settings, model))
         for attempt in range(1, self._settings.llm_max_attempts + 1):
             try:
-                litellm = await asyncio.to_thread(load_litellm)
+                litellm = await loaded_litellm()
                 return await hear(litellm, target, audio, name, media_type, self._settings.llm_timeout_seconds)
             except Exception as error:  # noqa: BLE001 - LiteLLM's adapters let all kinds through; each gets its verdict
                 failure = as_failure(error, model, shown=False)
@@ -336,7 +355,7 @@ class Model:
         await call.restart()
         seconds = self._settings.llm_timeout_seconds
         try:
-            litellm = await asyncio.to_thread(load_litellm)
+            litellm = await loaded_litellm()
             async with asyncio.timeout(seconds):
                 completion = await Exchange(litellm, call, target, seconds * STALL_FRACTION).run()
         except Exception as error:  # noqa: BLE001 - LiteLLM's adapters let all kinds through; each gets its verdict

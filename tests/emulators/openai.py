@@ -59,6 +59,8 @@ class FakeOpenAI:
     heard: str = "What do the tyres cost?"
     """What every recording says."""
     keys: list[str] = field(default_factory=list)
+    peers: list[Any] = field(default_factory=list)
+    """The other end of each chat request's connection."""
     replies: deque[Reply] = field(default_factory=deque)
     answer: Callable[[dict[str, Any]], Reply | str] = lambda body: echo(body)
     chunk_delay_seconds: float = 0.0
@@ -177,6 +179,7 @@ async def _chat(fake: FakeOpenAI, request: web.Request) -> web.StreamResponse:
     body = await request.json()
     key = request.headers.get("Authorization", "").removeprefix("Bearer ")
     fake.keys.append(key)
+    fake.peers.append(request.transport and request.transport.get_extra_info("peername"))
     if fake.key is not None and key != fake.key:
         return _error(401, "Incorrect API key provided", "invalid_api_key")
     fake.requests.append(body)

@@ -11,6 +11,7 @@ import pytest
 import runtime.model
 from connectors.message import Usage
 from runtime.model import Model, ModelRefused, ModelUnavailable, ToolCall
+from runtime.pieces import GATHER_SECONDS
 from tests.conftest import MakeSettings
 from tests.emulators.openai import FakeOpenAI, Reply
 
@@ -64,12 +65,15 @@ async def test_the_messages_reach_the_provider_as_they_were_given(model: Model, 
     assert sent["max_tokens"] == 77
 
 
-async def test_a_streamed_answer_is_shown_piece_by_piece_and_equals_the_whole(model: Model) -> None:
+async def test_a_streamed_answer_is_shown_piece_by_piece_and_equals_the_whole(
+    model: Model, openai_server: FakeOpenAI
+) -> None:
     screen = Screen()
+    openai_server.chunk_delay_seconds = 2 * GATHER_SECONDS
     streamed = await model.complete(MESSAGES, on_delta=screen.show)
     whole = await model.complete(MESSAGES)
     assert screen.text == streamed.text == whole.text
-    assert screen.pieces > 2
+    assert screen.pieces > 1
     assert streamed.first_token_ms is not None
     assert streamed.usage.completion == whole.usage.completion
 
@@ -293,6 +297,35 @@ async def test_cost_is_by_the_price_list_and_cached_tokens_cost_less(
     unpriced = await Model(model_settings()).complete(MESSAGES)
     assert unpriced.usage.cost_usd == 0
     assert isinstance(unpriced.usage, Usage)
+
+
+async def test_a_streamed_answer_costs_what_the_whole_one_costs(model_settings: MakeSettings) -> None:
+    model = Model(model_settings(llm_model="openai/gpt-4o"))
+    await model.complete(MESSAGES)  # from now on the provider has read the same before
+    whole = await model.complete(MESSAGES)
+    assert (await model.complete(MESSAGES, on_delta=Screen().show)).usage == whole.usage
+
+
+async def test_streamed_answers_use_one_connection(model: Model, openai_server: FakeOpenAI) -> None:
+    for _ in range(3):
+        await model.complete(MESSAGES, on_delta=Screen().show)
+    assert len(set(openai_server.peers)) == 1
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_litellm_prepares_no_logs(model: Model, monkeypatch: pytest.MonkeyPatch, streams: bool) -> None:
+    from litellm.litellm_core_utils import litellm_logging
+
+    logged: list[str] = []
+
+    def log(*args: Any, **kwargs: Any) -> None:
+        logged.append("payload")
+
+    monkeypatch.setattr(litellm_logging, "get_standard_logging_object_payload", log)
+    await model.complete(MESSAGES, on_delta=Screen().show if streams else None)
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.wait(others, timeout=0.2)
+    assert logged == []
 
 
 async def test_a_form_for_the_answer_is_passed_on(model: Model, openai_server: FakeOpenAI) -> None:

@@ -1,0 +1,177 @@
+"""Pieces of a streamed answer are joined without losing anything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.pieces import Gathered, gather, join
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(delta: dict[str, Any], **more: Any) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": None} | more
+    return b"data: " + json.dumps({"id": "1", "choices": [choice]}).encode() + b"\n\n"
+
+
+def deltas(events: bytes, key: str = "content") -> list[str]:
+    found = [json.loads(line[6:]) for line in events.splitlines() if line.startswith(b"data: {")]
+    return [one["choices"][0]["delta"].get(key) for one in found]
+
+
+class Sent(httpx.AsyncByteStream):
+    """A server that sends *pieces*, one whenever it is told to go on; an exception is raised."""
+
+    def __init__(self, *pieces: bytes | Exception, freely: bool = False) -> None:
+        self.pieces = pieces
+        self.go_on = asyncio.Semaphore(len(pieces) if freely else 0)
+        self.is_closed = False
+        self.was_read_to_its_end = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self.pieces:
+            await self.go_on.acquire()
+            if isinstance(piece, Exception):
+                raise piece
+            yield piece
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.was_read_to_its_end = True
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+async def read(stream: httpx.AsyncByteStream) -> list[bytes]:
+    return [piece async for piece in stream]
+
+
+def test_neighbours_that_differ_in_their_text_only_become_one() -> None:
+    joined, has_text = join(event({"content": "Grüße, "}) + event({"content": "👋"}) + event({"content": "\n\n"}))
+    assert deltas(joined) == ["Grüße, 👋\n\n"]
+    assert has_text
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        event({"role": "assistant", "content": "x"}),
+        event({"reasoning_content": "x"}),
+        event({"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}),
+        event({"content": "x"}, finish_reason="stop"),
+        event({"content": "x"}, index=1),
+        event({"content": "x"}, logprobs={"content": []}),
+        b": ping\n\n",
+        b"event: message\ndata: {}\n\n",
+        b'data: {"error": {"message": "no"}}\n\n',
+        b"data: {broken\n\n",
+        DONE,
+    ],
+)
+def test_what_says_more_than_text_stays_as_it_is_and_in_its_place(other: bytes) -> None:
+    events = event({"content": "a"}) + other + event({"content": "b"})
+    assert join(events)[0] == events
+
+
+def test_padding_that_makes_pieces_one_length_does_not_keep_them_apart() -> None:
+    padded = [
+        json.loads(event({"content": text})[6:]) | {"obfuscation": pad} for text, pad in (("a", "xyz"), ("b", "q"))
+    ]
+    events = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in padded)
+    assert deltas(join(events)[0]) == ["ab"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["content", "reasoning_content", "role"]), st.text()), max_size=12),
+    st.lists(st.integers(1, 60), max_size=40),
+)
+def test_no_character_is_lost_however_the_bytes_arrive(said: list[tuple[str, str]], cuts: list[int]) -> None:
+    sent = b"".join(event({key: text}) for key, text in said) + DONE
+    pieces, rest = [], sent
+    for cut in cuts:
+        pieces.append(rest[:cut])
+        rest = rest[cut:]
+    received = b"".join(asyncio.run(read(Gathered(Sent(*pieces, rest, freely=True), seconds=0.0))))
+    assert received.endswith(DONE)
+    for key in ("content", "reasoning_content", "role"):
+        texts = [text or "" for text in deltas(received, key)]
+        assert "".join(texts) == "".join(text for spoken, text in said if spoken == key)
+
+
+async def test_the_first_text_does_not_wait_and_the_rest_is_gathered_until_the_end() -> None:
+    words = [event({"content": word}) for word in ("a", "b", "c", "d")]
+    server = Sent(event({"role": "assistant", "content": ""}), *words, DONE)
+    pieces = aiter(Gathered(server, seconds=3600))
+    server.go_on.release()
+    assert deltas(await anext(pieces)) == [""]
+    server.go_on.release()
+    assert deltas(await anext(pieces)) == ["a"]
+    for _ in range(4):
+        server.go_on.release()
+    assert [deltas(piece) async for piece in pieces] == [["bcd"]]
+
+
+async def test_text_is_passed_on_while_the_answer_goes_on() -> None:
+    server = Sent(event({"content": "a"}), event({"content": "b"}), DONE)
+    pieces = aiter(Gathered(server, seconds=0.001))
+    server.go_on.release()
+    assert deltas(await anext(pieces)) == ["a"]
+    server.go_on.release()
+    assert deltas(await anext(pieces)) == ["b"]
+
+
+async def test_a_broken_connection_is_told_after_what_came_before_it() -> None:
+    server = Sent(event({"content": "a"}), event({"content": "b"}), httpx.ReadError("broken"), freely=True)
+    received: list[bytes] = []
+    with pytest.raises(httpx.ReadError):
+        async for piece in Gathered(server):
+            received += [piece]
+    assert "".join(deltas(b"".join(received))) == "ab"
+
+
+async def test_whoever_stops_at_the_end_of_the_answer_leaves_a_connection_that_can_be_used_again() -> None:
+    server = Sent(event({"content": "a"}) + DONE, freely=True)
+    gathered = Gathered(server)
+    async for piece in gathered:
+        assert piece.endswith(DONE)
+        break
+    await gathered.aclose()
+    assert server.was_read_to_its_end
+
+
+async def test_closing_ends_the_reading_and_the_connection() -> None:
+    server = Sent(event({"content": "a"}), DONE)
+    gathered = Gathered(server)
+    pieces = aiter(gathered)
+    server.go_on.release()
+    await anext(pieces)
+    before = asyncio.all_tasks()
+    await gathered.aclose()
+    assert server.is_closed
+    assert len(asyncio.all_tasks()) == len(before) - 1
+
+
+def test_streams_that_are_compressed_or_no_http_answers_are_left_alone() -> None:
+    class Read:
+        def __init__(self, response: object) -> None:
+            self.response = response
+
+    class Stream:
+        def __init__(self, response: object) -> None:
+            self.completion_stream = Read(response)
+
+    source = Sent()
+    compressed = httpx.Response(200, headers={"content-encoding": "gzip"}, stream=source)
+    plain = httpx.Response(200, stream=source)
+    for stream in (Stream(compressed), Stream(plain), Stream(None), object()):
+        gather(stream)
+    assert compressed.stream is source
+    assert isinstance(plain.stream, Gathered)
