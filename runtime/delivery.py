@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, TypeVar
 
 import structlog
@@ -20,6 +20,7 @@ from connectors.message import AgentRuntimeError, ConversationKey, OutboundMessa
 from runtime.governor import Governor, Governors
 from runtime.part_states import Held, PartState, PartStates, Stage
 from runtime.schedule import Urgency
+from runtime.work_streams import Given
 
 _BACKOFF_SECONDS = (1.0, 30.0)
 """First and longest pause between attempts, where the platform asks for none."""
@@ -61,42 +62,60 @@ class Delivery:
         self._governors = governors
         self._ambiguous = ambiguous
 
-    async def deliver(self, key: ConversationKey, turn_id: str) -> int:
+    async def deliver(
+        self, key: ConversationKey, turn_id: str, given: Given | None = None, known: OutboundMessage | None = None
+    ) -> int:
         """Send the stored reply of a turn, or what of it was not sent yet; how many parts it has.
 
+        With *given*, the entry by which the reply waits, its turn in the conversation is kept, and the entry is done
+        afterwards. *known* is the reply, where it need not be read.
         Each part's state is stored before it is sent; what people have seen growing gets its last form. Raises
-        `SendFailed` when a part is refused for good, `NoConnector`, `connectors.message.Superseded` and
-        `connectors.message.StoreUnavailable`.
+        `SendFailed` when a part is refused for good, `NoConnector`, `runtime.part_states.NotNext`,
+        `connectors.message.Superseded` and `connectors.message.StoreUnavailable`.
         """
         connector = self._connectors.get(key.connector)
         if connector is None:
             raise NoConnector(f"no connector {key.connector!r} runs in this process")
         if connector.capabilities.local:
-            return await self._hand_over(connector, key, turn_id)
-        held = await self._states.hold(key, turn_id)
-        if held.message is None:
-            return 0  # it was forgotten
-        message = held.message
-        if len(message.text) > LONG_TEXT_CHARACTERS:
-            parts = await asyncio.to_thread(connector.render, message)
+            return await self._hand_over(connector, key, turn_id, known)
+        governor = self._governors.of(connector)
+        # To say at once that the first part is being sent, it has to be: nothing may come between.
+        parts = await _rendered(connector, known) if known is not None else ()
+        at_once = bool(parts) and governor.goes_at_once(key, Urgency.FINAL)
+        held = await self._states.hold(key, turn_id, given, known, begin=at_once)
+        if held.message is not None:
+            parts = parts or await _rendered(connector, held.message)
+            sending = _Sending(self._states, governor, self._ambiguous, connector, held, held.message, may_go=at_once)
+            last = await sending.settle_all(parts, keep_last=given is not None)
+            _log.info("reply.delivered", parts=len(parts), kind=held.message.kind)
         else:
-            parts = connector.render(message)
-        sending = _Sending(self._states, self._governors.of(connector), self._ambiguous, connector, held, message)
-        for part in parts:
-            await sending.settle(part)
-        await sending.take_back_the_rest(len(parts))
-        _log.info("reply.delivered", parts=len(parts), kind=message.kind)
+            parts, last = (), {}  # it was forgotten, or is delivered
+        if given is not None:
+            await self._states.done(key, turn_id, given, last)
         return len(parts)
 
-    async def _hand_over(self, connector: Connector, key: ConversationKey, turn_id: str) -> int:
+    async def give_up(self, key: ConversationKey, turn_id: str, given: Given) -> None:
+        """Take the entry of a reply away that cannot be delivered. Raises `connectors.message.Superseded` where another
+        process delivers it now, and `connectors.message.StoreUnavailable`."""
+        await self._states.done(key, turn_id, given)
+
+    async def _hand_over(
+        self, connector: Connector, key: ConversationKey, turn_id: str, known: OutboundMessage | None
+    ) -> int:
         """Answer people who are connected to this process; who has gone finds the reply in the conversation."""
-        message = await self._states.load(key, turn_id)
+        message = known if known is not None else await self._states.load(key, turn_id)
         parts = connector.render(message) if message is not None else ()
         for part in parts:
             assert message is not None
             await connector.send(message, part)
         _log.info("reply.delivered", parts=len(parts), kind=message.kind if message else "")
         return len(parts)
+
+
+async def _rendered(connector: Connector, message: OutboundMessage) -> Sequence[OutboundPart]:
+    if len(message.text) > LONG_TEXT_CHARACTERS:
+        return await asyncio.to_thread(connector.render, message)
+    return connector.render(message)
 
 
 class _Sending:
@@ -110,6 +129,8 @@ class _Sending:
         connector: Connector,
         held: Held,
         message: OutboundMessage,
+        *,
+        may_go: bool,
     ) -> None:
         self._states = states
         self._governor = governor
@@ -117,23 +138,34 @@ class _Sending:
         self._connector = connector
         self._held = held
         self._message = message
+        self._may_go = may_go
+        """Whether the next call has had its turn already."""
+        self._begun = held.begun
 
-    async def settle(self, part: OutboundPart) -> None:
-        """Have *part* shown in its last form, from whichever state."""
+    async def settle_all(self, parts: Sequence[OutboundPart], *, keep_last: bool) -> dict[int, PartState]:
+        """Have *parts* shown in their last form, from whichever states. With *keep_last* what became of the last one is
+        not stored but returned, where nothing is left to be done after it."""
+        for index, state in self._held.unrecorded.items():
+            await self._states.mark(self._message, index, state.stage, state.message_id, held=True)
+        left_over = [state for index, state in self._held.states.items() if index >= len(parts)]
+        for part in parts:
+            become = await self._settle(part)
+            if become is None:
+                continue
+            if keep_last and part is parts[-1] and not left_over:
+                return {part.index: become}
+            await self._states.mark(self._message, part.index, become.stage, become.message_id, held=True)
+        for state in left_over:  # what was shown while the reply grew, and is no part of what it became
+            await self._take_back(state)
+        return {}
+
+    async def _settle(self, part: OutboundPart) -> PartState | None:
+        """What became of *part*; None where that is stored already."""
         state = self._held.states.get(part.index, PartState())
         if state.stage in (Stage.SENT, Stage.AMBIGUOUS):
-            return
+            return None
         receipt = await self._settled(part, state)
-        if receipt is None:
-            await self._mark(part, Stage.AMBIGUOUS)
-        else:
-            await self._mark(part, Stage.SENT, receipt.message_id)
-
-    async def take_back_the_rest(self, parts: int) -> None:
-        """What was shown while the reply grew, and is no part of what it became."""
-        for index, state in self._held.states.items():
-            if index >= parts:
-                await self._take_back(state)
+        return PartState(Stage.AMBIGUOUS) if receipt is None else PartState(Stage.SENT, receipt.message_id)
 
     async def _settled(self, part: OutboundPart, state: PartState) -> Receipt | None:
         """The receipt of *part* in its last form; None where it stays unknown whether it was sent."""
@@ -178,7 +210,10 @@ class _Sending:
         """The receipt; None where the outcome is unknown and the part is not to be sent again."""
 
         async def once() -> Receipt | None:
-            await self._mark(part, Stage.SENDING)
+            if part.index == 0 and self._begun:
+                self._begun = False  # it was marked with the hold; a repetition marks anew
+            else:
+                await self._mark(part, Stage.SENDING)
             try:
                 return await _within(self._connector.send(self._message, part))
             except SendFailed as error:
@@ -201,7 +236,9 @@ class _Sending:
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + _GIVE_UP_SECONDS
         for attempt in itertools.count(1):
-            await self._governor.turn(self._message.key, Urgency.FINAL)
+            if not self._may_go:
+                await self._governor.turn(self._message.key, Urgency.FINAL)
+            self._may_go = False
             try:
                 return await call()
             except SendFailed as error:
@@ -227,8 +264,8 @@ class _Sending:
             return None, False
         return found, True
 
-    async def _mark(self, part: OutboundPart, stage: Stage, message_id: str = "") -> None:
-        await self._states.mark(self._message, part.index, stage, message_id, self._held.token)
+    async def _mark(self, part: OutboundPart, stage: Stage) -> None:
+        await self._states.mark(self._message, part.index, stage, held=True)
 
     def _is_known_again(self, state: PartState) -> bool:
         """Whether the platform would recognise the part, so that sending it again shows it once."""

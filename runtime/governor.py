@@ -25,6 +25,8 @@ class Governor:
     async def turn(self, key: ConversationKey, urgency: Urgency) -> None:
         """Wait until a call for *key* may be made; it counts as made when this returns."""
         loop = asyncio.get_running_loop()
+        if self.goes_at_once(key, urgency):
+            return
         ticket = self._schedule.add(self._chat(key), urgency, loop.time())
         allowed = self._waiting[ticket] = loop.create_future()
         self._allow()
@@ -33,6 +35,10 @@ class Governor:
         finally:
             if self._waiting.pop(ticket, None) is not None:
                 self._schedule.remove(ticket)
+
+    def goes_at_once(self, key: ConversationKey, urgency: Urgency) -> bool:
+        """Whether a call for *key* may be made now, without waiting; it counts as made then."""
+        return self._schedule.take(self._chat(key), urgency, asyncio.get_running_loop().time())
 
     def told(self, key: ConversationKey, error: SendFailed) -> None:
         """Let nothing go there, or anywhere where the platform means that, for as long as *error* asks for."""

@@ -8,14 +8,16 @@ where the people are connected to one process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 from connectors.connector import Connector
-from connectors.message import PARTITIONS, ConversationKey, Fence, OutboundMessage
+from connectors.message import PARTITIONS, ConversationKey, Fence, OutboundMessage, StoreUnavailable
 from runtime.hub import EVERYBODY, Hub
 from runtime.identifiers import new_turn_id
-from runtime.part_states import PartStates, stream_of
+from runtime.part_states import Entered, PartStates, stream_of
+from runtime.work_streams import Given, WorkStreams
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -24,24 +26,74 @@ REPLY = "reply"
 """The hub's topic for replies that wait to be delivered."""
 
 
+class DeliversHere(Protocol):
+    """Who delivers at some addresses in this very process."""
+
+    def delivers_at(self, address: str) -> bool:
+        """Whether *address* is one of them."""
+
+    def room(self, address: str) -> int:
+        """How many entries of what waits at an address that any process may deliver at it would take now."""
+
+    def take(self, given: Sequence[Given], known: OutboundMessage | None = None) -> None:
+        """Deliver what was given, of which *known*, if given, need not be read again."""
+
+    def missed(self) -> None:
+        """Something may have been given of which nobody could be told."""
+
+
 class Outbox:
     """Everything that leaves. Raises `connectors.message.StoreUnavailable` throughout."""
 
     def __init__(self, redis: Redis, hub: Hub) -> None:
         self.states = PartStates(redis)
+        self.streams = WorkStreams(redis, self.states.name)
         self._hub = hub
+        self._here: DeliversHere | None = None
+
+    @contextmanager
+    def delivered_here(self, by: DeliversHere) -> Iterator[None]:
+        """While inside, what is stored for an address of *by* is given to it by the same step."""
+        self._here = by
+        try:
+            yield
+        finally:
+            self._here = None
 
     async def put(self, message: OutboundMessage, addresses: Iterable[str], fence: Fence | None = None) -> bool:
         """Store *message* for delivery at *addresses*, once for its turn; False if it was stored before.
 
         Raises `connectors.message.Superseded` where *fence* does not hold any more.
         """
-        new = False
+        new, stored = False, False
         for address in dict.fromkeys(addresses):
-            for entered in await self.states.put(message, address, fence):
-                new = True
-                await self._ring(message.key.partition, entered)
+            entered = await self._put(message, address, fence)
+            stored = stored or entered.stored
+            new = new or bool(entered.addresses)
+            await self._announce(message, entered, stored=stored)
         return new
+
+    async def _put(self, message: OutboundMessage, address: str, fence: Fence | None) -> Entered:
+        here = self._here if self._here and self._here.delivers_at(address) and "@" not in address else None
+        try:
+            return await self.states.put(message, address, fence, take=here.room(address) if here else 0)
+        except StoreUnavailable:
+            if here is not None:
+                here.missed()
+            raise
+
+    async def _announce(self, message: OutboundMessage, entered: Entered, *, stored: bool) -> None:
+        """Have what was entered delivered: here, where that can be, or by whoever hears of it."""
+        here, given = self._here, list(entered.given)
+        fields = {"key": message.key.encoded, "turn": message.turn_id}
+        for address, entry_id in entered.addresses.items():
+            one = Given(stream_of(message.key.partition, address), entry_id, fields)
+            if here is not None and "@" in address and here.delivers_at(address):
+                given.append(one)
+            elif one not in given:
+                await self._ring(message.key.partition, address)
+        if given and here is not None:
+            here.take(given, message if stored else None)
 
     async def expect(self, key: ConversationKey, message_id: str, address: str) -> None:
         """Have the answer to a message delivered at *address*, too: somebody asked for it again there.
@@ -63,6 +115,10 @@ class Outbox:
     async def load(self, key: ConversationKey, turn_id: str) -> OutboundMessage | None:
         """The stored reply of a turn, if it has come that far."""
         return await self.states.load(key, turn_id)
+
+    async def arrived(self, streams: Sequence[str]) -> list[tuple[Given, OutboundMessage | None]]:
+        """Every entry of *streams*, which are for this process alone, with its reply if that is still stored."""
+        return [one for some in self.streams.together(streams) for one in await self.states.arrived(some)]
 
     async def forget(self, key: ConversationKey, turn_id: str = "") -> None:
         """Drop the stored reply of a turn, or, without one, all that was ever said in *key*."""

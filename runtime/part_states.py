@@ -1,24 +1,29 @@
 """What became of each part of what the runtime said, kept in Redis around every call to a platform.
 
 Keys (owner ``outbox``, in the conversation's partition): ``turn`` one hash per turn, with the message and,
-for each part, one state (`Stage`), ``out`` one stream per address of what is to be delivered there. A turn that is
-delivered again goes on where it stopped; who begins to deliver it has the hold of it: nobody else can mark its parts.
-``awaited`` says by message at which further address its answer is waited for, once it is there.
+for each part, one state (`Stage`), ``out`` one stream per address of what is to be delivered there, ``line`` for an
+address at which any process may deliver one list per conversation of what waits there of it, oldest first. A turn that
+is delivered again goes on where it stopped; who begins to deliver it has the hold of it: nobody else can mark its
+parts. ``awaited`` says by message at which further address its answer is waited for, once it is there.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
 from connectors.message import ConversationKey, Fence, OutboundMessage, Superseded, partition_tag, redis_key
+from runtime import outbox_scripts as scripts
 from runtime.stored import NewerFormat
+from runtime.work_streams import GROUP, Given, entries_of
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -31,6 +36,7 @@ UNREAD_SECONDS = 3600
 _SCANNED = 500
 """Keys that are looked at in one step, where all of a conversation are wanted."""
 _MESSAGE = TypeAdapter(OutboundMessage)
+_NOT_NEXT, _ANOTHERS, _OVER = 0, -1, -2
 
 
 class Stage(StrEnum):
@@ -82,87 +88,66 @@ class PartState:
                 return cls()
 
 
-# The streams of those who wait for it elsewhere lie beside the one that is named: their names end otherwise.
-_PUT = """
-if KEYS[4] and redis.call('HGET', KEYS[4], 'token') ~= ARGV[6] then return -1 end
-local beside = string.sub(KEYS[2], 1, -1 - #ARGV[8])
-local entered = {}
-local function enter(address, seconds)
-  if redis.call('HSETNX', KEYS[1], 'to:' .. address, '1') == 0 then return end
-  redis.call('XADD', beside .. address, '*', 'key', ARGV[4], 'turn', ARGV[5])
-  if seconds ~= '' then redis.call('EXPIRE', beside .. address, seconds) end
-  entered[#entered + 1] = address
-end
-enter(ARGV[8], ARGV[7])
-if #entered == 0 then return entered end
-redis.call('HSET', KEYS[1], 'v', ARGV[1])
-redis.call('HSETNX', KEYS[1], 'message', ARGV[2])
-redis.call('EXPIRE', KEYS[1], ARGV[3])
-for at = 10, #ARGV do
-  local address = redis.call('HGET', KEYS[3], ARGV[at])
-  if address then
-    redis.call('HDEL', KEYS[3], ARGV[at])
-    enter(address, ARGV[9])
-  end
-end
-return entered
-"""
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A reply that is being delivered: the reply if it is stored, and its parts' states. ``begun`` says that the first
+    part is marked as `Stage.SENDING` by this very step; ``unrecorded`` are states that are known here alone."""
 
-_AWAIT = """
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
-redis.call('EXPIRE', KEYS[1], ARGV[3])
-return 1
-"""
-
-_HOLD = """
-redis.call('HSET', KEYS[1], 'holder', ARGV[1])
-redis.call('EXPIRE', KEYS[1], ARGV[2])
-return redis.call('HGETALL', KEYS[1])
-"""
-
-# What only grows is nobody's: it may be marked until somebody delivers.
-_MARK = """
-local holder = redis.call('HGET', KEYS[1], 'holder')
-if ARGV[1] == '' and holder or ARGV[1] ~= '' and holder ~= ARGV[1] then return -1 end
-redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
-if ARGV[1] == '' then redis.call('EXPIRE', KEYS[1], ARGV[4]) end
-return 1
-"""
+    message: OutboundMessage | None
+    states: dict[int, PartState]
+    begun: bool = False
+    unrecorded: Mapping[int, PartState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A reply that is being delivered: the hold's token, the reply if it is stored, and its parts' states."""
+class Entered:
+    """What came of storing a reply: whether it was the first for its turn, by address the ids of the entries that were
+    made, and what this process was given to deliver by the same step."""
 
-    token: str
-    message: OutboundMessage | None
-    states: dict[int, PartState]
+    stored: bool
+    addresses: Mapping[str, str]
+    given: Sequence[Given] = ()
+
+
+class NotNext(Exception):
+    """An older reply of the conversation is not delivered yet, by whichever process has it."""
 
 
 class PartStates:
-    """The states of all turns' parts. Raises `connectors.message.StoreUnavailable` throughout."""
+    """The states of all turns' parts, as the process marks them. Raises `connectors.message.StoreUnavailable`
+    throughout."""
 
     def __init__(self, redis: Redis, clock: Callable[[], float] = time.time) -> None:
+        self.name = uuid.uuid4().hex
+        """Who has what is held by this object, and what is given to it."""
         self._redis = redis
         self._clock = clock
-        self._put = redis.register_script(_PUT)
-        self._await = redis.register_script(_AWAIT)
-        self._hold = redis.register_script(_HOLD)
-        self._mark = redis.register_script(_MARK)
-        self._surely_unsent: set[tuple[str, int]] = set()
-        """Turn and part of those that may stand as being sent although the platform certainly has not got them:
-        the store was away when it was to be told, and may have taken the mark all the same."""
+        self._put = redis.register_script(scripts.PUT)
+        self._await = redis.register_script(scripts.AWAIT)
+        self._hold = redis.register_script(scripts.HOLD)
+        self._mark = redis.register_script(scripts.MARK)
+        self._done = redis.register_script(scripts.DONE)
+        self._arrived = redis.register_script(scripts.ARRIVED)
+        self._surely: dict[tuple[str, int], PartState] = {}
+        """By turn and part: what has become of those that may stand as being sent, because the store was away when it
+        was to be told: certainly not sent, where it may have taken the mark all the same, or sent."""
+        self._begun: dict[str, set[str]] = {}
+        """By turn: attempts to begin with its first part of which nobody has said whether the store took them."""
+        self._attempts = itertools.count()
 
-    async def put(self, message: OutboundMessage, address: str, fence: Fence | None = None) -> list[str]:
+    async def put(
+        self, message: OutboundMessage, address: str, fence: Fence | None = None, *, take: int = 0
+    ) -> Entered:
         """Store *message* for delivery at *address*, and wherever else it is awaited, in one step and once for each.
 
-        Where it was entered now; nowhere if it was before. Raises `connectors.message.Superseded` where *fence* does
-        not hold.
+        With *take* this process is given up to as many entries of what waits at *address* by the same step. Raises
+        `connectors.message.Superseded` where *fence* does not hold.
         """
+        stream = stream_of(message.key.partition, address)
         added: Any = await self._put(
             keys=[
                 self._key(message.key, message.turn_id),
-                stream_of(message.key.partition, address),
+                stream,
                 self._awaited(message.key),
                 *([fence.name] if fence else ()),
             ],
@@ -176,12 +161,16 @@ class PartStates:
                 UNREAD_SECONDS if "@" in address else "",
                 address,
                 UNREAD_SECONDS,
+                self.name if take else "",
+                take,
+                GROUP,
                 *message.answers,
             ],
         )
         if added == -1:
             raise Superseded("another worker holds the conversation now")
-        return [str(entered) for entered in added]
+        stored, entered, taken = added
+        return Entered(bool(stored), dict(_pairs(entered)), entries_of(stream, taken))
 
     async def expect(self, key: ConversationKey, message_id: str, address: str) -> None:
         """Have the answer to a message entered at *address*, too, when it is stored."""
@@ -192,36 +181,121 @@ class PartStates:
         stored: Any = await self._redis.hmget(self._key(key, turn_id), ["v", "message"])
         return _message(*stored)
 
-    async def hold(self, key: ConversationKey, turn_id: str) -> Held:
-        """Begin to deliver: from now on only who has this hold can mark parts. Raises `runtime.stored.NewerFormat`."""
-        token = uuid.uuid4().hex
-        flat: Any = await self._hold(keys=[self._key(key, turn_id)], args=[token, _KEPT_SECONDS])
-        fields = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
-        return Held(token, _message(fields.get("v"), fields.get("message")), self._states(turn_id, fields))
+    async def arrived(self, streams: Sequence[str]) -> list[tuple[Given, OutboundMessage | None]]:
+        """Every entry of *streams*, which are for this process alone and of one partition, with its reply."""
+        found: Any = await self._arrived(keys=streams)
+        return [
+            (Given(streams[number - 1], entry_id, dict(_pairs(fields))), _message(*stored))
+            for number, entry_id, fields, stored in found
+        ]
+
+    async def hold(
+        self,
+        key: ConversationKey,
+        turn_id: str,
+        given: Given | None = None,
+        known: OutboundMessage | None = None,
+        *,
+        begin: bool = False,
+    ) -> Held:
+        """Begin to deliver: from now on only who has this hold can mark parts.
+
+        With *given*, the entry by which the reply is to be delivered, only while it is this process's, and after the
+        older ones of its conversation. *known* is the reply, where it need not be read. With *begin* its first part is
+        marked as `Stage.SENDING` unless something became of it before.
+        Raises `NotNext`, `connectors.message.Superseded` and `runtime.stored.NewerFormat`.
+        """
+        keys, entry, sending, attempt = [self._key(key, turn_id)], ["", ""], "", ""
+        if given is not None:
+            keys += [_line_of(given.stream, key), given.stream]
+            entry = [given.id, GROUP]
+        if begin:
+            attempt, sending = (
+                f"{self.name}:{next(self._attempts)}",
+                PartState(Stage.SENDING, since=self._clock()).text(),
+            )
+            self._begun.setdefault(turn_id, set()).add(attempt)
+        flat: Any = await self._hold(
+            keys=keys, args=[self.name, _KEPT_SECONDS, sending, "1" if known else "", *entry, attempt]
+        )
+        attempts = self._begun.pop(turn_id, set())
+        if flat == _NOT_NEXT:
+            raise NotNext
+        if flat == _ANOTHERS:
+            raise Superseded("another process delivers this now")
+        fields = {} if flat == _OVER else dict(_pairs(flat))
+        return self._held(turn_id, fields, attempts, known, begin=begin)
+
+    def _held(
+        self,
+        turn_id: str,
+        fields: Mapping[str, str],
+        attempts: Collection[str],
+        known: OutboundMessage | None,
+        *,
+        begin: bool,
+    ) -> Held:
+        """What *fields* say, and what is known here alone of parts that stand as being sent. *attempts* are those to
+        begin with the first part, of which nothing was sent."""
+        states = _states(fields)
+        surely = {index: self._surely[turn_id, index] for index in states if (turn_id, index) in self._surely}
+        if fields.get("began") in attempts:
+            surely.setdefault(0, PartState(Stage.UNSENT))
+        unrecorded = {index: state for index, state in surely.items() if states[index].stage is Stage.SENDING}
+        message = known if known and fields else _message(fields.get("v"), fields.get("message"))
+        return Held(message, states | unrecorded, begin and bool(fields) and 0 not in states, unrecorded)
 
     async def of_turn(self, key: ConversationKey, turn_id: str) -> dict[int, PartState]:
         """The states of a turn's parts, whether or not its reply is stored yet."""
         fields: Any = await self._redis.hgetall(self._key(key, turn_id))
-        return self._states(turn_id, fields)
+        return _states(fields)
 
     async def mark(
-        self, message: OutboundMessage, index: int, stage: Stage, message_id: str = "", token: str = ""
+        self, message: OutboundMessage, index: int, stage: Stage, message_id: str = "", *, held: bool = False
     ) -> None:
-        """Say that part *index* has come to *stage*; without the *token* of a hold only until somebody delivers.
+        """Say that part *index* has come to *stage*; without the hold (*held*) only until somebody delivers.
 
         Raises `connectors.message.Superseded`.
         """
-        known_unsent = stage in (Stage.SENDING, Stage.UNSENT)
-        if known_unsent:
-            self._surely_unsent.add((message.turn_id, index))
         state = PartState(stage, message_id, self._clock())
-        done = await self._mark(
-            keys=[self._key(message.key, message.turn_id)], args=[token, f"part:{index}", state.text(), _KEPT_SECONDS]
-        )
-        if known_unsent:
-            self._surely_unsent.discard((message.turn_id, index))
+        with self._remembered(message.turn_id, {index: state}):
+            done = await self._mark(
+                keys=[self._key(message.key, message.turn_id)],
+                args=[self.name if held else "", f"part:{index}", state.text(), _KEPT_SECONDS],
+            )
         if done == -1:
             raise Superseded("another process delivers this now")
+
+    async def done(
+        self, key: ConversationKey, turn_id: str, given: Given, parts: Mapping[int, PartState] | None = None
+    ) -> None:
+        """Say what became of the last *parts*, and take the entry *given* away: nothing of the reply is left to do.
+
+        Raises `connectors.message.Superseded` where another process has the hold of it.
+        """
+        parts = parts or {}
+        marks = [text for index, state in parts.items() for text in (f"part:{index}", state.text())]
+        with self._remembered(turn_id, parts):
+            done = await self._done(
+                keys=[self._key(key, turn_id), _line_of(given.stream, key), given.stream],
+                args=[self.name, given.id, GROUP, *marks],
+            )
+        for one in [one for one in self._surely if one[0] == turn_id]:
+            del self._surely[one]
+        if done == -1:
+            raise Superseded("another process delivers this now")
+
+    @contextmanager
+    def _remembered(self, turn_id: str, parts: Mapping[int, PartState]) -> Iterator[None]:
+        """While the store is told of *parts*, and after that did not succeed, what is certain of them is known here."""
+        for index, state in parts.items():
+            if state.stage in (Stage.SENDING, Stage.UNSENT):
+                self._surely[turn_id, index] = PartState(Stage.UNSENT)
+            elif state.stage is Stage.SENT:
+                self._surely[turn_id, index] = state
+        yield
+        for index in parts:
+            self._surely.pop((turn_id, index), None)
 
     async def forget(self, key: ConversationKey) -> None:
         """Drop everything that was said in a conversation."""
@@ -232,17 +306,6 @@ class PartStates:
     async def forget_turn(self, key: ConversationKey, turn_id: str) -> None:
         """Drop what was said in a turn."""
         await self._redis.delete(self._key(key, turn_id))
-
-    def _states(self, turn_id: str, fields: Mapping[str, str]) -> dict[int, PartState]:
-        found = {
-            int(field.removeprefix("part:")): PartState.parse(text)
-            for field, text in fields.items()
-            if field.startswith("part:")
-        }
-        for index, state in found.items():
-            if state.stage is Stage.SENDING and (turn_id, index) in self._surely_unsent:
-                found[index] = PartState(Stage.UNSENT)
-        return found
 
     @staticmethod
     def _awaited(key: ConversationKey) -> str:
@@ -256,6 +319,28 @@ class PartStates:
 def stream_of(partition: int, address: str) -> str:
     """The stream of what waits in a partition for an address."""
     return redis_key(_OWNER, partition_tag(partition), "out", address)
+
+
+def address_in(stream: str) -> str:
+    """The inverse of `stream_of`: the address."""
+    return stream.partition(":out:")[2]
+
+
+def _line_of(stream: str, key: ConversationKey) -> str:
+    """The list of what of *key* waits in the stream of an address."""
+    return redis_key(_OWNER, key.tag, "line", address_in(stream), key.encoded)
+
+
+def _pairs(flat: Sequence[str]) -> Iterator[tuple[str, str]]:
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+def _states(fields: Mapping[str, str]) -> dict[int, PartState]:
+    return {
+        int(name.removeprefix("part:")): PartState.parse(text)
+        for name, text in fields.items()
+        if name.startswith("part:")
+    }
 
 
 def _message(version: str | None, message: str | None) -> OutboundMessage | None:

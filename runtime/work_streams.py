@@ -6,16 +6,20 @@ to whoever asks for what was abandoned.
 
 from __future__ import annotations
 
+import itertools
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
+    from redis.commands.core import AsyncScript
 
 GROUP = "workers"
 _AT_ONCE = 32
+_AT_ONCE_RENEWED = 500
+_MINE_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,56 @@ class Given:
         return int(milliseconds), int(number)
 
 
+# What is read is nobody's yet (``>``), or this consumer's own. A group that is missing is made.
+_OFFER = """
+local found = {}
+for number, stream in ipairs(KEYS) do
+  local function read()
+    return redis.pcall('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', ARGV[3], 'STREAMS', stream, ARGV[4])
+  end
+  local answer = read()
+  if answer and answer.err and string.find(answer.err, 'NOGROUP', 1, true) then
+    redis.call('XGROUP', 'CREATE', stream, ARGV[1], '0', 'MKSTREAM')
+    answer = read()
+  end
+  if answer and answer.err then return answer end
+  if answer and #answer[1][2] > 0 then found[#found + 1] = {number, answer[1][2]} end
+end
+return found
+"""
+
+_ABANDONED = """
+local found = {}
+for number, stream in ipairs(KEYS) do
+  local function claim()
+    return redis.pcall('XAUTOCLAIM', stream, ARGV[1], ARGV[2], ARGV[3], '0-0', 'COUNT', ARGV[4])
+  end
+  local answer = claim()
+  if answer.err and string.find(answer.err, 'NOGROUP', 1, true) then
+    redis.call('XGROUP', 'CREATE', stream, ARGV[1], '0', 'MKSTREAM')
+    answer = claim()
+  end
+  if answer.err then return answer end
+  if #answer[2] > 0 then found[#found + 1] = {number, answer[2]} end
+end
+return found
+"""
+
+# An entry that was given to another meanwhile stays there.
+_RENEW = """
+local renewed = 0
+for at = 3, #ARGV, 2 do
+  local stream, id = KEYS[tonumber(ARGV[at])], ARGV[at + 1]
+  local pending = redis.pcall('XPENDING', stream, ARGV[1], id, id, 1, ARGV[2])
+  if not pending.err and #pending > 0 then
+    redis.call('XCLAIM', stream, ARGV[1], ARGV[2], 0, id, 'JUSTID')
+    renewed = renewed + 1
+  end
+end
+return renewed
+"""
+
+
 class WorkStreams:
     """Streams by name; *consumer* is this process's name in their groups.
 
@@ -42,6 +96,9 @@ class WorkStreams:
     def __init__(self, redis: Redis, consumer: str = "") -> None:
         self._redis = redis
         self.consumer = consumer or uuid.uuid4().hex
+        self._offer = redis.register_script(_OFFER)
+        self._abandoned = redis.register_script(_ABANDONED)
+        self._renew = redis.register_script(_RENEW)
 
     async def prepare(self, streams: Iterable[str]) -> None:
         """Make the groups that are not there yet: reading makes what it misses, this saves it the detour."""
@@ -53,36 +110,25 @@ class WorkStreams:
 
     async def offered(self, streams: Sequence[str], each: int) -> list[Given]:
         """Entries that nobody was given yet: at most *each* of every stream."""
-        found = await self._each(
-            streams, lambda pipe, stream: pipe.xreadgroup(GROUP, self.consumer, {stream: ">"}, count=each)
-        )
-        return [
-            Given(stream, entry_id, fields)
-            for stream, answer in zip(streams, found, strict=True)
-            for entry_id, fields in _entries(answer)
-        ]
+        return await self._found(self._offer, streams, [GROUP, self.consumer, each, ">"])
 
-    async def abandoned(self, streams: Sequence[str], silent_seconds: float) -> list[Given]:
-        """Entries that were not renewed for *silent_seconds*: now given to this process."""
+    async def mine(self, streams: Sequence[str]) -> list[Given]:
+        """Entries that this process was given, and may not know of because it could not be told."""
+        return await self._found(self._offer, streams, [GROUP, self.consumer, _MINE_AT_ONCE, "0"])
+
+    async def abandoned(self, streams: Sequence[str], silent_seconds: float, each: int = _AT_ONCE) -> list[Given]:
+        """Entries that were not renewed for *silent_seconds*: now given to this process, at most *each* of every
+        stream."""
         idle = round(silent_seconds * 1000)
-        found = await self._each(
-            streams,
-            lambda pipe, stream: pipe.xautoclaim(
-                stream, GROUP, self.consumer, min_idle_time=idle, start_id="0-0", count=_AT_ONCE
-            ),
-        )
-        return [
-            Given(stream, entry_id, fields)
-            for stream, claimed in zip(streams, found, strict=True)
-            for entry_id, fields in claimed[1]
-        ]
+        return await self._found(self._abandoned, streams, [GROUP, self.consumer, idle, each])
 
     async def renew(self, given: Iterable[Given]) -> None:
-        """Say that what was given is still worked on."""
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for one in given:
-                pipe.xclaim(one.stream, GROUP, self.consumer, 0, [one.id], justid=True)
-            await pipe.execute()
+        """Say that what was given is still worked on. What was given to another process meanwhile stays that one's."""
+        for some in _batched(given, _AT_ONCE_RENEWED):
+            for streams in self.together(list(dict.fromkeys(one.stream for one in some))):
+                place = {stream: number for number, stream in enumerate(streams, 1)}
+                pairs = [part for one in some if one.stream in place for part in (place[one.stream], one.id)]
+                await self._renew(keys=streams, args=[GROUP, self.consumer, *pairs])
 
     async def done(self, given: Given) -> None:
         """Take an entry away for good."""
@@ -91,10 +137,12 @@ class WorkStreams:
             pipe.xdel(given.stream, given.id)
             await pipe.execute()
 
-    async def before(self, given: Given) -> list[Given]:
-        """The entries of its stream that are older than *given*, whoever was given them."""
-        found: Any = await self._redis.xrange(given.stream, max=f"({given.id}")
-        return [Given(given.stream, entry_id, fields) for entry_id, fields in found]
+    async def dropped(self, ids: Mapping[str, Sequence[str]]) -> None:
+        """Take entries away that belong to no group, by their streams."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for stream, some in ids.items():
+                pipe.xdel(stream, *some)
+            await pipe.execute()
 
     async def all(self, streams: Sequence[str]) -> list[Given]:
         """Every entry of the streams, whoever was given it."""
@@ -108,34 +156,31 @@ class WorkStreams:
             for entry_id, fields in entries
         ]
 
-    async def _each(self, streams: Sequence[str], command: Callable[[Any, str], object]) -> list[Any]:
-        """The answers to *command* for each of *streams*, with a group made wherever the server has none."""
-        if not streams:
-            return []
-        answers = dict(zip(streams, await self._asked(streams, command), strict=True))
-        groupless = [stream for stream, answer in answers.items() if str(answer).startswith("NOGROUP")]
-        if groupless:
-            await self.prepare(groupless)
-            answers |= dict(zip(groupless, await self._asked(groupless, command), strict=True))
-        for answer in answers.values():
-            if isinstance(answer, Exception):
-                raise answer
-        return [answers[stream] for stream in streams]
+    async def _found(self, script: AsyncScript, streams: Sequence[str], args: Sequence[str | int]) -> list[Given]:
+        found: list[Given] = []
+        for some in self.together(streams):
+            answer: Any = await script(keys=some, args=args)
+            for number, entries in answer:
+                found += entries_of(some[number - 1], entries)
+        return found
 
-    async def _asked(self, streams: Sequence[str], command: Callable[[Any, str], object]) -> list[Any]:
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for stream in streams:
-                command(pipe, stream)
-            answers: list[Any] = await pipe.execute(raise_on_error=False)
-        return answers
+    def together(self, streams: Sequence[str]) -> Iterable[Sequence[str]]:
+        """*streams*, as one step may touch them: on a cluster those of one hash tag, else all."""
+        if not streams or not hasattr(self._redis, "keyslot"):  # which only a cluster's client has
+            return [streams] if streams else []
+        by_tag: dict[str, list[str]] = {}
+        for stream in streams:
+            by_tag.setdefault(stream[: stream.find("}")], []).append(stream)
+        return by_tag.values()
 
 
-def _entries(answer: Any) -> Sequence[tuple[str, Mapping[str, str]]]:
-    """The entries in the answer of a read of one stream, in whichever of redis-py's shapes."""
-    if not answer:
-        return []
-    ((_, entries),) = answer.items() if isinstance(answer, dict) else answer
-    if entries and isinstance(entries[0], list):  # wrapped once more under RESP3
-        entries = entries[0]
-    found: Sequence[tuple[str, Mapping[str, str]]] = entries
-    return found
+def entries_of(stream: str, found: Iterable[Any]) -> list[Given]:
+    """The entries of *stream* in a script's answer: pairs of an id and its fields, which are nil where the entry was
+    taken away."""
+    return [Given(stream, entry_id, dict(zip(flat[::2], flat[1::2], strict=True))) for entry_id, flat in found if flat]
+
+
+def _batched(given: Iterable[Given], most: int) -> Iterator[list[Given]]:
+    rest = iter(given)
+    while some := list(itertools.islice(rest, most)):
+        yield some

@@ -48,5 +48,5 @@ def wire_delivering(settings: Settings, kept: Kept, entrance: Entrance) -> Deliv
     )
     delivery = Delivery(states, connectors, governors, settings.delivery_ambiguous)
     alone = settings.redis_url is None
-    deliverer = Deliverer(settings, kept.store.client, connectors, delivery, shows, kept.hub, alone=alone)
+    deliverer = Deliverer(settings, kept.outbox, connectors, delivery, shows, kept.hub, alone=alone)
     return Delivering(shows, deliverer, Locator(connectors, kept.hub))

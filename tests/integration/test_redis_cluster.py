@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from runtime.budget_terms import BudgetExceeded, Cost, Term
 from runtime.budgets import Budgets
 from runtime.stores import connect
 from tests.emulators.cluster import running_cluster
+from tests.integration.test_deliverer import FIRST, Paper, Process, until_none_wait
 from tests.integration.test_forgetting import KEY, OTHER, House
 
 
@@ -136,3 +138,26 @@ async def test_sentinels_that_are_not_there_are_an_outage() -> None:
     with pytest.raises(StoreUnavailable):
         await client.get("k")
     await client.aclose()
+
+
+async def test_replies_are_delivered_in_order_whichever_master_keeps_them(client: Redis, data_dir: Path) -> None:
+    settings = Settings.model_validate({"data_dir": data_dir})
+    shown: list[str] = []
+    messages = [
+        replace(
+            FIRST, key=replace(FIRST.key, external_id=f"place{place}"), turn_id=f"t{number}", text=f"{place}.{number}"
+        )
+        for number in range(3)
+        for place in range(8)
+    ]
+    worker = Process(client, settings, Paper(shown))
+    for message in messages[:8]:  # nobody hears of these: they are found
+        await worker.put(message)
+    async with Process(client, settings, Paper(shown)).running() as process:
+        for message in messages[8:]:
+            await process.put(message)
+        await until_none_wait(client)
+
+    assert sorted(shown) == sorted(message.text for message in messages)
+    for place in range(8):
+        assert [text for text in shown if text.startswith(f"{place}.")] == [f"{place}.{n}" for n in range(3)]

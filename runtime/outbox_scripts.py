@@ -1,0 +1,127 @@
+"""What the outbox does in one atomic step each, as Lua for Redis. Keys and arguments come from `runtime.part_states`.
+
+All keys of a script are of one partition. Those that are found on the way (whoever else awaits a reply, the turns of a
+stream) are named after the ones that are given.
+"""
+
+from __future__ import annotations
+
+# The streams of those who wait for it elsewhere lie beside the one that is named: their names end otherwise. What any
+# process may deliver stands in its conversation's line, too; a consumer that is named gets what waits there right away.
+PUT = """
+if KEYS[4] and redis.call('HGET', KEYS[4], 'token') ~= ARGV[6] then return -1 end
+local root = string.sub(KEYS[2], 1, -5 - #ARGV[8])
+local entered = {}
+local function enter(address, seconds)
+  if redis.call('HSETNX', KEYS[1], 'to:' .. address, '1') == 0 then return end
+  local id = redis.call('XADD', root .. 'out:' .. address, '*', 'key', ARGV[4], 'turn', ARGV[5])
+  if seconds ~= '' then
+    redis.call('EXPIRE', root .. 'out:' .. address, seconds)
+  else
+    redis.call('RPUSH', root .. 'line:' .. address .. ':' .. ARGV[4], id)
+  end
+  entered[#entered + 1] = address
+  entered[#entered + 1] = id
+end
+enter(ARGV[8], ARGV[7])
+if #entered == 0 then return {0, entered, {}} end
+redis.call('HSET', KEYS[1], 'v', ARGV[1])
+local stored = redis.call('HSETNX', KEYS[1], 'message', ARGV[2])
+redis.call('EXPIRE', KEYS[1], ARGV[3])
+for at = 13, #ARGV do
+  local address = redis.call('HGET', KEYS[3], ARGV[at])
+  if address then
+    redis.call('HDEL', KEYS[3], ARGV[at])
+    enter(address, string.find(address, '@', 1, true) and ARGV[9] or '')
+  end
+end
+if ARGV[10] == '' then return {stored, entered, {}} end
+local function read()
+  return redis.pcall('XREADGROUP', 'GROUP', ARGV[12], ARGV[10], 'COUNT', ARGV[11], 'STREAMS', KEYS[2], '>')
+end
+local found = read()
+if found and found.err then
+  redis.pcall('XGROUP', 'CREATE', KEYS[2], ARGV[12], '0', 'MKSTREAM')
+  found = read()
+end
+return {stored, entered, found and not found.err and found[1][2] or {}}
+"""
+
+AWAIT = """
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+redis.call('EXPIRE', KEYS[1], ARGV[3])
+return 1
+"""
+
+# An entry is delivered by whom it was given to, and not before the older ones of its conversation are done. One that
+# stands first in the line and not in the stream was taken away by who knows of no lines, and holds up nobody.
+# 0: an older one is not done; -1: the entry is another's; -2: it is done.
+HOLD = """
+if KEYS[2] then
+  local pending = redis.pcall('XPENDING', KEYS[3], ARGV[6], ARGV[5], ARGV[5], 1, ARGV[1])
+  if pending.err or #pending == 0 then
+    return #redis.call('XRANGE', KEYS[3], ARGV[5], ARGV[5]) == 0 and -2 or -1
+  end
+  local function age(id)
+    local ms, number = string.match(id, '(%d+)-(%d+)')
+    return tonumber(ms), tonumber(number)
+  end
+  local ms, number = age(ARGV[5])
+  local head = redis.call('LINDEX', KEYS[2], 0)
+  while head do
+    local head_ms, head_number = age(head)
+    if head_ms > ms or head_ms == ms and head_number >= number then break end
+    if #redis.call('XRANGE', KEYS[3], head, head) > 0 then return 0 end
+    redis.call('LPOP', KEYS[2])
+    head = redis.call('LINDEX', KEYS[2], 0)
+  end
+end
+if redis.call('HEXISTS', KEYS[1], 'message') == 0 then return {} end
+local fields = redis.call('HGETALL', KEYS[1])
+if ARGV[4] ~= '' then
+  for at = 1, #fields, 2 do
+    if fields[at] == 'message' then fields[at + 1] = '' end
+  end
+end
+redis.call('HSET', KEYS[1], 'holder', ARGV[1])
+if ARGV[3] ~= '' and redis.call('HSETNX', KEYS[1], 'part:0', ARGV[3]) == 1 then
+  redis.call('HSET', KEYS[1], 'began', ARGV[7])
+end
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+return fields
+"""
+
+# What only grows is nobody's: it may be marked until somebody delivers.
+MARK = """
+local holder = redis.call('HGET', KEYS[1], 'holder')
+if ARGV[1] == '' and holder or ARGV[1] ~= '' and holder ~= ARGV[1] then return -1 end
+redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
+if ARGV[1] == '' then redis.call('EXPIRE', KEYS[1], ARGV[4]) end
+return 1
+"""
+
+# What was forgotten meanwhile has no holder, and is not to come back.
+DONE = """
+local holder = redis.call('HGET', KEYS[1], 'holder')
+if holder and holder ~= ARGV[1] then return -1 end
+if holder and ARGV[4] then redis.call('HSET', KEYS[1], unpack(ARGV, 4)) end
+redis.call('XACK', KEYS[3], ARGV[3], ARGV[2])
+redis.call('XDEL', KEYS[3], ARGV[2])
+redis.call('LREM', KEYS[2], 1, ARGV[2])
+return 1
+"""
+
+# What is for one process alone: every entry of its streams, with the reply where that is still stored.
+ARRIVED = """
+local found = {}
+for number, stream in ipairs(KEYS) do
+  local root = string.match(stream, '^(.-})')
+  for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+')) do
+    local fields = entry[2]
+    local turn = root .. ':turn:' .. fields[2] .. ':' .. fields[4]
+    local stored = redis.call('HMGET', turn, 'v', 'message')
+    found[#found + 1] = {number, entry[1], fields, stored}
+  end
+end
+return found
+"""

@@ -1,0 +1,356 @@
+"""Replies on their way from the outbox to people, by one process and by several with one store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+from redis.asyncio import Redis
+
+from config.settings import Settings
+from connectors.connector import Accept, Capabilities, Connector, Health, SendFailed, State
+from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt, StoreUnavailable
+from runtime import deliverer, stores
+from runtime.deliverer import Deliverer
+from runtime.delivery import Delivery
+from runtime.governor import Governors
+from runtime.hub import Hub
+from runtime.outbox import Outbox, streams_of
+from runtime.part_states import Stage, stream_of
+from runtime.shows import Shows
+from runtime.work_streams import WorkStreams
+from tests.conftest import MakeSettings
+
+KEY = ConversationKey("acme", "paper", "desk")
+FIRST = OutboundMessage(KEY, "t1", "first")
+SECOND = OutboundMessage(KEY, "t2", "second")
+
+
+class Paper:
+    """A platform that keeps what it is sent. While ``open`` is not set it takes its time."""
+
+    health = Health(State.CONNECTED)
+
+    def __init__(self, shown: list[str], name: str = "paper") -> None:
+        self.name = name
+        self.capabilities = Capabilities(max_part_units=10, local=name == "room")
+        self.shown = shown
+        self.open = asyncio.Event()
+        self.open.set()
+        self.asked: list[str] = []
+        self.refuses = False
+
+    async def run(self, accept: Accept) -> None:
+        await asyncio.Event().wait()
+
+    def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
+        return [OutboundPart(0, 1, message.text, message.turn_id)]
+
+    async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
+        self.asked.append(part.text)
+        await self.open.wait()
+        if self.refuses:
+            raise SendFailed("never", retryable=False)
+        self.shown.append(part.text)
+        return Receipt(f"{self.name}{len(self.shown)}")
+
+    async def close(self) -> None:
+        return None
+
+
+class Process:
+    """What one process has of delivery, and its way to the platform."""
+
+    def __init__(
+        self, redis: Redis, settings: Settings, paper: Paper, then: Literal["skip", "resend"] = "skip"
+    ) -> None:
+        connectors: dict[str, Connector] = {paper.name: paper}
+        self.paper = paper
+        self.hub = Hub(redis, shared=False)
+        self.outbox = Outbox(redis, self.hub)
+        governors = Governors()
+        shows = Shows(connectors, self.outbox.states, governors, self.hub)
+        delivery = Delivery(self.outbox.states, connectors, governors, then)
+        self.deliverer = Deliverer(settings, self.outbox, connectors, delivery, shows, self.hub)
+
+    async def put(self, message: OutboundMessage) -> bool:
+        return await self.outbox.put(message, ["paper"])
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Process]:
+        task = asyncio.create_task(self.deliverer.run())
+        await asyncio.sleep(0.02)
+        try:
+            yield self
+        finally:
+            self.paper.open.set()
+            task.cancel()
+            await asyncio.wait({task})
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliverer, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(deliverer, "_TURN_SECONDS", 0.01)
+    monkeypatch.setattr(deliverer, "_RETRY_SECONDS", (0.01, 0.02))
+
+
+async def until(happened: Any) -> None:
+    async with asyncio.timeout(10):
+        while not happened():
+            await asyncio.sleep(0.005)
+
+
+async def waiting(redis: Redis, address: str = "paper") -> list[str]:
+    return [one.fields["turn"] for one in await WorkStreams(redis).all(streams_of([address]))]
+
+
+async def until_none_wait(redis: Redis) -> None:
+    async with asyncio.timeout(10):
+        while await waiting(redis):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_later_reply_waits_for_the_earlier_one_that_another_process_delivers(
+    redis: Redis, settings: MakeSettings
+) -> None:
+    shown: list[str] = []
+    one, other = (Process(redis, settings(), Paper(shown)) for _ in range(2))
+    async with one.running(), other.running():
+        one.paper.open.clear()
+        await one.put(FIRST)
+        await until(lambda: one.paper.asked)
+        await other.put(SECOND)
+        await other.put(replace(SECOND, key=replace(KEY, external_id="elsewhere"), text="elsewhere"))
+        await until(lambda: shown == ["elsewhere"])  # nobody else is held up
+        assert other.paper.asked == ["elsewhere"]
+
+        one.paper.open.set()
+        await until_none_wait(redis)
+
+    assert shown == ["elsewhere", "first", "second"]
+
+
+async def test_a_later_reply_waits_for_the_earlier_one_of_a_dead_process(redis: Redis, settings: MakeSettings) -> None:
+    shown: list[str] = []
+    dead = Process(redis, settings(), Paper(shown))
+    await dead.put(FIRST)
+    assert len(await dead.outbox.streams.offered([stream_of(KEY.partition, "paper")], 1)) == 1
+    async with Process(redis, settings(turn_lease_seconds=1), Paper(shown)).running() as living:
+        await living.put(SECOND)
+        await until_none_wait(redis)
+
+    assert shown == ["first", "second"]
+    assert await redis.keys("ar:outbox:*:line:*") == []
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_a_delivery_that_was_taken_over_marks_nothing_and_gives_nothing_back(
+    redis: Redis, settings: MakeSettings, refuses: bool
+) -> None:
+    """Whatever the platform says to the one that was too slow, the other goes on as if it had not been."""
+    slow, other = (Process(redis, settings(), Paper([]), "resend") for _ in range(2))
+    stream = stream_of(KEY.partition, "paper")
+    async with slow.running(), other.running():
+        slow.paper.open.clear()
+        other.paper.open.clear()
+        await slow.put(FIRST)
+        await until(lambda: slow.paper.asked)
+        other.deliverer.take(await other.outbox.streams.abandoned([stream], 0.0))
+        await until(lambda: other.paper.asked)
+
+        slow.paper.refuses = refuses
+        slow.paper.open.set()
+        await until(lambda: not slow.deliverer._lines)
+        states = await other.outbox.states.of_turn(KEY, "t1")
+
+        assert await waiting(redis) == ["t1"]
+        assert states[0].stage is Stage.SENDING
+
+        other.paper.open.set()
+        await until_none_wait(redis)
+        states = await other.outbox.states.of_turn(KEY, "t1")
+        assert (states[0].stage, states[0].message_id) == (Stage.SENT, "paper1")
+
+
+async def test_what_another_process_was_given_is_not_begun_by_the_one_that_lost_it(
+    redis: Redis, settings: MakeSettings
+) -> None:
+    """It waited behind another reply when its lease was over."""
+    slow, other = (Process(redis, settings(), Paper([])) for _ in range(2))
+    stream = stream_of(KEY.partition, "paper")
+    async with slow.running():
+        slow.paper.open.clear()
+        await slow.put(FIRST)
+        await slow.put(SECOND)
+        await until(lambda: slow.paper.asked)
+        assert len(await other.outbox.streams.abandoned([stream], 0.0)) == 2
+        slow.paper.open.set()
+        await until(lambda: not slow.deliverer._lines)
+
+        assert slow.paper.asked == ["first"]
+        assert await waiting(redis) == ["t2"]
+
+
+async def test_renewing_takes_nothing_back_that_another_process_was_given(redis: Redis) -> None:
+    mine, others = WorkStreams(redis), WorkStreams(redis)
+    await redis.xadd("ar:x", {"key": "a"})
+    await redis.xadd("ar:x", {"key": "b"})
+    given = await mine.offered(["ar:x"], 10)
+    await redis.xclaim("ar:x", "workers", others.consumer, 0, [given[0].id])
+    await redis.xclaim("ar:x", "workers", mine.consumer, 0, [given[1].id], idle=5_000)
+
+    await mine.renew(given)
+    pending: Any = await redis.xpending_range("ar:x", "workers", "-", "+", 10)
+
+    assert [one["consumer"] for one in pending] == [others.consumer, mine.consumer]
+    assert pending[1]["time_since_delivered"] < 5_000
+    assert [one.fields["key"] for one in await mine.mine(["ar:x"])] == ["b"]
+
+
+async def test_an_entry_that_was_taken_away_without_its_line_holds_up_nobody(
+    redis: Redis, settings: MakeSettings
+) -> None:
+    """As a process of an earlier version does, which knows of no lines."""
+    shown: list[str] = []
+    early = Process(redis, settings(), Paper(shown))
+    await early.put(FIRST)
+    (given,) = await early.outbox.streams.offered([stream_of(KEY.partition, "paper")], 1)
+    await early.outbox.streams.done(given)
+    async with Process(redis, settings(), Paper(shown)).running() as later:
+        await later.put(SECOND)
+        await until(lambda: shown == ["second"])
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The calls of scripts and commands that name a conversation or its turns."""
+    made: list[str] = []
+    command = stores._Client.execute_command
+
+    async def execute_command(self: Any, *args: Any, **options: Any) -> Any:
+        if any(KEY.encoded in str(arg) for arg in args):
+            made.append(str(args[0]))
+        return await command(self, *args, **options)
+
+    monkeypatch.setattr(stores._Client, "execute_command", execute_command)
+    return made
+
+
+async def test_a_short_reply_costs_three_calls_to_the_store(
+    redis: Redis, settings: MakeSettings, calls: list[str]
+) -> None:
+    """It is stored and given in one, held and begun in one, and done in one, however much waits elsewhere."""
+    async with Process(redis, settings(), Paper([])).running() as process:
+        await process.put(FIRST)  # the scripts are known from here on
+        await until_none_wait(redis)
+        calls.clear()
+        await process.put(SECOND)
+        await until_none_wait(redis)
+
+    assert calls == ["EVALSHA", "EVALSHA", "EVALSHA"]
+
+
+async def test_a_reply_to_who_is_connected_to_this_process_costs_one_call_to_the_store(
+    redis: Redis, settings: MakeSettings, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliverer, "_TIDY_SECONDS", 0.05)
+    shown: list[str] = []
+    key = replace(KEY, connector="room")
+    async with Process(redis, settings(), Paper(shown, "room")).running() as process:
+        address = f"room@{process.hub.name}"
+        await process.outbox.put(replace(FIRST, key=key), [address])
+        await until(lambda: shown)
+        calls.clear()
+        await process.outbox.put(replace(SECOND, key=key), [address])
+        await until(lambda: len(shown) == 2)
+        async with asyncio.timeout(5):
+            while await waiting(redis, address):
+                await asyncio.sleep(0.01)
+
+    assert shown == ["first", "second"]
+    assert len(calls) <= 1
+
+
+async def test_a_reply_of_another_process_to_who_is_connected_to_this_one_arrives(
+    redis: Redis, settings: MakeSettings
+) -> None:
+    shown: list[str] = []
+    key = replace(KEY, connector="room")
+    async with Process(redis, settings(), Paper(shown, "room")).running() as process:
+        worker = Outbox(redis, Hub(redis, shared=False))
+        await worker.put(replace(FIRST, key=key), [f"room@{process.hub.name}"])
+        await until(lambda: shown)
+        await asyncio.sleep(0.2)
+
+    assert shown == ["first"]
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+@pytest.mark.parametrize("call", [0, 1])
+async def test_a_store_that_is_silent_around_a_send_changes_nothing_of_what_people_see(
+    redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch, lost: str, call: int
+) -> None:
+    """What this process knows of the part, whether it sent it or not, it does not forget meanwhile."""
+    for then, key in (("skip", KEY), ("resend", replace(KEY, external_id="other"))):
+        shown: list[str] = []
+        process = Process(redis, settings(), Paper(shown), "skip" if then == "skip" else "resend")
+        states, number = process.outbox.states, -1
+
+        def breaking(script: Any) -> Any:
+            async def run(**said: Any) -> Any:
+                nonlocal number
+                number += 1
+                answer = None if number == call and lost == "request" else await script(**said)
+                if number == call:
+                    raise StoreUnavailable("Redis: timeout")
+                return answer
+
+            return run
+
+        for name in ("_hold", "_done"):
+            monkeypatch.setattr(states, name, breaking(getattr(states, name)))
+        async with process.running():
+            await process.put(replace(FIRST, key=key))
+            await until_none_wait(redis)
+
+        assert shown == ["first"]
+        assert (await states.of_turn(key, "t1"))[0].stage is Stage.SENT
+
+
+async def test_what_was_given_without_an_answer_is_delivered_before_the_lease_is_over(
+    redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Process(redis, settings(turn_lease_seconds=600), Paper([])).running() as process:
+        put = process.outbox.states._put
+
+        async def silent(**said: Any) -> Any:
+            await put(**said)
+            raise StoreUnavailable("Redis: timeout")
+
+        monkeypatch.setattr(process.outbox.states, "_put", silent)
+        with pytest.raises(StoreUnavailable):
+            await process.put(FIRST)
+        await until(lambda: process.paper.shown == ["first"])
+
+
+async def test_in_an_outage_most_replies_wait_in_the_store_and_all_are_delivered_in_order(
+    redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliverer, "_EACH", 4)
+    monkeypatch.setattr(deliverer, "_MOST", 8)
+    texts = [f"n{number}" for number in range(40)]
+    async with Process(redis, settings(), Paper([])).running() as process:
+        process.paper.open.clear()
+        for number, text in enumerate(texts):
+            await process.put(replace(FIRST, turn_id=f"t{number}", text=text))
+        await asyncio.sleep(0.2)
+        assert len(process.deliverer._known) <= 12
+        process.paper.open.set()
+        await until_none_wait(redis)
+
+    assert process.paper.shown == texts
