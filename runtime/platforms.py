@@ -30,6 +30,9 @@ class Platform:
 def _telegram(settings: Settings) -> Connector | None:
     if settings.telegram_bot_token is None:
         return None
+    from connectors.telegram import sdk
+
+    sdk.load()
     from connectors.telegram.connector import TelegramConnector
 
     return TelegramConnector(
