@@ -85,8 +85,10 @@ class Pipeline:
         async with asyncio.TaskGroup() as layers:
             summary = layers.create_task(self._layer("summary", degraded, lambda: self._summary(key, history)))
             tail = layers.create_task(self._layer("tail", degraded, lambda: self._tail(key, budgets, turn_id, history)))
-            passages = layers.create_task(
-                self._layer("retrieved", degraded, lambda: self._passages(key.scope, text, choice, budgets))
+            passages = (
+                layers.create_task(self._layer("retrieved", degraded, lambda: self._passages(key.scope, text, budgets)))
+                if choice.wants_documents
+                else None
             )
         recalled: tuple[RecalledTurn, ...] | None = None
         if choice.wants_history and history is None:
@@ -96,7 +98,7 @@ class Pipeline:
             summary.result(),
             tail.result() or (),
             recalled or (),
-            passages.result() or (),
+            (passages and passages.result()) or (),
             tuple(sorted(degraded, key=lambda part: part.block)),
         )
 
@@ -134,9 +136,7 @@ class Pipeline:
         entries = await self.transcript.tail(key, budgets.tail_lines, except_turn=turn_id)
         return tuple(_tail_entry(entry) for entry in entries)
 
-    async def _passages(self, scope: Scope, text: str, choice: Choice, budgets: Budgets) -> tuple[Passage, ...]:
-        if not choice.wants_documents:
-            return ()
+    async def _passages(self, scope: Scope, text: str, budgets: Budgets) -> tuple[Passage, ...]:
         query = search_text(text)
         return tuple(await self.documents.passages(scope, query, budgets.top_k, budgets.excerpt_bytes))
 

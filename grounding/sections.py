@@ -20,6 +20,12 @@ _CONTROLS: dict[int, str | None] = {
     **dict.fromkeys((0x0A, 0x85, 0x2028, 0x2029), "\n"),
     0x09: "\t",
 }
+_CHANGED = re.compile(
+    "[" + "".join(re.escape(chr(code)) for code in _CONTROLS if 0x0A < code <= 0xFFFF or code < 9) + "]"
+)
+"""A character of the basic plane that is not left as it is. Looking for one is much cheaper than translating a text
+that has none; with characters of other planes in the same set it would not be."""
+_TAGS = re.compile("[\U000e0000-\U000e007f]")
 _DELIMITERS = (
     "conversation_summary",
     "recent_conversation",
@@ -46,17 +52,23 @@ def neutral(text: str) -> str:
     Tokens such as ``<|im_start|>`` get another bracket, so that no text can open a message of its own. The
     bracket is never just taken out: what is left and right of it could then become a token.
     """
-    return _TEMPLATE_TOKEN.sub(lambda match: _HARMLESS[match[0]], text.translate(_CONTROLS))
+    if _CHANGED.search(text) or (not text.isascii() and _TAGS.search(text)):
+        text = text.translate(_CONTROLS)
+    if "<" in text or ">" in text or "[" in text:
+        text = _TEMPLATE_TOKEN.sub(lambda match: _HARMLESS[match[0]], text)
+    return text
 
 
 def as_data(text: str) -> str:
     """*text* as evidence inside a delimited block: `neutral`, and unable to close or open a delimiter."""
-    return _OUR_TAG.sub("&lt;", neutral(text))
+    text = neutral(text)
+    return _OUR_TAG.sub("&lt;", text) if "<" in text else text
 
 
 def as_excerpt(text: str) -> str:
     """`as_data` in which no line begins like the label of another excerpt; its brackets become round."""
-    return _BRACKETED.sub(_unlabelled, as_data(text))
+    text = as_data(text)
+    return _BRACKETED.sub(_unlabelled, text) if "[" in text else text
 
 
 def _unlabelled(match: re.Match[str]) -> str:

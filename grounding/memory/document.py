@@ -32,7 +32,7 @@ def parse(text: str) -> list[Part]:
     parts: list[Part] = []
     title, body = "", list[str]()
     for line in text.splitlines():
-        match = _HEADING.match(line)
+        match = _HEADING.match(line) if line.startswith("#") else None
         known = _known(match[1]) if match else None
         if known is None:
             body.append(line)
