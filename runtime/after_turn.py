@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import structlog
 
 from config.settings import Settings
 from connectors.message import ConversationKey
+from grounding.documents.turns import Memory
 from grounding.documents.turns import Turns as TurnIndex
 from grounding.memory import extract, refresh
 from grounding.memory.contexts import ContextDocument, ContextDocuments
 from grounding.memory.copy import ContextCopy
 from grounding.sections import speaker, spoken
 from grounding.transcript.entry import Entry, EntryRole, Reach
-from grounding.transcript.log import Transcript
+from grounding.transcript.log import Transcript, Turn
 from runtime.budget_terms import BudgetExceeded
 from runtime.jobs import Job
 from runtime.model import Model
@@ -34,6 +36,8 @@ class SummaryRefresh:
 
     After every turn the document's file is brought in step, so that one that could not be written (a full
     disk, a crash in between) comes back.
+
+    `due` says of many jobs at once which of them have anything to do; mostly that is none.
     """
 
     def __init__(
@@ -53,17 +57,35 @@ class SummaryRefresh:
         self._spending = spending
         self._copy_failing = False
 
+    async def due(self, jobs: Sequence[Job]) -> list[Job]:
+        """Those of *jobs* that a document is to be made for, or a file to be written: of each conversation its first,
+        after which nothing is left to do for the others."""
+        first = {job.key: job for job in reversed(jobs)}
+        keys = list(first)
+        reaches = await self._transcript.reaches(keys)
+        marks = dict(zip(keys, await self._contexts.marks(keys), strict=True))
+        in_step = await self._copy.in_step({key: mark for key, mark in marks.items() if mark})
+        due: list[Job] = []
+        for key, reach in zip(keys, reaches, strict=True):
+            mark = marks[key]
+            if self._is_due(reach, mark.reach if mark else None) or (mark and key not in in_step):
+                due.append(first[key])
+        return due
+
+    def _is_due(self, reach: Reach, covered: Reach | None) -> bool:
+        return refresh.is_due(reach, covered, self._settings.llm_grounding_memory_summary_refresh_turns)
+
     async def __call__(self, job: Job) -> None:
         document = await self._refresh(job)
-        if document is None or not await self._copy_for_people(job.key, document.text):
+        if document is None or not await self._copy_for_people(job.key, document):
             return
         if await self._contexts.latest(job.key) is None:  # forgotten in between
             await self._copy.remove(job.key)
 
-    async def _copy_for_people(self, key: ConversationKey, text: str) -> bool:
+    async def _copy_for_people(self, key: ConversationKey, document: ContextDocument) -> bool:
         """Whether the file was written."""
         try:
-            written = await self._copy.write(key, text)
+            written = await self._copy.write(key, document.text, document.mark)
         except OSError as error:
             if not self._copy_failing:
                 _log.warning("store.degraded", store="context_copies", why=type(error).__name__, detail=str(error))
@@ -78,7 +100,7 @@ class SummaryRefresh:
         reach = await self._transcript.reach(job.key)
         current = await self._contexts.latest(job.key)
         covered = Reach(current.turns, current.entries) if current else None
-        if not refresh.is_due(reach, covered, settings.llm_grounding_memory_summary_refresh_turns):
+        if not self._is_due(reach, covered):
             return current
         entries = await self._transcript.newest(
             job.key, min(settings.llm_grounding_memory_summary_source_max_lines, _unread(reach, covered))
@@ -133,22 +155,30 @@ class SummaryRefresh:
         return None, why
 
 
-class RememberTurn:
-    """Makes a turn findable for later turns of its conversation."""
+class RememberTurns:
+    """Makes turns findable for later turns of their conversations."""
 
     def __init__(self, transcript: Transcript, turns: TurnIndex) -> None:
         self._transcript = transcript
         self._turns = turns
 
-    async def __call__(self, job: Job) -> None:
-        said = await self._transcript.of_turn(job.key, job.turn_id)
-        entries = [entry for entry in said if entry.role is not EntryRole.TOOL]
-        if not entries:
+    async def __call__(self, jobs: Sequence[Job]) -> None:
+        """Raises `grounding.documents.index.IndexUnavailable` and
+        `grounding.documents.embedding.EmbedderUnavailable`; then none, some or all of them can be found."""
+        said = await self._transcript.of_turns([(job.key, job.turn_id) for job in jobs])
+        memories: dict[Turn, Memory] = {}
+        for turn, entries in said.items():
+            spoken = [entry for entry in entries if entry.role is not EntryRole.TOOL]
+            if spoken:
+                key, turn_id = turn
+                text = "\n".join(map(_line, spoken))
+                memories[turn] = Memory(key.scope, turn_id, text, datetime.fromisoformat(spoken[0].at))
+        if not memories:
             return
-        text = "\n".join(_line(entry) for entry in entries)
-        await self._turns.remember(job.key.scope, job.turn_id, text, datetime.fromisoformat(entries[0].at))
-        if not await self._transcript.of_turn(job.key, job.turn_id):  # forgotten in between
-            await self._turns.forget(job.key.scope, [job.turn_id])
+        await self._turns.remember(list(memories.values()))
+        there = await self._transcript.recorded(list(memories))
+        for key, turn_id in memories.keys() - there:  # forgotten in between
+            await self._turns.forget(key.scope, [turn_id])
 
 
 def _unread(reach: Reach, covered: Reach | None) -> int:

@@ -172,6 +172,8 @@ async def _run_parts(stack: AsyncExitStack, built: _Built, parts: frozenset[Part
         jobs = runtime.jobs if "jobs" in parts else None
         duties = wire_duties(built.kept, jobs, runtime.knowledge if "follow" in parts else None)
         await stack.enter_async_context(beside(duties.run(), "duties"))
+    if "jobs" in parts:
+        stack.push_async_callback(runtime.jobs.finish)  # before their runner ends
     if "gateway" in parts:
         await stack.enter_async_context(built.delivering.running())
         await stack.enter_async_context(beside(built.command_worker.run(), "commands"))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,13 @@ _OWNER = "jobs"
 _VERSION = 1
 _KNOWN_SECONDS = 7 * 24 * 3600
 _SWEEP_SECONDS = 5.0
+SETTLE_SECONDS = 0.25
+"""How long work that can be done together waits for more of it: what a burst of turns leaves is one piece of work, and
+not in the way of the next of them."""
+_PAGE = 32
+_TOGETHER = 64
+"""Jobs that are read from one lane, and that are done together, at most."""
+LAST_SECONDS = 1.0
 MAX_ATTEMPTS = 3
 """In a row; what may succeed later is then left for a while, and what stands behind it too."""
 GIVE_UP_SECONDS = 3600.0
@@ -68,6 +76,9 @@ class Job:
 
 
 Handler = Callable[[Job], Awaitable[None]]
+Together = Callable[[Sequence[Job]], Awaitable[Sequence[Job]]]
+"""Does what it can of many jobs of one kind as one piece of work, and gives those that are still to be done one by one.
+Where it raises, all are: so it must be possible to do a job again."""
 Lane = tuple[int, str]
 """Partition and kind: what fails in one lane holds up no other."""
 
@@ -78,15 +89,33 @@ class _Later(Exception):
 
 class Jobs:
     """The queue and its runner; *handlers* by kind, of each *concurrency* at a time. One process
-    runs it at a time."""
+    runs it at a time.
 
-    def __init__(self, redis: Redis, handlers: Mapping[str, Handler], concurrency: int = 2) -> None:
+    Kinds that have a handler in *together* wait a moment for more of their kind. *alone* says that no other process
+    enqueues anything; else it is looked for every few seconds.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        handlers: Mapping[str, Handler],
+        concurrency: int = 2,
+        *,
+        together: Mapping[str, Together] | None = None,
+        alone: bool = True,
+    ) -> None:
         self._redis = redis
         self._handlers = handlers
+        self._together = dict(together or {})
+        self._alone = alone
         self._enqueue = redis.register_script(_ENQUEUE)
-        self._wake = asyncio.Event()
+        self._wake = {kind: asyncio.Event() for kind in handlers}
+        self._hurry = asyncio.Event()
         self._lanes: frozenset[Lane] = frozenset(itertools.product(range(PARTITIONS), handlers))
         self._waiting: set[Lane] = set(self._lanes)
+        self._busy: set[Lane] = set()
+        self._resting: set[Lane] = set()
+        self._is_running = False
         self._failing_since: dict[Lane, tuple[str, float]] = {}
         self._slots = {kind: asyncio.Semaphore(concurrency) for kind in handlers}
 
@@ -101,28 +130,46 @@ class Jobs:
             )
         ]
         added: Any = await self._enqueue(keys=keys, args=[_KNOWN_SECONDS, *(job.packed() for job in jobs)])
-        for index in added:
-            self._waiting.add((jobs[index].key.partition, jobs[index].kind))
-        if added:
-            self._wake.set()
+        self._look_at((jobs[index].key.partition, jobs[index].kind) for index in added)
         return len(added)
+
+    def _look_at(self, lanes: Iterable[Lane]) -> None:
+        for lane in lanes:
+            self._waiting.add(lane)
+            if wake := self._wake.get(lane[1]):  # another process may do what this one knows no handler for
+                wake.set()
 
     async def run(self) -> None:
         """Do what is enqueued until cancelled: in order within a lane, lanes side by side."""
-        async with asyncio.TaskGroup() as running:
-            busy: set[Lane] = set()
-            while True:
-                for lane in self._waiting - busy:
-                    self._waiting.discard(lane)
-                    busy.add(lane)
-                    running.create_task(self._drain(lane, busy))
-                self._wake.clear()
-                await self._wake.wait()
+        # Whoever had the duty before, this process too, may have left anything.
+        self._busy, self._resting = set(), set()
+        self._look_at(self._lanes)
+        self._is_running = True
+        try:
+            async with asyncio.TaskGroup() as running:
+                for kind in self._handlers:
+                    running.create_task(self._serve(kind, running))
+                while not self._alone:
+                    await asyncio.sleep(_SWEEP_SECONDS)
+                    self._look_at(self._lanes - self._resting)
+        finally:
+            self._is_running = False
 
     async def idle(self) -> None:
-        """Wait until everything that is enqueued was done or given up; for tests and orderly stops."""
-        while self._waiting or await self._anything_queued():  # noqa: ASYNC110 - other processes may do the work
+        """Wait until everything that is enqueued was done or given up; for tests."""
+        while self._waiting or await self._anything_queued():
+            self._hurry.set()
             await asyncio.sleep(0.02)
+        self._hurry.clear()
+
+    async def finish(self) -> None:
+        """Wait until what this process was to do now is done; for orderly stops. It waits for nothing that failed, for
+        nothing that others do, and for `LAST_SECONDS` at most: the rest waits in the store."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_SECONDS):
+                while self._is_running and (self._waiting | self._busy) - self._resting:
+                    self._hurry.set()
+                    await asyncio.sleep(0.02)
 
     async def _anything_queued(self) -> bool:
         async with self._redis.pipeline(transaction=False) as pipe:
@@ -130,7 +177,70 @@ class Jobs:
                 pipe.llen(_queue(lane))
             return any(await pipe.execute())
 
-    async def _drain(self, lane: Lane, busy: set[Lane]) -> None:
+    async def _serve(self, kind: str, running: asyncio.TaskGroup) -> None:
+        settled = True  # what is found at the start has waited long enough
+        while True:
+            await self._wake[kind].wait()
+            if kind in self._together and not settled:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(SETTLE_SECONDS):
+                        await self._hurry.wait()
+            self._wake[kind].clear()
+            settled = await self._take(kind, running)
+
+    async def _take(self, kind: str, running: asyncio.TaskGroup) -> bool:
+        """Do what waits in the lanes of *kind*: together as far as that goes, the rest of each lane by itself. Whether
+        there was more than one look shows."""
+        lanes = sorted(lane for lane in self._waiting - self._busy if lane[1] == kind)
+        self._waiting.difference_update(lanes)
+        self._busy.update(lanes)
+        queued: dict[Lane, list[str]] = {}
+        try:
+            queued = await self._read(lanes)
+            alone = await self._do_together(kind, queued)
+        except StoreUnavailable:
+            running.create_task(self._rest(lanes))
+            return False
+        except Exception:  # noqa: BLE001 - which of the jobs it was shows when they are done one by one, and is said then
+            alone = set(queued or lanes)
+        self._busy.difference_update(set(lanes) - alone)
+        for lane in sorted(alone):
+            running.create_task(self._drain(lane))
+        full = [lane for lane, packed in queued.items() if len(packed) == _PAGE and lane not in alone]
+        self._look_at(full)
+        return bool(full)
+
+    async def _read(self, lanes: Sequence[Lane]) -> dict[Lane, list[str]]:
+        """The first jobs of each of *lanes* that has any."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for lane in lanes:
+                pipe.lrange(_queue(lane), 0, _PAGE - 1)
+            found: Any = await pipe.execute() if lanes else []
+        return {lane: packed for lane, packed in zip(lanes, found, strict=True) if packed}
+
+    async def _do_together(self, kind: str, queued: Mapping[Lane, Sequence[str]]) -> set[Lane]:
+        """Do what can be done together of *queued*; the lanes that hold what cannot."""
+        together = self._together.get(kind)
+        if together is None:
+            return set(queued)
+        alone = {lane for lane in queued if lane in self._failing_since}
+        taken = [
+            (lane, packed, Job.unpacked(packed)) for lane in queued if lane not in alone for packed in queued[lane]
+        ]
+        for start in range(0, len(taken), _TOGETHER):
+            some = taken[start : start + _TOGETHER]
+            left = set(await together([job for _, _, job in some]))
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for lane, packed, job in some:
+                    if job in left:
+                        alone.add(lane)
+                    else:
+                        pipe.lrem(_queue(lane), 1, packed)
+                await pipe.execute()
+        return alone
+
+    async def _drain(self, lane: Lane) -> None:
+        """Do what is queued in *lane*, one by one."""
         queue = _queue(lane)
         try:
             while True:
@@ -144,19 +254,23 @@ class Jobs:
                     if not self._is_hopeless(lane, first):
                         raise
                 self._failing_since.pop(lane, None)
-                await self._redis.lpop(queue)
+                await self._redis.lrem(queue, 1, first)
         except (StoreUnavailable, _Later):
-            await self._rest(lane)
+            await self._rest([lane])
         except Exception:  # noqa: BLE001 - one lane that cannot be read must not stop the others; it is logged whole
             _log.exception("job.failed", kind=lane[1], why="unreadable")
-            await self._rest(lane)
+            await self._rest([lane])
         finally:
-            busy.discard(lane)
-            self._wake.set()
+            self._busy.discard(lane)
+            self._wake[lane[1]].set()
 
-    async def _rest(self, lane: Lane) -> None:
+    async def _rest(self, lanes: Sequence[Lane]) -> None:
+        """Leave *lanes* alone for a while, and look at them again then."""
+        self._resting.update(lanes)
         await asyncio.sleep(_SWEEP_SECONDS)
-        self._waiting.add(lane)
+        self._resting.difference_update(lanes)
+        self._busy.difference_update(lanes)
+        self._look_at(lanes)
 
     def _is_hopeless(self, lane: Lane, packed: str) -> bool:
         """Whether the first job of *lane* has failed for longer than an outage may last."""

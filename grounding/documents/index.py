@@ -8,6 +8,7 @@ whose scope: the workspace, and for turns the context too, are conditions INSIDE
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -74,6 +75,16 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """All passages of one source."""
+
+    scope: Scope
+    kind: Kind
+    name: str
+    entries: Sequence[Entry]
+
+
+@dataclass(frozen=True, slots=True)
 class Arm:
     """Where one arm of the search put a passage: its rank from 1, and its own raw score."""
 
@@ -134,8 +145,8 @@ class PassageIndex(Protocol):
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
         """Store *entries*, replacing those of the same id. Searchable once it returns."""
 
-    async def replace(self, scope: Scope, kind: Kind, source: str, entries: Sequence[Entry]) -> None:
-        """Make *entries* the whole of *source*. It can be found throughout."""
+    async def replace(self, sources: Sequence[Source]) -> None:
+        """Make the entries of each of *sources* the whole of it. They can be found throughout."""
 
     async def delete(self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] = ()) -> None:
         """Forget all passages of *source*, or those named by *ids*; with neither, all of the kind."""
@@ -225,6 +236,16 @@ def where(
         must.append(Match("ordinal", tuple(ordinals)))
     excluded = (Match("source", tuple(exclude_sources)),) if exclude_sources else ()
     return Where(tuple(must), excluded)
+
+
+def where_any(sources: Sequence[Source]) -> Where:
+    """A condition that every passage of *sources* meets, and few others: those of the same name elsewhere."""
+    conditions = [where(one.scope, one.kind, source=one.name).must for one in sources]
+    values: dict[str, dict[Any, None]] = {}
+    for match in itertools.chain.from_iterable(conditions):
+        values.setdefault(match.key, {}).update(dict.fromkeys(match.values))
+    shared = set.intersection(*({match.key for match in condition} for condition in conditions))
+    return Where(tuple(Match(key, tuple(found)) for key, found in values.items() if key in shared))
 
 
 def whole_workspace(scope: Scope) -> Where:

@@ -19,7 +19,7 @@ import structlog
 from connectors.message import Scope, redis_key
 from grounding.documents.chunking import CHUNKER_VERSION, Chunk, CountTokens, Sizes, chunk_document
 from grounding.documents.embedding import Embedder, Vector
-from grounding.documents.index import Entry, Kind, Passage, PassageIndex, collection_name
+from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source, collection_name
 from grounding.documents.library import Document, Library, is_document_path
 from grounding.documents.registry import REGISTRY_VERSION, Registered, pending
 from grounding.documents.sparse import SparseVector, encode_document
@@ -209,7 +209,7 @@ class Indexer:
         totals.embedded += len(missing)
         for item in group:
             document = item.document
-            await self._index.replace(scope, Kind.DOCUMENT, document.path, _entries(item, vectors))
+            await self._index.replace([Source(scope, Kind.DOCUMENT, document.path, _entries(item, vectors))])
             entry = Registered(
                 item.sha256, self._fingerprint, len(item.chunks), document.size_bytes, document.modified_ns
             )

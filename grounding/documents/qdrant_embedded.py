@@ -22,7 +22,7 @@ import structlog
 from connectors.message import Scope
 from grounding.documents import index as port
 from grounding.documents.embedding import Vector
-from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Where
+from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, Where
 from grounding.documents.sparse import SparseVector
 
 T = TypeVar("T")
@@ -132,25 +132,31 @@ class EmbeddedIndex:
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
         for kind in {entry.passage.kind for entry in entries}:
             port.where(scope, kind)  # A scope that may not hold these is refused before anything is stored.
-        for batch in _batches(entries):
-            await self._change(Kind, partial(_upsert, scope=scope, entries=batch))
+        for batch in _batches([(scope, entry) for entry in entries]):
+            await self._change(Kind, partial(_upsert, entries=batch))
 
-    async def replace(self, scope: Scope, kind: Kind, source: str, entries: Sequence[Entry]) -> None:
-        condition = port.where(scope, kind, source=source)
-        keep = {port.point_id(scope, entry.passage) for entry in entries}
+    async def replace(self, sources: Sequence[Source]) -> None:
+        if not sources:
+            return
+        anything, kinds = port.where_any(sources), {one.kind for one in sources}
+        keep = {port.point_id(one.scope, entry.passage) for one in sources for entry in one.entries}
         # All but the last batch come before, so that the last step, which readers cannot see halfway, is short.
-        batches = list(_batches(entries))
+        batches = list(_batches([(one.scope, entry) for one in sources for entry in one.entries]))
         for batch in batches[:-1]:
-            await self._change((kind,), partial(_upsert, scope=scope, entries=batch))
+            await self._change(kinds, partial(_upsert, entries=batch))
 
         def finish(shard: Any) -> None:
             if batches:
-                _upsert(shard, scope, batches[-1])
-            stale = [point for point in _scroll_ids(shard, condition) if point not in keep]
-            if stale:
-                shard.update(edge.UpdateOperation.delete_points([*stale]))
+                _upsert(shard, batches[-1])
+            if keep.issuperset(_scroll_ids(shard, anything)):  # mostly they are new
+                return
+            for one in sources:
+                condition = port.where(one.scope, one.kind, source=one.name)
+                stale = [point for point in _scroll_ids(shard, condition) if point not in keep]
+                if stale:
+                    shard.update(edge.UpdateOperation.delete_points([*stale]))
 
-        await self._change((kind,), finish)
+        await self._change(kinds, finish)
 
     async def delete(self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] = ()) -> None:
         if ids:
@@ -282,19 +288,19 @@ def _ensure_fields(shard: Any) -> None:
             shard.update(edge.UpdateOperation.create_field_index(name, schema))
 
 
-def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+def _batches(entries: Sequence[tuple[Scope, Entry]]) -> Iterator[Sequence[tuple[Scope, Entry]]]:
     for start in range(0, len(entries), UPSERT_BATCH):
         yield entries[start : start + UPSERT_BATCH]
 
 
-def _upsert(shard: Any, scope: Scope, entries: Sequence[Entry]) -> None:
+def _upsert(shard: Any, entries: Sequence[tuple[Scope, Entry]]) -> None:
     points = [
         edge.Point(
             port.point_id(scope, entry.passage),
             {"dense": entry.dense, "sparse": _sparse(entry.sparse)},
             port.payload(scope, entry.passage),
         )
-        for entry in entries
+        for scope, entry in entries
     ]
     shard.update(edge.UpdateOperation.upsert_points(points))
 

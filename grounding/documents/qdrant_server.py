@@ -23,7 +23,7 @@ from qdrant_client.http.exceptions import ApiException, ResponseHandlingExceptio
 from connectors.message import Scope
 from grounding.documents import index as port
 from grounding.documents.embedding import Vector
-from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Where
+from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, Where
 from grounding.documents.sparse import SparseVector
 
 T = TypeVar("T")
@@ -147,23 +147,22 @@ class ServerIndex:
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
         for kind in {entry.passage.kind for entry in entries}:
             port.where(scope, kind)  # A scope that may not hold these is refused before anything is stored.
-        for batch in _batches(entries):
-            await self._ask((await self._client()).upsert(self._collection, _points(scope, batch), wait=True))
+        for batch in _batches([(scope, entry) for entry in entries]):
+            await self._ask((await self._client()).upsert(self._collection, _points(batch), wait=True))
 
-    async def replace(self, scope: Scope, kind: Kind, source: str, entries: Sequence[Entry]) -> None:
+    async def replace(self, sources: Sequence[Source]) -> None:
         """The new passages are stored before the old ones go, in one request where they fit in one batch:
-        the source is always found, and for an instant both versions may be."""
-        keep: list[models.ExtendedPointId] = [port.point_id(scope, entry.passage) for entry in entries]
-        stale = _filter(port.where(scope, kind, source=source))
-        if keep:
-            stale.must_not = [models.HasIdCondition(has_id=keep)]
-        batches = list(_batches(entries))
+        the sources are always found, and for an instant both versions may be."""
+        if not sources:
+            return
+        deletions = [models.DeleteOperation(delete=models.FilterSelector(filter=_stale(one))) for one in sources]
+        batches = list(_batches([(one.scope, entry) for one in sources for entry in one.entries]))
         for batch in batches[:-1]:
-            await self._ask((await self._client()).upsert(self._collection, _points(scope, batch), wait=True))
+            await self._ask((await self._client()).upsert(self._collection, _points(batch), wait=True))
         operations: list[Any] = [
-            models.UpsertOperation(upsert=models.PointsList(points=_points(scope, batch))) for batch in batches[-1:]
+            models.UpsertOperation(upsert=models.PointsList(points=_points(batch))) for batch in batches[-1:]
         ]
-        operations.append(models.DeleteOperation(delete=models.FilterSelector(filter=stale)))
+        operations += deletions
         await self._ask((await self._client()).batch_update_points(self._collection, operations, wait=True))
 
     async def delete(self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] = ()) -> None:
@@ -288,19 +287,28 @@ class ServerIndex:
             self._closed, self._made = True, None
 
 
-def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+def _stale(source: Source) -> models.Filter:
+    """What is stored of *source* beside its entries."""
+    keep: list[models.ExtendedPointId] = [port.point_id(source.scope, entry.passage) for entry in source.entries]
+    stale = _filter(port.where(source.scope, source.kind, source=source.name))
+    if keep:
+        stale.must_not = [models.HasIdCondition(has_id=keep)]
+    return stale
+
+
+def _batches(entries: Sequence[tuple[Scope, Entry]]) -> Iterator[Sequence[tuple[Scope, Entry]]]:
     for start in range(0, len(entries), UPSERT_BATCH):
         yield entries[start : start + UPSERT_BATCH]
 
 
-def _points(scope: Scope, entries: Sequence[Entry]) -> list[models.PointStruct]:
+def _points(entries: Sequence[tuple[Scope, Entry]]) -> list[models.PointStruct]:
     return [
         models.PointStruct(
             id=port.point_id(scope, entry.passage),
             vector={"dense": entry.dense, "sparse": _sparse(entry.sparse)},
             payload=port.payload(scope, entry.passage),
         )
-        for entry in entries
+        for scope, entry in entries
     ]
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from connectors.message import Scope
-from grounding.documents.embedding import Embedder
-from grounding.documents.index import Entry, Kind, Passage, PassageIndex
+from grounding.documents.embedding import Embedder, Vector
+from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source
 from grounding.documents.relevance import Floor, floor_for
 from grounding.documents.search import SHORT_QUERY_CHARACTERS, encoded
 from grounding.documents.sparse import TURN_AVERAGE_TERMS, encode_document
@@ -23,6 +24,16 @@ TURN_MAX_PARTS = 40
 """Beyond 60,000 characters a turn's end is not searchable: nobody said that, somebody pasted it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What was said in a turn, and when (with a time zone)."""
+
+    scope: Scope
+    turn_id: str
+    text: str
+    said_at: datetime
+
+
 class Turns:
     """Remembers and recalls what was said in a conversation. Scopes must name a context."""
 
@@ -31,25 +42,21 @@ class Turns:
         self._embedder = embedder
         self._floor = floor or floor_for(embedder.name, Kind.TURN)
 
-    async def remember(self, scope: Scope, turn_id: str, text: str, said_at: datetime) -> None:
-        """Make *text*, said at *said_at* (with a time zone), findable; the same turn again replaces the former.
+    async def remember(self, memories: Sequence[Memory]) -> None:
+        """Make *memories* findable; the same turn again replaces the former.
 
         Raises `IndexUnavailable`, `EmbedderUnavailable`, and `ValueError` for a scope without context.
         """
-        stamp = said_at.astimezone(UTC).isoformat()
-        passages = [
-            Passage(f"{turn_id}:{number}", Kind.TURN, turn_id, part, ordinal=number, said_at=stamp)
-            for number, part in enumerate(split_turn(text))
-        ]
-        vectors = await self._embedder.embed_documents([passage.text for passage in passages])
+        passages = [_passages(memory) for memory in memories]
+        vectors = iter(await self._embedder.embed_documents([one.text for parts in passages for one in parts]))
 
-        def entries() -> list[Entry]:
+        def sources() -> list[Source]:
             return [
-                Entry(passage, vector, encode_document(passage.text, TURN_AVERAGE_TERMS))
-                for passage, vector in zip(passages, vectors, strict=True)
+                Source(memory.scope, Kind.TURN, memory.turn_id, [_entry(part, next(vectors)) for part in parts])
+                for memory, parts in zip(memories, passages, strict=True)
             ]
 
-        await self._index.replace(scope, Kind.TURN, turn_id, await asyncio.to_thread(entries))
+        await self._index.replace(await asyncio.to_thread(sources))
 
     async def recall(self, scope: Scope, query: str, top_k: int, exclude: Iterable[str] = ()) -> list[RecalledTurn]:
         """At most *top_k* parts of earlier turns, but for those of *exclude*, that *query* speaks of, best first; none
@@ -85,6 +92,18 @@ class Turns:
             return
         for turn_id in turn_ids:
             await self._index.delete(scope, Kind.TURN, source=turn_id)
+
+
+def _passages(memory: Memory) -> list[Passage]:
+    stamp = memory.said_at.astimezone(UTC).isoformat()
+    return [
+        Passage(f"{memory.turn_id}:{number}", Kind.TURN, memory.turn_id, part, ordinal=number, said_at=stamp)
+        for number, part in enumerate(split_turn(memory.text))
+    ]
+
+
+def _entry(passage: Passage, vector: Vector) -> Entry:
+    return Entry(passage, vector, encode_document(passage.text, TURN_AVERAGE_TERMS))
 
 
 def split_turn(text: str) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from connectors.message import ConversationKey, redis_key
-from grounding.transcript.entry import UnknownFormat
+from grounding.transcript.entry import Reach, UnknownFormat
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -61,6 +61,15 @@ _FORGOTTEN_SECONDS = 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """Which document it is of a conversation's, by its version and when it was made, and how far it reaches."""
+
+    version: int
+    at: str
+    reach: Reach
+
+
+@dataclass(frozen=True, slots=True)
 class ContextDocument:
     """One version of a conversation's document. ``turns`` and ``entries`` say how far it reaches."""
 
@@ -71,6 +80,10 @@ class ContextDocument:
     made_by: Literal["model", "extraction"]
     at: str
     turn_ids: tuple[str, ...] = ()
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(self.version, self.at, Reach(self.turns, self.entries))
 
 
 class ContextDocuments:
@@ -86,8 +99,7 @@ class ContextDocuments:
         fields: Any = await self._redis.hgetall(self._key(key, "latest"))
         if not fields:
             return None
-        if fields["v"] != _VERSION:
-            raise UnknownFormat(f"a context document has version {fields['v']!r}; this runtime reads {_VERSION}")
+        _check(fields["v"])
         return ContextDocument(
             text=fields["text"],
             version=int(fields["version"]),
@@ -97,6 +109,23 @@ class ContextDocuments:
             at=fields["at"],
             turn_ids=tuple(json.loads(fields["turn_ids"])),
         )
+
+    async def marks(self, keys: Sequence[ConversationKey]) -> list[Mark | None]:
+        """What tells the latest document of each of *keys* from every other; None where there is none.
+
+        Raises `UnknownFormat`."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.hmget(self._key(key, "latest"), ["v", "version", "at", "turns", "entries"])
+            found: Any = await pipe.execute() if keys else []
+        marks: list[Mark | None] = []
+        for version_of_format, version, at, turns, entries in found:
+            if version_of_format is not None:
+                _check(version_of_format)
+            marks.append(
+                Mark(int(version), at, Reach(int(turns), int(entries))) if version_of_format is not None else None
+            )
+        return marks
 
     async def store(self, key: ConversationKey, document: ContextDocument) -> bool:
         """Make *document* the latest if the one before it still is; False where another came first, or a turn of
@@ -140,3 +169,8 @@ class ContextDocuments:
     @staticmethod
     def _key(key: ConversationKey, part: str) -> str:
         return redis_key(_OWNER, key.tag, part, key.encoded)
+
+
+def _check(version: str) -> None:
+    if version != _VERSION:
+        raise UnknownFormat(f"a context document has version {version!r}; this runtime reads {_VERSION}")

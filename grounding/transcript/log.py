@@ -7,6 +7,7 @@ made of messages afterwards: by message its new text, empty where it was deleted
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -99,6 +100,10 @@ return 1
 """
 
 
+Turn = tuple[ConversationKey, str]
+"""A conversation and the id of one of its turns."""
+
+
 @dataclass(frozen=True, slots=True)
 class Forget:
     """An order to the Markdown copy: to take a turn out, or, without a ``turn_id``, to delete the whole."""
@@ -169,11 +174,7 @@ class Transcript:
         if not ids:
             return entries
         texts: Any = await self._redis.hmget(self._key(key, "amended"), ids)
-        amended = {message_id: text for message_id, text in zip(ids, texts, strict=True) if text is not None}
-        if not amended:
-            return entries
-        now = (replace(entry, text=amended.get(entry.message_id, entry.text)) for entry in entries)
-        return [entry for entry in now if entry.text.strip()]
+        return _amended(entries, dict(zip(ids, texts, strict=True)))
 
     async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> list[Entry]:
         """The last *max_entries* spoken entries of this session, oldest first, without tool lines and *except_turn*."""
@@ -195,8 +196,47 @@ class Transcript:
         page: Any = await self._redis.xrevrange(self._key(key, "log"), count=count)
         return await self._as_amended(key, [Entry.from_fields(fields) for _, fields in reversed(page)])
 
+    async def of_turns(self, turns: Sequence[Turn]) -> dict[Turn, list[Entry]]:
+        """`of_turn` of many at once, of those that have entries."""
+        found = await self._newest_of(turns)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            asked = {turn: [one.message_id for one in entries if one.message_id] for turn, entries in found.items()}
+            asked = {turn: ids for turn, ids in asked.items() if ids}
+            for (key, _), ids in asked.items():
+                pipe.hmget(self._key(key, "amended"), ids)
+            texts: Any = await pipe.execute() if asked else []
+        for turn, (ids, amended) in zip(asked, zip(asked.values(), texts, strict=True), strict=True):
+            found[turn] = _amended(found[turn], dict(zip(ids, amended, strict=True)))
+        return {turn: entries for turn, entries in found.items() if entries}
+
+    async def recorded(self, turns: Sequence[Turn]) -> set[Turn]:
+        """Those of *turns*, all of them among the last of their conversations, that the log holds."""
+        return set(await self._newest_of(turns))
+
+    async def _newest_of(self, turns: Sequence[Turn]) -> dict[Turn, list[Entry]]:
+        """The entries of *turns* as they were recorded: one look at the end of each conversation mostly is enough."""
+        counts = Counter(key for key, _ in turns)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for key, count in counts.items():
+                pipe.xrevrange(self._key(key, "log"), count=_FIRST_PAGE * count)
+            pages: Any = await pipe.execute() if counts else []
+        found: dict[Turn, list[Entry]] = {}
+        for (key, count), page in zip(counts.items(), pages, strict=True):
+            spoken = [Entry.from_fields(fields) for _, fields in reversed(page)]
+            is_whole = len(page) < _FIRST_PAGE * count
+            for turn_id in (turn_id for other, turn_id in turns if other == key):
+                entries = [entry for entry in spoken if entry.turn_id == turn_id]
+                if not is_whole and (not entries or spoken[0].turn_id == turn_id):  # it begins further back
+                    entries = await self._of_turn(key, turn_id)
+                if entries:
+                    found[key, turn_id] = entries
+        return found
+
     async def of_turn(self, key: ConversationKey, turn_id: str) -> list[Entry]:
         """The entries of one of the conversation's last turns, oldest first; none of a turn far back."""
+        return await self._as_amended(key, await self._of_turn(key, turn_id))
+
+    async def _of_turn(self, key: ConversationKey, turn_id: str) -> list[Entry]:
         found: list[Entry] = []
         newest, count = "+", _FIRST_PAGE
         for _ in range(_SEARCHED_PAGES):
@@ -206,16 +246,24 @@ class Transcript:
                 if fields.get("turn") == turn_id:
                     found.append(Entry.from_fields(fields))
                 elif found:
-                    return await self._as_amended(key, found[::-1])
+                    return found[::-1]
             if len(page) < count:
                 break
             count = _PAGE
-        return await self._as_amended(key, found[::-1])
+        return found[::-1]
 
     async def reach(self, key: ConversationKey) -> Reach:
         """How many turns and entries the conversation has."""
         meta: Any = await self._redis.hgetall(self._key(key, "meta"))
         return Reach(turns=int(meta.get("turns", 0)), entries=int(meta.get("entries", 0)))
+
+    async def reaches(self, keys: Sequence[ConversationKey]) -> list[Reach]:
+        """`reach` of each of *keys*."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.hmget(self._key(key, "meta"), ["turns", "entries"])
+            found: Any = await pipe.execute() if keys else []
+        return [Reach(turns=int(turns or 0), entries=int(entries or 0)) for turns, entries in found]
 
     async def begin_session(self, key: ConversationKey, by: str = "") -> bool:
         """Let the tail show nothing of what was said until now. *by*, where given, is what asked for it (a message's
@@ -294,6 +342,17 @@ class Transcript:
     @staticmethod
     def _key(key: ConversationKey, *parts: str) -> str:
         return redis_key(_OWNER, key.tag, *parts[:1], key.encoded, *parts[1:])
+
+
+def _amended(entries: list[Entry], texts: Mapping[str, str | None]) -> list[Entry]:
+    """*entries* with the *texts* that people made of messages; without those that they emptied."""
+    if not any(text is not None for text in texts.values()):
+        return entries
+    now: list[Entry] = []
+    for entry in entries:
+        text = texts.get(entry.message_id)
+        now.append(entry if text is None else replace(entry, text=text))
+    return [entry for entry in now if entry.text.strip()]
 
 
 def _what(fields: Mapping[str, str], entries: Sequence[tuple[str, Mapping[str, str]]]) -> Entry | Forget | None:

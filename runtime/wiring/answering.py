@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from config.settings import Settings
 from grounding.pipeline import Pipeline
 from grounding.tokens import Tokens
-from runtime.after_turn import RememberTurn, SummaryRefresh
+from runtime.after_turn import RememberTurns, SummaryRefresh
 from runtime.attachments.files import Files
 from runtime.attachments.reading import Reading
 from runtime.budgets import Budgets
@@ -73,13 +74,19 @@ def wire_answering(
 
 
 def _jobs(settings: Settings, kept: Kept, knowledge: Knowledge, model: Model, spending: Spending) -> Jobs:
-    async def remember(job: Job) -> None:
-        await RememberTurn(kept.transcript, await knowledge.turns())(job)
+    async def remember(jobs: Sequence[Job]) -> Sequence[Job]:
+        await RememberTurns(kept.transcript, await knowledge.turns())(jobs)
+        return ()
 
-    refresh = SummaryRefresh(settings, kept.transcript, kept.contexts, kept.context_copy, model, spending)
+    async def remember_one(job: Job) -> None:
+        await remember([job])
+
+    summaries = SummaryRefresh(settings, kept.transcript, kept.contexts, kept.context_copy, model, spending)
     return Jobs(
         kept.store.client,
-        {"summary.refresh": refresh, "turn.remember": remember, FORGET_TURNS: ForgetTurns(knowledge.turns)},
+        {"summary.refresh": summaries, "turn.remember": remember_one, FORGET_TURNS: ForgetTurns(knowledge.turns)},
+        together={"summary.refresh": summaries.due, "turn.remember": remember},
+        alone=settings.redis_url is None,
     )
 
 

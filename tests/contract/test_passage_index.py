@@ -19,7 +19,16 @@ from qdrant_client.http import exceptions
 
 from connectors.message import Scope
 from grounding.documents import qdrant_embedded, qdrant_server
-from grounding.documents.index import Entry, Fusion, IndexUnavailable, Kind, Passage, PassageIndex, collection_name
+from grounding.documents.index import (
+    Entry,
+    Fusion,
+    IndexUnavailable,
+    Kind,
+    Passage,
+    PassageIndex,
+    Source,
+    collection_name,
+)
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.qdrant_server import ServerIndex
 from grounding.documents.sparse import SparseVector, encode_document, encode_query
@@ -121,19 +130,36 @@ async def test_turns_need_a_context(index: PassageIndex) -> None:
 async def test_replacing_a_source_leaves_only_the_new_passages(index: PassageIndex) -> None:
     old = [await entry(f"old {n}", n) for n in range(3)]
     await index.upsert(ACME, [*old, await entry("bystander", 0, "b.md")])
-    await index.replace(ACME, DOCUMENT, "a.md", [old[1], await entry("new", 1)])
+    await index.replace([Source(ACME, DOCUMENT, "a.md", [old[1], await entry("new", 1)])])
     assert await index.sources(ACME, DOCUMENT) == {"a.md": 2, "b.md": 1}
     assert await index.ids(ACME, DOCUMENT, "a.md") == sorted([old[1].passage.id, "a.md#1#new"])
-    await index.replace(ACME, DOCUMENT, "a.md", [])
+    await index.replace([Source(ACME, DOCUMENT, "a.md", [])])
     assert await index.sources(ACME, DOCUMENT) == {"b.md": 1}
+
+
+async def test_many_sources_are_replaced_at_once_each_in_its_own_scope(index: PassageIndex) -> None:
+    """One of the same name in another conversation, or in another workspace, stays as it was."""
+    elsewhere = Scope("other", CHAT.context_id)
+    for scope in (CHAT, CHAT_2, elsewhere):
+        await index.upsert(scope, [await entry(f"old {n}", n, "t1", TURN) for n in range(2)])
+
+    new = {scope: [await entry("new", 0, name, TURN)] for scope, name in ((CHAT, "t1"), (CHAT_2, "t2"))}
+    await index.replace([Source(CHAT, TURN, "t1", new[CHAT]), Source(CHAT_2, TURN, "t2", new[CHAT_2])])
+
+    assert await index.ids(CHAT, TURN) == ["t1#0#new"]
+    assert await index.ids(CHAT_2, TURN) == ["t1#0#old 0", "t1#1#old 1", "t2#0#new"]
+    assert await index.sources(elsewhere, TURN) == {"t1": 2}
+    with pytest.raises(ValueError, match="context"):
+        await index.replace([Source(CHAT, TURN, "t1", new[CHAT]), Source(ACME, TURN, "t2", new[CHAT_2])])
+    assert await index.ids(CHAT, TURN) == ["t1#0#new"]
 
 
 async def test_more_passages_than_a_batch_are_all_stored_and_listed(index: PassageIndex) -> None:
     many = [await entry(f"refund {n}", n) for n in range(600)]
-    await index.replace(ACME, DOCUMENT, "a.md", many)
+    await index.replace([Source(ACME, DOCUMENT, "a.md", many)])
     assert await index.count(ACME, DOCUMENT) == 600
     assert len(await index.ids(ACME, DOCUMENT)) == 600
-    await index.replace(ACME, DOCUMENT, "a.md", many[:300])
+    await index.replace([Source(ACME, DOCUMENT, "a.md", many[:300])])
     assert await index.count(ACME, DOCUMENT) == 300
 
 
@@ -151,7 +177,7 @@ async def test_what_was_counted_is_counted_again_after_each_change(index: Passag
     one, two, three = await entry("one"), await entry("two", source="b.md"), await entry("three", source="c.md")
     for change in (
         index.upsert(ACME, [one, two]),
-        index.replace(ACME, DOCUMENT, "a.md", []),
+        index.replace([Source(ACME, DOCUMENT, "a.md", [])]),
         index.upsert(ACME, [three]),
         index.delete(ACME, DOCUMENT, source="b.md"),
         index.drop_workspace(ACME),

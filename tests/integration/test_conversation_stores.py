@@ -2,7 +2,9 @@
 
 import asyncio
 import base64
+import itertools
 import resource
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -351,6 +353,164 @@ async def test_a_job_that_fails_longer_than_an_outage_lasts_is_given_up(
     await run_until_idle(jobs)
 
     assert done == ["t2"]
+
+
+async def test_jobs_of_a_burst_are_done_together_and_those_that_are_left_one_by_one(redis: Redis) -> None:
+    together: list[list[str]] = []
+    singly: list[str] = []
+
+    async def one(job: Job) -> None:
+        singly.append(job.turn_id)
+
+    async def many(jobs: Sequence[Job]) -> Sequence[Job]:
+        together.append(sorted(job.turn_id for job in jobs))
+        return [job for job in jobs if job.turn_id == "t2"]
+
+    jobs = Jobs(redis, {"work": one}, together={"work": many})
+    running = asyncio.create_task(jobs.run())
+    await jobs.idle()  # what is found at the start does not wait
+    for turn_id in ("t1", "t2", "t3"):
+        await jobs.enqueue(Job("work", KEY, turn_id))
+    await jobs.enqueue(Job("work", OTHER, "t4"))
+    async with asyncio.timeout(10):
+        await jobs.idle()
+    running.cancel()
+    await asyncio.wait([running])
+
+    assert sorted(itertools.chain(*together)) == ["t1", "t2", "t3", "t4"]
+    assert len(together) < 4
+    assert singly == ["t2"]
+
+
+async def test_jobs_that_cannot_be_done_together_are_done_one_by_one_and_only_the_broken_one_fails(
+    redis: Redis,
+) -> None:
+    done: list[str] = []
+
+    async def one(job: Job) -> None:
+        if job.turn_id == "t2":
+            raise ZeroDivisionError
+        done.append(job.turn_id)
+
+    async def many(jobs: Sequence[Job]) -> Sequence[Job]:
+        for job in jobs:
+            await one(job)
+        return ()
+
+    jobs = Jobs(redis, {"work": one}, together={"work": many})
+    for turn_id in ("t1", "t2", "t3"):
+        await jobs.enqueue(Job("work", KEY, turn_id))
+    await run_until_idle(jobs)
+
+    assert done == ["t1", "t1", "t3"]  # the first was done before it failed: again does no harm
+
+
+async def test_more_jobs_than_are_read_at_once_are_all_done_in_their_order(redis: Redis) -> None:
+    done: list[str] = []
+
+    async def one(job: Job) -> None:
+        raise AssertionError
+
+    async def many(jobs: Sequence[Job]) -> Sequence[Job]:
+        done.extend(job.turn_id for job in jobs)
+        return ()
+
+    jobs = Jobs(redis, {"work": one}, together={"work": many})
+    turn_ids = [f"t{number}" for number in range(150)]
+    for turn_id in turn_ids:
+        await jobs.enqueue(Job("work", KEY, turn_id))
+    await run_until_idle(jobs)
+
+    assert done == turn_ids
+
+
+async def test_what_another_process_leaves_to_be_done_is_found(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.jobs._SWEEP_SECONDS", 0.02)
+    done = asyncio.Event()
+
+    async def work(job: Job) -> None:
+        done.set()
+
+    async def nobody(job: Job) -> None:
+        raise AssertionError
+
+    jobs = Jobs(redis, {"work": work}, alone=False)
+    running = asyncio.create_task(jobs.run())
+    async with asyncio.timeout(10):
+        await jobs.idle()
+        await Jobs(redis, {"work": nobody}).enqueue(Job("work", KEY, "t1"))
+        await done.wait()
+        await jobs.idle()
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_a_job_that_was_cut_off_is_done_when_the_same_process_has_the_duty_again(redis: Redis) -> None:
+    begun, done = asyncio.Event(), asyncio.Event()
+
+    async def work(job: Job) -> None:
+        if begun.is_set():
+            done.set()
+            return
+        begun.set()
+        await asyncio.Event().wait()
+
+    jobs = Jobs(redis, {"work": work})
+    await jobs.enqueue(Job("work", KEY, "t1"))
+    running = asyncio.create_task(jobs.run())
+    async with asyncio.timeout(10):
+        await begun.wait()
+        running.cancel()
+        await asyncio.wait([running])
+        await run_until_idle(jobs)
+
+    assert done.is_set()
+
+
+async def test_an_orderly_stop_waits_for_what_can_be_done_and_for_nothing_that_failed(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.jobs.SETTLE_SECONDS", 3600.0)
+    monkeypatch.setattr("runtime.jobs._SWEEP_SECONDS", 3600.0)
+    monkeypatch.setattr("runtime.jobs.MAX_ATTEMPTS", 1)
+    done: list[str] = []
+
+    async def fine(jobs: Sequence[Job]) -> Sequence[Job]:
+        done.extend(job.turn_id for job in jobs)
+        return ()
+
+    async def away(job: Job) -> None:
+        raise Busy
+
+    jobs = Jobs(redis, {"fine": away, "away": away}, together={"fine": fine})
+    await jobs.finish()  # nobody does them here: others will
+    running = asyncio.create_task(jobs.run())
+    async with asyncio.timeout(10):
+        await jobs.idle()
+        await jobs.enqueue(Job("fine", KEY, "t1"), Job("away", KEY, "t1"))
+        await jobs.finish()
+    running.cancel()
+    await asyncio.wait([running])
+
+    assert done == ["t1"]
+
+
+async def test_turns_are_read_together_as_each_by_itself(redis: Redis) -> None:
+    """Also one far back, one in parts that is longer than a look, one that was edited, and one that is not there."""
+    transcript = Transcript(redis)
+    for number in range(1, 40):
+        await transcript.append(KEY, f"t{number}", turn(number))
+    await transcript.append(KEY, "long", [entry(f"tool {n}", "long", EntryRole.TOOL) for n in range(20)])
+    await transcript.append(OTHER, "t1", [replace(turn(1)[0], message_id="m1"), turn(1)[1]])
+    await transcript.amend(OTHER, "m1", "edited")
+    asked = [(KEY, "t39"), (KEY, "t2"), (KEY, "long"), (OTHER, "t1"), (OTHER, "t99"), (KEY, "t99")]
+
+    found = await transcript.of_turns(asked)
+
+    assert found == {(key, turn_id): await transcript.of_turn(key, turn_id) for key, turn_id in asked[:4]}
+    assert found[OTHER, "t1"][0].text == "edited"
+    assert await transcript.recorded(asked) == set(asked[:4])
+    assert await transcript.of_turns([]) == {}
 
 
 async def test_a_turn_is_found_behind_a_flood_of_later_ones(redis: Redis) -> None:

@@ -30,7 +30,7 @@ from grounding.documents.registry import RegistryTooNew
 from grounding.documents.relevance import Floor
 from grounding.documents.search import QUERY_MAX_CHARACTERS, Search, shorten
 from grounding.documents.sparse import encode_document
-from grounding.documents.turns import Turns, split_turn
+from grounding.documents.turns import Memory, Turns, split_turn
 from grounding.documents.watch import Changed, changed_documents, group_changes, watch
 from tests.emulators.embedder import HashedWords
 
@@ -285,14 +285,14 @@ async def test_turns_are_recalled_in_their_own_conversation_only(house: House) -
     turns = Turns(house.index, house.embedder, floor=Floor(0.3))
     here, there = Scope("acme", "http:here"), Scope("acme", "http:there")
     said = datetime(2026, 11, 1, 12, tzinfo=UTC)
-    await turns.remember(here, "t1", "The deploy key lives in Lockbox.", said)
-    await turns.remember(here, "t2", "Lunch was good.", said)
-    await turns.remember(there, "t3", "Another deploy key.", said)
+    await turns.remember([Memory(here, "t1", "The deploy key lives in Lockbox.", said)])
+    await turns.remember([Memory(here, "t2", "Lunch was good.", said)])
+    await turns.remember([Memory(there, "t3", "Another deploy key.", said)])
     (recalled,) = await turns.recall(here, "where is the deploy key", 5)
     assert (recalled.turn_id, recalled.said_on) == ("t1", "2026-11-01")
     assert await turns.recall(here, "where is the deploy key", 5, exclude=["t1"]) == []
     assert await turns.recall(here, "?", 5) == []
-    await turns.remember(here, "t1", "Nothing to see.", said)
+    await turns.remember([Memory(here, "t1", "Nothing to see.", said)])
     assert await turns.recall(here, "where is the deploy key", 5) == []
     await turns.forget(there)
     assert await turns.recall(there, "deploy key", 5) == []
@@ -302,7 +302,7 @@ async def test_turns_are_recalled_in_their_own_conversation_only(house: House) -
 async def test_a_turn_can_be_forgotten(house: House) -> None:
     turns = Turns(house.index, house.embedder)
     here = Scope("acme", "http:here")
-    await turns.remember(here, "t1", "deploy key " * 400, datetime(2026, 11, 1, tzinfo=UTC))
+    await turns.remember([Memory(here, "t1", "deploy key " * 400, datetime(2026, 11, 1, tzinfo=UTC))])
     assert {item.turn_id for item in await turns.recall(here, "deploy key", 9)} == {"t1"}
     await turns.forget(here, ["t1"])
     assert await turns.recall(here, "deploy key", 9) == []

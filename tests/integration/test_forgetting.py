@@ -1,5 +1,6 @@
 """What is forgotten is gone from everything that keeps it, and what was said after stays."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from connectors.message import Author, ConversationKey, Fence, InboundMessage, R
 from grounding import assemble
 from grounding.documents.index import Kind
 from grounding.documents.qdrant_embedded import EmbeddedIndex
-from grounding.documents.turns import Turns
+from grounding.documents.turns import Memory, Turns
 from grounding.memory.contexts import ContextDocument, ContextDocuments
 from grounding.memory.copy import ContextCopy
 from grounding.memory.copy import path as context_path
@@ -18,8 +19,8 @@ from grounding.tokens import load_tokens
 from grounding.transcript import markdown
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.entry import Entry, EntryRole, Reach
-from grounding.transcript.log import Transcript
-from runtime.after_turn import RememberTurn
+from grounding.transcript.log import Transcript, Turn
+from runtime.after_turn import RememberTurns
 from runtime.dead_letters import DeadLetters
 from runtime.forgetting import JOB, Forgetting, ForgetTurns
 from runtime.hub import Hub
@@ -194,14 +195,16 @@ async def test_a_turn_that_is_forgotten_while_it_is_made_findable_is_not_found(h
     class Forgetful(Transcript):
         """Forgets the turn as soon as it was read."""
 
-        async def of_turn(self, key: ConversationKey, turn_id: str) -> list[Entry]:
-            found = await super().of_turn(key, turn_id)
-            await house.forgetting.last(key, "m9")
+        async def of_turns(self, turns: Sequence[Turn]) -> dict[Turn, list[Entry]]:
+            found = await super().of_turns(turns)
+            await house.forgetting.last(KEY, "m9")
             return found
 
-    await RememberTurn(Forgetful(house.redis), turns)(Job("turn.remember", KEY, "t1"))
+    await house.say(2)
+    jobs = [Job("turn.remember", KEY, "t1"), Job("turn.remember", KEY, "t2")]
+    await RememberTurns(Forgetful(house.redis), turns)(jobs)
 
-    assert await index.count(KEY.scope, Kind.TURN) == 0
+    assert await index.sources(KEY.scope, Kind.TURN) == {"t1": 1}
     await index.close()
 
 
@@ -212,7 +215,7 @@ async def test_the_recall_index_forgets_one_turn_or_all_of_one_conversation(hous
     turns = Turns(index, embedder)
     for key in (KEY, OTHER):
         for number in (1, 2, 3):
-            await turns.remember(key.scope, f"t{number}", "the lighthouse", datetime.now(UTC))
+            await turns.remember([Memory(key.scope, f"t{number}", "the lighthouse", datetime.now(UTC))])
 
     async def opened() -> Turns:
         return turns

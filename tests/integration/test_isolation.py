@@ -14,7 +14,7 @@ from connectors.message import Author, ConversationKey, InboundMessage, Role, Sc
 from connectors.message import Usage as Tokens
 from grounding import assemble
 from grounding.documents.qdrant_embedded import EmbeddedIndex
-from grounding.documents.turns import Turns
+from grounding.documents.turns import Memory, Turns
 from grounding.memory.contexts import ContextDocument, ContextDocuments
 from grounding.tokens import load_tokens
 from grounding.transcript import markdown
@@ -69,7 +69,7 @@ async def test_no_conversation_recalls_the_turns_of_another(tmp_path: Path) -> N
     turns = Turns(index, embedder)
     some = KEYS[:: len(KEYS) // 60]
     for key in some:
-        await turns.remember(key.scope, "t1", secret(key), datetime.now(UTC))
+        await turns.remember([Memory(key.scope, "t1", secret(key), datetime.now(UTC))])
     for key in some:
         found = await turns.recall(key.scope, "lighthouse", 50)
         assert [turn.text for turn in found] == [secret(key)], key
