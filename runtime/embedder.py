@@ -9,7 +9,8 @@ from typing import Any
 
 from config.settings import Settings
 from grounding.documents.embedding import EmbedderUnavailable, Vector
-from runtime.model import credentials, loaded_litellm
+from runtime.loading import loaded_litellm
+from runtime.model import credentials
 from runtime.model_errors import judge
 
 BATCH = 64

@@ -1,4 +1,4 @@
-"""Calls the language model. The only module that imports LiteLLM, and it does so late, in a thread.
+"""Calls the language model. LiteLLM is imported late (`runtime.loading`).
 
 A call is tried again, with exponential backoff and full jitter, when the error may pass; then the
 fallback models are asked in their order. Once a part of an answer was shown (``on_delta`` was called)
@@ -9,14 +9,9 @@ another attempt would begin a second answer below the first: it is made only whe
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import gc
-import importlib
-import logging
-import os
 import random
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -38,6 +33,7 @@ from runtime.exchange import (
     Target,
     ToolCall,
 )
+from runtime.loading import import_what_tools_import, loaded_litellm, ready_litellm
 from runtime.model_errors import (
     LONGEST_RETRY_AFTER_SECONDS,
     ModelFailed,
@@ -64,22 +60,6 @@ LOCAL_SAMPLING: Mapping[str, Any] = {"temperature": 0.2, "extra_body": {"repeat_
 """For the bundled model only. Without them it repeats one sentence until its output ends."""
 
 
-_loading = threading.Lock()
-_warm = False
-_ready: Any = None
-"""LiteLLM, once it is imported and set up."""
-_IMPORTED_BY_TOOLS = "litellm.responses.mcp.litellm_proxy_mcp_handler"
-_IMPORTED_BY_CALLS = (
-    "anyio._backends._asyncio",
-    "litellm.litellm_core_utils.default_encoding",
-    "litellm.llms.openai.openai",
-    "openai.resources.chat.completions",
-    "openai.resources.beta",
-    "openai.resources.embeddings",
-    "openai.resources.responses",
-)
-
-
 @functools.cache
 def _keep_what_was_imported() -> None:
     """Once a process: what was made until now is no more looked through for garbage.
@@ -88,62 +68,6 @@ def _keep_what_was_imported() -> None:
     (``python -m bench.loop``).
     """
     gc.freeze()
-
-
-def load_litellm() -> Any:
-    """LiteLLM, imported and silenced. Takes seconds the first time: call it in a thread."""
-    global _ready
-    with _loading:
-        if _ready is not None:
-            return _ready
-        # A proxy that the environment names is not for our own children on loopback.
-        for name in ("NO_PROXY", "no_proxy"):
-            hosts = [host for host in os.environ.get(name, "").split(",") if host]
-            if "127.0.0.1" not in hosts and "*" not in hosts:
-                os.environ[name] = ",".join([*hosts, "127.0.0.1"])
-        # Without it the import asks the network for a price list.
-        os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
-        import litellm
-
-        litellm.telemetry = False
-        litellm.suppress_debug_info = True
-        litellm.turn_off_message_logging = True
-        litellm.drop_params = True  # what a provider does not know is left out, instead of failing the call
-        setattr(litellm, "DEFAULT_MAX_RETRIES", 0)  # noqa: B010 - for embeddings it takes a given 0 for "not given"
-        litellm.callbacks = []
-        litellm.success_callback = []
-        litellm.failure_callback = []
-        for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "httpx", "openai"):
-            # Its messages quote prompts and keys.
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        _import_what_calls_import(litellm)
-        _ready = litellm
-        return litellm
-
-
-async def loaded_litellm() -> Any:
-    """LiteLLM for the calls of this task, imported in a thread where it was not yet.
-
-    Its calls count as inner ones: for those it makes no payload for logging callbacks, and there are none.
-    """
-    litellm = _ready if _ready is not None else await asyncio.to_thread(load_litellm)
-    with contextlib.suppress(ImportError):
-        from litellm._internal_context import is_internal_call
-
-        is_internal_call.set(True)
-    return litellm
-
-
-def _import_what_calls_import(litellm: Any) -> None:
-    """Have LiteLLM import now, in this thread, what its first call would import in the event loop (0.6 s)."""
-    global _warm
-    if _warm:
-        return
-    for module in _IMPORTED_BY_CALLS:
-        with contextlib.suppress(ImportError):  # then the call itself will say what it misses
-            importlib.import_module(module)
-    litellm.completion(model="openai/none", messages=[{"role": "user", "content": "."}], mock_response=".", api_key="-")
-    _warm = True
 
 
 class Model:
@@ -169,10 +93,8 @@ class Model:
         """Import LiteLLM and start the local model, so that the first turn need not wait. Raises nothing."""
         if self._settings.llm_model is None and self._local is not None:
             self._local.begin()
-        await asyncio.to_thread(load_litellm)
-        # Last, because a first turn without tools need not wait for it (0.6 s).
-        with contextlib.suppress(ImportError):
-            await asyncio.to_thread(importlib.import_module, _IMPORTED_BY_TOOLS)
+        await loaded_litellm()
+        await import_what_tools_import()  # last, because a first turn without tools need not wait for it
         _keep_what_was_imported()
 
     async def window_tokens(self, first: str | None = None) -> int:
@@ -184,7 +106,7 @@ class Model:
         if name is None:
             return CONTEXT_TOKENS
         if name not in self._windows:
-            self._windows[name] = await asyncio.to_thread(_known_window, name)
+            self._windows[name] = await asyncio.to_thread(_known_window, await loaded_litellm(), name)
         return self._windows[name]
 
     async def sees_images(self, first: str | None = None) -> bool:
@@ -195,7 +117,7 @@ class Model:
         if name is None:
             return False
         if name not in self._sighted:
-            self._sighted[name] = await sees_images(await asyncio.to_thread(load_litellm), name)
+            self._sighted[name] = await sees_images(await loaded_litellm(), name)
         return self._sighted[name]
 
     async def transcribe(self, audio: bytes, name: str, media_type: str) -> Heard:
@@ -272,9 +194,7 @@ class Model:
 
     async def close(self) -> None:
         """Let LiteLLM's connections go. Bounded; never raises."""
-        import sys
-
-        if (litellm := sys.modules.get("litellm")) is None:
+        if (litellm := ready_litellm()) is None:
             return
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
@@ -377,8 +297,7 @@ class _CallFailed(Exception):
         self.retry_after_seconds = wait
 
 
-def _known_window(model: str) -> int:
-    litellm = load_litellm()
+def _known_window(litellm: Any, model: str) -> int:
     try:
         found = litellm.get_model_info(model).get("max_input_tokens")
     except Exception:  # noqa: BLE001 - it raises a bare Exception for every model it does not know

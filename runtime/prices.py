@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
-from runtime.model import load_litellm
+from runtime.loading import loaded_litellm
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,11 @@ class Prices:
     async def of(self, model: str) -> Price:
         """The price of *model*. The first time it may wait for LiteLLM's import."""
         if model not in self._known:
-            self._known[model] = await asyncio.to_thread(_listed, model)
+            self._known[model] = await asyncio.to_thread(_listed, await loaded_litellm(), model)
         return self._known[model]
 
 
-def _listed(model: str) -> Price:
-    litellm = load_litellm()
+def _listed(litellm: Any, model: str) -> Price:
     try:
         listed = litellm.get_model_info(model)
     except Exception:  # noqa: BLE001 - it raises a bare Exception for every model it does not know

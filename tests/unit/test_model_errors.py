@@ -7,7 +7,7 @@ import inspect
 import httpx
 import pytest
 
-from runtime.model import load_litellm
+from runtime.loading import load_litellm
 from runtime.model_errors import ModelRefused, ModelUnavailable, as_failure, judge, named_in_table, retry_after_seconds
 
 
