@@ -106,6 +106,8 @@ class _Paced(Preview):
         try:
             await self._news.wait()
             await self._pause(FIRST_SECONDS)
+            if self._ended:
+                return  # the reply is there: it is shown once, whole
             await self._take_up(await self._states.of_turn(self._message.key, self._message.turn_id))
             while not self._ended:
                 self._news.clear()

@@ -24,6 +24,8 @@ from runtime.schedule import Urgency
 
 SILENT_SECONDS = 120.0
 """A worker that tells nothing for so long will not tell any more."""
+FIRST_SIGN_SECONDS = 0.3
+"""How long an answer may take before people are shown that it is on its way: each sign is a call to the platform."""
 _FINISH_SECONDS = 40.0
 _log = structlog.get_logger()
 
@@ -149,6 +151,7 @@ class Shows:
             for message_id in message.answers:
                 await _give_sign(governor, message.key, connector.react(message.key, message_id, self._acknowledgement))
         if isinstance(connector, ShowsTyping):
+            await asyncio.sleep(FIRST_SIGN_SECONDS)
             while True:
                 await _give_sign(governor, message.key, connector.typing(message.key))
                 await asyncio.sleep(connector.typing_lasts_seconds)

@@ -64,6 +64,16 @@ async def test_a_direct_message_is_answered_and_remembered(chat: Chat) -> None:
 
     assert "Lena: the boat is called Petrel" in chat.bot.sent["user"]
     assert "assistant: Ahoy, Lena!" in chat.bot.sent["user"]
+
+
+async def test_who_waits_for_an_answer_sees_that_it_is_on_its_way(chat: Chat) -> None:
+    """An answer that is there at once needs no sign before it."""
+    assert await chat.hears("are you there?")
+    assert LENA.channel_id not in chat.discord.typing
+
+    chat.bot.model.chunk_delay_seconds = 0.2
+    chat.bot.model.will("It is a long way to the lighthouse.")
+    assert await chat.hears("tell me of the way")
     assert LENA.channel_id in chat.discord.typing
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
 from connectors.connector import Accept, Capabilities, Connector, Health, SendFailed, State
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt
@@ -276,6 +277,54 @@ async def test_a_reply_that_is_done_at_once_is_shown_once(redis: Redis, monkeypa
     await outbox.deliver(replace(DRAFT, text="one"))
 
     assert board.seen == [{"id1": "one"}]
+
+
+class Signs(Board):
+    """A platform that can show that somebody is typing."""
+
+    typing_lasts_seconds = 0.01
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signs = 0
+
+    async def typing(self, key: ConversationKey) -> None:
+        self.signs += 1
+
+
+async def test_only_an_answer_that_takes_a_while_is_announced_by_signs(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sign before a reply that is there at once would be a call to the platform, ahead of the reply."""
+    board = Signs()
+    outbox = box(redis, board)
+    monkeypatch.setattr("runtime.shows.FIRST_SIGN_SECONDS", 30.0)
+    async with outbox.preview(DRAFT) as preview:
+        await preview.show("o")
+    assert board.signs == 0
+
+    monkeypatch.setattr("runtime.shows.FIRST_SIGN_SECONDS", 0.001)
+    async with outbox.preview(DRAFT), asyncio.timeout(5):
+        while not board.signs:
+            await asyncio.sleep(0.002)
+
+
+async def test_a_reply_that_is_done_at_once_asks_the_store_for_nothing_that_was_shown(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.preview.FIRST_SECONDS", 30.0)
+    outbox = box(redis, Board())
+
+    async def asked(*_: object) -> None:
+        raise AssertionError("the store was asked")
+
+    monkeypatch.setattr(outbox.outbox.states, "of_turn", asked)
+    with capture_logs() as told:
+        async with outbox.preview(DRAFT) as preview:
+            await preview.show("o")
+            await asyncio.sleep(0.01)  # it waits for more
+
+    assert "preview.ended" not in [one["event"] for one in told]
 
 
 async def test_nothing_grows_where_that_is_switched_off(redis: Redis) -> None:
