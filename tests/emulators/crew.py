@@ -28,12 +28,15 @@ class Crew:
         self._folder = folder
         self._environment = {f"AGENT_RUNTIME_{name}": value for name, value in environment.items()}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._told_before: dict[str, int] = {}
+        """How many bytes of events there were of each when it was started last."""
 
     def start(self, name: str, role: Role, **more: str) -> None:
         """Start a process called *name*, with *more* settings of its own."""
         settings = {f"AGENT_RUNTIME_{variable}": value for variable, value in more.items()}
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / f"{name}.events").open("ab") as told, (self._folder / f"{name}.errors").open("ab") as bad:
+            self._told_before[name] = told.tell()
             self._running[name] = subprocess.Popen(
                 [sys.executable, "-m", "runtime", "serve", "--role", role],
                 env={**os.environ, **self._environment, **settings},
@@ -69,6 +72,14 @@ class Crew:
     def errors(self) -> str:
         """What the processes wrote beside their events."""
         return "".join(path.read_text(encoding="utf-8") for path in sorted(self._folder.glob("*.errors")))
+
+    async def has_told(self, name: str, event: str) -> None:
+        """Wait until the process called *name* has told *event* since it was started last."""
+        with (self._folder / f"{name}.events").open("rb") as events:
+            events.seek(self._told_before[name])
+            while f'"event": "{event}"'.encode() not in events.read():
+                assert self._running[name].poll() is None, self.errors()[-2000:]
+                await asyncio.sleep(0.1)
 
     async def told(self, name: str, event: str, times: int = 1) -> None:
         """Wait until the processes called *name* have told *event* so often."""

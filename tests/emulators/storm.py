@@ -7,6 +7,7 @@ see that holds no ``done`` is what is left of a preview, which is no reply.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import re
 import socket
@@ -156,6 +157,13 @@ class Storm:
         await self._discord.until(lambda discord: discord.has_session, 60)
         await self._slack.until(lambda slack: slack.sockets > 0, 60)
 
+    async def at_work(self, name: str, seconds: float) -> None:
+        """Wait until the process called *name* has done something since it was started last: a worker has answered, a
+        gateway has delivered; at most so many *seconds*."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.crew.has_told(name, "reply.delivered" if name == "gateway" else "turn.answered")
+
     # The people
 
     async def say(self, one: Conversation) -> None:
@@ -228,7 +236,7 @@ class Storm:
             heard, answered = inbound[one.number], outbound[one.number]
             found.lost += [mark for mark in one.said if mark not in heard or mark not in answered]
             found.doubled += _twice(heard) + _twice(answered)
-            shown = self._shown(one)
+            shown = self.seen(one)
             done = self.done(one)
             found.unseen += [mark for mark in one.said if mark not in done]
             (found.doubled_untold if one.platform == "telegram" else found.doubled).extend(_twice(done))
@@ -239,13 +247,14 @@ class Storm:
 
     def done(self, one: Conversation) -> list[str]:
         """The messages of a conversation to which people saw the answer, in the order in which they see them."""
-        return [mark for text in self._shown(one) for mark in _DONE.findall(text)]
+        return [mark for text in self.seen(one) for mark in _DONE.findall(text)]
 
     def strangers(self) -> list[str]:
         """What was shown in a conversation and is an answer to something that was said elsewhere."""
         return [mark for one in self.conversations for mark in self.done(one) if mark not in one.said]
 
-    def _shown(self, one: Conversation) -> list[str]:
+    def seen(self, one: Conversation) -> list[str]:
+        """All that the bot shows in a conversation, oldest first."""
         match one.platform:
             case "telegram":
                 return [seen.text for seen in self._telegram.shown(telegram_emulator.Person(one.number))]
