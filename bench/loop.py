@@ -33,7 +33,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bench.turns import provider
+from bench.provider import provider
 
 TICK_SECONDS = 0.005
 BLOCKED_SECONDS = 0.05
@@ -288,7 +288,7 @@ def show(report: dict[str, Any]) -> None:
 async def main(seconds: float, per_second: float) -> None:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ar-bench-")))
-        base_url = await stack.enter_async_context(provider())
+        _, base_url = await stack.enter_async_context(provider())
         say, addresses = await platforms(stack)
         settings = addresses | {
             "DATA_DIR": str(folder), "HTTP_PORT": "0", "ACCESS_POLICY": "open", "DEFAULT_WORKSPACE": "sample",

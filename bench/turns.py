@@ -1,197 +1,89 @@
-"""Overhead per turn by stage, with a model that answers at once. ``python -m bench.turns [TURNS]``
+"""What a turn costs, against a model server that answers at once. ``python -m bench.turns [--only …] [--turns N]``
 
-A whole runtime in this process (embedded Redis with ``appendfsync always``, embedded Qdrant), messages over
-its HTTP face, and a provider on loopback in a process of its own. ``model`` is LiteLLM's call with the
-provider's answer; everything else is ours. Printed are milliseconds: median, 95th percentile, and the
-median's share of the whole.
+Every process is a real one: the bot as it is served, the model server, the people, the platforms. Printed are the
+machine, medians with their spread over repeats, and each figure against what it was to reach. What other programs on
+the machine computed meanwhile is printed, too: times by the clock mean little where that is much; CPU still does.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import functools
 import os
-import statistics
-import sys
 import tempfile
-import time
-from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
-import httpx
-from starlette.applications import Starlette
+from bench import by_telegram, cost, crash, growth, machine, overhead, start, throughput
+from bench.figures import Verdict, title
 
-from config.settings import Settings
-from connectors.message import Scope
-from grounding import assemble
-from grounding.pipeline import Pipeline
-from grounding.transcript.log import Transcript
-from runtime import events
-from runtime.bootstrap import open_runtime
-from runtime.delivery import Delivery
-from runtime.embedded.child import beside
-from runtime.event_stream import EventStream
-from runtime.gateway import Gateway
-from runtime.jobs import Jobs
-from runtime.journal import Journal
-from runtime.mailbox import Mailbox
-from runtime.manifests import Manifests
-from runtime.model import Model
-from runtime.outbox import Outbox
-from runtime.prompting import Prompting
-from runtime.redaction import Redaction
-from runtime.usage import Usage
+Section = Callable[[Path, int, int], Awaitable[list[Verdict]]]
+DEFAULT_TURNS = 100
+DEFAULT_REPEATS = 3
 
-STAGES: tuple[tuple[str, Any, str], ...] = (
-    ("accept", Gateway, "accept"),
-    ("take", Mailbox, "take"),
-    ("ground", Pipeline, "ground"),
-    ("identity", Prompting, "_identity"),
-    ("assemble", assemble, "prompt"),
-    ("model", Model, "complete"),
-    ("journal", Journal, "completed"),
-    ("store reply", Outbox, "put"),
-    ("deliver", Delivery, "deliver"),
-    ("record", Transcript, "append"),
-    ("manifest", Manifests, "keep"),
-    ("outcome", Manifests, "finish"),
-    ("usage", Usage, "record"),
-    ("enqueue jobs", Jobs, "enqueue"),
-    ("done", Mailbox, "done"),
-)
-MESSAGES = {
-    "small talk": "thanks!",
-    "none": "what is the tallest lighthouse in the world?",
-    "tail": "as we discussed, what was it again?",
-    "qmd": "what does the refund policy say about windows?",
+
+async def _crashes(folder: Path, _: int, repeats: int) -> list[Verdict]:
+    return await crash.measure(folder, repeats)
+
+
+async def _rates(folder: Path, turns: int, repeats: int) -> list[Verdict]:
+    return await throughput.measure(folder, turns * 5, repeats)
+
+
+SECTIONS: dict[str, tuple[Section, str]] = {
+    "http": (overhead.measure, "overhead of a turn over HTTP, by stage"),
+    "telegram": (by_telegram.measure, "overhead of a turn through Telegram"),
+    "cpu": (cost.measure, "CPU of a turn, with LiteLLM's own taken off"),
+    "growth": (growth.measure, "the same, as history and conversations grow"),
+    "rate": (_rates, "turns a second with 1, 2 and 4 workers"),
+    "start": (start.measure, "start to ready and to the first reply; memory"),
+    "crash": (_crashes, "kill -9 with ten messages in hand"),
 }
-WARM_UP = 10
-
-_times: dict[str, list[float]] = defaultdict(list)
 
 
-def timed(stage: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """*call*, with how long each call took noted under *stage*."""
-    if asyncio.iscoroutinefunction(call):
-
-        @functools.wraps(call)
-        async def wait(*args: Any, **options: Any) -> Any:
-            started = time.perf_counter()
-            try:
-                return await call(*args, **options)
-            finally:
-                _times[stage].append((time.perf_counter() - started) * 1000)
-
-        return wait
-
-    @functools.wraps(call)
-    def run(*args: Any, **options: Any) -> Any:
-        started = time.perf_counter()
-        try:
-            return call(*args, **options)
-        finally:
-            _times[stage].append((time.perf_counter() - started) * 1000)
-
-    return run
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    """Of the command line."""
+    what = "\n".join(f"  {name:<10}{about}" for name, (_, about) in SECTIONS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.turns", description=__doc__, epilog=f"sections:\n{what}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="SECTION", help="these sections (all)")
+    parser.add_argument("--turns", type=int, default=DEFAULT_TURNS, help="of each kind in each repeat (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=DEFAULT_REPEATS, help="of each figure (%(default)s)")
+    return parser.parse_args(given)
 
 
-@asynccontextmanager
-async def provider() -> AsyncIterator[str]:
-    """The base URL of a provider in a process of its own."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.emulators.openai", "--port", "0", stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    line = (await process.stdout.readline()).decode()
-    try:
-        yield next(word for word in line.split() if word.startswith("http"))
-    finally:
-        process.terminate()
-        await process.wait()
+def others_share(began: tuple[float, float, float], ended: tuple[float, float, float]) -> float:
+    """Which part of all cores other programs had; of `_computed` before and after."""
+    whole, busy, ours = (b - a for a, b in zip(began, ended, strict=True))
+    return max(0.0, busy - ours) / whole if whole else 0.0
 
 
-async def measure(ask: Callable[[str], Awaitable[None]], text: str, turns: int) -> tuple[list[float], float]:
-    """Wall milliseconds of each turn, and CPU milliseconds of this process per turn."""
-    for _ in range(WARM_UP):
-        await ask(text)
-    _times.clear()
-    walls = []
-    cpu = time.process_time()
-    for _ in range(turns):
-        started = time.perf_counter()
-        await ask(text)
-        walls.append((time.perf_counter() - started) * 1000)
-        await asyncio.sleep(0)
-    return walls, (time.process_time() - cpu) * 1000 / turns
+def _computed() -> tuple[float, float, float]:
+    """Seconds of all cores so far: altogether, at work, and at work for this process and those it has waited for."""
+    fields = [int(one) for one in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    ticks = os.sysconf("SC_CLK_TCK")
+    whole, idle = sum(fields) / ticks, (fields[3] + fields[4]) / ticks
+    return whole, whole - idle, sum(os.times()[:4])
 
 
-def report(kind: str, walls: list[float], cpu_ms: float) -> None:
-    whole = statistics.median(walls)
-    model = statistics.median(_times["model"])
-    print(f"\n{kind}: {len(walls)} turns, {cpu_ms:.1f} ms CPU a turn in this process (LiteLLM's included)")
-    print(f"  {'stage':<14}{'p50':>8}{'p95':>8}{'share':>8}")
-    for stage, _, _ in STAGES:
-        row(stage, _times[stage], whole)
-    row("whole turn", walls, whole)
-    overheads = sorted(wall - taken for wall, taken in zip(walls, _times["model"], strict=False))
-    row("without model", overheads, whole)
-    print(f"  ratio of everything else to the model call: {(whole - model) / model:.2f}")
-
-
-def row(name: str, times: list[float], whole: float) -> None:
-    if times:
-        p95 = sorted(times)[min(len(times) - 1, int(len(times) * 0.95))]
-        middle = statistics.median(times)
-        print(f"  {name:<14}{middle:>8.2f}{p95:>8.2f}{middle / whole:>8.0%}")
-
-
-async def main(turns: int) -> None:
-    for stage, owner, name in STAGES:
-        setattr(owner, name, timed(stage, getattr(owner, name)))
+async def main(asked: argparse.Namespace) -> int:
+    """0 where everything asked for was reached."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    with tempfile.TemporaryDirectory(prefix="ar-bench-") as folder:
-        async with provider() as base_url:
-            settings = Settings.model_validate(
-                {
-                    "data_dir": folder,
-                    "llm_model": "openai/bench",
-                    "llm_api_base": base_url,
-                    "llm_api_key": "none",
-                    "access_policy": "open",
-                }
-            )
-            stream = EventStream()
-            events.configure(Redaction.of(settings), keep=stream.put, silent=True)
-            async with (
-                open_runtime(settings, stream) as runtime,
-                beside(runtime.supervisor.run(runtime.accept), "connectors"),
-                httpx.AsyncClient(
-                    transport=httpx.ASGITransport(Starlette(routes=list(runtime.http.routes()))),
-                    base_url="http://localhost",
-                    headers={"Authorization": f"Bearer {runtime.admin_token}"},
-                    timeout=60,
-                ) as http,
-            ):
-                await runtime.knowledge.opened()
-                await runtime.knowledge.sync(Scope("sample"))
-                await runtime.model.warm()
-                chunks = await runtime.knowledge.status(Scope("sample"))
-                print(
-                    f"{Path(folder).name}: {chunks.documents} documents, {chunks.chunks} chunks, {os.cpu_count()} cores"
-                )
-                for kind, text in MESSAGES.items():
-
-                    async def ask(text: str, kind: str = kind) -> None:
-                        body = {"text": text, "context": kind}
-                        response = await http.post("/v1/workspaces/sample/messages", json=body)
-                        assert response.status_code == 200, response.text
-
-                    walls, cpu_ms = await measure(ask, text, turns)
-                    report(kind, walls, cpu_ms)
+    verdicts: list[Verdict] = []
+    with tempfile.TemporaryDirectory(prefix="ar-bench-") as name:
+        await machine.describe(Path(name) / "machine")
+        for section in asked.only or SECTIONS:
+            own = Path(name) / section
+            own.mkdir()
+            began = _computed()
+            verdicts += await SECTIONS[section][0](own, asked.turns, asked.repeats)
+            print(f"\n  (other programs had {others_share(began, _computed()):.0%} of the cores meanwhile)", flush=True)
+    title("Against what was to be reached")
+    print(*verdicts, sep="\n")
+    return 0 if all(one.factor <= 1 for one in verdicts) else 1
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 200))
+    raise SystemExit(asyncio.run(main(arguments())))

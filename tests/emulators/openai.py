@@ -12,6 +12,7 @@ import functools
 import hashlib
 import json
 import os
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -64,6 +65,8 @@ class FakeOpenAI:
     replies: deque[Reply] = field(default_factory=deque)
     answer: Callable[[dict[str, Any]], Reply | str] = lambda body: echo(body)
     chunk_delay_seconds: float = 0.0
+    timed: Callable[[dict[str, Any], float], None] = lambda body, arrived: None
+    """Is told of each chat request when it was answered whole, and when it had arrived, by the monotonic clock."""
     key: str | None = None
     """Where set, callers must present it."""
     release: asyncio.Event = field(default_factory=asyncio.Event)
@@ -176,7 +179,15 @@ def _refusal(reply: Reply) -> web.Response | None:
 
 
 async def _chat(fake: FakeOpenAI, request: web.Request) -> web.StreamResponse:
+    arrived = time.monotonic()
     body = await request.json()
+    try:
+        return await _answer(fake, request, body)
+    finally:
+        fake.timed(body, arrived)
+
+
+async def _answer(fake: FakeOpenAI, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
     key = request.headers.get("Authorization", "").removeprefix("Bearer ")
     fake.keys.append(key)
     fake.peers.append(request.transport and request.transport.get_extra_info("peername"))

@@ -1,0 +1,75 @@
+"""LiteLLM alone, in a process of its own (see `bench.children`): what its calls cost without a bot around them.
+
+It is set up as the runtime does (`runtime.model.load_litellm`), and called with the very arguments with which the
+runtime calls it: these are caught from one call through `runtime.model.Model`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import Any
+
+from bench.bots import PREFIX, TOKEN
+from bench.children import obey
+from config.load import load
+from runtime.model import Model, load_litellm
+
+
+class _Alone:
+    def __init__(self) -> None:
+        self._litellm: Any = None
+        self._call: Any = None
+        self._model: Model | None = None
+
+    async def start(self, base_url: str) -> None:
+        given = {
+            "LLM_MODEL": "openai/bench",
+            "LLM_API_BASE": base_url,
+            "LLM_API_KEY": "bench-key",
+            "ADMIN_TOKEN": TOKEN,
+        }
+        settings = load({PREFIX + name: value for name, value in given.items()}).settings
+        self._litellm = load_litellm()
+        self._call, self._model = self._litellm.acompletion, Model(settings)
+
+    async def cost(self, messages: list[dict[str, Any]], stream: bool, calls: int) -> float:
+        """CPU milliseconds of a call, over so many."""
+        asked = await self._arguments(messages, stream)
+        for _ in range(5):
+            await self._one(asked)
+        computed = time.process_time()
+        for _ in range(calls):
+            await self._one(asked)
+        await asyncio.sleep(0.3)  # what it logs in the background belongs to its calls
+        return (time.process_time() - computed) * 1000 / calls
+
+    async def _arguments(self, messages: list[dict[str, Any]], stream: bool) -> dict[str, Any]:
+        caught: dict[str, Any] = {}
+
+        async def catch(**asked: Any) -> Any:
+            caught.update(asked)
+            return await self._call(**asked)
+
+        async def ignore(_: str) -> None:
+            return
+
+        assert self._model is not None
+        self._litellm.acompletion = catch
+        try:
+            await self._model.complete(messages, on_delta=ignore if stream else None)
+        finally:
+            self._litellm.acompletion = self._call
+        return caught
+
+    async def _one(self, asked: dict[str, Any]) -> None:
+        answer = await self._call(**{**asked, "messages": [dict(one) for one in asked["messages"]]})
+        if asked.get("stream"):
+            async for _ in answer:
+                pass
+
+
+if __name__ == "__main__":
+    alone = _Alone()
+    sys.exit(asyncio.run(obey({"start": alone.start, "cost": alone.cost})))

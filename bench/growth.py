@@ -1,0 +1,193 @@
+"""Whether a turn stays as fast as a conversation grows, and as there are more conversations.
+
+What there is before is written by the real modules, many entries at a time: the transcript and, for what is recalled
+of earlier turns, the index. (Manifests and usage, which a turn only adds to by its own key, are not filled.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from bench.bots import bot, settings
+from bench.children import child
+from bench.cost import QUIET_SECONDS
+from bench.figures import Spread, Verdict, title
+from bench.overhead import MESSAGES, Scene
+from bench.provider import provider
+from connectors.message import PARTITIONS, ConversationKey
+from grounding.documents.embedding import WordLlamaEmbedder
+from grounding.documents.index import Entry as Indexed
+from grounding.documents.index import Kind, Passage
+from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.sparse import TURN_AVERAGE_TERMS, encode_document
+from grounding.transcript.entry import Entry, EntryRole
+from grounding.transcript.log import Transcript
+from runtime import stores
+from tests.emulators.own_redis import OwnRedis
+
+MESSAGES_BEFORE = (10, 100, 1_000, 10_000, 100_000)
+CONVERSATIONS_BEFORE = (10, 100, 1_000, 10_000)
+EACH = 10
+"""Messages of each of many conversations."""
+AT_ONCE = 500
+"""Turns that are written together."""
+KINDS = ("none", "tail")
+_SUBJECTS = ("harbour", "lighthouse", "refund", "invoice", "roof", "garden", "printer", "meeting", "contract", "train")
+
+
+def key_of(place: str) -> ConversationKey:
+    return ConversationKey("sample", "http", place)
+
+
+def turn(number: int) -> tuple[str, list[Entry]]:
+    """The id and the entries of the n-th turn of a history; no two say the same."""
+    turn_id = f"t-history-{number:08}"
+    subject, other = _SUBJECTS[number % 10], _SUBJECTS[number // 10 % 10]
+    at = "2026-01-01T00:00:00.000Z"
+    asked = f"What about the {subject} and the {other}, case {number}?"
+    told = f"Case {number}: the {subject} waits for the {other}, which comes in week {number % 52}."
+    return turn_id, [
+        Entry(EntryRole.INBOUND, asked, turn_id, at, "Ann", "http:ann", f"m-{number}"),
+        Entry(EntryRole.OUTBOUND, told, turn_id, at, "agent-runtime"),
+    ]
+
+
+class Filling:
+    """Writes histories into the stores of a bot that does not run."""
+
+    def __init__(self, redis_url: str, data_dir: Path) -> None:
+        self._redis = stores.connect(redis_url, 60.0)
+        self._data_dir = data_dir
+
+    async def histories(self, places: Iterable[tuple[str, int]]) -> None:
+        """So many messages in each place; what would be copied to Markdown is taken as copied."""
+        waiting: list[tuple[ConversationKey, int]] = []
+        for place, messages in places:
+            waiting += [(key_of(place), number) for number in range(messages // 2)]
+        for start in range(0, len(waiting), AT_ONCE):
+            async with self._redis.pipeline(transaction=False) as pipe:
+                transcript = Transcript(pipe)
+                for key, number in waiting[start : start + AT_ONCE]:
+                    await transcript.append(key, *turn(number))
+                await pipe.execute()
+        transcript = Transcript(self._redis)
+        for partition in range(PARTITIONS):
+            while done := await transcript.to_copy(partition, AT_ONCE):
+                await transcript.copied(partition, [one.export_id for one in done])
+
+    async def recall(self, places: Iterable[tuple[str, int]]) -> None:
+        """The turns of these histories, findable."""
+        embedder = WordLlamaEmbedder()
+        await embedder.embed_query("warm")
+        index = EmbeddedIndex(self._data_dir / "qdrant", embedder.name, embedder.dimensions, timeout_seconds=60.0)
+        try:
+            await index.ensure()
+            for place, messages in places:
+                for start in range(0, messages // 2, AT_ONCE):
+                    numbers = range(start, min(start + AT_ONCE, messages // 2))
+                    await index.upsert(key_of(place).scope, await _entries(embedder, numbers))
+        finally:
+            await index.close()
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+
+async def _entries(embedder: WordLlamaEmbedder, numbers: Sequence[int]) -> list[Indexed]:
+    passages = []
+    for number in numbers:
+        turn_id, entries = turn(number)
+        text = "\n".join(entry.text for entry in entries)
+        passages.append(Passage(f"{turn_id}:0", Kind.TURN, turn_id, text, said_at=entries[0].at))
+    vectors = await embedder.embed_documents([passage.text for passage in passages])
+    return [
+        Indexed(passage, vector, encode_document(passage.text, TURN_AVERAGE_TERMS))
+        for passage, vector in zip(passages, vectors, strict=True)
+    ]
+
+
+async def measure(
+    folder: Path,
+    turns: int,
+    repeats: int,
+    messages: Sequence[int] = MESSAGES_BEFORE,
+    conversations: Sequence[int] = CONVERSATIONS_BEFORE,
+) -> list[Verdict]:
+    """Both growths, each figure as a ratio to that of the smallest."""
+    title("c. As history grows: medians of overhead and CPU, and the ratio to the smallest")
+    verdicts = []
+    histories = {f"history-{count}": count for count in messages}
+    found: dict[str, list[tuple[float, float]]]
+    async with own_redis(folder / "redis") as redis_url:
+        filling = Filling(redis_url, folder / "data")
+        await filling.histories(histories.items())
+        await filling.recall(histories.items())
+        print("  messages of one conversation")
+        for kind in KINDS:
+            found = await _rounds(folder, redis_url, kind, {place: [place] for place in histories}, turns, repeats)
+            verdicts += _show(f"{kind}, {messages[-1]:,} messages", list(histories.values()), list(found.values()))
+        known = 0
+        print("  conversations")
+        grown: list[list[tuple[float, float]]] = []
+        for count in conversations:
+            await filling.histories((f"place-{number}", EACH) for number in range(known, count))
+            known = count
+            step = max(1, count // turns)
+            places = [f"place-{number}" for number in range(0, count, step)][:turns]
+            found = await _rounds(folder, redis_url, "none", {"all": places}, max(1, turns // len(places)), repeats)
+            grown.append(found["all"])
+        verdicts += _show(f"none, {conversations[-1]:,} conversations", conversations, grown)
+        await filling.close()
+    return verdicts
+
+
+@asynccontextmanager
+async def own_redis(folder: Path) -> AsyncIterator[str]:
+    """A server as long as the block lasts; its URL."""
+    server = OwnRedis(folder)
+    await asyncio.to_thread(server.start)
+    try:
+        yield server.url
+    finally:
+        server.kill()
+
+
+async def _rounds(
+    folder: Path, redis_url: str, kind: str, groups: dict[str, list[str]], turns: int, repeats: int
+) -> dict[str, list[tuple[float, float]]]:
+    """Of each group of places and each repeat: the median overhead of a turn, and CPU a turn; both milliseconds."""
+    found: dict[str, list[tuple[float, float]]] = {group: [] for group in groups}
+    async with (
+        provider() as (model, base_url),
+        child("bench.people") as people,
+        bot(settings(base_url, folder / "data", REDIS_URL=redis_url)) as running,
+    ):
+        await running.ready()
+        await running.told("index.updated")
+        made = Scene(running, model, people, folder / "none")
+        await made.talk(MESSAGES[kind], turns, "warm-up")
+        for _ in range(repeats):
+            for group, places in groups.items():
+                await asyncio.sleep(QUIET_SECONDS / 2)
+                before, walls = running.cpu_ms, []
+                for place in places:
+                    walls += [one.whole for one in (await made.talk(MESSAGES[kind], turns, place))[0]]
+                await asyncio.sleep(QUIET_SECONDS / 2)
+                found[group].append((statistics.median(walls), (running.cpu_ms - before) / (turns * len(places))))
+    return found
+
+
+def _show(what: str, sizes: Sequence[int], rounds: Sequence[Sequence[tuple[float, float]]]) -> list[Verdict]:
+    print(f"\n {what}")
+    first: tuple[float, float] | None = None
+    ratios = (1.0, 1.0)
+    for size, figures in zip(sizes, rounds, strict=True):
+        wall, cpu = (Spread.of([one[part] for one in figures]) for part in (0, 1))
+        first = first or (wall.median, cpu.median)
+        ratios = wall.median / first[0], cpu.median / first[1]
+        print(f"  {size:>9,}: overhead{wall} ms, × {ratios[0]:.2f};  CPU{cpu} ms, × {ratios[1]:.2f}")
+    return [Verdict(f"{what}: overhead", ratios[0], 1.1, "×"), Verdict(f"{what}: CPU", ratios[1], 1.1, "×")]
