@@ -24,7 +24,7 @@ from config.load import load
 REPORT = "BENCH_STAGES_REPORT"
 STAGES: dict[str, str] = {
     "accept": "runtime.gateway:Gateway.accept",
-    "take": "runtime.mailbox:Mailbox.take",
+    "begin": "runtime.mailbox:Mailbox.begin",
     "turn": "runtime.turn:Turns.answer",
     "ground": "grounding.pipeline:Pipeline.ground",
     "prompt built": "runtime.prompting:Prompting.build",
@@ -38,7 +38,7 @@ STAGES: dict[str, str] = {
     "outcome": "runtime.manifests:Manifests.finish",
     "settle": "runtime.spending:Spending.settle_reply",
     "enqueue jobs": "runtime.jobs:Jobs.enqueue",
-    "done": "runtime.mailbox:Mailbox.done",
+    "done, and the next": "runtime.mailbox:Mailbox.next",
 }
 """Where each is found: a module, and a call in it."""
 

@@ -88,7 +88,9 @@ async def test_the_overhead_of_turns_of_a_served_bot_is_measured_plain_and_strea
         await made.model.ask("chunks", count=KINDS[-1].chunks)
         streamed, _ = await made.talk(MESSAGES["none"], 2, "b", stream=True)
         assert len(streamed) == 2
-        assert {stage for stage, times in (await made.stages()).items() if times} == set(stages.STAGES)
+        times = await made.stages()
+        timed = {stage for stage, found in times.items() if found}
+        assert timed >= {"accept", "turn", "model (LiteLLM and provider)", "store reply"}
         assert any("valkey" in name or "redis" in name for name in children_of(made.bot.pid))
 
 
