@@ -1,6 +1,6 @@
 """LiteLLM alone, in a process of its own (see `bench.children`): what its calls cost without a bot around them.
 
-It is set up as the runtime does (`runtime.model.load_litellm`), and called with the very arguments with which the
+It is set up as the runtime does (`runtime.loading`), and called with the very arguments with which the
 runtime calls it: these are caught from one call through `runtime.model.Model`.
 """
 
@@ -14,7 +14,8 @@ from typing import Any
 from bench.bots import PREFIX, TOKEN
 from bench.children import obey
 from config.load import load
-from runtime.model import Model, load_litellm
+from runtime.loading import loaded_litellm
+from runtime.model import Model
 
 
 class _Alone:
@@ -31,7 +32,7 @@ class _Alone:
             "ADMIN_TOKEN": TOKEN,
         }
         settings = load({PREFIX + name: value for name, value in given.items()}).settings
-        self._litellm = load_litellm()
+        self._litellm = await loaded_litellm()
         self._call, self._model = self._litellm.acompletion, Model(settings)
 
     async def cost(self, messages: list[dict[str, Any]], stream: bool, calls: int) -> float:
