@@ -14,6 +14,7 @@ from grounding.documents.packing import (
     finish,
     group_runs,
     grow,
+    join,
     neighbours_wanted,
 )
 from grounding.documents.relevance import Floor, floor_for
@@ -70,6 +71,9 @@ class Search:
             neighbours = {passage.ordinal: passage for passage in found[run.source]}
             grow(run, neighbours, max_bytes, taken[run.source])
             taken[run.source] |= set(run.ordinals)
+        if all(len(join(run.parts).encode("utf-8", "surrogatepass")) <= max_bytes for run in runs):
+            return [finish(run, query, max_bytes) for run in runs]
+        # Choosing what to keep of a long passage takes milliseconds: off the loop.
         return await asyncio.to_thread(lambda: [finish(run, query, max_bytes) for run in runs])
 
     async def passages(self, scope: Scope, query: str, top_k: int, excerpt_bytes: int) -> list[PromptPassage]:

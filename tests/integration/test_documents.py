@@ -7,9 +7,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -341,3 +343,28 @@ def test_no_passage_ever_crosses_workspaces(held: dict[str, list[str]]) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(check(Path(folder)))
+
+
+class Noted(ThreadPoolExecutor):
+    """Threads, and how often one was asked for."""
+
+    asked = 0
+
+    def submit(self, *args: Any, **options: Any) -> Future[Any]:
+        self.asked += 1
+        return super().submit(*args, **options)
+
+
+async def test_a_short_question_takes_a_thread_only_to_choose_from_passages_that_are_too_long(house: House) -> None:
+    text = "# Refunds\n\nRefunds take thirty days. They are paid by card, or in shop credit.\n"
+    await asyncio.to_thread(house.write, "refunds.md", text)
+    await house.indexer.sync(ACME)
+    threads = Noted(1)
+    asyncio.get_running_loop().set_default_executor(threads)
+
+    asked = []
+    for max_bytes in (1000, 40):
+        assert await house.search.retrieve(ACME, "refunds thirty days", 3, max_bytes)
+        asked.append(threads.asked)
+
+    assert asked == [0, 1]
