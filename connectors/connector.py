@@ -209,6 +209,14 @@ class StreamsText(Protocol):
 
 
 @runtime_checkable
+class LetsGo(Protocol):
+    """Somebody waits for the answer to each message, and is to know at once when there will be none."""
+
+    def let_go(self, key: ConversationKey, superseded: tuple[str, ...]) -> None:
+        """A newer message took the place of these. Never blocks or raises."""
+
+
+@runtime_checkable
 class ShowsTyping(Protocol):
     """A sign that an answer is on its way; the platform lets it fade by itself."""
 

@@ -13,12 +13,14 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from connectors.message import OutboundMessage
+from connectors.message import ConversationKey, OutboundMessage
 from runtime.hub import Hub, News
 from runtime.mailbox import Watched
 
 PROGRESS = "progress"
 """The hub's topic."""
+SUPERSEDED = "superseded"
+"""The hub's topic for messages whose place a newer one took."""
 What = Literal["begun", "delta", "restart", "ended"]
 BEGUN: What = "begun"
 DELTA: What = "delta"
@@ -52,6 +54,13 @@ class Progress:
         if isinstance(message, dict):
             message = _MESSAGE.validate_python(message)
         return cls(news["turn"], news["what"], news["text"], message)
+
+
+async def tell_superseded(hub: Hub, key: ConversationKey, message_ids: tuple[str, ...]) -> None:
+    """Tell whoever waits for an answer to one of these messages, in whichever process, that a newer one gets it. If
+    that is lost, the reply says so in the end."""
+    if message_ids:
+        await hub.tell(SUPERSEDED, {"key": key.encoded, "messages": message_ids})
 
 
 class Telling:

@@ -12,14 +12,23 @@ from typing import Any
 
 import structlog
 
-from connectors.connector import AppendsText, Connector, EditsMessages, Reacts, SendFailed, ShowsTyping, StreamsText
+from connectors.connector import (
+    AppendsText,
+    Connector,
+    EditsMessages,
+    LetsGo,
+    Reacts,
+    SendFailed,
+    ShowsTyping,
+    StreamsText,
+)
 from connectors.message import ConversationKey, OutboundMessage
 from runtime.governor import Governor, Governors
 from runtime.hub import Hub, News
 from runtime.mailbox import Watched
 from runtime.part_states import PartStates
 from runtime.preview import Appending, Growing, Passing, Preview
-from runtime.progress import BEGUN, ENDED, PROGRESS, Progress
+from runtime.progress import BEGUN, ENDED, PROGRESS, SUPERSEDED, Progress
 from runtime.schedule import Urgency
 
 SILENT_SECONDS = 120.0
@@ -51,6 +60,7 @@ class Shows:
         self._shows: dict[str, tuple[asyncio.Queue[Progress], asyncio.Task[None]]] = {}
         self._open = False
         hub.hear(PROGRESS, self._hear)
+        hub.hear(SUPERSEDED, self._hear_superseded)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -90,6 +100,12 @@ class Shows:
                 self._begin(progress.turn_id, progress.message, show)
         elif show is not None:
             show[0].put_nowait(progress)
+
+    def _hear_superseded(self, news: News) -> None:
+        key = ConversationKey.decode(news["key"])
+        connector = self._connectors.get(key.connector)
+        if isinstance(connector, LetsGo):
+            connector.let_go(key, tuple(news["messages"]))
 
     def _begin(
         self, turn_id: str, message: OutboundMessage, before: tuple[asyncio.Queue[Progress], asyncio.Task[None]] | None

@@ -14,6 +14,8 @@ from config.settings import Settings
 from connectors.message import PARTITIONS, ConversationKey, StoreUnavailable, Superseded
 from runtime.hub import Hub, News
 from runtime.mailbox import Batch, Lane, Lease, Mailbox, Merged, Offer
+from runtime.progress import tell_superseded
+from runtime.replies import superseded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -76,6 +78,7 @@ class Worker:
         self._max_attempts = settings.turn_max_attempts
         self._stop_by: float | None = None
         self._mailbox = mailbox
+        self._hub = hub
         self._answers = answers
         self._dead_letters = dead_letters
         self._lane = lane
@@ -268,6 +271,7 @@ class Worker:
         attempt; after the last one it is given up."""
         try:
             while True:
+                await tell_superseded(self._hub, batch.key, superseded(batch))
                 try:
                     await self._answers.answer(batch)
                     break

@@ -143,6 +143,11 @@ class HttpConnector:
         for waiter in self._waiting.of(key, answers):
             waiter.add(delta)
 
+    def let_go(self, key: ConversationKey, superseded: tuple[str, ...]) -> None:
+        none = OutboundMessage(key, "", "", answers=superseded, superseded=superseded)
+        for waiter in self._waiting.of(key, superseded):
+            waiter.finish(none)
+
     def release(self) -> None:
         """Let all requests go that still wait: they are told that the runtime stops, and how to have the answer."""
         self._waiting.close()

@@ -13,13 +13,18 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role
 from runtime.exchange import Completion
+from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.journal import Journal
 from runtime.mailbox import Batch, Envelope, Lease, Mailbox, Merged
+from runtime.part_states import PartStates
 from runtime.places import QueueMode, Settled
+from runtime.progress import tell_superseded
+from runtime.shows import Shows
 from runtime.stops import Stops, interrupt
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
+from tests.emulators.paper import Paper
 
 KEY = ConversationKey("acme", "http", "desk")
 
@@ -268,6 +273,46 @@ async def test_the_newest_gets_the_answer_and_those_it_interrupts_a_conflict(bot
     assert {one.turn_id for one in entries} == {answer.json()["turn_id"]}
     assert len(bot.told("turn.interrupted")) == 2
     assert len(bot.told("turn.answered")) == 1
+
+
+async def test_who_is_interrupted_hears_of_it_while_the_answer_is_still_made(bot: Bot) -> None:
+    """Not only when the newer message has its answer, which may take as long as it likes."""
+    await queue(bot, "interrupt")
+    bot.model.will("hang")
+    first = post(bot, "what are boats?")
+    await asked(bot, 1)
+    bot.model.will("hang")
+    stream = post(bot, "any boats?", headers={"Accept": "text/event-stream"})
+    await asked(bot, 2)
+    bot.model.will("hang")
+    last = post(bot, "I mean ships")
+    async with asyncio.timeout(10):
+        assert (await first).json()["error"]["code"] == "superseded"
+        assert 'event: error\ndata: {"error": {"code": "superseded"' in (await stream).text
+    assert not last.done()
+    await bot.runtime.stops.stop(KEY)
+    assert (await last).json()["text"] == "_Stopped._"
+
+
+async def test_who_waits_at_another_process_hears_that_a_newer_message_gets_the_answer(redis: Redis) -> None:
+    let_go: list[tuple[ConversationKey, tuple[str, ...]]] = []
+
+    class Door(Paper):
+        def let_go(self, key: ConversationKey, superseded: tuple[str, ...]) -> None:
+            let_go.append((key, superseded))
+
+    gateway, worker = Hub(redis, shared=True), Hub(redis, shared=True)
+    Shows({"http": Door()}, PartStates(redis), Governors(), gateway)
+    listening = asyncio.create_task(gateway.run())
+    try:
+        async with asyncio.timeout(10):
+            while not let_go:  # the first may be told before anybody listens
+                await tell_superseded(worker, KEY, ("m1", "m2"))
+                await asyncio.sleep(0.02)
+    finally:
+        listening.cancel()
+        await asyncio.wait([listening])
+    assert let_go[0] == (KEY, ("m1", "m2"))
 
 
 async def test_a_stream_of_an_interrupted_message_ends_with_the_conflict(bot: Bot) -> None:
