@@ -1,4 +1,4 @@
-"""Everything in Redis is gone at once, as after FLUSHALL or a fail-over to an empty server, while turns are answered."""
+"""Everything in Redis is gone at once, as after FLUSHALL or a fail-over to an empty server, in the middle of turns."""
 
 from __future__ import annotations
 
