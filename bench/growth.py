@@ -76,8 +76,8 @@ class Filling:
                 await pipe.execute()
         transcript = Transcript(self._redis)
         for partition in range(PARTITIONS):
-            while done := await transcript.to_copy(partition, AT_ONCE):
-                await transcript.copied(partition, [one.export_id for one in done])
+            while done := await transcript.to_copy([partition], AT_ONCE):
+                await transcript.copied({partition: [one.export_id for one in done[partition]]})
 
     async def recall(self, places: Iterable[tuple[str, int]]) -> None:
         """The turns of these histories, findable."""

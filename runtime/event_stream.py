@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -29,7 +30,7 @@ BATCH = 200
 
 _FORMAT = 1
 _STREAM = redis_key("events", "{events}", "stream")
-_GATHER_SECONDS = 0.05
+_GATHER_SECONDS = 0.25
 _RETRY_SECONDS = 1.0
 _LAST_FLUSH_SECONDS = 2.0
 _PAGE = 500
@@ -49,6 +50,7 @@ class EventStream:
         self._waiting: deque[Event] = deque()
         self._capacity = capacity
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
         self._wake = asyncio.Event()
         self.dropped = 0
         """How many events were dropped since the process started."""
@@ -61,20 +63,22 @@ class EventStream:
                 self._waiting.popleft()
                 self.dropped += 1
         loop = self._loop
-        if loop is not None and not self._wake.is_set():
+        if loop is not None and threading.get_ident() == self._thread:
+            self._wake.set()
+        elif loop is not None and not self._wake.is_set():
             with suppress(RuntimeError):  # the loop was closed: there is nobody to wake
                 loop.call_soon_threadsafe(self._wake.set)
 
     async def run(self, redis: Redis) -> None:
         """Write what comes until cancelled; then what is left, if Redis takes it in a few seconds."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._wake.set()  # for what came before
         reported = self.dropped
         try:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                await asyncio.sleep(_GATHER_SECONDS)  # many events of one turn become one write
+                await asyncio.sleep(_GATHER_SECONDS)  # the events of many turns become one write
                 try:
                     await self.flush(redis)
                 except StoreUnavailable:

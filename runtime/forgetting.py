@@ -70,7 +70,7 @@ class Forgetting:
         if not turn_id:
             return False
         await self._transcript.forget_turn(key, turn_id)
-        self._copy.appended(key)
+        self._copy.forgotten(key)
         if await self._contexts.forget_turn(key, turn_id):
             await self._context_copy.remove(key)
         await self._manifests.forget(key.scope, [turn_id])
@@ -90,7 +90,7 @@ class Forgetting:
         await self._outbox.forget(key)
         await self._dead_letters.forget(key)
         await self._transcript.forget(key)  # last: it knows the turns, should this be interrupted
-        self._copy.appended(key)
+        self._copy.forgotten(key)
         await self._jobs.enqueue(Job(JOB, key, _EVERYTHING + encode_id(message_id)))
         await self._asked(key, message_id, _EVERYTHING)
 

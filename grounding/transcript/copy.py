@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,6 +20,10 @@ from grounding.transcript.entry import Entry
 from grounding.transcript.log import Forget, ToCopy, Transcript
 
 _BATCH = 200
+"""Things to be copied that are read of one partition at once."""
+_PARTITIONS_AT_ONCE = 16
+SETTLE_SECONDS = 0.25
+"""How long what was appended waits for more: a burst of turns is one piece of work, and in the way of none of them."""
 _SWEEP_SECONDS = 5.0
 _HEAD = b"\n#"
 _log = structlog.get_logger()
@@ -29,21 +36,32 @@ class MarkdownCopy:
     waits is not lost.
     """
 
-    def __init__(self, transcript: Transcript, data_dir: Path) -> None:
+    def __init__(self, transcript: Transcript, data_dir: Path, *, alone: bool = True) -> None:
         self._transcript = transcript
         self._data_dir = data_dir
-        self._touched: set[Path] = set()
+        self._alone = alone
+        self._whole: set[Path] = set()
+        """Files that end with what this process wrote last, and let go of."""
         self._waiting: set[int] = set(range(PARTITIONS))
         self._wake = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._flushing = asyncio.Lock()
+        self._writing = threading.Lock()
         self._failing = False
 
     def appended(self, key: ConversationKey) -> None:
-        """Say that *key* has something new to copy."""
+        """Say that *key* has something new to copy; it is, in a moment, with what comes until then."""
         self._waiting.add(key.partition)
         self._wake.set()
 
+    def forgotten(self, key: ConversationKey) -> None:
+        """Say that something of *key* is to be taken out; that does not wait."""
+        self.appended(key)
+        self._hurry.set()
+
     async def run(self) -> None:
-        """Copy until cancelled; looks at everything once at the start and after each outage."""
+        """Copy until cancelled; looks at everything once at the start and after each outage, and every few seconds
+        where other processes append, too."""
         while True:
             try:
                 await self.flush()
@@ -55,81 +73,105 @@ class MarkdownCopy:
                 self._failing = True
                 await asyncio.sleep(_SWEEP_SECONDS)
                 continue
-            await self._wake.wait()
+            try:
+                async with asyncio.timeout(None if self._alone else _SWEEP_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                self._waiting = set(range(PARTITIONS))
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_SECONDS):
+                    await self._hurry.wait()
+            self._hurry.clear()
             self._wake.clear()
 
     async def flush(self) -> None:
         """Copy all that waits now, and can be. Raises OSError or `connectors.message.StoreUnavailable`."""
-        waiting, self._waiting = self._waiting, set()
-        failed: OSError | None = None
-        try:
-            while waiting:
-                partition = min(waiting)
-                if error := await self._copy(partition):
-                    self._waiting.add(partition)
-                    failed = failed or error
-                waiting.discard(partition)
-        finally:
-            self._waiting |= waiting
-        if failed is not None:
-            raise failed
-
-    async def _copy(self, partition: int) -> OSError | None:
-        """Copy what waits in *partition*. A file that cannot be written keeps no other from it; its error."""
-        while batch := await self._transcript.to_copy(partition, _BATCH):
-            by_key: dict[ConversationKey, list[ToCopy]] = {}
-            for one in batch:
-                by_key.setdefault(one.key, []).append(one)
+        async with self._flushing:  # or two of them would write the same
+            waiting, self._waiting = self._waiting, set()
             failed: OSError | None = None
-            copied: list[str] = []
+            try:
+                while waiting:
+                    some = sorted(waiting)[:_PARTITIONS_AT_ONCE]
+                    found = await self._transcript.to_copy(some, _BATCH)
+                    errors = await self._copy(found)
+                    self._waiting |= errors.keys()
+                    failed = failed or next(iter(errors.values()), None)
+                    # What was not full was seen whole.
+                    waiting -= {one for one in some if one in errors or len(found.get(one, ())) < _BATCH}
+            finally:
+                self._waiting |= waiting
+            if failed is not None:
+                raise failed
+
+    async def _copy(self, found: Mapping[int, Sequence[ToCopy]]) -> dict[int, OSError]:
+        """Copy what was *found* in partitions. A file that cannot be written keeps no other from it; their errors."""
+        by_key: dict[ConversationKey, list[ToCopy]] = {}
+        for one in itertools.chain.from_iterable(found.values()):
+            by_key.setdefault(one.key, []).append(one)
+        if not by_key:
+            return {}
+        paths = {key: self._data_dir / markdown.path(key) for key in by_key}
+        whole = self._whole & set(paths.values())
+        self._whole -= whole  # if this is interrupted, who knows how much of it is there
+        failed = await asyncio.to_thread(self._do_all, by_key, paths, whole)
+        copied: dict[int, list[str]] = {}
+        for key, ordered in by_key.items():
+            if key not in failed:
+                copied.setdefault(key.partition, []).extend(one.export_id for one in ordered)
+        await self._transcript.copied(copied)
+        self._whole |= {path for key, path in paths.items() if key not in failed}
+        return {key.partition: error for key, error in failed.items()}
+
+    def _do_all(
+        self,
+        by_key: Mapping[ConversationKey, Sequence[ToCopy]],
+        paths: Mapping[ConversationKey, Path],
+        whole: set[Path],
+    ) -> dict[ConversationKey, OSError]:
+        failed: dict[ConversationKey, OSError] = {}
+        with self._writing:  # a thread goes on where its task was cancelled
             for key, ordered in by_key.items():
+                path = paths[key]
+                is_whole = path in whole
                 try:
                     for what in _steps(ordered):
-                        await asyncio.to_thread(self._do, key, what)
-                    copied += [one.export_id for one in ordered]
+                        if isinstance(what, Forget):
+                            _forget(path, what)
+                            is_whole = False
+                        else:
+                            _append(path, key, what, is_whole)
+                            is_whole = True
                 except OSError as error:
-                    failed = failed or error
-            await self._transcript.copied(partition, copied)
-            if failed is not None:
-                return failed
-        return None
+                    failed[key] = error
+        return failed
 
-    def _do(self, key: ConversationKey, what: list[Entry] | Forget) -> None:
-        if isinstance(what, Forget):
-            self._forget(key, what)
-        else:
-            self._write(key, what)
 
-    def _forget(self, key: ConversationKey, what: Forget) -> None:
-        """Take a turn out of the file, or the file away. The file is whole at every moment."""
-        path = self._data_dir / markdown.path(key)
-        self._touched.discard(path)
-        if not what.turn_id:
-            path.unlink(missing_ok=True)
-            return
-        try:
-            with open(path, "rb", opener=_open_private) as file:
-                before = file.read()
-        except FileNotFoundError:
-            return
-        text = before.decode("utf-8", "surrogatepass")
-        after = markdown.without_turn(text, what.turn_id).encode("utf-8", "surrogatepass")
-        if after != before:
-            _replace(path, after)
+def _forget(path: Path, what: Forget) -> None:
+    """Take a turn out of the file, or the file away. The file is whole at every moment."""
+    if not what.turn_id:
+        path.unlink(missing_ok=True)
+        return
+    try:
+        with open(path, "rb", opener=_open_private) as file:
+            before = file.read()
+    except FileNotFoundError:
+        return
+    text = before.decode("utf-8", "surrogatepass")
+    after = markdown.without_turn(text, what.turn_id).encode("utf-8", "surrogatepass")
+    if after != before:
+        _replace(path, after)
 
-    def _write(self, key: ConversationKey, entries: Iterable[Entry]) -> None:
-        path = self._data_dir / markdown.path(key)
-        # A message's text comes as it is: line ends and half surrogate pairs too.
-        text = "".join(map(markdown.render, entries)).encode("utf-8", "surrogatepass")
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        known = path in self._touched
-        self._touched.discard(path)  # if this write fails, who knows how much of it is there
-        with open(path, "ab+", opener=_open_private) as file:
-            size = file.seek(0, os.SEEK_END)
-            if not known or size == 0:
-                text = _unwritten(file, size, markdown.title(key).encode(), text)
-            file.write(text)
-        self._touched.add(path)
+
+def _append(path: Path, key: ConversationKey, entries: Iterable[Entry], is_whole: bool) -> None:
+    """Put *entries* at the end of the file: what of them is not there yet, unless *is_whole* says that none is."""
+    # A message's text comes as it is: line ends and half surrogate pairs too.
+    text = "".join(map(markdown.render, entries)).encode("utf-8", "surrogatepass")
+    with open(path, "ab+", opener=_open_in_place) as file:
+        size = file.seek(0, os.SEEK_END)
+        if not is_whole or size == 0:
+            text = _unwritten(file, size, markdown.title(key).encode(), text)
+        file.write(text)
 
 
 def _steps(ordered: Iterable[ToCopy]) -> Iterator[list[Entry] | Forget]:
@@ -161,6 +203,15 @@ def _replace(path: Path, content: bytes) -> None:
 def _open_private(path: str, flags: int) -> int:
     """What people said is for this user alone, and stays where it belongs: a link is not followed."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def _open_in_place(path: str, flags: int) -> int:
+    """`_open_private`, with the folder where there is none yet."""
+    try:
+        return _open_private(path, flags)
+    except FileNotFoundError:
+        Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _open_private(path, flags)
 
 
 def _unwritten(file: BinaryIO, size: int, title: bytes, text: bytes) -> bytes:

@@ -7,6 +7,7 @@ made of messages afterwards: by message its new text, empty where it was deleted
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -317,27 +318,45 @@ class Transcript:
     def _tail_keys(self, key: ConversationKey) -> list[str]:
         return [self._key(key, "log"), self._key(key, "meta"), self._key(key, "amended")]
 
-    async def to_copy(self, partition: int, count: int) -> list[ToCopy]:
-        """The oldest things that still have to be done to the Markdown copies, in their order."""
-        export = redis_key(_OWNER, partition_tag(partition), "export")
-        waiting: Any = await self._redis.xrange(export, count=count)
-        if not waiting:
-            return []
-        keys = [ConversationKey.decode(fields["key"]) for _, fields in waiting]
+    async def to_copy(self, partitions: Sequence[int], count: int) -> dict[int, list[ToCopy]]:
+        """The oldest things, *count* of each of *partitions*, that still have to be done to the Markdown copies, in
+        their order; by partition, where there is any."""
         async with self._redis.pipeline(transaction=False) as pipe:
-            for key, (_, fields) in zip(keys, waiting, strict=True):
-                entry_id = fields.get("id", "0-0")  # no entry has this id: an order to forget asks for none
-                pipe.xrange(self._key(key, "log"), entry_id, entry_id)
-            found = await pipe.execute()
-        return [
-            ToCopy(export_id, key, _what(fields, entries))
-            for (export_id, fields), key, entries in zip(waiting, keys, found, strict=True)
-        ]
+            for partition in partitions:
+                pipe.xrange(_export(partition), count=count)
+            found: Any = await pipe.execute() if partitions else []
+        waiting = {
+            partition: [(export_id, ConversationKey.decode(fields["key"]), fields) for export_id, fields in some]
+            for partition, some in zip(partitions, found, strict=True)
+            if some
+        }
+        wanted: dict[ConversationKey, list[str]] = {}
+        for _, key, fields in itertools.chain.from_iterable(waiting.values()):
+            if "id" in fields:
+                wanted.setdefault(key, []).append(fields["id"])
+        entries = await self._between(wanted)
+        return {
+            partition: [ToCopy(export_id, key, _what(fields, entries.get(key, {}))) for export_id, key, fields in some]
+            for partition, some in waiting.items()
+        }
 
-    async def copied(self, partition: int, export_ids: Sequence[str]) -> None:
-        """Let go of what was done to the Markdown copies."""
-        if export_ids:
-            await self._redis.xdel(redis_key(_OWNER, partition_tag(partition), "export"), *export_ids)
+    async def _between(self, wanted: Mapping[ConversationKey, Sequence[str]]) -> dict[ConversationKey, dict[str, Any]]:
+        """The fields of entries by their ids, in one look at each log: they stand together there."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for key, ids in wanted.items():
+                # Not the first and the last: a clock that was set back may have put one in front of the other.
+                pipe.xrange(self._key(key, "log"), min(ids, key=_moment), max(ids, key=_moment))
+            found: Any = await pipe.execute() if wanted else []
+        return {key: dict(entries) for key, entries in zip(wanted, found, strict=True)}
+
+    async def copied(self, export_ids: Mapping[int, Sequence[str]]) -> None:
+        """Let go of what was done to the Markdown copies, by partition."""
+        done = {partition: ids for partition, ids in export_ids.items() if ids}
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for partition, ids in done.items():
+                pipe.xdel(_export(partition), *ids)
+            if done:
+                await pipe.execute()
 
     @staticmethod
     def _key(key: ConversationKey, *parts: str) -> str:
@@ -355,7 +374,17 @@ def _amended(entries: list[Entry], texts: Mapping[str, str | None]) -> list[Entr
     return [entry for entry in now if entry.text.strip()]
 
 
-def _what(fields: Mapping[str, str], entries: Sequence[tuple[str, Mapping[str, str]]]) -> Entry | Forget | None:
+def _what(fields: Mapping[str, str], entries: Mapping[str, Mapping[str, str]]) -> Entry | Forget | None:
     if "forget" in fields:
         return Forget(fields["forget"])
-    return Entry.from_fields(entries[0][1]) if entries else None
+    found = entries.get(fields["id"])
+    return Entry.from_fields(found) if found else None
+
+
+def _export(partition: int) -> str:
+    return redis_key(_OWNER, partition_tag(partition), "export")
+
+
+def _moment(entry_id: str) -> tuple[int, int]:
+    milliseconds, number = entry_id.split("-")
+    return int(milliseconds), int(number)

@@ -84,7 +84,7 @@ def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
         outbox=Outbox(redis, hub),
         dead_letters=DeadLetters(redis, mailboxes, hub),
         transcript=transcript,
-        copy=MarkdownCopy(transcript, settings.data_dir),
+        copy=MarkdownCopy(transcript, settings.data_dir, alone=settings.redis_url is None),
         contexts=ContextDocuments(redis),
         context_copy=ContextCopy(settings.data_dir),
         manifests=Manifests(redis),

@@ -125,6 +125,6 @@ async def test_histories_are_filled_by_the_real_modules(tmp_path: Path) -> None:
         redis = stores.connect(url, 5.0)
         transcript = Transcript(redis)
         assert [(await transcript.reach(growth.key_of(place))).entries for place, _ in places] == [6, 4]
-        assert await transcript.to_copy(growth.key_of("a").partition, 10) == []
+        assert await transcript.to_copy([growth.key_of("a").partition], 10) == {}
         await redis.aclose()
     assert list((tmp_path / "data" / "qdrant").iterdir())

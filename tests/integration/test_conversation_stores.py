@@ -96,7 +96,7 @@ async def test_a_copy_that_was_interrupted_after_writing_is_not_doubled(redis: R
     await transcript.append(KEY, "t1", turn(1))
 
     class Dying(Transcript):
-        async def copied(self, partition: int, export_ids: Any) -> None:
+        async def copied(self, export_ids: Any) -> None:
             raise OSError("killed here")
 
     with pytest.raises(OSError, match="killed"):
@@ -104,6 +104,76 @@ async def test_a_copy_that_was_interrupted_after_writing_is_not_doubled(redis: R
     await MarkdownCopy(transcript, data_dir).flush()
 
     assert len(markdown.read((data_dir / markdown.path(KEY)).read_text())) == 2
+
+
+async def test_a_copy_that_was_stopped_after_writing_is_not_doubled(redis: Redis, data_dir: Path) -> None:
+    """The file is known to this process, and yet it does not know that this turn is in it."""
+
+    class Stopped(Transcript):
+        stops = False
+
+        async def copied(self, export_ids: Any) -> None:
+            if self.stops:
+                self.stops = False
+                raise asyncio.CancelledError
+            await super().copied(export_ids)
+
+    transcript = Stopped(redis)
+    copy = MarkdownCopy(transcript, data_dir)
+    await transcript.append(KEY, "t1", turn(1))
+    await copy.flush()
+    await transcript.append(KEY, "t2", turn(2))
+    copy.appended(KEY)
+    transcript.stops = True
+    with pytest.raises(asyncio.CancelledError):
+        await copy.flush()
+    await copy.flush()
+
+    written = markdown.read((data_dir / markdown.path(KEY)).read_text())
+    assert [one.text for one in written] == ["question 1", "answer 1", "question 2", "answer 2"]
+
+
+async def test_two_that_copy_at_once_write_everything_once(redis: Redis, data_dir: Path) -> None:
+    transcript = Transcript(redis)
+    copy = MarkdownCopy(transcript, data_dir)
+    await copy.flush()
+    for number in range(1, 20):
+        await transcript.append(KEY, f"t{number}", turn(number))
+        copy.appended(KEY)
+        await asyncio.gather(copy.flush(), copy.flush())
+
+    assert len(markdown.read((data_dir / markdown.path(KEY)).read_text())) == 38
+
+
+async def test_more_than_is_read_at_once_is_copied_with_orders_to_forget_in_their_place(
+    redis: Redis, data_dir: Path
+) -> None:
+    transcript = Transcript(redis)
+    for number in range(1, 250):
+        await transcript.append(KEY, f"t{number}", turn(number))
+    await transcript.forget_turn(KEY, "t249")
+    await transcript.append(KEY, "t250", turn(250))
+
+    await MarkdownCopy(transcript, data_dir).flush()
+
+    written = [one.turn_id for one in markdown.read((data_dir / markdown.path(KEY)).read_text())]
+    assert written == [f"t{number}" for number in (*range(1, 249), 250) for _ in range(2)]
+
+
+async def test_what_other_processes_append_is_copied_too(
+    redis: Redis, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grounding.transcript.copy._SWEEP_SECONDS", 0.02)
+    transcript = Transcript(redis)
+    copy = MarkdownCopy(transcript, data_dir, alone=False)
+    await copy.flush()
+    running = asyncio.create_task(copy.run())
+    await transcript.append(KEY, "t1", turn(1))
+    async with asyncio.timeout(10):
+        while not await asyncio.to_thread((data_dir / markdown.path(KEY)).exists):
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.wait([running])
 
 
 async def test_a_full_disk_loses_no_log(redis: Redis, data_dir: Path) -> None:

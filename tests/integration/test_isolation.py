@@ -56,7 +56,7 @@ async def test_no_conversation_sees_the_log_summary_or_messages_of_another(redis
         assert document is not None
         assert document.text == secret(key)
     for partition in {key.partition for key in KEYS}:
-        for one in await transcript.to_copy(partition, 1000):
+        for one in (await transcript.to_copy([partition], 1000))[partition]:
             assert isinstance(one.what, Entry)
             assert one.what.text == secret(one.key)
 
