@@ -61,6 +61,8 @@ def halt(monkeypatch: pytest.MonkeyPatch) -> Halt:
     for module in (worker, deliverer):
         monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
         monkeypatch.setattr(module, "_RETRY_SECONDS", (0.01, 0.02))
+    # A reply whose worker is stopped as soon as it is stored waits for a sweep, which is rare in a process alone.
+    monkeypatch.setattr(deliverer, "_QUIET_SWEEP_SECONDS", 0.05)
     return made
 
 
