@@ -179,6 +179,7 @@ class Gateway:
             address=self._address(key),
             watched=self._shows.watched(connector, draft) if connector else Watched.NOT,
             queue=settled.queue or self._settings.queue_mode,
+            model=settled.model or "",
         )
 
     def _address(self, key: ConversationKey) -> str:

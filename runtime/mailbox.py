@@ -108,6 +108,9 @@ class Envelope:
     watched: Watched = Watched.NOT
     queue: QueueMode = "collect"
     """What holds where it was said, for messages that arrive while another is answered."""
+    model: str | None = None
+    """The model that is asked first where it was said; empty where the settings decide, None where it is to be looked
+    up when the turn begins: in the meantime an operator may have chosen another."""
     v: int = _VERSION
 
 
@@ -221,7 +224,7 @@ class Mailbox:
                 key.encoded,
                 max(MAX_WAITING, len(envelopes)),
                 _SEEN_SECONDS,
-                *(_ENVELOPE.dump_json(envelope) for envelope in envelopes),
+                *(_ENVELOPE.dump_json(replace(envelope, model=None)) for envelope in envelopes),
             ],
         )
         if put == _FULL:

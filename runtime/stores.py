@@ -37,6 +37,7 @@ from redis.asyncio.connection import (
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool, SentinelManagedConnection
 from redis.backoff import FullJitterBackoff, NoBackoff
+from redis.connection import HiredisRespSerializer
 from redis.exceptions import NoScriptError, ResponseError, WatchError
 
 from config.settings import Settings
@@ -131,6 +132,10 @@ async def _nothing(_: object) -> None:
     return None
 
 
+# hiredis packs commands as well as it reads answers; redis-py has only its synchronous connections do so.
+_SERIALIZER = HiredisRespSerializer()
+
+
 class _Bounded(AbstractConnection):
     """A connection that is made with patience, never repeats a command, and waits longer for blocking reads."""
 
@@ -162,11 +167,12 @@ class _Bounded(AbstractConnection):
 
     def pack_command(self, *args: Any) -> list[bytes]:
         self._waits = blocking_seconds(args)
-        return super().pack_command(*args)
+        packed: list[bytes] = _SERIALIZER.pack(*args)
+        return packed
 
     def pack_commands(self, commands: Any) -> list[bytes]:
         self._waits = 0.0
-        return super().pack_commands(commands)
+        return [part for args in commands for part in _SERIALIZER.pack(*args)]
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
         usual = self.socket_timeout

@@ -149,12 +149,14 @@ class Writing:
 
     async def _first_model(self, batch: Batch) -> str | None:
         """The model that was chosen for the place; without the store the settings decide."""
-        try:
-            async with asyncio.timeout(self._redis_timeout_seconds):
-                chosen = (await self._places.of_message(batch.key, batch.envelopes[-1].message)).model
-        except (AgentRuntimeError, TimeoutError) as error:
-            _log.warning("store.degraded", store="places", why=why(error))
-            return None
+        chosen = batch.envelopes[-1].model
+        if chosen is None or batch.resumed:  # where it failed, another may have been chosen since
+            try:
+                async with asyncio.timeout(self._redis_timeout_seconds):
+                    chosen = (await self._places.of_message(batch.key, batch.envelopes[-1].message)).model
+            except (AgentRuntimeError, TimeoutError) as error:
+                _log.warning("store.degraded", store="places", why=why(error))
+                return None
         return chosen if chosen in self._model.names else None  # the settings may have changed since
 
     async def _read(self, batch: Batch, first: str | None) -> tuple[Batch, Contents]:

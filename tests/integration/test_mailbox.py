@@ -1,6 +1,7 @@
 """The durable inbox: order, one turn at a time, nothing lost and nothing doubled."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from redis.asyncio import Redis
@@ -341,3 +342,17 @@ async def test_what_was_let_go_while_it_was_offered_is_not_begun(mailbox: Mailbo
     assert await mailbox.next(lease, batch) is None
 
     assert await mailbox.begin(offer) is None
+
+
+async def test_what_is_answered_after_all_is_answered_by_the_model_that_is_chosen_then(mailbox: Mailbox) -> None:
+    """A message comes with the model of its place, so that it need not be looked up; not where that model failed it."""
+    await mailbox.store(KEY, replace(envelope(1), model="openai/deep"))
+    lease, first = await begin(mailbox)
+    assert first is not None
+    assert await mailbox.next(lease, first) is None
+
+    assert await mailbox.put_back(KEY, first.turn_id, first.envelopes)
+    _, again = await begin(mailbox)
+
+    assert again is not None
+    assert [one.model for one in (*first.envelopes, *again.envelopes)] == ["openai/deep", None]
