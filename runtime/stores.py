@@ -1,6 +1,6 @@
 """Opens Redis: the embedded server, a server, a cluster, or the master that sentinels name.
 
-The only module that imports redis at run time. The clients that it makes raise
+With `runtime.redis_connections` the only module that imports redis at run time. The clients that it makes raise
 `connectors.message.StoreUnavailable` wherever the store cannot be reached or cannot keep what it is
 given (`why_unavailable` is the one table), on every path: commands, pipelines, transactions, scripts,
 locks, subscriptions, one server or a cluster. What the caller did wrong, and `WatchError`, pass unchanged.
@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
@@ -26,18 +25,10 @@ from redis import exceptions as errors
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.client import Pipeline, PubSub
 from redis.asyncio.cluster import ClusterNode, ClusterPipeline, ClusterPubSub
-from redis.asyncio.connection import (
-    AbstractConnection,
-    BlockingConnectionPool,
-    Connection,
-    SSLConnection,
-    UnixDomainSocketConnection,
-    parse_url,
-)
+from redis.asyncio.connection import BlockingConnectionPool, Connection, parse_url
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool, SentinelManagedConnection
-from redis.backoff import FullJitterBackoff, NoBackoff
-from redis.connection import HiredisRespSerializer
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
+from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, ResponseError, WatchError
 
 from config.settings import Settings
@@ -45,226 +36,46 @@ from connectors.connector import Health, State
 from connectors.message import StoreUnavailable
 from runtime.batching import Batching
 from runtime.embedded.redis_server import EmbeddedRedis, embedded_redis
+from runtime.redis_connections import (
+    CONNECT_ATTEMPTS,
+    CONNECTIONS,
+    NotSent,
+    OneMaster,
+    OneMasterTls,
+    TcpConnection,
+    TlsConnection,
+    blocking_seconds,
+    translated,
+    why_unavailable,
+)
 
 __all__ = ["NoScriptError", "RedisStore", "ResponseError", "WatchError", "connect", "open_redis", "why_unavailable"]
 
-CONNECT_ATTEMPTS = 4
-CONNECT_BACKOFF_SECONDS = (0.05, 0.5)
-"""Base and cap of the pause between attempts to connect: long enough for the embedded server's restart."""
 MAX_CONNECTIONS = 64
 CLOSE_SECONDS = 2.0
-
-_UNAVAILABLE: dict[type[Exception], str] = {
-    errors.ConnectionError: "unreachable",
-    errors.MaxConnectionsError: "no connection is free",
-    errors.TimeoutError: "timeout",
-    errors.BusyLoadingError: "loading",
-    errors.AuthenticationError: "refuses the password",
-    errors.AuthorizationError: "refuses this user",
-    errors.ExternalAuthProviderError: "credentials cannot be had",
-    errors.ReadOnlyError: "read-only",
-    errors.OutOfMemoryError: "out of memory",
-    errors.ClusterDownError: "the cluster is down",
-    errors.MasterDownError: "the master is down",
-    errors.ClusterError: "the cluster cannot be reached",
-    errors.SlotNotCoveredError: "a part of the cluster is down",
-    errors.TryAgainError: "the cluster is moving keys",
-    errors.InvalidResponse: "speaks no Redis protocol",
-    OSError: "unreachable",
-}
-"""Errors that mean "cannot reach or cannot keep", the most specific class of an error counting."""
-
-_UNAVAILABLE_REPLIES: dict[str, str] = {
-    "MISCONF": "cannot write to its disk",
-    "OOM": "out of memory",
-    "READONLY": "read-only",
-    "NOREPLICAS": "has too few replicas",
-    "LOADING": "loading",
-    "MASTERDOWN": "the master is down",
-    "CLUSTERDOWN": "the cluster is down",
-    "NOAUTH": "wants a password",
-    "WRONGPASS": "refuses the password",
-    "TRYAGAIN": "the cluster is moving keys",
-    "UNBLOCKED": "gave up its role",
-}
-"""First words of error replies that mean the same; scripts put a prefix before them."""
-
-_SCRIPT_PREFIX = re.compile(r"^ERR .*?: -(?=[A-Z])|^-")
-_BLOCKING_FIRST = frozenset({"BLPOP", "BRPOP", "BLMOVE", "BRPOPLPUSH", "BZPOPMIN", "BZPOPMAX"})
-"""Commands whose last argument is how many seconds they may wait."""
-
-
-def why_unavailable(error: BaseException) -> str | None:
-    """Why *error* means that the store cannot be had, in a few words; None where it means something else."""
-    if isinstance(error, WatchError):
-        # redis-py reports a connection that broke during a transaction as a changed key, even after
-        # EXEC was sent. Taken as such the transaction would be repeated, and might happen twice.
-        broke = isinstance(error.__context__, errors.ConnectionError | errors.TimeoutError)
-        return "connection lost in a transaction" if broke else None
-    if isinstance(error, errors.RedisError | errors.RedisClusterException | OSError):
-        for kind in type(error).__mro__:
-            if kind in _UNAVAILABLE:
-                return _UNAVAILABLE[kind]
-    if isinstance(error, ResponseError):
-        words = _SCRIPT_PREFIX.sub("", str(error)).split(maxsplit=1)
-        return _UNAVAILABLE_REPLIES.get(words[0]) if words else None
-    return None
-
-
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except (errors.RedisError, errors.RedisClusterException, OSError) as error:
-        why = why_unavailable(error)
-        if why is None:
-            raise
-        # An error reply may quote the command, which may hold what people wrote.
-        detail = "" if isinstance(error, ResponseError) else f" ({error})"
-        raise StoreUnavailable(f"Redis: {why}{detail}") from error
-
-
-class _NotSent(errors.ConnectionError):
-    """No connection could be made, so that the command has certainly not happened."""
-
-
-async def _nothing(_: object) -> None:
-    return None
-
-
-# hiredis packs commands as well as it reads answers; redis-py has only its synchronous connections do so.
-_SERIALIZER = HiredisRespSerializer()
-
-
-class _Bounded(AbstractConnection):
-    """A connection that is made with patience, never repeats a command, and waits longer for blocking reads."""
-
-    connect_attempts = CONNECT_ATTEMPTS
-    _waits = 0.0
-
-    async def connect_check_health(self, check_health: bool = True, retry_socket_connect: bool = False) -> None:
-        if not self.is_connected:
-            await _patiently(
-                lambda: super(_Bounded, self).connect_check_health(check_health, False),
-                self.connect_attempts,
-                self.socket_connect_timeout,
-            )
-
-    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """redis-py bounds a write by ``asyncio.wait_for``, which before Python 3.12 loses a cancellation that
-        comes in the moment in which the write ends: a loop around it would never end. A time-out block does not.
-        """
-        if not self.is_connected:
-            await self.connect_check_health(check_health=False)
-        usual, self.socket_timeout = self.socket_timeout, None
-        try:
-            async with asyncio.timeout(usual):
-                await super().send_packed_command(command, check_health)
-        except TimeoutError as error:
-            raise errors.TimeoutError("Timeout writing to socket") from error
-        finally:
-            self.socket_timeout = usual
-
-    def pack_command(self, *args: Any) -> list[bytes]:
-        self._waits = blocking_seconds(args)
-        packed: list[bytes] = _SERIALIZER.pack(*args)
-        return packed
-
-    def pack_commands(self, commands: Any) -> list[bytes]:
-        self._waits = 0.0
-        return [part for args in commands for part in _SERIALIZER.pack(*args)]
-
-    async def read_response(self, *args: Any, **options: Any) -> Any:
-        usual = self.socket_timeout
-        if usual is not None:
-            self.socket_timeout = usual + self._waits
-        try:
-            return await super().read_response(*args, **options)
-        finally:
-            self.socket_timeout = usual
-
-
-async def _patiently(connect: Callable[[], Awaitable[None]], attempts: int, seconds: float | None) -> None:
-    """Connect, trying again with backoff, in *seconds* altogether."""
-    base, cap = CONNECT_BACKOFF_SECONDS
-    retry = Retry(FullJitterBackoff(cap=cap, base=base), attempts - 1)
-    try:
-        async with asyncio.timeout(seconds):
-            await retry.call_with_retry(connect, _nothing)
-    except (errors.AuthenticationError, errors.AuthorizationError, errors.BusyLoadingError):
-        raise
-    except (errors.ConnectionError, errors.TimeoutError, TimeoutError) as error:
-        raise _NotSent(str(error) or "no connection in time") from error
-
-
-def blocking_seconds(args: Sequence[Any]) -> float:
-    """How long the server may hold the answer to the command *args* back, in seconds; 0 for most."""
-    name = _word(args[0])
-    if name in _BLOCKING_FIRST:
-        return float(args[-1])
-    if name in ("XREAD", "XREADGROUP"):
-        options = [_word(arg) for arg in args[4 if name == "XREADGROUP" else 1 :][:5]]
-        if "BLOCK" in options:
-            return float(options[options.index("BLOCK") + 1]) / 1000
-    return 0.0
-
-
-def _word(arg: object) -> str:
-    return (arg.decode("utf-8", "replace") if isinstance(arg, bytes) else str(arg)).upper()
-
-
-class _TcpConnection(_Bounded, Connection):
-    pass
-
-
-class _TlsConnection(_Bounded, SSLConnection):
-    pass
-
-
-class _UnixConnection(_Bounded, UnixDomainSocketConnection):
-    pass
-
-
-class _SentinelConnection(_Bounded, SentinelManagedConnection):
-    # Each attempt asks the sentinels again, because they may have named another master meanwhile.
-    connect_attempts = 1
-
-    async def connect(self) -> None:
-        await _patiently(super().connect, CONNECT_ATTEMPTS, self.socket_connect_timeout)
-
-
-class _SentinelTlsConnection(_SentinelConnection, SSLConnection):
-    pass
-
-
-_CONNECTIONS: dict[type, type] = {
-    Connection: _TcpConnection,
-    SSLConnection: _TlsConnection,
-    UnixDomainSocketConnection: _UnixConnection,
-}
 
 
 class _PubSub(PubSub):
     async def connect(self) -> None:
-        with _translated():
+        with translated():
             await super().connect()
 
     async def _execute(self, *args: Any, **options: Any) -> Any:
-        with _translated():
+        with translated():
             return await super()._execute(*args, **options)
 
 
 class _Pipeline(Pipeline):
     async def immediate_execute_command(self, *args: Any, **options: Any) -> Any:
-        with _translated():
+        with translated():
             return await super().immediate_execute_command(*args, **options)
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
-        with _translated():
+        with translated():
             return await super().execute(raise_on_error)
 
     async def reset(self) -> None:  # type: ignore[override]
-        with _translated():
+        with translated():
             await super().reset()
 
     def annotate_exception(self, exception: Exception, number: int, command: Any) -> None:
@@ -287,7 +98,7 @@ class _Client(Redis):
         return await self._batching.call((args, options))
 
     async def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        with _translated():
+        with translated():
             return await super().execute_command(*args, **options)
 
     async def _execute_all(self, commands: list[Any]) -> list[Any]:
@@ -313,19 +124,19 @@ def _told_alone(answer: Any) -> Any:
 
 class _ClusterPipeline(ClusterPipeline):
     async def initialize(self) -> ClusterPipeline:
-        with _translated():
+        with translated():
             return await super().initialize()
 
     async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> list[Any]:
-        with _translated():
+        with translated():
             return await super().execute(raise_on_error, allow_redirections)
 
     async def watch(self, *names: Any) -> None:  # type: ignore[override]
-        with _translated():
+        with translated():
             await super().watch(*names)
 
     async def reset(self) -> None:  # type: ignore[override]
-        with _translated():
+        with translated():
             await super().reset()
 
 
@@ -333,15 +144,15 @@ class _ClusterPubSub(ClusterPubSub):
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         # The node is looked up in what is known of the cluster, which without any command yet is nothing.
         await self.cluster.initialize()
-        with _translated():
+        with translated():
             return await super().execute_command(*args, **options)
 
     async def connect(self) -> None:
-        with _translated():
+        with translated():
             await super().connect()
 
     async def _execute(self, *args: Any, **options: Any) -> Any:
-        with _translated():
+        with translated():
             return await super()._execute(*args, **options)
 
 
@@ -350,24 +161,24 @@ class _ClusterClient(RedisCluster):
 
     def __init__(self, *, tls: bool, **options: Any) -> None:
         super().__init__(ssl=tls, retry=Retry(NoBackoff(), 0), **options)
-        connection = _TlsConnection if tls else _TcpConnection
+        connection = TlsConnection if tls else TcpConnection
         self.nodes_manager.connection_kwargs["connection_class"] = connection
         for node in self.nodes_manager.startup_nodes.values():
             node.connection_class = connection
 
     async def initialize(self, *args: Any, **options: Any) -> RedisCluster:
         try:
-            with _translated():
+            with translated():
                 return await super().initialize(*args, **options)
         except errors.RedisClusterException as error:
             raise StoreUnavailable(f"Redis: no node of the cluster can be reached ({error})") from error
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        with _translated():
+        with translated():
             for _ in range(CONNECT_ATTEMPTS - 1):
                 try:
                     return await super().execute_command(*args, **options)
-                except _NotSent:  # the next call asks the cluster who serves the key now
+                except NotSent:  # the next call asks the cluster who serves the key now
                     continue
             return await super().execute_command(*args, **options)
 
@@ -439,7 +250,7 @@ def connect(url: str, timeout_seconds: float) -> Redis:
     if parts.scheme == "redis+sentinel":
         return _sentinel_client(parts, common)
     options = {**common, **parse_url(url), "retry": Retry(NoBackoff(), 0)}
-    options["connection_class"] = _CONNECTIONS[options.get("connection_class", Connection)]
+    options["connection_class"] = CONNECTIONS[options.get("connection_class", Connection)]
     return _Client.from_pool(
         BlockingConnectionPool(**{"max_connections": MAX_CONNECTIONS, "timeout": timeout_seconds, **options})
     )
@@ -465,7 +276,7 @@ def _sentinel_client(parts: SplitResult, common: dict[str, Any]) -> Redis:
         service,
         redis_class=_Client,
         connection_pool_class=SentinelConnectionPool,
-        connection_class=_SentinelTlsConnection if tls else _SentinelConnection,
+        connection_class=OneMasterTls if tls else OneMaster,
         db=int(database or 0),
         retry=Retry(NoBackoff(), 0),
         max_connections=MAX_CONNECTIONS,

@@ -7,7 +7,8 @@ import inspect
 import pytest
 from redis import exceptions as errors
 
-from runtime.stores import blocking_seconds, connect, why_unavailable
+from runtime.redis_connections import blocking_seconds, why_unavailable
+from runtime.stores import connect
 
 NOT_OUTAGES = {
     # The caller asked for something wrong, or a script is not loaded yet.

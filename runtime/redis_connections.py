@@ -1,0 +1,215 @@
+"""Connections to Redis that are made with patience, never repeat a command, and say plainly why the store is away."""
+
+# redis-py is partly untyped.
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+from redis import exceptions as errors
+from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import SentinelManagedConnection
+from redis.backoff import FullJitterBackoff
+from redis.connection import HiredisRespSerializer
+from redis.exceptions import ResponseError, WatchError
+
+from connectors.message import StoreUnavailable
+
+CONNECT_ATTEMPTS = 4
+CONNECT_BACKOFF_SECONDS = (0.05, 0.5)
+"""Base and cap of the pause between attempts to connect: long enough for the embedded server's restart."""
+
+_UNAVAILABLE: dict[type[Exception], str] = {
+    errors.ConnectionError: "unreachable",
+    errors.MaxConnectionsError: "no connection is free",
+    errors.TimeoutError: "timeout",
+    errors.BusyLoadingError: "loading",
+    errors.AuthenticationError: "refuses the password",
+    errors.AuthorizationError: "refuses this user",
+    errors.ExternalAuthProviderError: "credentials cannot be had",
+    errors.ReadOnlyError: "read-only",
+    errors.OutOfMemoryError: "out of memory",
+    errors.ClusterDownError: "the cluster is down",
+    errors.MasterDownError: "the master is down",
+    errors.ClusterError: "the cluster cannot be reached",
+    errors.SlotNotCoveredError: "a part of the cluster is down",
+    errors.TryAgainError: "the cluster is moving keys",
+    errors.InvalidResponse: "speaks no Redis protocol",
+    OSError: "unreachable",
+}
+"""Errors that mean "cannot reach or cannot keep", the most specific class of an error counting."""
+
+_UNAVAILABLE_REPLIES: dict[str, str] = {
+    "MISCONF": "cannot write to its disk",
+    "OOM": "out of memory",
+    "READONLY": "read-only",
+    "NOREPLICAS": "has too few replicas",
+    "LOADING": "loading",
+    "MASTERDOWN": "the master is down",
+    "CLUSTERDOWN": "the cluster is down",
+    "NOAUTH": "wants a password",
+    "WRONGPASS": "refuses the password",
+    "TRYAGAIN": "the cluster is moving keys",
+    "UNBLOCKED": "gave up its role",
+}
+"""First words of error replies that mean the same; scripts put a prefix before them."""
+
+_SCRIPT_PREFIX = re.compile(r"^ERR .*?: -(?=[A-Z])|^-")
+_BLOCKING_FIRST = frozenset({"BLPOP", "BRPOP", "BLMOVE", "BRPOPLPUSH", "BZPOPMIN", "BZPOPMAX"})
+"""Commands whose last argument is how many seconds they may wait."""
+
+
+def why_unavailable(error: BaseException) -> str | None:
+    """Why *error* means that the store cannot be had, in a few words; None where it means something else."""
+    if isinstance(error, WatchError):
+        # redis-py reports a connection that broke during a transaction as a changed key, even after
+        # EXEC was sent. Taken as such the transaction would be repeated, and might happen twice.
+        broke = isinstance(error.__context__, errors.ConnectionError | errors.TimeoutError)
+        return "connection lost in a transaction" if broke else None
+    if isinstance(error, errors.RedisError | errors.RedisClusterException | OSError):
+        for kind in type(error).__mro__:
+            if kind in _UNAVAILABLE:
+                return _UNAVAILABLE[kind]
+    if isinstance(error, ResponseError):
+        words = _SCRIPT_PREFIX.sub("", str(error)).split(maxsplit=1)
+        return _UNAVAILABLE_REPLIES.get(words[0]) if words else None
+    return None
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    try:
+        yield
+    except (errors.RedisError, errors.RedisClusterException, OSError) as error:
+        why = why_unavailable(error)
+        if why is None:
+            raise
+        # An error reply may quote the command, which may hold what people wrote.
+        detail = "" if isinstance(error, ResponseError) else f" ({error})"
+        raise StoreUnavailable(f"Redis: {why}{detail}") from error
+
+
+class NotSent(errors.ConnectionError):
+    """No connection could be made, so that the command has certainly not happened."""
+
+
+async def _nothing(_: object) -> None:
+    return None
+
+
+# hiredis packs commands as well as it reads answers; redis-py has only its synchronous connections do so.
+_SERIALIZER = HiredisRespSerializer()
+
+
+class _Bounded(AbstractConnection):
+    """A connection that is made with patience, never repeats a command, and waits longer for blocking reads."""
+
+    connect_attempts = CONNECT_ATTEMPTS
+    _waits = 0.0
+
+    async def connect_check_health(self, check_health: bool = True, retry_socket_connect: bool = False) -> None:
+        if not self.is_connected:
+            await _patiently(
+                lambda: super(_Bounded, self).connect_check_health(check_health, False),
+                self.connect_attempts,
+                self.socket_connect_timeout,
+            )
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """redis-py bounds a write by ``asyncio.wait_for``, which before Python 3.12 loses a cancellation that
+        comes in the moment in which the write ends: a loop around it would never end. A time-out block does not.
+        """
+        if not self.is_connected:
+            await self.connect_check_health(check_health=False)
+        usual, self.socket_timeout = self.socket_timeout, None
+        try:
+            async with asyncio.timeout(usual):
+                await super().send_packed_command(command, check_health)
+        except TimeoutError as error:
+            raise errors.TimeoutError("Timeout writing to socket") from error
+        finally:
+            self.socket_timeout = usual
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        self._waits = blocking_seconds(args)
+        packed: list[bytes] = _SERIALIZER.pack(*args)
+        return packed
+
+    def pack_commands(self, commands: Any) -> list[bytes]:
+        self._waits = 0.0
+        return [part for args in commands for part in _SERIALIZER.pack(*args)]
+
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        usual = self.socket_timeout
+        if usual is not None:
+            self.socket_timeout = usual + self._waits
+        try:
+            return await super().read_response(*args, **options)
+        finally:
+            self.socket_timeout = usual
+
+
+async def _patiently(connect: Callable[[], Awaitable[None]], attempts: int, seconds: float | None) -> None:
+    """Connect, trying again with backoff, in *seconds* altogether."""
+    base, cap = CONNECT_BACKOFF_SECONDS
+    retry = Retry(FullJitterBackoff(cap=cap, base=base), attempts - 1)
+    try:
+        async with asyncio.timeout(seconds):
+            await retry.call_with_retry(connect, _nothing)
+    except (errors.AuthenticationError, errors.AuthorizationError, errors.BusyLoadingError):
+        raise
+    except (errors.ConnectionError, errors.TimeoutError, TimeoutError) as error:
+        raise NotSent(str(error) or "no connection in time") from error
+
+
+def blocking_seconds(args: Sequence[Any]) -> float:
+    """How long the server may hold the answer to the command *args* back, in seconds; 0 for most."""
+    name = _word(args[0])
+    if name in _BLOCKING_FIRST:
+        return float(args[-1])
+    if name in ("XREAD", "XREADGROUP"):
+        options = [_word(arg) for arg in args[4 if name == "XREADGROUP" else 1 :][:5]]
+        if "BLOCK" in options:
+            return float(options[options.index("BLOCK") + 1]) / 1000
+    return 0.0
+
+
+def _word(arg: object) -> str:
+    return (arg.decode("utf-8", "replace") if isinstance(arg, bytes) else str(arg)).upper()
+
+
+class TcpConnection(_Bounded, Connection):
+    pass
+
+
+class TlsConnection(_Bounded, SSLConnection):
+    pass
+
+
+class UnixConnection(_Bounded, UnixDomainSocketConnection):
+    pass
+
+
+class OneMaster(_Bounded, SentinelManagedConnection):
+    # Each attempt asks the sentinels again, because they may have named another master meanwhile.
+    connect_attempts = 1
+
+    async def connect(self) -> None:
+        await _patiently(super().connect, CONNECT_ATTEMPTS, self.socket_connect_timeout)
+
+
+class OneMasterTls(OneMaster, SSLConnection):
+    pass
+
+
+CONNECTIONS: dict[type, type] = {
+    Connection: TcpConnection,
+    SSLConnection: TlsConnection,
+    UnixDomainSocketConnection: UnixConnection,
+}
