@@ -77,6 +77,8 @@ class Deliverer:
         self._shared = streams_of(sorted(address for address in self._addresses if "@" not in address))
         self._own = streams_of(sorted(address for address in self._addresses if "@" in address))
         self._rung: set[str] = set()
+        self._unsure: set[str] = set()
+        """Streams of which something may have been given to this process that does not know of it."""
         self._bell = asyncio.Event()
         self._troubled = asyncio.Event()
         self._lines: dict[ConversationKey, list[_Waiting]] = {}
@@ -92,8 +94,11 @@ class Deliverer:
 
     def _hear(self, news: News) -> None:
         if news["address"] in self._addresses:
-            self._rung.add(stream_of(news["partition"], news["address"]))
-            self._bell.set()
+            self._ring(stream_of(news["partition"], news["address"]))
+
+    def _ring(self, stream: str) -> None:
+        self._rung.add(stream)
+        self._bell.set()
 
     def delivers_at(self, address: str) -> bool:
         return address in self._addresses
@@ -104,6 +109,12 @@ class Deliverer:
     def take(self, given: Sequence[Given], known: OutboundMessage | None = None) -> None:
         for one in given:
             self._line_up(one, known if known is not None and one.fields["turn"] == known.turn_id else None)
+
+    def look(self, partition: int, address: str) -> None:
+        stream = stream_of(partition, address)
+        if "@" not in address:
+            self._unsure.add(stream)
+        self._ring(stream)
 
     def missed(self) -> None:
         self._troubled.set()
@@ -149,6 +160,10 @@ class Deliverer:
                 return  # the sweep asks for all of them
 
     async def _read_shared(self, streams: list[str]) -> None:
+        unsure = [stream for stream in streams if stream in self._unsure]
+        if unsure:
+            self._unsure.difference_update(unsure)
+            self.take(await self._streams.mine(unsure))
         with_room = [stream for stream in streams if self.room(address_in(stream)) == _EACH]
         if not with_room:
             return  # what is over makes room, and rings

@@ -8,6 +8,7 @@ where the people are connected to one process.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -38,8 +39,11 @@ class DeliversHere(Protocol):
     def take(self, given: Sequence[Given], known: OutboundMessage | None = None) -> None:
         """Deliver what was given, of which *known*, if given, need not be read again."""
 
+    def look(self, partition: int, address: str) -> None:
+        """Something waits at an address, and may have been given already without anybody having been told."""
+
     def missed(self) -> None:
-        """Something may have been given of which nobody could be told."""
+        """The same, wherever it may be."""
 
 
 class Outbox:
@@ -63,6 +67,8 @@ class Outbox:
     async def put(self, message: OutboundMessage, addresses: Iterable[str], fence: Fence | None = None) -> bool:
         """Store *message* for delivery at *addresses*, once for its turn; False if it was stored before.
 
+        Stored before, but not delivered yet, it is announced again.
+
         Raises `connectors.message.Superseded` where *fence* does not hold any more.
         """
         new, stored = False, False
@@ -71,29 +77,41 @@ class Outbox:
             stored = stored or entered.stored
             new = new or bool(entered.addresses)
             await self._announce(message, entered, stored=stored)
+            for left in entered.waiting:  # who stored it may have ended before anybody was told
+                await self._remind(message.key.partition, left)
         return new
 
     async def _put(self, message: OutboundMessage, address: str, fence: Fence | None) -> Entered:
-        here = self._here if self._here and self._here.delivers_at(address) and "@" not in address else None
+        here = self._here if self._here and self._here.delivers_at(address) else None
+        take = here.room(address) if here and "@" not in address else 0
         try:
-            return await self.states.put(message, address, fence, take=here.room(address) if here else 0)
-        except StoreUnavailable:
+            return await self.states.put(message, address, fence, take=take)
+        except (StoreUnavailable, asyncio.CancelledError):  # it may be stored all the same
             if here is not None:
                 here.missed()
             raise
 
     async def _announce(self, message: OutboundMessage, entered: Entered, *, stored: bool) -> None:
         """Have what was entered delivered: here, where that can be, or by whoever hears of it."""
-        here, given = self._here, list(entered.given)
+        here, given, elsewhere = self._here, list(entered.given), []
         fields = {"key": message.key.encoded, "turn": message.turn_id}
         for address, entry_id in entered.addresses.items():
             one = Given(stream_of(message.key.partition, address), entry_id, fields)
             if here is not None and "@" in address and here.delivers_at(address):
                 given.append(one)
             elif one not in given:
-                await self._ring(message.key.partition, address)
-        if given and here is not None:
+                elsewhere.append(address)
+        if given and here is not None:  # before anything is waited for: whoever stores it may end there
             here.take(given, message if stored else None)
+        for address in elsewhere:
+            await self._ring(message.key.partition, address)
+
+    async def _remind(self, partition: int, address: str) -> None:
+        """Have what waits at *address* looked for: whoever has it already is not disturbed."""
+        if self._here is not None and self._here.delivers_at(address):
+            self._here.look(partition, address)
+        else:
+            await self._ring(partition, address)
 
     async def expect(self, key: ConversationKey, message_id: str, address: str) -> None:
         """Have the answer to a message delivered at *address*, too: somebody asked for it again there.

@@ -13,8 +13,9 @@ if KEYS[4] and redis.call('HGET', KEYS[4], 'token') ~= ARGV[6] then return -1 en
 local root = string.sub(KEYS[2], 1, -5 - #ARGV[8])
 local entered = {}
 local function enter(address, seconds)
-  if redis.call('HSETNX', KEYS[1], 'to:' .. address, '1') == 0 then return end
+  if redis.call('HEXISTS', KEYS[1], 'to:' .. address) == 1 then return end
   local id = redis.call('XADD', root .. 'out:' .. address, '*', 'key', ARGV[4], 'turn', ARGV[5])
+  redis.call('HSET', KEYS[1], 'to:' .. address, id)
   if seconds ~= '' then
     redis.call('EXPIRE', root .. 'out:' .. address, seconds)
   else
@@ -24,7 +25,15 @@ local function enter(address, seconds)
   entered[#entered + 1] = id
 end
 enter(ARGV[8], ARGV[7])
-if #entered == 0 then return {0, entered, {}} end
+if #entered == 0 then
+  local waiting = {}
+  for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+    local address = string.match(field, '^to:(.*)$')
+    local id = address and redis.call('HGET', KEYS[1], field)
+    if id and #redis.call('XRANGE', root .. 'out:' .. address, id, id) > 0 then waiting[#waiting + 1] = address end
+  end
+  return {0, entered, {}, waiting}
+end
 redis.call('HSET', KEYS[1], 'v', ARGV[1])
 local stored = redis.call('HSETNX', KEYS[1], 'message', ARGV[2])
 redis.call('EXPIRE', KEYS[1], ARGV[3])
@@ -35,7 +44,7 @@ for at = 13, #ARGV do
     enter(address, string.find(address, '@', 1, true) and ARGV[9] or '')
   end
 end
-if ARGV[10] == '' then return {stored, entered, {}} end
+if ARGV[10] == '' then return {stored, entered, {}, {}} end
 local function read()
   return redis.pcall('XREADGROUP', 'GROUP', ARGV[12], ARGV[10], 'COUNT', ARGV[11], 'STREAMS', KEYS[2], '>')
 end
@@ -44,7 +53,7 @@ if found and found.err then
   redis.pcall('XGROUP', 'CREATE', KEYS[2], ARGV[12], '0', 'MKSTREAM')
   found = read()
 end
-return {stored, entered, found and not found.err and found[1][2] or {}}
+return {stored, entered, found and not found.err and found[1][2] or {}, {}}
 """
 
 AWAIT = """

@@ -102,11 +102,13 @@ class Held:
 @dataclass(frozen=True, slots=True)
 class Entered:
     """What came of storing a reply: whether it was the first for its turn, by address the ids of the entries that were
-    made, and what this process was given to deliver by the same step."""
+    made, and what this process was given to deliver by the same step. Where nothing was new, ``waiting`` are the
+    addresses at which it is not delivered yet."""
 
     stored: bool
     addresses: Mapping[str, str]
     given: Sequence[Given] = ()
+    waiting: Sequence[str] = ()
 
 
 class NotNext(Exception):
@@ -169,8 +171,8 @@ class PartStates:
         )
         if added == -1:
             raise Superseded("another worker holds the conversation now")
-        stored, entered, taken = added
-        return Entered(bool(stored), dict(_pairs(entered)), entries_of(stream, taken))
+        stored, entered, taken, waiting = added
+        return Entered(bool(stored), dict(_pairs(entered)), entries_of(stream, taken), waiting)
 
     async def expect(self, key: ConversationKey, message_id: str, address: str) -> None:
         """Have the answer to a message entered at *address*, too, when it is stored."""

@@ -125,10 +125,8 @@ class Turns:
         Raises only `connectors.message.StoreUnavailable` and `connectors.message.Superseded`.
         """
         # A reply that was stored before it broke is the better answer, and may have been shown.
-        reply = await self._outbox.load(batch.key, batch.turn_id)
-        if reply is None:
-            reply = replies.broken(batch)
-            await self._send(reply, batch)
+        reply = await self._outbox.load(batch.key, batch.turn_id) or replies.broken(batch)
+        await self._send(reply, batch)
         await self._record(batch, reply)
 
     async def _account(self, made: Made) -> None:

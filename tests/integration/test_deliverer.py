@@ -66,7 +66,13 @@ class Process:
     """What one process has of delivery, and its way to the platform."""
 
     def __init__(
-        self, redis: Redis, settings: Settings, paper: Paper, then: Literal["skip", "resend"] = "skip"
+        self,
+        redis: Redis,
+        settings: Settings,
+        paper: Paper,
+        then: Literal["skip", "resend"] = "skip",
+        *,
+        alone: bool = False,
     ) -> None:
         connectors: dict[str, Connector] = {paper.name: paper}
         self.paper = paper
@@ -75,7 +81,7 @@ class Process:
         governors = Governors()
         shows = Shows(connectors, self.outbox.states, governors, self.hub)
         delivery = Delivery(self.outbox.states, connectors, governors, then)
-        self.deliverer = Deliverer(settings, self.outbox, connectors, delivery, shows, self.hub)
+        self.deliverer = Deliverer(settings, self.outbox, connectors, delivery, shows, self.hub, alone=alone)
 
     async def put(self, message: OutboundMessage) -> bool:
         return await self.outbox.put(message, ["paper"])
@@ -354,3 +360,58 @@ async def test_in_an_outage_most_replies_wait_in_the_store_and_all_are_delivered
         await until_none_wait(redis)
 
     assert process.paper.shown == texts
+
+
+@pytest.mark.parametrize("name", ["paper", "room"])
+async def test_who_stores_a_reply_may_end_before_anybody_was_told(
+    redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """In a process alone, which rarely looks for what it does not know of."""
+    shown: list[str] = []
+    process = Process(redis, settings(turn_lease_seconds=600), Paper(shown, name), alone=True)
+    message = replace(FIRST, key=replace(KEY, connector=name))
+    put, stored = process.outbox.states._put, asyncio.Event()
+
+    async def held_up(**said: Any) -> Any:
+        await put(**said)
+        stored.set()
+        await asyncio.Event().wait()
+
+    async with process.running():
+        await asyncio.sleep(0.1)  # it has looked once, and is quiet now
+        monkeypatch.setattr(process.outbox.states, "_put", held_up)
+        address = name if name == "paper" else f"{name}@{process.hub.name}"
+        worker = asyncio.create_task(process.outbox.put(message, [address]))
+        await stored.wait()
+        worker.cancel()
+        await until(lambda: shown)
+
+    assert shown == ["first"]
+
+
+@pytest.mark.parametrize("given", [0, 1])
+@pytest.mark.parametrize("name", ["paper", "room"])
+async def test_a_reply_that_is_stored_again_is_delivered_if_nobody_was_told_of_it(
+    redis: Redis, settings: MakeSettings, name: str, given: int
+) -> None:
+    """Also at the other address where it is awaited; and once, however often that is."""
+    shown: list[str] = []
+    process = Process(redis, settings(turn_lease_seconds=600), Paper(shown, name), alone=True)
+    message = replace(FIRST, key=replace(KEY, connector=name), answers=("m1",))
+    addresses = ["paper"] if name == "paper" else [f"room@{process.hub.name}"]
+    async with process.running():
+        await asyncio.sleep(0.1)  # it has looked once, and is quiet now
+        if name == "room":  # who asked again is answered in this process, too
+            await process.outbox.expect(message.key, "m1", addresses[0])
+            addresses = ["room@another"]
+        await process.outbox.states.put(message, addresses[0], take=given)
+        await asyncio.sleep(0.1)
+        assert shown == []
+        for _ in range(3):
+            assert not await process.outbox.put(message, addresses)
+        await until(lambda: shown)
+        await asyncio.sleep(0.1)
+        assert not await process.outbox.put(message, addresses)
+        await asyncio.sleep(0.1)
+
+    assert shown == ["first"]

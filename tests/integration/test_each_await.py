@@ -16,6 +16,7 @@ from grounding.transcript.entry import EntryRole
 from runtime import deliverer, worker
 from runtime.hub import Hub
 from runtime.mailbox import Lane, Mailbox, Offer
+from runtime.outbox import Outbox
 from runtime.usage import REPLY
 from runtime.worker import Worker
 from tests.emulators.awaits import at_each_wait
@@ -61,8 +62,6 @@ def halt(monkeypatch: pytest.MonkeyPatch) -> Halt:
     for module in (worker, deliverer):
         monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
         monkeypatch.setattr(module, "_RETRY_SECONDS", (0.01, 0.02))
-    # A reply whose worker is stopped as soon as it is stored waits for a sweep, which is rare in a process alone.
-    monkeypatch.setattr(deliverer, "_QUIET_SWEEP_SECONDS", 0.05)
     return made
 
 
@@ -147,3 +146,29 @@ async def test_a_worker_may_stand_still_wherever_it_waits_while_another_takes_ov
 
         halt.befalls = lambda _serving: apart()
         assert await tried_at_each_wait(bot, paper, halt) > 20
+
+
+async def test_a_turn_that_is_given_up_after_its_reply_was_stored_delivers_that_reply(
+    monkeypatch: pytest.MonkeyPatch, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    """And at once: no later sweep is waited for."""
+    announce, broken = Outbox._announce, False
+
+    async def break_once(self: Outbox, *told: Any, **more: Any) -> None:
+        nonlocal broken
+        if not broken:
+            broken = True
+            raise RuntimeError("it broke before anybody was told")
+        await announce(self, *told, **more)
+
+    monkeypatch.setattr(Outbox, "_announce", break_once)
+    paper = Paper()
+    settings = model_settings(access_policy="open", default_workspace="acme", turn_max_attempts=1)
+    async with running_bot(settings, openai_server, [paper]) as bot, asyncio.timeout(20):
+        await say(bot, written("desk"))
+        await until_over(bot)
+        entries = await bot.runtime.transcript.newest(ConversationKey("acme", "paper", "desk"), 10)
+
+    assert broken
+    assert paper.texts("desk") == [entries[-1].text]
+    assert len(bot.replies_asked) == 1
