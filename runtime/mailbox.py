@@ -273,9 +273,10 @@ class Mailbox:
         names = [self._work(partition_tag(partition)) for partition in partitions]
         return [_offer(given) for given in await self._streams.offered(names, each)]
 
-    async def abandoned(self, silent_seconds: float) -> list[Offer]:
-        """Conversations whose worker has not renewed its hold for *silent_seconds*: now given to this one."""
-        return [_offer(given) for given in await self._streams.abandoned(self._all_work, silent_seconds)]
+    async def abandoned(self, silent_seconds: float, most: int) -> list[Offer]:
+        """Conversations whose worker has not renewed its hold for *silent_seconds*: now given to this one, at most so
+        many."""
+        return [_offer(given) for given in await self._streams.abandoned(self._all_work, silent_seconds, most, most)]
 
     async def claim(self, offer: Offer) -> Lease | None:
         """Hold the conversation of *offer*; every earlier hold of it is void. None where nothing waits in it."""

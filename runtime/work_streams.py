@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from redis.commands.core import AsyncScript
 
 GROUP = "workers"
-_AT_ONCE = 32
 _AT_ONCE_RENEWED = 500
 _MINE_AT_ONCE = 10_000
+_ALL_AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +55,28 @@ end
 return found
 """
 
+# A step of XAUTOCLAIM looks at a part of what is in hand only: what is still renewed may stand before what is not.
 _ABANDONED = """
+local left = tonumber(ARGV[5])
 local found = {}
 for number, stream in ipairs(KEYS) do
-  local function claim()
-    return redis.pcall('XAUTOCLAIM', stream, ARGV[1], ARGV[2], ARGV[3], '0-0', 'COUNT', ARGV[4])
+  local cursor, here, most = '0-0', {}, math.min(tonumber(ARGV[4]), left)
+  while #here < most do
+    local function claim()
+      return redis.pcall('XAUTOCLAIM', stream, ARGV[1], ARGV[2], ARGV[3], cursor, 'COUNT', most - #here)
+    end
+    local answer = claim()
+    if answer.err and string.find(answer.err, 'NOGROUP', 1, true) then
+      redis.call('XGROUP', 'CREATE', stream, ARGV[1], '0', 'MKSTREAM')
+      answer = claim()
+    end
+    if answer.err then return answer end
+    for _, entry in ipairs(answer[2]) do here[#here + 1] = entry end
+    cursor = answer[1]
+    if cursor == '0-0' then break end
   end
-  local answer = claim()
-  if answer.err and string.find(answer.err, 'NOGROUP', 1, true) then
-    redis.call('XGROUP', 'CREATE', stream, ARGV[1], '0', 'MKSTREAM')
-    answer = claim()
-  end
-  if answer.err then return answer end
-  if #answer[2] > 0 then found[#found + 1] = {number, answer[2]} end
+  left = left - #here
+  if #here > 0 then found[#found + 1] = {number, here} end
 end
 return found
 """
@@ -116,11 +125,18 @@ class WorkStreams:
         """Entries that this process was given, and may not know of because it could not be told."""
         return await self._found(self._offer, streams, [GROUP, self.consumer, _MINE_AT_ONCE, "0"])
 
-    async def abandoned(self, streams: Sequence[str], silent_seconds: float, each: int = _AT_ONCE) -> list[Given]:
+    async def abandoned(
+        self, streams: Sequence[str], silent_seconds: float, each: int, most: int = _ALL_AT_ONCE
+    ) -> list[Given]:
         """Entries that were not renewed for *silent_seconds*: now given to this process, at most *each* of every
-        stream."""
+        stream and *most* of all."""
         idle = round(silent_seconds * 1000)
-        return await self._found(self._abandoned, streams, [GROUP, self.consumer, idle, each])
+        found: list[Given] = []
+        for some in self.together(streams):
+            if len(found) < most:
+                rest = most - len(found)
+                found += await self._found(self._abandoned, some, [GROUP, self.consumer, idle, each, rest])
+        return found
 
     async def renew(self, given: Iterable[Given]) -> None:
         """Say that what was given is still worked on. What was given to another process meanwhile stays that one's."""

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import structlog
 
 from config.settings import Settings
 from connectors.message import PARTITIONS, ConversationKey, StoreUnavailable, Superseded
+from runtime.holding import HAND_BACK_SECONDS, hand_back, holding
 from runtime.hub import Hub, News
 from runtime.mailbox import Batch, Lane, Lease, Mailbox, Merged, Offer
 from runtime.progress import tell_superseded
 from runtime.replies import superseded
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 SWEEP_SECONDS = 2.0
 """How often waiting conversations are looked for that nobody announced: after an outage or a restart."""
@@ -29,7 +26,6 @@ MAX_HELD = 256
 COLLECT_SECONDS = 1.5
 """How long the rest of a message that looks unfinished is waited for, where TURN_COLLECT_MILLISECONDS says nothing."""
 _RETRY_SECONDS = (0.5, 5.0)
-_HAND_BACK_SECONDS = 2.0
 WORK = "work"
 """The hub's topic for conversations that have something waiting."""
 _log = structlog.get_logger()
@@ -82,10 +78,15 @@ class Worker:
         self._answers = answers
         self._dead_letters = dead_letters
         self._lane = lane
-        self._alone = alone
+        self._silent_seconds = 0.0 if alone else self._lease_seconds
+        self._prepared = False
+        self._reclaims = True
+        """Whether to look for abandoned conversations, before any new one is held: they have waited for longer."""
         self._rung: set[int] = set()
         self._bell = asyncio.Event()
         self._held: set[asyncio.Task[None]] = set()
+        self._queued: set[asyncio.Task[None]] = set()
+        """Of them, those that have no slot yet."""
         self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_CONCURRENT_TURNS))
         """By connector: a flood on one platform must not hold up the others."""
         self._stopping = False
@@ -113,6 +114,8 @@ class Worker:
                 # Shielded and bounded: a turn in hand ends well, or is handed back for another worker.
                 sweeper.cancel()
                 self._stopping = True
+                for task in self._queued:
+                    task.cancel()
                 await asyncio.shield(_finish(self._held, self._rest_of_grace()))
 
     def _rest_of_grace(self) -> float:
@@ -121,19 +124,36 @@ class Worker:
         return max(0.0, self._stop_by - asyncio.get_running_loop().time())
 
     async def _take_work(self) -> None:
-        """Hold what waits in the partitions that were rung for, as far as there is room."""
-        while self._rung and len(self._held) < MAX_HELD:
-            partitions, self._rung = self._rung, set()
-            try:
-                each = max(1, (MAX_HELD - len(self._held)) // len(partitions))
-                offers = await self._mailbox.offers(partitions, each)
-            except StoreUnavailable as error:
-                _log.warning("store.degraded", store="redis", why=str(error))
-                return  # the sweep rings for all of them
-            for offer in offers:
-                self._hold(offer)
-            given = Counter(offer.key.partition for offer in offers)
-            self._rung |= {partition for partition, count in given.items() if count >= each}  # there may be more
+        """Hold what was abandoned and what waits in the partitions that were rung for, as far as there is room."""
+        try:
+            while (room := MAX_HELD - len(self._held)) > 0 and (self._reclaims or self._rung):
+                if self._reclaims:
+                    await self._reclaim(room)
+                else:
+                    await self._take_rung(room)
+        except StoreUnavailable as error:
+            self._prepared = False  # another server may have come up in its place
+            _log.warning("store.degraded", store="redis", why=str(error))  # the sweep rings for all of them
+
+    async def _reclaim(self, room: int) -> None:
+        if not self._prepared:
+            await self._mailbox.prepare()
+        offers = await self._mailbox.abandoned(self._silent_seconds, room)
+        # From now on what is held may be this worker's own.
+        self._prepared, self._silent_seconds = True, self._lease_seconds
+        for offer in offers:
+            _log.info("turn.reclaimed", workspace_id=offer.key.workspace_id, context_id=offer.key.context_id)
+            self._hold(offer)
+        self._reclaims = len(offers) >= room  # there may be more
+
+    async def _take_rung(self, room: int) -> None:
+        partitions, self._rung = self._rung, set()
+        each = max(1, room // len(partitions))
+        offers = await self._mailbox.offers(partitions, each)
+        for offer in offers:
+            self._hold(offer)
+        given = Counter(offer.key.partition for offer in offers)
+        self._rung |= {partition for partition, count in given.items() if count >= each}  # there may be more
 
     def _hold(self, offer: Offer) -> None:
         # Not in the group: the end of `run` gives them time, where a group would cancel them.
@@ -143,25 +163,14 @@ class Worker:
 
     def _let_go(self, task: asyncio.Task[None]) -> None:
         self._held.discard(task)
-        if self._rung:
+        if self._rung or self._reclaims:
             self._bell.set()
 
     async def _sweep(self) -> None:
-        silent_seconds = 0.0 if self._alone else self._lease_seconds
-        prepared = False
         while True:
-            try:
-                if not prepared:
-                    await self._mailbox.prepare()
-                for offer in await self._mailbox.abandoned(silent_seconds):
-                    _log.info("turn.reclaimed", workspace_id=offer.key.workspace_id, context_id=offer.key.context_id)
-                    self._hold(offer)
-                prepared, silent_seconds = True, self._lease_seconds
-                self._rung |= set(range(PARTITIONS))
-                self._bell.set()
-            except StoreUnavailable as error:
-                prepared = False  # another server may have come up in its place
-                _log.warning("store.degraded", store="redis", why=str(error))
+            self._reclaims = True
+            self._rung |= set(range(PARTITIONS))
+            self._bell.set()
             await asyncio.sleep(min(SWEEP_SECONDS, self._lease_seconds / 3))
 
     async def _serve(self, offer: Offer) -> None:
@@ -172,14 +181,10 @@ class Worker:
         ):
             slot = self._slots[key.connector]
             try:
-                if slot.locked():  # what comes while it waits is answered together
-                    lease, batch = await self._mailbox.claim(offer), None
+                if slot.locked():
+                    await self._serve_later(offer, slot)
                 else:
-                    lease, batch = await self._mailbox.begin(offer) or (None, None)
-                if lease is None:
-                    return
-                async with self._renewing(lease), slot:
-                    await self._answer_all(lease, batch)
+                    await self._serve_now(offer, slot)
             except Superseded:
                 _log.warning("turn.superseded")
             except StoreUnavailable as error:
@@ -188,72 +193,64 @@ class Worker:
             except Exception:  # noqa: BLE001 - what waits there cannot be read now; the other conversations can
                 _log.exception("turn.failed", why="unreadable")
 
+    async def _serve_now(self, offer: Offer, slot: asyncio.Semaphore) -> None:
+        async with slot:
+            begun = await self._mailbox.begin(offer)
+            if begun is not None:
+                lease, batch = begun
+                async with holding(self._mailbox, lease, self._lease_seconds):
+                    await self._answer_all(lease, batch)
+
+    async def _serve_later(self, offer: Offer, slot: asyncio.Semaphore) -> None:
+        """Hold the conversation, but take no turn yet: what comes while it waits is answered together, and an end of
+        this process is no attempt of a turn that was not begun."""
+        lease = await self._mailbox.claim(offer)
+        if lease is None:
+            return
+        async with holding(self._mailbox, lease, self._lease_seconds):
+            await self._queue(slot)
+            try:
+                await self._answer_all(lease, None)
+            finally:
+                slot.release()
+
+    async def _queue(self, slot: asyncio.Semaphore) -> None:
+        """Wait for *slot*; cancelled as soon as the worker stops."""
+        queueing = asyncio.current_task()
+        assert queueing is not None
+        self._queued.add(queueing)
+        try:
+            await slot.acquire()
+        finally:
+            self._queued.discard(queueing)
+
     async def _answer_all(self, lease: Lease, batch: Batch | None) -> None:
         """Answer *batch*, where it was taken already, and whatever else waits in the mailbox; then let go of it."""
         again = False
         wait, longest = _RETRY_SECONDS
-        try:
-            while not self._stopping:
-                try:
-                    batch = batch or await self._mailbox.take(lease, again=again)
+        while not self._stopping:
+            try:
+                batch = batch or await self._mailbox.take(lease, again=again)
+                if batch is None:
+                    if await self._mailbox.release(lease):  # something came just now: it is offered anew
+                        self._rung.add(lease.key.partition)
+                        self._bell.set()
+                    return
+                again, wait = False, _RETRY_SECONDS[0]
+                over = await self._answer_batch(batch)
+                batch = None
+                if over is not None and self._stopping:
+                    await self._mailbox.done(over)
+                elif over is not None:
+                    batch = await self._mailbox.next(lease, over)
                     if batch is None:
-                        if await self._mailbox.release(lease):  # something came just now: it is offered anew
-                            self._rung.add(lease.key.partition)
-                            self._bell.set()
                         return
-                    again, wait = False, _RETRY_SECONDS[0]
-                    over = await self._answer_batch(batch)
-                    batch = None
-                    if over is not None and self._stopping:
-                        await self._mailbox.done(over)
-                    elif over is not None:
-                        batch = await self._mailbox.next(lease, over)
-                        if batch is None:
-                            return
-                except StoreUnavailable as error:
-                    _log.warning("store.degraded", store="redis", why=str(error))
-                    again, batch = True, None
-                    await asyncio.sleep(wait)
-                    wait = min(wait * 2, longest)
-        except asyncio.CancelledError:
-            await asyncio.shield(self._hand_back(lease))
-            raise
-        await self._hand_back(lease)
-
-    async def _hand_back(self, lease: Lease) -> None:
-        """Let another worker go on at once."""
-        with suppress(StoreUnavailable, Superseded, TimeoutError):
-            async with asyncio.timeout(_HAND_BACK_SECONDS):
-                await self._mailbox.release(lease)
-
-    @asynccontextmanager
-    async def _renewing(self, lease: Lease) -> AsyncIterator[None]:
-        """Keep *lease* while inside; who loses it is stopped."""
-        serving = asyncio.current_task()
-        assert serving is not None
-        lost = False
-
-        async def renew() -> None:
-            nonlocal lost
-            while True:
-                await asyncio.sleep(self._lease_seconds / 3)
-                with suppress(StoreUnavailable):  # while it is away, nobody can take the lease either
-                    if not await self._mailbox.renew(lease):
-                        lost = True
-                        serving.cancel()
-                        return
-
-        # Not in a TaskGroup: that would wrap what the body raises. This block owns the task and ends it.
-        renewing = asyncio.create_task(renew())
-        try:
-            yield
-        except asyncio.CancelledError:
-            if lost and serving.uncancel() == 0:
-                raise Superseded("the lease was lost") from None
-            raise
-        finally:
-            renewing.cancel()
-            await asyncio.wait({renewing})
+            except StoreUnavailable as error:
+                _log.warning("store.degraded", store="redis", why=str(error))
+                again, batch = True, None
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, longest)
+        await hand_back(self._mailbox, lease)
 
     async def _answer_batch(self, batch: Batch) -> Batch | None:
         """*batch* as it was in the end, when it is over; None where its turn broke and is to be tried again."""
@@ -308,4 +305,4 @@ async def _finish(tasks: set[asyncio.Task[None]], grace_seconds: float) -> None:
         task.cancel()
     if unfinished:
         _log.warning("worker.unfinished", turns=len(unfinished))
-        await asyncio.wait(unfinished, timeout=_HAND_BACK_SECONDS + 0.5)
+        await asyncio.wait(unfinished, timeout=HAND_BACK_SECONDS + 0.5)

@@ -166,7 +166,7 @@ async def test_a_delivery_that_was_taken_over_marks_nothing_and_gives_nothing_ba
         other.paper.open.clear()
         await slow.put(FIRST)
         await until(lambda: slow.paper.asked)
-        other.deliverer.take(await other.outbox.streams.abandoned([stream], 0.0))
+        other.deliverer.take(await other.outbox.streams.abandoned([stream], 0.0, 10))
         await until(lambda: other.paper.asked)
 
         slow.paper.refuses = refuses
@@ -194,7 +194,7 @@ async def test_what_another_process_was_given_is_not_begun_by_the_one_that_lost_
         await slow.put(FIRST)
         await slow.put(SECOND)
         await until(lambda: slow.paper.asked)
-        assert len(await other.outbox.streams.abandoned([stream], 0.0)) == 2
+        assert len(await other.outbox.streams.abandoned([stream], 0.0, 10)) == 2
         slow.paper.open.set()
         await until(lambda: not slow.deliverer._lines)
 

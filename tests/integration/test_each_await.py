@@ -138,7 +138,7 @@ async def test_a_worker_may_stand_still_wherever_it_waits_while_another_takes_ov
         other = Worker(runtime.settings, mailbox, runtime.turns, hub, letters)
 
         async def take_over() -> None:
-            for offer in await mailbox.abandoned(0.0):
+            for offer in await mailbox.abandoned(0.0, 100):
                 await other._serve(offer)
 
         async def apart() -> None:  # neither counted as the first worker's nor ended with it

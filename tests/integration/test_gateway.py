@@ -120,7 +120,7 @@ class Door:
         return accepted
 
     async def take(self) -> Batch:
-        offers = await self.mailbox.offers([KEY.partition], 1) or await self.mailbox.abandoned(0.0)
+        offers = await self.mailbox.offers([KEY.partition], 1) or await self.mailbox.abandoned(0.0, 100)
         lease = await self.mailbox.claim(offers[0])
         assert lease is not None
         batch = await self.mailbox.take(lease)

@@ -1,6 +1,7 @@
 """The durable inbox: order, one turn at a time, nothing lost and nothing doubled."""
 
 import asyncio
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -34,7 +35,7 @@ def mailbox(redis: Redis) -> Mailbox:
 async def hold(mailbox: Mailbox) -> Lease:
     """The conversation, as a worker that is given it (or that comes after a dead one) holds it."""
     await mailbox.prepare()
-    offers = await mailbox.offers([KEY.partition], 10) or await mailbox.abandoned(0.0)
+    offers = await mailbox.offers([KEY.partition], 10) or await mailbox.abandoned(0.0, 100)
     (offer,) = [offer for offer in offers if offer.key == KEY]
     lease = await mailbox.claim(offer)
     assert lease is not None
@@ -200,9 +201,26 @@ async def test_a_hold_that_is_renewed_is_not_given_away_and_a_silent_one_is(redi
     other = Mailbox(redis)
     await asyncio.sleep(0.15)
     assert await mailbox.renew(lease)
-    assert await other.abandoned(0.1) == []
+    assert await other.abandoned(0.1, 10) == []
     await asyncio.sleep(0.15)
-    assert [offer.key for offer in await other.abandoned(0.1)] == [KEY]
+    assert [offer.key for offer in await other.abandoned(0.1, 10)] == [KEY]
+
+
+async def test_no_more_is_reclaimed_than_asked_for_and_what_is_renewed_hides_nothing(redis: Redis) -> None:
+    """However many that are renewed stand in the same partition before it."""
+    names = (ConversationKey("acme", "telegram", str(number)) for number in itertools.count())
+    keys = list(itertools.islice((key for key in names if key.partition == KEY.partition), 33))
+    mailbox, other = Mailbox(redis), Mailbox(redis)
+    for key in keys:
+        await mailbox.store(key, envelope(1))
+    leases = [await mailbox.claim(offer) for offer in await mailbox.offers([KEY.partition], len(keys))]
+    await asyncio.sleep(0.5)
+    for lease in leases[:-3]:
+        assert lease is not None
+        assert await mailbox.renew(lease)
+
+    assert [offer.key for offer in await other.abandoned(0.5, 2)] == keys[-3:-1]
+    assert [offer.key for offer in await other.abandoned(0.5, 2)] == keys[-1:]
 
 
 async def test_who_lost_a_conversation_can_do_nothing_more_to_it(redis: Redis, mailbox: Mailbox) -> None:
@@ -276,7 +294,7 @@ async def test_groups_that_a_flushed_server_has_lost_are_made_anew(redis: Redis,
 
 async def begin(mailbox: Mailbox) -> tuple[Lease, Batch | None]:
     await mailbox.prepare()
-    (offer,) = await mailbox.offers([KEY.partition], 10) or await mailbox.abandoned(0.0)
+    (offer,) = await mailbox.offers([KEY.partition], 10) or await mailbox.abandoned(0.0, 100)
     begun = await mailbox.begin(offer)
     assert begun is not None
     return begun

@@ -48,7 +48,7 @@ async def mailbox(redis: Redis) -> Mailbox:
 
 
 async def held(mailbox: Mailbox, silent_seconds: float = 60.0) -> Lease:
-    offers = await mailbox.offers([KEY.partition], 1) or await mailbox.abandoned(silent_seconds)
+    offers = await mailbox.offers([KEY.partition], 1) or await mailbox.abandoned(silent_seconds, 1)
     lease = await mailbox.claim(offers[0])
     assert lease is not None
     return lease

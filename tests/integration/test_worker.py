@@ -2,16 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import structlog
 from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import (
+    PARTITIONS,
     Author,
     ConversationKey,
     Fence,
@@ -19,12 +21,15 @@ from connectors.message import (
     Role,
     StoreUnavailable,
     Superseded,
+    partition_tag,
+    redis_key,
 )
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 from runtime import worker as module
 from runtime.hub import Hub
 from runtime.mailbox import Batch, Envelope, Lane, Mailbox, Offer
+from runtime.work_streams import GROUP
 from runtime.worker import Worker, ring
 from tests.emulators.bot import running_bot
 from tests.emulators.openai import FakeOpenAI
@@ -232,7 +237,7 @@ async def test_a_silent_workers_turn_goes_to_another_and_it_can_write_no_more(
     async def nothing(lease: object) -> bool:
         return True
 
-    async def nobody(silent_seconds: float) -> list[Offer]:
+    async def nobody(silent_seconds: float, most: int) -> list[Offer]:
         return []
 
     monkeypatch.setattr(paused, "renew", nothing)
@@ -286,7 +291,7 @@ async def test_a_message_that_ends_its_process_every_time_is_given_up(
     await mailbox.prepare()
     await mailbox.store(key, envelope(key, 0))
     for _ in range(3):
-        (offer,) = await mailbox.offers([key.partition], 1) or await mailbox.abandoned(0.0)
+        (offer,) = await mailbox.offers([key.partition], 1) or await mailbox.abandoned(0.0, 1)
         lease = await mailbox.claim(offer)
         assert lease is not None
         assert await mailbox.take(lease)
@@ -326,3 +331,103 @@ async def test_two_workers_share_the_work_and_keep_each_conversations_order(
             await asyncio.sleep(0.01)
 
     assert all(texts == [str(number) for number in range(10)] for texts in answered.values())
+
+
+async def abandon(redis: Redis, keys: Sequence[ConversationKey]) -> None:
+    """Something waits in each of *keys*, and a worker that is no more was given it."""
+    dead = Mailbox(redis, worker="dead")
+    for key in keys:
+        await dead.store(key, envelope(key, 1))
+    assert len(await dead.offers({key.partition for key in keys}, len(keys))) == len(keys)
+
+
+async def given_to(redis: Redis, worker: str) -> int:
+    """How many conversations are in the hands of *worker*."""
+    found = 0
+    for partition in range(PARTITIONS):
+        summary: Any = await redis.xpending(redis_key("mailbox", partition_tag(partition), "work"), GROUP)
+        found += sum(one["pending"] for one in summary["consumers"] if one["name"] == worker)
+    return found
+
+
+async def test_a_worker_reclaims_what_it_has_room_for_and_the_rest_when_it_has(
+    redis: Redis, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_HELD", 10)
+    keys = [ConversationKey("acme", "http", f"desk{number}") for number in range(45)]
+    go_on = asyncio.Event()
+    began: list[ConversationKey] = []
+
+    async def answer(batch: Batch) -> None:
+        began.append(batch.key)
+        await go_on.wait()
+
+    await abandon(redis, keys)
+    with structlog.testing.capture_logs() as logs:
+        async with (
+            working(settings(turn_lease_seconds=1), Mailbox(redis, worker="new"), answer, redis),
+            asyncio.timeout(20),
+        ):
+            while len(began) < 10:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(1.5)  # sweeps come and go
+            held = await given_to(redis, "new")
+            go_on.set()
+            while await Mailbox(redis).ready():
+                await asyncio.sleep(0.01)
+
+    assert held == 10
+    assert sorted(key.external_id for key in began) == sorted(key.external_id for key in keys)
+    assert [log["event"] for log in logs] == ["turn.reclaimed"] * 45
+
+
+async def test_two_hundred_abandoned_conversations_of_one_connector_are_each_reclaimed_and_answered_once(
+    redis: Redis, settings: Callable[..., Settings]
+) -> None:
+    """Most of them wait for a slot, for longer than a lease."""
+    keys = [ConversationKey("acme", "telegram", str(number)) for number in range(200)]
+    answered: list[ConversationKey] = []
+
+    async def answer(batch: Batch) -> None:
+        for _ in range(10):  # the model writes, and something is stored now and then
+            await asyncio.sleep(0.05)
+            await redis.set(f"shown:{batch.key.external_id}", batch.turn_id)
+        answered.append(batch.key)
+
+    await abandon(redis, keys)
+    with structlog.testing.capture_logs() as logs:
+        async with working(settings(turn_lease_seconds=1), Mailbox(redis), answer, redis), asyncio.timeout(30):
+            while await Mailbox(redis).ready():
+                await asyncio.sleep(0.01)
+
+    assert sorted(key.external_id for key in answered) == sorted(key.external_id for key in keys)
+    assert [log["event"] for log in logs] == ["turn.reclaimed"] * 200
+
+
+async def test_what_waits_for_a_slot_when_its_worker_stops_goes_to_another_at_once_and_was_no_attempt(
+    redis: Redis, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_CONCURRENT_TURNS", 1)
+    keys = [ConversationKey("acme", "http", f"desk{number}") for number in range(3)]
+    began = asyncio.Event()
+    attempts: list[int] = []
+
+    async def hang(batch: Batch) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async def finish(batch: Batch) -> None:
+        attempts.append(batch.attempt)
+
+    for key in keys:
+        await Mailbox(redis).store(key, envelope(key, 1))
+    async with working(settings(shutdown_grace_seconds=0.1), Mailbox(redis, worker="first"), hang, redis):
+        await began.wait()
+        while await given_to(redis, "first") < len(keys):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+    async with working(settings(), Mailbox(redis), finish, redis), asyncio.timeout(5):
+        while len(attempts) < len(keys):
+            await asyncio.sleep(0.01)
+
+    assert sorted(attempts) == [1, 1, 2]

@@ -1,0 +1,66 @@
+"""How a worker keeps its hold of a conversation while it is busy there, and hands it back where it is cut short."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+from connectors.message import StoreUnavailable, Superseded
+from runtime.mailbox import Lease, Mailbox
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+HAND_BACK_SECONDS = 2.0
+"""How long handing back may take at most."""
+
+
+@asynccontextmanager
+async def holding(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> AsyncIterator[None]:
+    """Keep *lease* while inside, and hand it back where the inside is cancelled.
+
+    Who loses it is stopped: raises `connectors.message.Superseded`.
+    """
+    async with _renewing(mailbox, lease, lease_seconds):
+        try:
+            yield
+        except asyncio.CancelledError:
+            await asyncio.shield(hand_back(mailbox, lease))
+            raise
+
+
+async def hand_back(mailbox: Mailbox, lease: Lease) -> None:
+    """Let another worker go on at once. Raises nothing: where it fails, the lease ends by itself."""
+    with suppress(StoreUnavailable, Superseded, TimeoutError):
+        async with asyncio.timeout(HAND_BACK_SECONDS):
+            await mailbox.release(lease)
+
+
+@asynccontextmanager
+async def _renewing(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> AsyncIterator[None]:
+    serving = asyncio.current_task()
+    assert serving is not None
+    lost = False
+
+    async def renew() -> None:
+        nonlocal lost
+        while True:
+            await asyncio.sleep(lease_seconds / 3)
+            with suppress(StoreUnavailable):  # while it is away, nobody can take the lease either
+                if not await mailbox.renew(lease):
+                    lost = True
+                    serving.cancel()
+                    return
+
+    # Not in a TaskGroup: that would wrap what the body raises. This block owns the task and ends it.
+    renewing = asyncio.create_task(renew())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if lost and serving.uncancel() == 0:
+            raise Superseded("the lease was lost") from None
+        raise
+    finally:
+        renewing.cancel()
+        await asyncio.wait({renewing})
