@@ -18,6 +18,8 @@ from config.settings import SECRETS, Settings
 MASK = "**********"
 SHORTEST_SECRET = 4
 """Shorter values are not masked: they would hit ordinary words."""
+PLACEHOLDERS = frozenset({"none", "null", "empty", "dummy", "unused", "no-key", "not-needed", "sk-none"})
+"""What people write where a server wants no key: nobody's secret, and words that events need."""
 MAX_STRING_CHARACTERS = 2000
 MAX_DEPTH = 6
 
@@ -74,7 +76,7 @@ class Redaction:
 
     def add(self, secret: str) -> None:
         """Mask *secret* from now on, as it is and as it stands in a URL."""
-        if len(secret) >= SHORTEST_SECRET:
+        if len(secret) >= SHORTEST_SECRET and secret.lower() not in PLACEHOLDERS:
             known = {*self._secrets, secret, quote(secret, safe="")}
             # The longest first, lest a part of one hides the rest of it.
             self._secrets = tuple(sorted(known, key=lambda value: (-len(value), value)))

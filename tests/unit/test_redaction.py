@@ -115,3 +115,10 @@ def test_a_password_in_a_url_is_masked_as_it_stands_there_and_as_it_is_sent() ->
     redaction = Redaction.of(settings)
     for secret in ("p%40ss%2Fword", "p@ss/word", "q%23pw", "q#pw"):
         assert secret not in redaction.mask(f"cannot log in with {secret}")
+
+
+def test_a_word_that_stands_for_no_key_is_no_secret() -> None:
+    """A model server of one's own often wants no key, and people write so; strategies are called the same."""
+    redaction = Redaction(["none", "None", "s3cret"])
+
+    assert redaction.clean({"strategy": "none", "why": "s3cret"}) == {"strategy": "none", "why": MASK}
