@@ -44,11 +44,16 @@ _SPENT_SECONDS: Mapping[Period, int] = {"day": 8 * 24 * 3600, "month": 62 * 24 *
 _TOLD_SECONDS = 2 * 24 * 3600
 
 # Reservations are few, one for each call that is being made now: they are summed anew each time, so that no sum of
-# them can ever drift from what they are.
+# them can ever drift from what they are. Times in whole milliseconds, by the server's clock: one process whose own is
+# ahead would else end what the others hold.
 _RESERVE = """
 local version = redis.call('HGET', KEYS[1], 'v')
 if version and tonumber(version) > tonumber(ARGV[1]) then return {'newer', version} end
 local now, call, user = tonumber(ARGV[2]), ARGV[3], ARGV[4]
+if now == nil then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
 local need = {tokens = tonumber(ARGV[5]), usd = tonumber(ARGV[6])}
 local held = {}
 for _, whose in ipairs({'workspace', 'user'}) do held[whose] = {tokens = 0, usd = 0} end
@@ -65,7 +70,7 @@ for at = 1, #all, 2 do
   end
 end
 local bounded = false
-for at = 9, #ARGV, 5 do
+for at = 10, #ARGV, 5 do
   local name, whose, what, period = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local limit = tonumber(redis.call('HGET', KEYS[1], name) or ARGV[at + 4])
   if limit and (whose == 'workspace' or user ~= '') then
@@ -82,7 +87,10 @@ for at = 9, #ARGV, 5 do
     end
   end
 end
-if bounded and ARGV[7] ~= '' and redis.call('EXISTS', KEYS[6]) == 0 then redis.call('HSET', KEYS[4], call, ARGV[7]) end
+if bounded and ARGV[7] ~= '' and redis.call('EXISTS', KEYS[6]) == 0 then
+  local expires = string.format(',"expires":%.0f}', now + tonumber(ARGV[9]))
+  redis.call('HSET', KEYS[4], call, string.sub(ARGV[7], 1, -2) .. expires)
+end
 return {'ok'}
 """
 
@@ -113,12 +121,13 @@ return false
 class Budgets:
     """The budgets of all workspaces. Raises `connectors.message.StoreUnavailable` throughout.
 
-    A reservation that is never settled ends after *held_seconds*. *clock* is in seconds since the epoch; it also says
-    which day it is, so that processes whose clocks differ begin the day that far apart.
+    A reservation that is never settled ends after *held_seconds* by the server's clock, for which *clock* (seconds
+    since the epoch) can stand in. Which day it is each process's own clock says: those that differ begin the day that
+    far apart.
     """
 
     def __init__(
-        self, redis: Redis, settings: Settings, held_seconds: float, clock: Callable[[], float] = time.time
+        self, redis: Redis, settings: Settings, held_seconds: float, clock: Callable[[], float] | None = None
     ) -> None:
         self._redis = redis
         self._held_seconds = held_seconds
@@ -128,6 +137,9 @@ class Budgets:
         self._settle = redis.register_script(_SETTLE)
         self._put = redis.register_script(_PUT)
 
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock() if self._clock else time.time(), UTC)
+
     async def reserve(self, scope: Scope, call: str, estimate: Cost, user: str = "") -> None:
         """Hold *estimate* for *call* (unique in the workspace; again replaces), of the workspace's budget and, where it
         is named, of *user*'s.
@@ -136,8 +148,7 @@ class Budgets:
         and will never let go of it. Raises `BudgetExceeded`, also where nothing at all is left, and
         `runtime.stored.NewerFormat`.
         """
-        expires = round((self._clock() + self._held_seconds) * 1000)
-        held = pack(_VERSION, expires=expires, user=user, tokens=estimate.tokens, usd=estimate.nano)
+        held = pack(_VERSION, user=user, tokens=estimate.tokens, usd=estimate.nano)
         await self._check(scope, call, estimate, user, held)
 
     async def check(self, scope: Scope, user: str = "") -> None:
@@ -145,20 +156,23 @@ class Budgets:
         await self._check(scope, "", Cost(), user, "")
 
     async def _check(self, scope: Scope, call: str, estimate: Cost, user: str, held: str) -> None:
-        now = datetime.fromtimestamp(self._clock(), UTC)
+        now = self._now()
         terms = [
             part
             for term, limit in self._defaults.items()
             for part in (term.name, term.whose, term.what, term.period, "" if limit is None else limit)
         ]
-        milliseconds = round(now.timestamp() * 1000)
+        milliseconds = "" if self._clock is None else round(now.timestamp() * 1000)
         said, *more = await self._reserve(
             keys=[
                 *self._keys(scope, now),
                 _key(scope, "told", period_name("day", now)),
                 _key(scope, "settled", call),
             ],
-            args=[_VERSION, milliseconds, call, user, estimate.tokens, estimate.nano, held, _TOLD_SECONDS, *terms],
+            args=[
+                *(_VERSION, milliseconds, call, user, estimate.tokens, estimate.nano, held, _TOLD_SECONDS),
+                *(round(self._held_seconds * 1000), *terms),
+            ],
         )
         if said == "newer":
             raise _newer(more[0])
@@ -170,7 +184,7 @@ class Budgets:
 
     async def settle(self, scope: Scope, call: str, cost: Cost, user: str = "") -> bool:
         """Count what *call* did cost, now, and hold nothing more for it; False if it was counted before."""
-        now = datetime.fromtimestamp(self._clock(), UTC)
+        now = self._now()
         _, day, month, held = self._keys(scope, now)
         counted = await self._settle(
             keys=[day, month, held, _key(scope, "settled", call)],
@@ -205,7 +219,7 @@ class Budgets:
 
     async def states(self, scopes: Sequence[Scope], user: str = "") -> list[State]:
         """`state` for each of *scopes*, in one round trip. Raises `runtime.stored.NewerFormat`."""
-        now = datetime.fromtimestamp(self._clock(), UTC)
+        now = self._now()
         fields = [_field(whose, what, user) for whose in ("workspace", "user") for what in ("tokens", "usd")]
         async with self._redis.pipeline(transaction=False) as pipe:
             for scope in scopes:

@@ -269,7 +269,9 @@ class _Sending:
 
     def _is_known_again(self, state: PartState) -> bool:
         """Whether the platform would recognise the part, so that sending it again shows it once."""
-        return self._connector.capabilities.idempotency == "nonce" and time.time() - state.since < _NONCE_SECONDS
+        # In the future where clocks differ (a second of that is rounding): then it may be long ago.
+        age = time.time() - state.since
+        return self._connector.capabilities.idempotency == "nonce" and -1.0 <= age < _NONCE_SECONDS
 
 
 def _backoff_seconds(attempt: int) -> float:
