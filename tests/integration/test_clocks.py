@@ -67,7 +67,7 @@ async def test_messages_are_answered_once_and_in_order_while_the_clock_jumps(
             await say(bot, written(PLACE, f"m{number}", f"question {number}"))  # the platform brings it again
             await until_over(bot)
         entries = await bot.runtime.transcript.newest(ConversationKey("acme", "paper", PLACE), 100)
-        left = await bot.runtime.store.client.hkeys("ar:budgets:{w.acme}:held")  # type: ignore[misc]
+        left = await bot.runtime.store.client.hkeys("ar:budgets:{w.acme}:held")
 
     assert paper.texts(PLACE) == [one.text for one in entries if one.role is EntryRole.OUTBOUND]
     assert [one.text for one in entries if one.role is EntryRole.INBOUND] == [
