@@ -23,6 +23,8 @@ _TEXTS = ("content", "reasoning_content", "reasoning")
 _PADDING = "obfuscation"
 """OpenAI makes all pieces the same length with it."""
 _BETWEEN = b"\n\n"
+_ENDS = (_BETWEEN, b"\r\n\r\n", b"\r\r")
+"""How an event may end: servers differ in how they end a line."""
 _OVER = b"\ndata: [DONE]"
 
 
@@ -91,8 +93,8 @@ class Gathered(httpx.AsyncByteStream):
 
     def _taken(self, *, everything: bool) -> bytes:
         """All whole events that arrived; the last one may be cut where there is no more to come."""
-        last = self._buffer.rfind(_BETWEEN)
-        end = len(self._buffer) if everything else last + len(_BETWEEN) if last >= 0 else 0
+        whole = max(self._buffer.rfind(end) + len(end) if end in self._buffer else 0 for end in _ENDS)
+        end = len(self._buffer) if everything else whole
         taken, self._buffer = self._buffer[:end], self._buffer[end:]
         if not self._over.is_set():
             self._arrived.clear()
@@ -106,6 +108,7 @@ class Gathered(httpx.AsyncByteStream):
 
 def join(events: bytes) -> tuple[bytes, bool]:
     """*events* with neighbours made one that differ in their text only, and whether any of them has text."""
+    events = events.replace(b"\r\n", b"\n")
     if b"\r" in events:
         return events, True  # lines end otherwise here: left as they are
     joined: list[bytes] = []
@@ -148,12 +151,17 @@ def _text_of(event: bytes) -> tuple[dict[str, Any], str, str] | None:
         [(key, text)] = [(key, delta[key]) for key in _TEXTS if delta.get(key) is not None]
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    if not isinstance(text, str) or not isinstance(frame, dict) or _says_more(frame, choice):
+    if not isinstance(text, str) or not isinstance(frame, dict) or _says_more(frame, choice, key):
         return None
     frame.pop(_PADDING, None)
     delta[key] = None
     return frame, key, text
 
 
-def _says_more(frame: Mapping[str, Any], choice: Mapping[str, Any]) -> bool:
-    return bool(choice.get("finish_reason") or choice.get("logprobs") or frame.get("usage") or frame.get("error"))
+def _says_more(frame: Mapping[str, Any], choice: Mapping[str, Any], key: str) -> bool:
+    """Whether there is more in it than who speaks and the text under *key*: a tool's arguments come bit by bit, too,
+    and of two bits that are the same both count."""
+    more: Mapping[str, Any] = choice["delta"]
+    return any(value for name, value in more.items() if name not in (key, "role")) or bool(
+        choice.get("finish_reason") or choice.get("logprobs") or frame.get("usage") or frame.get("error")
+    )

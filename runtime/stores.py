@@ -107,7 +107,17 @@ class _Client(Redis):
         async with self.pipeline(transaction=False) as pipe:
             for args, options in commands:
                 pipe.execute_command(*args, **options)
-            return [_told_alone(answer) for answer in await pipe.execute(raise_on_error=False)]
+            try:
+                return [_told_alone(answer) for answer in await pipe.execute(raise_on_error=False)]
+            except (errors.DataError, UnicodeEncodeError):  # one that cannot be sent; none of them was
+                pass
+        return [await self._answer_or_error(*command) for command in commands]
+
+    async def _answer_or_error(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        try:
+            return await self._execute(args, options)
+        except Exception as error:  # noqa: BLE001 - it is raised by whoever issued the command
+            return error
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
         return _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)

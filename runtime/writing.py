@@ -33,6 +33,8 @@ from runtime.stops import Stops, Wishes
 from runtime.turn_events import log_grounding
 from runtime.usage import REPLY
 
+FRESH_SECONDS = 1.0
+"""A message that was accepted at most so long ago is answered by the model that was chosen then."""
 _log = structlog.get_logger()
 
 
@@ -149,11 +151,13 @@ class Writing:
 
     async def _first_model(self, batch: Batch) -> str | None:
         """The model that was chosen for the place; without the store the settings decide."""
-        chosen = batch.envelopes[-1].model
-        if chosen is None or batch.resumed:  # where it failed, another may have been chosen since
+        newest = batch.envelopes[-1]
+        chosen = newest.model
+        has_waited = abs(datetime.now(UTC).timestamp() - newest.accepted_at) > FRESH_SECONDS
+        if chosen is None or batch.resumed or has_waited:  # another may have been chosen since: that one was too slow
             try:
                 async with asyncio.timeout(self._redis_timeout_seconds):
-                    chosen = (await self._places.of_message(batch.key, batch.envelopes[-1].message)).model
+                    chosen = (await self._places.of_message(batch.key, newest.message)).model
             except (AgentRuntimeError, TimeoutError) as error:
                 _log.warning("store.degraded", store="places", why=why(error))
                 return None

@@ -260,6 +260,26 @@ async def test_an_admin_chooses_the_model_of_a_place(chat: Chat) -> None:
     assert chat.bot.replies_asked[-1]["model"] == "fake"
 
 
+async def test_what_waits_is_answered_by_the_model_that_was_chosen_because_the_first_hangs(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.writing.FRESH_SECONDS", 0.0)
+    settings = model_settings(access_policy="open", llm_fallback_models="openai/deep")
+    async with running_bot(settings, openai_server) as bot, asyncio.TaskGroup() as said:
+        bot.model.will("hang")
+        said.create_task(bot.say("what are boats?"))
+        async with asyncio.timeout(10):
+            while not bot.replies_asked:
+                await asyncio.sleep(0.01)
+            said.create_task(bot.say("are you there?"))
+            while len(bot.told("message.accepted")) < 2:
+                await asyncio.sleep(0.01)
+        await bot.say("/model deep", author=None)
+        await bot.say("/stop", author=None)
+    assert bot.replies_asked[-1]["model"] == "deep"
+    assert "are you there?" in bot.sent["user"]
+
+
 async def test_an_admin_says_when_the_bot_answers_in_a_group(chat: Chat) -> None:
     at = f"@{chat.telegram.me.username}"
     assert "for admins only" in await chat.hears(f"/answer{at} all", to=TEAM)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import DataError
 
 from connectors.connector import State
 from connectors.message import StoreUnavailable
@@ -200,6 +201,17 @@ async def test_what_the_caller_does_wrong_passes_unchanged(redis: Redis) -> None
         pipe.get("k")
         with pytest.raises(WatchError):
             await pipe.execute()
+
+
+@pytest.mark.parametrize("unfit", ["half a pair: \ud83d", None])
+async def test_a_command_that_cannot_be_sent_takes_nothing_from_those_that_share_its_round_trip(
+    redis: Redis, unfit: Any
+) -> None:
+    kept, refused, read = await asyncio.gather(
+        redis.set("k", "v"), redis.set("other", unfit), redis.get("k"), return_exceptions=True
+    )
+    assert (kept, read) == (True, "v")
+    assert isinstance(refused, DataError | UnicodeEncodeError)
 
 
 async def test_an_error_in_a_pipeline_does_not_quote_what_people_wrote(redis: Redis) -> None:

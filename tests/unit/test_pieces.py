@@ -81,6 +81,11 @@ def test_what_says_more_than_text_stays_as_it_is_and_in_its_place(other: bytes) 
     assert join(events)[0] == events
 
 
+def test_bits_of_a_tools_arguments_are_kept_apart_where_they_are_the_same_and_come_with_empty_text() -> None:
+    bit = event({"content": "", "tool_calls": [{"index": 0, "function": {"arguments": "0"}}]})
+    assert join(bit + bit)[0] == bit + bit
+
+
 def test_padding_that_makes_pieces_one_length_does_not_keep_them_apart() -> None:
     padded = [
         json.loads(event({"content": text})[6:]) | {"obfuscation": pad} for text, pad in (("a", "xyz"), ("b", "q"))
@@ -126,6 +131,19 @@ async def test_text_is_passed_on_while_the_answer_goes_on() -> None:
     assert deltas(await anext(pieces)) == ["a"]
     server.go_on.release()
     assert deltas(await anext(pieces)) == ["b"]
+
+
+async def test_a_server_that_ends_its_lines_otherwise_is_heard_while_it_writes() -> None:
+    for line_end in (b"\r\n", b"\r"):
+        words = [event({"content": word}).replace(b"\n", line_end) for word in ("a", "b", "c")]
+        server = Sent(*words, DONE.replace(b"\n", line_end))
+        pieces = aiter(Gathered(server, seconds=0.001))
+        for word in ("a", "b", "c"):
+            server.go_on.release()
+            async with asyncio.timeout(5):
+                assert deltas(await anext(pieces)) == [word]
+        server.go_on.release()
+        assert b"[DONE]" in b"".join([piece async for piece in pieces])
 
 
 async def test_a_broken_connection_is_told_after_what_came_before_it() -> None:
