@@ -25,6 +25,8 @@ _PARTITIONS_AT_ONCE = 16
 SETTLE_SECONDS = 0.25
 """How long what was appended waits for more: a burst of turns is one piece of work, and in the way of none of them."""
 _SWEEP_SECONDS = 5.0
+_REMEMBERED = 10_000
+"""Files of which the number of bytes is known; the end of others is read."""
 _HEAD = b"\n#"
 _log = structlog.get_logger()
 
@@ -40,8 +42,9 @@ class MarkdownCopy:
         self._transcript = transcript
         self._data_dir = data_dir
         self._alone = alone
-        self._whole: set[Path] = set()
-        """Files that end with what this process wrote last, and let go of."""
+        self._whole: dict[Path, int] = {}
+        """How many bytes those files had that end with what this process wrote last, and let go of. One that has
+        another number now was touched by somebody else."""
         self._waiting: set[int] = set(range(PARTITIONS))
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -112,36 +115,37 @@ class MarkdownCopy:
         if not by_key:
             return {}
         paths = {key: self._data_dir / markdown.path(key) for key in by_key}
-        whole = self._whole & set(paths.values())
-        self._whole -= whole  # if this is interrupted, who knows how much of it is there
+        # If this is interrupted, who knows how much of it is there.
+        whole = {path: self._whole.pop(path) for path in paths.values() if path in self._whole}
         failed = await asyncio.to_thread(self._do_all, by_key, paths, whole)
         copied: dict[int, list[str]] = {}
         for key, ordered in by_key.items():
             if key not in failed:
                 copied.setdefault(key.partition, []).extend(one.export_id for one in ordered)
         await self._transcript.copied(copied)
-        self._whole |= {path for key, path in paths.items() if key not in failed}
+        self._whole |= whole
+        while len(self._whole) > _REMEMBERED:
+            del self._whole[next(iter(self._whole))]
         return {key.partition: error for key, error in failed.items()}
 
     def _do_all(
         self,
         by_key: Mapping[ConversationKey, Sequence[ToCopy]],
         paths: Mapping[ConversationKey, Path],
-        whole: set[Path],
+        whole: dict[Path, int],
     ) -> dict[ConversationKey, OSError]:
+        """The errors, by conversation; *whole* is brought up to date."""
         failed: dict[ConversationKey, OSError] = {}
         with self._writing:  # a thread goes on where its task was cancelled
             for key, ordered in by_key.items():
                 path = paths[key]
-                is_whole = path in whole
                 try:
                     for what in _steps(ordered):
+                        bytes_then = whole.pop(path, None)
                         if isinstance(what, Forget):
                             _forget(path, what)
-                            is_whole = False
                         else:
-                            _append(path, key, what, is_whole)
-                            is_whole = True
+                            whole[path] = _append(path, key, what, bytes_then)
                 except OSError as error:
                     failed[key] = error
         return failed
@@ -163,15 +167,17 @@ def _forget(path: Path, what: Forget) -> None:
         _replace(path, after)
 
 
-def _append(path: Path, key: ConversationKey, entries: Iterable[Entry], is_whole: bool) -> None:
-    """Put *entries* at the end of the file: what of them is not there yet, unless *is_whole* says that none is."""
+def _append(path: Path, key: ConversationKey, entries: Iterable[Entry], whole_bytes: int | None) -> int:
+    """Put *entries* at the end of the file: what of them is not there yet. None of them is where it has *whole_bytes*.
+    How many bytes it has then."""
     # A message's text comes as it is: line ends and half surrogate pairs too.
     text = "".join(map(markdown.render, entries)).encode("utf-8", "surrogatepass")
     with open(path, "ab+", opener=_open_in_place) as file:
         size = file.seek(0, os.SEEK_END)
-        if not is_whole or size == 0:
+        if size != whole_bytes or size == 0:
             text = _unwritten(file, size, markdown.title(key).encode(), text)
         file.write(text)
+    return size + len(text)
 
 
 def _steps(ordered: Iterable[ToCopy]) -> Iterator[list[Entry] | Forget]:

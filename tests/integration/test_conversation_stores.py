@@ -133,6 +133,27 @@ async def test_a_copy_that_was_stopped_after_writing_is_not_doubled(redis: Redis
     assert [one.text for one in written] == ["question 1", "answer 1", "question 2", "answer 2"]
 
 
+async def test_what_another_process_copied_and_could_not_let_go_of_is_not_doubled(redis: Redis, data_dir: Path) -> None:
+    """It had the duty in between, and ended."""
+
+    class Dying(Transcript):
+        async def copied(self, export_ids: Any) -> None:
+            raise OSError("killed here")
+
+    transcript = Transcript(redis)
+    copy = MarkdownCopy(transcript, data_dir)
+    await transcript.append(KEY, "t1", turn(1))
+    await copy.flush()
+    await transcript.append(KEY, "t2", turn(2))
+    with pytest.raises(OSError, match="killed"):
+        await MarkdownCopy(Dying(redis), data_dir).flush()
+    copy.appended(KEY)
+    await copy.flush()
+
+    written = markdown.read((data_dir / markdown.path(KEY)).read_text())
+    assert [one.text for one in written] == ["question 1", "answer 1", "question 2", "answer 2"]
+
+
 async def test_two_that_copy_at_once_write_everything_once(redis: Redis, data_dir: Path) -> None:
     transcript = Transcript(redis)
     copy = MarkdownCopy(transcript, data_dir)
