@@ -7,7 +7,7 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -145,8 +145,9 @@ class Deliverer:
             unfinished = set(self._tasks)
             for task in unfinished:
                 task.cancel()
-            _log.warning("delivery.unfinished", conversations=len(unfinished))
-            await asyncio.wait(unfinished, timeout=1.0)
+            if unfinished:
+                _log.warning("delivery.unfinished", conversations=len(unfinished))
+                await asyncio.wait(unfinished, timeout=1.0)
 
     async def _read_rung(self) -> None:
         while self._rung:
@@ -266,7 +267,8 @@ class Deliverer:
                         with structlog.contextvars.bound_contextvars(turn_id=waiting.turn_id):
                             await self._deliver(key, waiting)
                     except NotNext:
-                        heapq.heappush(line, waiting)
+                        # Without the reply to look again uses nothing up of what the platform allows.
+                        heapq.heappush(line, replace(waiting, known=None))
                         await asyncio.sleep(_TURN_SECONDS)
                     else:
                         self._let_go(waiting)

@@ -184,10 +184,14 @@ class PartStates:
         return _message(*stored)
 
     async def arrived(self, streams: Sequence[str]) -> list[tuple[Given, OutboundMessage | None]]:
-        """Every entry of *streams*, which are for this process alone and of one partition, with its reply."""
+        """Every entry of *streams*, which are for this process alone and of one partition, with its reply where that
+        is stored in the format that this runtime reads."""
         found: Any = await self._arrived(keys=streams)
         return [
-            (Given(streams[number - 1], entry_id, dict(_pairs(fields))), _message(*stored))
+            (
+                Given(streams[number - 1], entry_id, dict(_pairs(fields))),
+                _message(*stored) if stored[0] == _VERSION else None,
+            )
             for number, entry_id, fields, stored in found
         ]
 
@@ -224,6 +228,7 @@ class PartStates:
         if flat == _NOT_NEXT:
             raise NotNext
         if flat == _ANOTHERS:
+            self._unsent_no_more(turn_id)
             raise Superseded("another process delivers this now")
         fields = {} if flat == _OVER else dict(_pairs(flat))
         return self._held(turn_id, fields, attempts, known, begin=begin)
@@ -240,12 +245,20 @@ class PartStates:
         """What *fields* say, and what is known here alone of parts that stand as being sent. *attempts* are those to
         begin with the first part, of which nothing was sent."""
         states = _states(fields)
+        if fields.get("holder", self.name) != self.name:  # it may have been sent there, after it was not sent here
+            attempts = ()
+            self._unsent_no_more(turn_id)
         surely = {index: self._surely[turn_id, index] for index in states if (turn_id, index) in self._surely}
         if fields.get("began") in attempts:
             surely.setdefault(0, PartState(Stage.UNSENT))
         unrecorded = {index: state for index, state in surely.items() if states[index].stage is Stage.SENDING}
         message = known if known and fields else _message(fields.get("v"), fields.get("message"))
         return Held(message, states | unrecorded, begin and bool(fields) and 0 not in states, unrecorded)
+
+    def _unsent_no_more(self, turn_id: str) -> None:
+        """Another process has held the turn: that this one sent nothing of it says no more what people see."""
+        for one in [one for one, state in self._surely.items() if one[0] == turn_id and state.stage is Stage.UNSENT]:
+            del self._surely[one]
 
     async def of_turn(self, key: ConversationKey, turn_id: str) -> dict[int, PartState]:
         """The states of a turn's parts, whether or not its reply is stored yet."""

@@ -21,6 +21,7 @@ from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.outbox import Outbox, streams_of
 from runtime.part_states import Stage, stream_of
+from runtime.schedule import Urgency
 from runtime.shows import Shows
 from runtime.work_streams import WorkStreams
 from tests.conftest import MakeSettings
@@ -415,3 +416,89 @@ async def test_a_reply_that_is_stored_again_is_delivered_if_nobody_was_told_of_i
         await asyncio.sleep(0.1)
 
     assert shown == ["first"]
+
+
+async def test_a_reply_in_a_newer_format_to_who_is_connected_here_holds_up_no_other(
+    redis: Redis, settings: MakeSettings
+) -> None:
+    """As while processes are upgraded one after the other."""
+    shown: list[str] = []
+    key = replace(KEY, connector="room")
+    process = Process(redis, settings(), Paper(shown, "room"))
+    worker = Outbox(redis, Hub(redis, shared=False))
+    address = f"room@{process.hub.name}"
+    await worker.put(replace(FIRST, key=key), [address])
+    (turn,) = await redis.keys("ar:outbox:*:turn:*")
+    await redis.hset(turn, "v", "99")
+    await worker.put(replace(SECOND, key=key), [address])
+    async with process.running():
+        await until(lambda: shown)
+
+    assert shown == ["second"]
+
+
+@pytest.mark.parametrize("lost", ["hold", "mark"])
+async def test_what_another_process_did_meanwhile_counts_more_than_what_was_certain_before(
+    redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """One could not say that it sends; another had the reply then, sent it, and ended without saying so."""
+    shown: list[str] = []
+    one, other = (Process(redis, settings(), Paper(shown)) for _ in range(2))
+    stream = stream_of(KEY.partition, "paper")
+    await one.put(FIRST)
+    (given,) = await one.outbox.streams.offered([stream], 1)
+    known = FIRST if lost == "hold" else None
+    script = getattr(one.outbox.states, f"_{lost}")
+
+    async def silent(**said: Any) -> Any:
+        if lost == "hold":
+            await script(**said)
+        raise StoreUnavailable("Redis: timeout")
+
+    with monkeypatch.context() as away, pytest.raises(StoreUnavailable):
+        away.setattr(one.outbox.states, f"_{lost}", silent)
+        await one.deliverer._delivery.deliver(KEY, "t1", given, known)
+    (given,) = await other.outbox.streams.abandoned([stream], 0.0, 1)
+    await other.outbox.states.hold(KEY, "t1", given)
+    await other.outbox.states.mark(FIRST, 0, Stage.SENDING, held=True)
+    await other.paper.send(FIRST, OutboundPart(0, 1, "first", "t1"))
+    (given,) = await one.outbox.streams.abandoned([stream], 0.0, 1)
+    await one.deliverer._delivery.deliver(KEY, "t1", given, known)
+
+    assert shown == ["first"]
+    assert await waiting(redis) == []
+
+
+async def test_what_waits_for_another_process_uses_nothing_up_of_what_the_platform_allows(
+    redis: Redis, settings: MakeSettings
+) -> None:
+    one, other = (Process(redis, settings(), Paper([])) for _ in range(2))
+    other.paper.capabilities = replace(other.paper.capabilities, sends_per_second=0.001)
+    async with one.running(), other.running():
+        one.paper.open.clear()
+        await one.put(FIRST)
+        await until(lambda: one.paper.asked)
+        await other.put(SECOND)
+        await asyncio.sleep(0.2)  # it has looked many times whether the first is through
+        governor = other.deliverer._delivery._governors.of(other.paper)
+
+        assert governor.goes_at_once(KEY, Urgency.FINAL)
+
+
+async def test_a_store_that_is_silent_at_the_end_holds_up_only_for_the_grace_period(
+    redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    process = Process(redis, settings(shutdown_grace_seconds=0.1), Paper(shown, "room"))
+
+    async def silent(ids: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(process.outbox.streams, "dropped", silent)
+    running = asyncio.create_task(process.deliverer.run())
+    await asyncio.sleep(0.05)
+    await process.outbox.put(replace(FIRST, key=replace(KEY, connector="room")), [f"room@{process.hub.name}"])
+    await until(lambda: process.deliverer._over)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
