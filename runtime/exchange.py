@@ -129,7 +129,7 @@ class Exchange:
             async with _closing(stream):
                 await self._take_stream(stream)
         return Completion(
-            text="".join(self._text),
+            text=whole("".join(self._text)),
             model=self._target.shown_as,
             finish_reason=self._finish or "stop",
             usage=self._counted(),
@@ -183,6 +183,12 @@ class Exchange:
             completion=usage.completion_tokens or 0,
             cost_usd=0.0 if self._target.local else _cost_usd(self._litellm, self._target.litellm_id, usage),
         )
+
+
+def whole(text: str) -> str:
+    """*text* as every store takes it: the halves of a surrogate pair that came one after the other are one character,
+    one that came alone is marked as unreadable."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 @contextlib.asynccontextmanager

@@ -101,9 +101,12 @@ class Gathered(httpx.AsyncByteStream):
         return taken
 
     async def _stop(self) -> None:
-        if self._reading is not None and not self._reading.done():
-            self._reading.cancel()
-            await asyncio.wait({self._reading})
+        if self._reading is None:
+            return
+        self._reading.cancel()
+        await asyncio.wait({self._reading})
+        if not self._reading.cancelled():
+            self._reading.exception()  # whoever has the whole answer does not mind how its connection ended
 
 
 def join(events: bytes) -> tuple[bytes, bool]:

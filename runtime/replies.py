@@ -9,7 +9,7 @@ from grounding import assemble
 from grounding.layers.retrieval import label
 from runtime.attachments.reading import Contents
 from runtime.budget_terms import BudgetExceeded
-from runtime.exchange import Completion
+from runtime.exchange import Completion, whole
 from runtime.mailbox import Batch
 from runtime.model_errors import ModelFailed
 from runtime.question import Built
@@ -36,7 +36,7 @@ def draft(batch: Batch) -> OutboundMessage:
 
 def cut_short(text: str, model: str) -> Completion:
     """What was written of an answer when it was stopped; what it cost is not known."""
-    said = text.strip()
+    said = whole(text).strip()
     return Completion(text=f"{said} …" if said else "_Stopped._", model=model, finish_reason=STOPPED)
 
 

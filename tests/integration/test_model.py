@@ -10,6 +10,7 @@ import pytest
 
 import runtime.model
 from connectors.message import Usage
+from runtime import replies
 from runtime.model import Model, ModelRefused, ModelUnavailable, ToolCall
 from runtime.pieces import GATHER_SECONDS
 from tests.conftest import MakeSettings
@@ -76,6 +77,19 @@ async def test_a_streamed_answer_is_shown_piece_by_piece_and_equals_the_whole(
     assert screen.pieces > 1
     assert streamed.first_token_ms is not None
     assert streamed.usage.completion == whole.usage.completion
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_an_answer_with_half_a_character_can_be_stored(
+    model: Model, openai_server: FakeOpenAI, streams: bool
+) -> None:
+    openai_server.will("30 days \ud83d is all")
+    completion = await model.complete(MESSAGES, on_delta=Screen().show if streams else None)
+    assert completion.text == "30 days \ufffd is all"
+
+
+def test_of_a_stopped_answer_the_halves_of_a_character_become_one() -> None:
+    assert replies.cut_short("so \ud83d" + "\ude00 \ud83d", "m").text == "so \U0001f600 \ufffd …"
 
 
 async def test_tokens_that_the_provider_had_read_before_are_counted_as_cached(model: Model) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -163,6 +164,20 @@ async def test_whoever_stops_at_the_end_of_the_answer_leaves_a_connection_that_c
         break
     await gathered.aclose()
     assert server.was_read_to_its_end
+
+
+async def test_a_connection_that_breaks_behind_the_answer_is_nobodys_trouble() -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, trouble: told.append(trouble))
+    gathered = Gathered(Sent(event({"content": "a"}) + DONE, httpx.ReadError("broken"), freely=True))
+    pieces = aiter(gathered)
+    assert (await anext(pieces)).endswith(DONE)
+    await gathered.aclose()
+    del gathered, pieces
+    for _ in range(5):  # the loop ends what nobody reads to its end
+        await asyncio.sleep(0)
+    gc.collect()
+    assert told == []
 
 
 async def test_closing_ends_the_reading_and_the_connection() -> None:
