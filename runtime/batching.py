@@ -12,12 +12,15 @@ Ask = Callable[[list[Any]], Awaitable[list[Any]]]
 class Batching:
     """Gathers calls. *ask* gets those of one pass, and gives an answer (or an exception) for each, in their order.
 
-    Every batch is on its own: none waits for an earlier one. Who stops waiting for an answer takes nothing from the
-    others of the batch.
+    Every batch is on its own: none waits for an earlier one, as long as fewer than *most* are on their way; what is
+    asked beyond that gathers until one is back, and goes together. Who stops waiting for an answer takes nothing from
+    the others of the batch.
     """
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Ask, most: int) -> None:
         self._ask = ask
+        self._most = most
+        self._held_back = False
         self._waiting: list[tuple[Any, asyncio.Future[Any]]] = []
         self._asking: set[asyncio.Task[None]] = set()
 
@@ -32,11 +35,22 @@ class Batching:
         return await answer
 
     def _begin(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        if len(self._asking) >= self._most:
+            self._held_back = True
+            return
+        waiting, self._waiting = [one for one in self._waiting if not one[1].done()], []
+        if not waiting:
+            return
         # Nobody's own task: it answers several callers, of whom any may be cancelled.
-        asking = asyncio.create_task(self._answer([one for one in waiting if not one[1].done()]))
+        asking = asyncio.create_task(self._answer(waiting))
         self._asking.add(asking)
-        asking.add_done_callback(self._asking.discard)
+        asking.add_done_callback(self._end)
+
+    def _end(self, asking: asyncio.Task[None]) -> None:
+        self._asking.discard(asking)
+        if self._held_back:
+            self._held_back = False
+            self._begin()
 
     async def _answer(self, waiting: list[tuple[Any, asyncio.Future[Any]]]) -> None:
         try:

@@ -12,9 +12,15 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from redis import exceptions as errors
-from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio.connection import (
+    AbstractConnection,
+    BlockingConnectionPool,
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import SentinelManagedConnection
+from redis.asyncio.sentinel import SentinelConnectionPool, SentinelManagedConnection
 from redis.backoff import FullJitterBackoff
 from redis.connection import HiredisRespSerializer
 from redis.exceptions import ResponseError, WatchError
@@ -213,3 +219,29 @@ CONNECTIONS: dict[type, type] = {
     SSLConnection: TlsConnection,
     UnixDomainSocketConnection: UnixConnection,
 }
+
+
+class SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
+    """Connections to the master that sentinels name; who finds none free waits for one."""
+
+
+class Room:
+    """Lets *most* at a time do what takes a connection. Who waits for longer than *seconds* gets the error of a pool
+    that has none left."""
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self._free = asyncio.Semaphore(most)
+        self._seconds = seconds
+
+    async def __aenter__(self) -> None:
+        if not self._free.locked():
+            await self._free.acquire()
+            return
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._free.acquire()
+        except TimeoutError as error:
+            raise errors.MaxConnectionsError("none in time") from error
+
+    async def __aexit__(self, *_: object) -> None:
+        self._free.release()

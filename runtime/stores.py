@@ -27,7 +27,7 @@ from redis.asyncio.client import Pipeline, PubSub
 from redis.asyncio.cluster import ClusterNode, ClusterPipeline, ClusterPubSub
 from redis.asyncio.connection import BlockingConnectionPool, Connection, parse_url
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
+from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, ResponseError, WatchError
 
@@ -42,6 +42,8 @@ from runtime.redis_connections import (
     NotSent,
     OneMaster,
     OneMasterTls,
+    Room,
+    SentinelPool,
     TcpConnection,
     TlsConnection,
     blocking_seconds,
@@ -52,6 +54,12 @@ from runtime.redis_connections import (
 __all__ = ["NoScriptError", "RedisStore", "ResponseError", "WatchError", "connect", "open_redis", "why_unavailable"]
 
 MAX_CONNECTIONS = 64
+MAX_NODE_CONNECTIONS = 128
+"""Of a cluster's node: room for `MAX_CONNECTIONS` commands and pipelines, for subscriptions and for what waits."""
+MAX_BATCHES = 8
+"""Round trips for commands that may be on their way at a time, and at most half of the connections: however many are
+issued, the rest is left to pipelines, subscriptions and commands that wait. More than four make nothing faster, on
+loopback and with a log that is synced; one connection that hangs is to hold up few."""
 CLOSE_SECONDS = 2.0
 
 
@@ -90,7 +98,8 @@ class _Client(Redis):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._batching = Batching(self._execute_all)
+        half = self.connection_pool.max_connections // 2
+        self._batching = Batching(self._execute_all, most=max(1, min(half, MAX_BATCHES)))
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         if blocking_seconds(args):  # would hold up the others
@@ -133,13 +142,18 @@ def _told_alone(answer: Any) -> Any:
 
 
 class _ClusterPipeline(ClusterPipeline):
+    def __init__(self, client: _ClusterClient, transaction: bool | None) -> None:
+        super().__init__(client, transaction)
+        self._room = client.room
+
     async def initialize(self) -> ClusterPipeline:
         with translated():
             return await super().initialize()
 
     async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> list[Any]:
         with translated():
-            return await super().execute(raise_on_error, allow_redirections)
+            async with self._room:
+                return await super().execute(raise_on_error, allow_redirections)
 
     async def watch(self, *names: Any) -> None:  # type: ignore[override]
         with translated():
@@ -170,7 +184,11 @@ class _ClusterClient(RedisCluster):
     """A cluster whose outages are `StoreUnavailable`; its pipelines are transactions within one hash tag."""
 
     def __init__(self, *, tls: bool, **options: Any) -> None:
+        # A slot that has moved is looked up by itself. By default every fifth one closes all connections, and with them
+        # what others have under way, of which then nobody knows whether it happened.
+        options |= {"reinitialize_steps": 0, "max_connections": MAX_NODE_CONNECTIONS}
         super().__init__(ssl=tls, retry=Retry(NoBackoff(), 0), **options)
+        self.room = Room(MAX_CONNECTIONS, options["socket_timeout"])
         connection = TlsConnection if tls else TcpConnection
         self.nodes_manager.connection_kwargs["connection_class"] = connection
         for node in self.nodes_manager.startup_nodes.values():
@@ -185,12 +203,18 @@ class _ClusterClient(RedisCluster):
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         with translated():
-            for _ in range(CONNECT_ATTEMPTS - 1):
-                try:
-                    return await super().execute_command(*args, **options)
-                except NotSent:  # the next call asks the cluster who serves the key now
-                    continue
-            return await super().execute_command(*args, **options)
+            if blocking_seconds(args):  # would take the room of the others
+                return await self._execute(args, options)
+            async with self.room:
+                return await self._execute(args, options)
+
+    async def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        for _ in range(CONNECT_ATTEMPTS - 1):
+            try:
+                return await super().execute_command(*args, **options)
+            except NotSent:  # the next call asks the cluster who serves the key now
+                continue
+        return await super().execute_command(*args, **options)
 
     def pipeline(self, transaction: bool | None = True, shard_hint: str | None = None) -> ClusterPipeline:
         return _ClusterPipeline(self, transaction)  # type: ignore[abstract]
@@ -285,11 +309,12 @@ def _sentinel_client(parts: SplitResult, common: dict[str, Any]) -> Redis:
     client: Redis = sentinel.master_for(
         service,
         redis_class=_Client,
-        connection_pool_class=SentinelConnectionPool,
+        connection_pool_class=SentinelPool,
         connection_class=OneMasterTls if tls else OneMaster,
         db=int(database or 0),
         retry=Retry(NoBackoff(), 0),
         max_connections=MAX_CONNECTIONS,
+        timeout=common["socket_timeout"],
         **_credentials(parts),
         **common,
     )

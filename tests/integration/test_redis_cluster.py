@@ -133,6 +133,22 @@ async def test_a_cluster_that_is_not_there_is_an_outage() -> None:
     await client.aclose()
 
 
+async def test_a_thousand_commands_and_transactions_at_once_find_connections(client: Redis) -> None:
+    async def both(number: int) -> list[Any]:
+        async with client.pipeline() as pipe:
+            pipe.set(key(number % 64, f"a{number}"), number)
+            pipe.get(key(number % 64, f"a{number}"))
+            return await pipe.execute()
+
+    set_, done = await asyncio.gather(
+        asyncio.gather(*(client.set(key(number % 64, f"b{number}"), number) for number in range(500))),
+        asyncio.gather(*(both(number) for number in range(500))),
+    )
+
+    assert all(set_)
+    assert done == [[True, str(number)] for number in range(500)]
+
+
 async def test_sentinels_that_are_not_there_are_an_outage() -> None:
     client = connect("redis+sentinel://127.0.0.1:1,127.0.0.1:2/mymaster", 0.5)
     with pytest.raises(StoreUnavailable):

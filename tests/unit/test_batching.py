@@ -7,6 +7,8 @@ import pytest
 
 from runtime.batching import Batching
 
+MOST = 2
+
 
 class Server:
     """Doubles numbers; remembers what came together."""
@@ -27,7 +29,7 @@ class Server:
 
 async def test_questions_of_one_pass_share_a_batch_and_each_has_its_own_answer() -> None:
     server = Server()
-    batching = Batching(server.ask)
+    batching = Batching(server.ask, MOST)
 
     answers = await asyncio.gather(*(batching.call(number) for number in (1, -2, 3)), return_exceptions=True)
     alone = await batching.call(4)
@@ -40,7 +42,7 @@ async def test_questions_of_one_pass_share_a_batch_and_each_has_its_own_answer()
 async def test_what_a_task_asks_that_was_only_just_begun_comes_along() -> None:
     """A step that is itself made of steps does not cost a round trip more."""
     server = Server()
-    batching = Batching(server.ask)
+    batching = Batching(server.ask, MOST)
 
     async def both() -> None:
         await asyncio.gather(batching.call(2), batching.call(3))
@@ -53,7 +55,7 @@ async def test_what_a_task_asks_that_was_only_just_begun_comes_along() -> None:
 async def test_no_batch_waits_for_an_earlier_one() -> None:
     server = Server()
     server.held.clear()
-    batching = Batching(server.ask)
+    batching = Batching(server.ask, MOST)
     first = asyncio.create_task(batching.call(1))
     while not server.batches:
         await asyncio.sleep(0)
@@ -65,10 +67,46 @@ async def test_no_batch_waits_for_an_earlier_one() -> None:
     first.cancel()
 
 
+async def test_where_so_many_are_on_their_way_what_is_asked_gathers_until_one_is_back() -> None:
+    server = Server()
+    server.held.clear()
+    batching = Batching(server.ask, MOST)
+    asked = []
+    for number in (1, 2, 3, 4):
+        asked.append(asyncio.create_task(batching.call(number)))
+        for _ in range(5):
+            await asyncio.sleep(0)
+    gathering = len(server.batches)
+    server.held.set()
+
+    assert await asyncio.gather(*asked) == [2, 4, 6, 8]
+    assert gathering == MOST
+    assert server.batches == [[1], [2], [3, 4]]
+    assert await batching.call(5) == 10
+
+
+async def test_what_gathered_and_is_not_waited_for_any_more_is_not_asked_and_holds_up_nobody() -> None:
+    server = Server()
+    server.held.clear()
+    batching = Batching(server.ask, 1)
+    first, second = (asyncio.create_task(batching.call(number)) for number in (1, 2))
+    while not server.batches:
+        await asyncio.sleep(0)
+    third = asyncio.create_task(batching.call(3))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    third.cancel()
+    server.held.set()
+
+    assert [await first, await second] == [2, 4]
+    assert await batching.call(4) == 8
+    assert server.batches == [[1, 2], [4]]
+
+
 async def test_who_stops_waiting_takes_nothing_from_the_others() -> None:
     server = Server()
     server.held.clear()
-    batching = Batching(server.ask)
+    batching = Batching(server.ask, MOST)
     first, second = (asyncio.create_task(batching.call(number)) for number in (1, 2))
     while not server.batches:
         await asyncio.sleep(0)
@@ -81,7 +119,7 @@ async def test_who_stops_waiting_takes_nothing_from_the_others() -> None:
 
 async def test_what_is_not_waited_for_any_more_is_not_asked() -> None:
     server = Server()
-    batching = Batching(server.ask)
+    batching = Batching(server.ask, MOST)
     first, second = (asyncio.create_task(batching.call(number)) for number in (1, 2))
     await asyncio.sleep(0)
     first.cancel()
@@ -93,7 +131,7 @@ async def test_what_is_not_waited_for_any_more_is_not_asked() -> None:
 async def test_where_the_server_is_away_each_caller_has_an_error_of_its_own() -> None:
     server = Server()
     server.away = ConnectionError("away")
-    batching = Batching(server.ask)
+    batching = Batching(server.ask, MOST)
 
     errors = await asyncio.gather(batching.call(1), batching.call(2), return_exceptions=True)
 

@@ -100,3 +100,4 @@ def test_a_url_says_hosts_credentials_database_and_tls() -> None:
     places = [node.connection_pool.connection_kwargs["port"] for node in pool.sentinel_manager.sentinels]  # type: ignore[attr-defined]
     assert places == [26379, 26380]
     assert (pool.connection_kwargs["password"], pool.connection_kwargs["db"]) == ("secret", 2)
+    assert (pool.max_connections, pool.timeout) == (64, 2)  # type: ignore[attr-defined]  # waits where none is free
