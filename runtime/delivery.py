@@ -18,7 +18,7 @@ import structlog
 from connectors.connector import Connector, EditsMessages, ReadsBack, SendFailed
 from connectors.message import AgentRuntimeError, ConversationKey, OutboundMessage, OutboundPart, Receipt
 from runtime.governor import Governor, Governors
-from runtime.part_states import Held, PartState, PartStates, Stage
+from runtime.part_states import Forgotten, Held, PartState, PartStates, Stage
 from runtime.schedule import Urgency
 from runtime.work_streams import Given
 
@@ -86,8 +86,11 @@ class Delivery:
         if held.message is not None:
             parts = parts or await _rendered(connector, held.message)
             sending = _Sending(self._states, governor, self._ambiguous, connector, held, held.message, may_go=at_once)
-            last = await sending.settle_all(parts, keep_last=given is not None)
-            _log.info("reply.delivered", parts=len(parts), kind=held.message.kind)
+            try:
+                last = await sending.settle_all(parts, keep_last=given is not None)
+                _log.info("reply.delivered", parts=len(parts), kind=held.message.kind)
+            except Forgotten:
+                last = {}  # what is left of it is not to be seen, and holds up nobody
         else:
             parts, last = (), {}  # it was forgotten, or is delivered
         if given is not None:

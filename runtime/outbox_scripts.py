@@ -100,9 +100,10 @@ redis.call('EXPIRE', KEYS[1], ARGV[2])
 return fields
 """
 
-# What only grows is nobody's: it may be marked until somebody delivers.
+# What only grows is nobody's: it may be marked until somebody delivers. What was held and has no holder was forgotten.
 MARK = """
 local holder = redis.call('HGET', KEYS[1], 'holder')
+if ARGV[1] ~= '' and not holder then return -2 end
 if ARGV[1] == '' and holder or ARGV[1] ~= '' and holder ~= ARGV[1] then return -1 end
 redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
 if ARGV[1] == '' then redis.call('EXPIRE', KEYS[1], ARGV[4]) end

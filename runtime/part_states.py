@@ -115,6 +115,10 @@ class NotNext(Exception):
     """An older reply of the conversation is not delivered yet, by whichever process has it."""
 
 
+class Forgotten(Exception):
+    """What was being delivered is not stored any more: nothing is left to do for it."""
+
+
 class PartStates:
     """The states of all turns' parts, as the process marks them. Raises `connectors.message.StoreUnavailable`
     throughout."""
@@ -270,7 +274,7 @@ class PartStates:
     ) -> None:
         """Say that part *index* has come to *stage*; without the hold (*held*) only until somebody delivers.
 
-        Raises `connectors.message.Superseded`.
+        Raises `connectors.message.Superseded`, and `Forgotten` where the reply that is held is gone.
         """
         state = PartState(stage, message_id, self._clock())
         with self._remembered(message.turn_id, {index: state}):
@@ -278,6 +282,8 @@ class PartStates:
                 keys=[self._key(message.key, message.turn_id)],
                 args=[self.name if held else "", f"part:{index}", state.text(), _KEPT_SECONDS],
             )
+        if done == _OVER:
+            raise Forgotten
         if done == -1:
             raise Superseded("another process delivers this now")
 

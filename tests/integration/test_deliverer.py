@@ -502,3 +502,26 @@ async def test_a_store_that_is_silent_at_the_end_holds_up_only_for_the_grace_per
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+class TwoPages(Paper):
+    def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
+        words = message.text.split()
+        return [OutboundPart(index, len(words), word, message.turn_id) for index, word in enumerate(words)]
+
+
+async def test_a_reply_that_is_forgotten_on_its_way_holds_up_nobody(redis: Redis, settings: MakeSettings) -> None:
+    """What of it was not shown yet is not shown any more."""
+    process = Process(redis, settings(turn_lease_seconds=600), TwoPages([]), alone=True)
+    async with process.running():
+        await asyncio.sleep(0.1)  # it has looked once, and is quiet now
+        process.paper.open.clear()
+        await process.put(replace(FIRST, text="one two"))
+        await until(lambda: process.paper.asked)
+        await process.outbox.forget(KEY)
+        process.paper.open.set()
+        await process.put(replace(SECOND, text="forgotten"))
+        await until(lambda: "forgotten" in process.paper.shown)
+
+    assert process.paper.shown == ["one", "forgotten"]
+    assert await waiting(redis) == []
