@@ -185,6 +185,7 @@ class Mailbox:
         self._extend = redis.register_script(scripts.EXTEND)
         self._done = redis.register_script(scripts.DONE)
         self._next = redis.register_script(scripts.NEXT)
+        self._stop = redis.register_script(scripts.STOP)
         self._amend = redis.register_script(scripts.AMEND)
 
     # What gateways do
@@ -252,6 +253,10 @@ class Mailbox:
             args=[message_id, _ENVELOPE.dump_json(envelope) if envelope else ""],
         )
         return Amended(found)
+
+    async def stop(self, key: ConversationKey) -> str:
+        """Have the turn that is being answered in *key* end where it is (`is_stopped`); empty where none is."""
+        return str(await self._stop(keys=[self._key(key, "current")]))
 
     async def last_seen(self, connector: str) -> dict[ConversationKey, str]:
         """The newest message that was stored of each conversation of *connector*."""
@@ -373,6 +378,11 @@ class Mailbox:
     async def ready(self) -> list[ConversationKey]:
         """The conversations that have something waiting, or being answered."""
         return [_offer(given).key for given in await self._streams.all(self._all_work)]
+
+    async def is_stopped(self, batch: Batch) -> bool:
+        """Whether the turn of *batch* is to end where it is."""
+        stopped: Any = await self._redis.hget(batch.fence.name, "stop")
+        return bool(stopped == batch.turn_id)
 
     @property
     def _all_work(self) -> list[str]:

@@ -81,7 +81,7 @@ end
 local function done(current, inbox, turn, first_seen)
   if redis.call('HGET', current, 'turn') ~= turn then return 0 end
   redis.call('LTRIM', inbox, redis.call('HGET', current, 'count'), -1)
-  redis.call('HDEL', current, 'turn', 'count', 'attempts', 'full')
+  redis.call('HDEL', current, 'turn', 'count', 'attempts', 'full', 'stop')
   for at = first_seen, #KEYS do redis.call('SET', KEYS[at], turn, 'XX', 'KEEPTTL') end
   return 1
 end
@@ -151,6 +151,13 @@ if taken then return taken end
 release(KEYS[1], KEYS[2], KEYS[3], ARGV[5], ARGV[6], ARGV[7])
 return 0
 """)
+
+# Kept with the turn, so that it holds where the news of it is lost, and for whoever goes on with the turn.
+STOP = """
+local turn = redis.call('HGET', KEYS[1], 'turn')
+if turn then redis.call('HSET', KEYS[1], 'stop', turn) end
+return turn or ''
+"""
 
 AMEND = """
 local taken = tonumber(redis.call('HGET', KEYS[1], 'count') or '0')

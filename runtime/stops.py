@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from connectors.message import ConversationKey
+from connectors.message import ConversationKey, StoreUnavailable
 from runtime.hub import Hub, News
 from runtime.mailbox import Batch, Mailbox, Merged
 
@@ -53,7 +53,7 @@ class Stops:
 
         Raises `connectors.message.StoreUnavailable`.
         """
-        turn_id = await self._mailbox.at_hand(key)
+        turn_id = await self._mailbox.stop(key)
         if turn_id:
             await self._hub.tell(STOP, {"turn": turn_id})
         return bool(turn_id)
@@ -67,6 +67,12 @@ class Stops:
         finally:
             if self._writing.get(turn_id) is wishes:
                 del self._writing[turn_id]
+
+    async def look(self, batch: Batch, wishes: Wishes) -> None:
+        """See whether the turn is to stop: the news of it may be lost. While the store is away nobody knows."""
+        with suppress(StoreUnavailable):
+            if await self._mailbox.is_stopped(batch):
+                wishes.stop = True
 
     async def merge(self, batch: Batch, wishes: Wishes) -> None:
         """Make what was said meanwhile part of the question. Nothing happens where that is none, or no more fits.

@@ -35,6 +35,8 @@ from runtime.usage import REPLY
 
 FRESH_SECONDS = 1.0
 """A message that was accepted at most so long ago is answered by the model that was chosen then."""
+LOOK_SECONDS = 2.0
+"""How often it is looked whether an answer is to stop, should the news of it have been lost."""
 _log = structlog.get_logger()
 
 
@@ -119,7 +121,8 @@ class Writing:
                 await self._stops.merge(batch, wishes)
             if writing.done():
                 return True
-            await _first_of(writing, wishes.changed)
+            if not await _first_of(writing, wishes.changed):
+                await self._stops.look(batch, wishes)
             wishes.changed.clear()
         return writing.done()
 
@@ -240,11 +243,12 @@ def _as_heard(batch: Batch, done: Done) -> Batch:
     return replace(batch, envelopes=tuple(envelopes))
 
 
-async def _first_of(writing: asyncio.Task[None], changed: asyncio.Event) -> None:
-    """Wait until the one is done or the other is set."""
+async def _first_of(writing: asyncio.Task[None], changed: asyncio.Event) -> bool:
+    """Wait until the one is done or the other is set; False where neither comes for `LOOK_SECONDS`."""
     changing = asyncio.create_task(changed.wait())
     try:
-        await asyncio.wait({writing, changing}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({writing, changing}, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        return bool(done)
     finally:
         changing.cancel()
         await asyncio.wait({changing})

@@ -17,7 +17,7 @@ from config.settings import Settings
 from connectors.connector import Connector
 from connectors.message import Scope
 from runtime import events
-from runtime.bootstrap import Runtime, open_runtime
+from runtime.bootstrap import ALL_PARTS, Part, Runtime, open_runtime
 from runtime.embedded.child import beside
 from runtime.event_stream import EventStream
 from runtime.redaction import Redaction
@@ -95,9 +95,14 @@ class Bot:
 
 @asynccontextmanager
 async def running_bot(
-    settings: Settings, model: FakeOpenAI, platforms: Sequence[Connector] = (), documents: dict[str, str] | None = None
+    settings: Settings,
+    model: FakeOpenAI,
+    platforms: Sequence[Connector] = (),
+    documents: dict[str, str] | None = None,
+    parts: frozenset[Part] = ALL_PARTS,
 ) -> AsyncIterator[Bot]:
-    """A bot with a workspace ``acme`` that holds *documents*, answering as long as the block lasts."""
+    """A bot with a workspace ``acme`` that holds *documents*, answering as long as the block lasts. Where it does not
+    do all *parts*, somebody else has to."""
     seen: list[dict[str, Any]] = []
     stream = EventStream()
 
@@ -107,7 +112,7 @@ async def running_bot(
 
     events.configure(Redaction.of(settings), keep=keep, silent=True)
     async with (
-        open_runtime(settings, stream, platforms=platforms) as runtime,
+        open_runtime(settings, stream, platforms=platforms, parts=parts) as runtime,
         beside(runtime.supervisor.run(runtime.accept), "connectors"),
         httpx.AsyncClient(
             transport=httpx.ASGITransport(Starlette(routes=list(runtime.http.routes()))),
