@@ -74,7 +74,7 @@ def _again(error: Exception) -> Exception:
     """The same error for another caller: an exception that is raised twice gathers both their tracebacks."""
     try:
         same = type(error)(*error.args)
-    except TypeError:
+    except Exception:  # noqa: BLE001 - it is made in a way of its own; nobody may wait for ever because of that
         return error
     same.__cause__ = error.__cause__
     return same

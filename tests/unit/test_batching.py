@@ -139,3 +139,19 @@ async def test_where_the_server_is_away_each_caller_has_an_error_of_its_own() ->
     assert errors[0] is not errors[1]
     with pytest.raises(ConnectionError):
         await batching.call(3)
+
+
+async def test_an_error_that_is_made_in_a_way_of_its_own_is_raised_all_the_same() -> None:
+    class Moved(Exception):
+        def __init__(self, said: str) -> None:
+            _, place = said.split()
+            super().__init__(place)
+
+    server = Server()
+    server.away = Moved("MOVED elsewhere")
+    batching = Batching(server.ask)
+
+    async with asyncio.timeout(5):
+        errors = await asyncio.gather(batching.call(1), batching.call(2), return_exceptions=True)
+
+    assert [str(error) for error in errors] == ["elsewhere", "elsewhere"]
