@@ -149,7 +149,7 @@ async def test_an_error_that_is_made_in_a_way_of_its_own_is_raised_all_the_same(
 
     server = Server()
     server.away = Moved("MOVED elsewhere")
-    batching = Batching(server.ask)
+    batching = Batching(server.ask, most=8)
 
     async with asyncio.timeout(5):
         errors = await asyncio.gather(batching.call(1), batching.call(2), return_exceptions=True)
