@@ -173,11 +173,11 @@ class RememberTurns:
                 key, turn_id = turn
                 text = "\n".join(map(_line, spoken))
                 memories[turn] = Memory(key.scope, turn_id, text, datetime.fromisoformat(spoken[0].at))
-        if not memories:
-            return
-        await self._turns.remember(list(memories.values()))
+        if memories:
+            await self._turns.remember(list(memories.values()))
         there = await self._transcript.recorded(list(memories))
-        for key, turn_id in memories.keys() - there:  # forgotten in between
+        # Forgotten in between, or before: then an interrupted attempt may have made it findable.
+        for key, turn_id in {(job.key, job.turn_id) for job in jobs} - there:
             await self._turns.forget(key.scope, [turn_id])
 
 

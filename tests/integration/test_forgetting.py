@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role
+from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, StoreUnavailable
 from grounding import assemble
 from grounding.documents.index import Kind
 from grounding.documents.qdrant_embedded import EmbeddedIndex
@@ -205,6 +205,32 @@ async def test_a_turn_that_is_forgotten_while_it_is_made_findable_is_not_found(h
     await RememberTurns(Forgetful(house.redis), turns)(jobs)
 
     assert await index.sources(KEY.scope, Kind.TURN) == {"t1": 1}
+    await index.close()
+
+
+async def test_a_turn_that_was_forgotten_before_it_is_made_findable_again_is_found_no_more(house: House) -> None:
+    """The store went away before it could be asked whether the turn was still there."""
+    embedder = HashedWords()
+    index = EmbeddedIndex(house.data_dir / "qdrant", embedder.name, embedder.dimensions, timeout_seconds=20)
+    await index.ensure()
+    remember = RememberTurns(house.transcript, Turns(index, embedder))
+    jobs = [Job("turn.remember", KEY, "t1"), Job("turn.remember", KEY, "t2")]
+    await house.say(1)
+    await house.say(2)
+
+    class Away(Transcript):
+        async def recorded(self, turns: Sequence[Turn]) -> set[Turn]:
+            raise StoreUnavailable("Redis: timeout")
+
+    with pytest.raises(StoreUnavailable):
+        await RememberTurns(Away(house.redis), Turns(index, embedder))(jobs)
+    await house.forgetting.last(KEY, "m9")
+    await remember(jobs)
+    assert await index.sources(KEY.scope, Kind.TURN) == {"t1": 1}
+
+    await house.forgetting.everything(KEY, "m10")
+    await remember(jobs)
+    assert await index.sources(KEY.scope, Kind.TURN) == {}
     await index.close()
 
 
