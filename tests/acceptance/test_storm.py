@@ -122,3 +122,42 @@ async def _stop_in_turn(weather: Storm) -> None:
     await asyncio.sleep(1.0)
     assert await weather.crew.stop("gateway") == 0
     weather.start_gateway()
+
+
+@pytest.mark.storm
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("dies", ["worker-1", "gateway"])
+async def test_a_process_may_die_while_an_answer_is_begun_again_because_more_was_said(
+    data_dir: Path, dies: str
+) -> None:
+    """Both messages are answered, together or one after the other, and neither twice."""
+    redis = OwnRedis(data_dir / "redis")
+    redis.start()
+    try:
+        talking = conversations(9, PLATFORMS[:3])
+        settings = {"QUEUE_MODE": "interrupt"}
+        async with asyncio.timeout(SECONDS), storm(data_dir, redis.url, talking, settings) as weather:
+            weather.start_gateway()
+            weather.start_worker(1)
+            await weather.ready("gateway", "worker-1")
+            weather.model.chunk_delay_seconds = 0.5  # nothing is answered before all have said more
+            await weather.talk(1, (0.0, 0.1))
+            await until(lambda: len(weather.model.requests) >= len(talking))
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(weather.talk(1, (0.0, 0.5)))
+                await weather.crew.told("worker-1", "turn.interrupted", 2)
+                weather.crew.kill(dies)
+            weather.model.chunk_delay_seconds = 0.01
+            if dies == "gateway":
+                weather.start_gateway()
+            else:
+                weather.start_worker(1)
+            await weather.settled()
+            outcome = await weather.outcome()
+    finally:
+        redis.kill()
+
+    assert outcome.said == 2 * len(talking)
+    assert (outcome.lost, outcome.out_of_order, outcome.doubled) == ([], [], [])
+    assert len(outcome.unseen) + len(outcome.doubled_untold) <= outcome.ambiguous
+    assert weather.strangers() == []
