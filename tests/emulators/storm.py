@@ -21,7 +21,7 @@ from typing import Any, Literal
 import httpx
 from redis.asyncio import Redis
 
-from connectors.message import ConversationKey
+from connectors.message import ConversationKey, StoreUnavailable
 from grounding.transcript.entry import EntryRole
 from grounding.transcript.log import Transcript
 from runtime import stores
@@ -93,8 +93,15 @@ class Outcome:
             "left over from previews": self.left_over,
             "model requests": self.asked,
         }
+        wrong = {"lost": self.lost, "out of order": self.out_of_order, "doubled": self.doubled, "unseen": self.unseen}
         killed = ", ".join(f"{name} {times}x" for name, times in sorted(self.kills.items()))
-        return "\n".join([*(f"{name:>44}: {figure}" for name, figure in figures.items()), f"killed: {killed}"])
+        return "\n".join(
+            [
+                *(f"{name:>44}: {figure}" for name, figure in figures.items()),
+                *(f"{name}: {', '.join(marks)}" for name, marks in wrong.items() if marks),
+                f"killed: {killed}",
+            ]
+        )
 
 
 def answer(body: dict[str, Any]) -> str:
@@ -211,11 +218,12 @@ class Storm:
     # What came of it
 
     async def recorded(self) -> None:
-        """Wait until everything that was said is in the log."""
+        """Wait until everything that was said is in the log. A store that is away is waited for."""
         while True:
-            logged = {mark for marks in (await self._logged(EntryRole.INBOUND)).values() for mark in marks}
-            if all(mark in logged for one in self.conversations for mark in one.said):
-                return
+            with contextlib.suppress(StoreUnavailable):
+                logged = {mark for marks in (await self._logged(EntryRole.INBOUND)).values() for mark in marks}
+                if all(mark in logged for one in self.conversations for mark in one.said):
+                    return
             await asyncio.sleep(0.3)
 
     async def settled(self) -> None:
@@ -223,7 +231,10 @@ class Storm:
         await self.recorded()
         mailbox = Mailbox(self.redis, Lane.TURNS)
         waiting = WorkStreams(self.redis)
-        while await mailbox.ready() or await waiting.all(streams_of(PLATFORMS[:3])):
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                if not await mailbox.ready() and not await waiting.all(streams_of(PLATFORMS[:3])):
+                    return
             await asyncio.sleep(0.1)
 
     async def outcome(self) -> Outcome:
