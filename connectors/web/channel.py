@@ -91,6 +91,8 @@ class Channel:
         self._unanswered: dict[tuple[str, str], None] = {}
         self.drafts: dict[str, Draft] = {}
         self.subscriptions: set[Subscription] = set()
+        self.pages = 0
+        """Streams that are open or about to be."""
 
     @property
     def cursor(self) -> str:

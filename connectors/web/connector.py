@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from config.settings import Settings
@@ -40,7 +40,7 @@ from connectors.web.sessions import (
     Session,
     Sessions,
 )
-from connectors.web.stream import stream
+from connectors.web.stream import OpenPage, stream
 
 DEFAULT_WORKSPACE = "sample"
 BODY_SECONDS = 30.0
@@ -277,13 +277,13 @@ class WebConnector:
     async def _open_stream(self, request: Request) -> Response:
         session = await self._session(request)
         channel = self._channels.of(session.workspace_id, convert.person(session))
-        if len(channel.subscriptions) >= MAX_STREAMS:
+        if channel.pages >= MAX_STREAMS:
             raise RequestError(429, "too_many_pages", "The chat is open in too many tabs.", retry_after_seconds=10)
         cursor = request.headers.get("last-event-id", "") or channel.cursor
         headers = {**HEADERS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         secret = request.cookies[COOKIE]
         events = stream(channel, cursor, running=lambda: self._accept is not None, lasts=lambda: self._lasts(secret))
-        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+        return OpenPage(channel, events, headers)
 
     async def _lasts(self, secret: str) -> bool:
         """Whether the session is still good; also while nobody can tell."""

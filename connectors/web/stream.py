@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from connectors.web.channel import Channel, Subscription
 from connectors.web.convert import sse
@@ -13,6 +16,21 @@ KEEP_ALIVE_SECONDS = 15.0
 DRAFT_SECONDS = 0.08
 """How often a growing reply is shown: as often as eyes tell apart, and more slowly the longer it is."""
 DRAFT_CHARACTERS_PER_SECOND = 40_000
+
+
+class OpenPage(StreamingResponse):
+    """A stream of *events*. It counts among the pages of *channel* from here on: before its first event others ask."""
+
+    def __init__(self, channel: Channel, events: AsyncIterator[bytes], headers: Mapping[str, str]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._channel = channel
+        channel.pages += 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._channel.pages -= 1
 
 
 async def stream(

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from connectors.message import ConversationKey
+from connectors.web.connector import MAX_STREAMS
 from connectors.web.page import FILES
 from connectors.web.sessions import COOKIE
 from tests.emulators.face import ADMIN, Face, sse
@@ -309,6 +310,34 @@ async def test_limits_are_kept_and_told_in_words(face: Face) -> None:
             for one in streams:
                 one.cancel()
         assert set(refused) == {429}
+
+
+async def test_pages_that_open_at_the_same_moment_are_counted_too(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them have their session looked up before the first is told anything; who closes makes room."""
+    async with signed_in(face, "Jim") as page:
+        sessions = face.runtime.connectors["web"]._sessions  # type: ignore[attr-defined]
+        find, asked, all_asked = sessions.find, 0, asyncio.Event()
+
+        async def together(secret: str) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked == MAX_STREAMS + 2:
+                all_asked.set()
+            await all_asked.wait()
+            return await find(secret)
+
+        monkeypatch.setattr(sessions, "find", together)
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            streams = [tasks.create_task(_first_status(Page(page.client))) for _ in range(MAX_STREAMS + 2)]
+            while sum(stream.done() for stream in streams) < 2:
+                await asyncio.sleep(0.01)
+            for one in streams:
+                one.cancel()
+        assert [one.result() for one in streams if not one.cancelled()] == [429, 429]
+        channel = face.runtime.connectors["web"]._channels.of("acme", "admin.jim")  # type: ignore[attr-defined]
+        async with asyncio.timeout(20):
+            while channel.pages:
+                await asyncio.sleep(0.01)
 
 
 async def _first_status(page: Page) -> int:
