@@ -71,7 +71,7 @@ async def test_who_waits_for_an_answer_sees_that_it_is_on_its_way(chat: Chat) ->
     assert await chat.hears("are you there?")
     assert LENA.channel_id not in chat.discord.typing
 
-    chat.bot.model.chunk_delay_seconds = 0.2
+    chat.bot.model.chunk_delay_seconds = 0.6
     chat.bot.model.will("It is a long way to the lighthouse.")
     assert await chat.hears("tell me of the way")
     assert LENA.channel_id in chat.discord.typing
