@@ -205,7 +205,9 @@ def open_terminal(environment: Mapping[str, str] = os.environ, *, one_shot: bool
     term = environment.get("TERM", "")
     if is_terminal and term not in ("", "dumb"):
         return PromptTerminal(sys.stdout, colours="NO_COLOR" not in environment)
-    return PlainTerminal(sys.stdin.buffer, sys.stdout, sys.stderr, prompt=PROMPT if is_terminal else "")
+    # A reader of our own: the interpreter aborts at its end where a thread still waits in the one that it would close.
+    source = open(sys.stdin.fileno(), "rb", closefd=False)
+    return PlainTerminal(source, sys.stdout, sys.stderr, prompt=PROMPT if is_terminal else "")
 
 
 @contextmanager
