@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import queue
 import signal
@@ -206,7 +207,7 @@ def open_terminal(environment: Mapping[str, str] = os.environ, *, one_shot: bool
     if is_terminal and term not in ("", "dumb"):
         return PromptTerminal(sys.stdout, colours="NO_COLOR" not in environment)
     # A reader of our own: the interpreter aborts at its end where a thread still waits in the one that it would close.
-    source = open(sys.stdin.fileno(), "rb", closefd=False)
+    source = io.BufferedReader(io.FileIO(sys.stdin.fileno(), closefd=False))
     return PlainTerminal(source, sys.stdout, sys.stderr, prompt=PROMPT if is_terminal else "")
 
 
