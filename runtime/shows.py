@@ -6,6 +6,7 @@ What workers tell (`runtime.progress`) may be lost; the reply itself comes by th
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -36,6 +37,7 @@ SILENT_SECONDS = 120.0
 FIRST_SIGN_SECONDS = 0.3
 """How long an answer may take before people are shown that it is on its way: each sign is a call to the platform."""
 _FINISH_SECONDS = 40.0
+_REMEMBERED = 4096
 _log = structlog.get_logger()
 
 
@@ -58,6 +60,8 @@ class Shows:
         self._streams = streams
         self._acknowledgement = acknowledgement
         self._shows: dict[str, tuple[asyncio.Queue[Progress], asyncio.Task[None]]] = {}
+        self._over: OrderedDict[str, None] = OrderedDict()
+        """Turns whose reply is being delivered or was: news of how it was written may come after it."""
         self._open = False
         hub.hear(PROGRESS, self._hear)
         hub.hear(SUPERSEDED, self._hear_superseded)
@@ -84,7 +88,10 @@ class Shows:
         return Watched.REPLACEABLE if self._streams and edits else Watched.NOT
 
     async def finish(self, turn_id: str) -> None:
-        """End the show of a turn: its reply is to be delivered."""
+        """End the show of a turn, and let none begin: its reply is to be delivered."""
+        self._over[turn_id] = None
+        if len(self._over) > _REMEMBERED:
+            self._over.popitem(last=False)
         show = self._shows.get(turn_id)
         if show is None:
             return
@@ -96,7 +103,7 @@ class Shows:
         progress = Progress.of(news)
         show = self._shows.get(progress.turn_id)
         if progress.what == BEGUN and progress.message is not None:
-            if self._open:
+            if self._open and progress.turn_id not in self._over:
                 self._begin(progress.turn_id, progress.message, show)
         elif show is not None:
             show[0].put_nowait(progress)

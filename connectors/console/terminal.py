@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Protocol, TextIO
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -206,9 +206,16 @@ def open_terminal(environment: Mapping[str, str] = os.environ, *, one_shot: bool
     term = environment.get("TERM", "")
     if is_terminal and term not in ("", "dumb"):
         return PromptTerminal(sys.stdout, colours="NO_COLOR" not in environment)
-    # A reader of our own: the interpreter aborts at its end where a thread still waits in the one that it would close.
-    source = io.BufferedReader(io.FileIO(sys.stdin.fileno(), closefd=False))
-    return PlainTerminal(source, sys.stdout, sys.stderr, prompt=PROMPT if is_terminal else "")
+    return PlainTerminal(_reader(sys.stdin), sys.stdout, sys.stderr, prompt=PROMPT if is_terminal else "")
+
+
+def _reader(stream: TextIO) -> IO[bytes]:
+    """The bytes of *stream*; those of a file by a reader of our own.
+
+    At its end the interpreter closes the reader that *stream* has, and aborts where a thread still waits in it.
+    """
+    raw = getattr(stream.buffer, "raw", None)
+    return io.BufferedReader(io.FileIO(raw.fileno(), closefd=False)) if isinstance(raw, io.FileIO) else stream.buffer
 
 
 @contextmanager

@@ -116,7 +116,9 @@ class Box:
         async with self.shows.running():
             async with telling(self.hub, self.hub.name, draft, self.watched) as told:
                 yield told
-            await self.shows.finish(draft.turn_id)
+            async with asyncio.timeout(5):
+                while draft.turn_id in self.shows._shows:  # it ends by itself: the worker has told so
+                    await asyncio.sleep(0.002)
 
     async def deliver(self, message: OutboundMessage) -> None:
         await self.outbox.put(message, ["board"])
@@ -325,6 +327,18 @@ async def test_a_reply_that_is_done_at_once_asks_the_store_for_nothing_that_was_
             await asyncio.sleep(0.01)  # it waits for more
 
     assert "preview.ended" not in [one["event"] for one in told]
+
+
+async def test_news_that_come_after_the_reply_show_nothing_more(redis: Redis) -> None:
+    """News take their time where a process is busy; the reply does not wait for them."""
+    board = Board()
+    outbox = box(redis, board)
+    await outbox.shows.finish(DRAFT.turn_id)
+    async with outbox.preview(DRAFT) as preview, asyncio.timeout(5):
+        await preview.show("one and two")
+        await asyncio.sleep(0.05)
+
+    assert board.shown == []
 
 
 async def test_nothing_grows_where_that_is_switched_off(redis: Redis) -> None:
