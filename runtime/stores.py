@@ -58,8 +58,8 @@ MAX_NODE_CONNECTIONS = 128
 """Of a cluster's node: room for `MAX_CONNECTIONS` commands and pipelines, for subscriptions and for what waits."""
 MAX_BATCHES = 8
 """Round trips for commands that may be on their way at a time, and at most half of the connections: however many are
-issued, the rest is left to pipelines, subscriptions and commands that wait; and what comes meanwhile gathers, which makes
-fewer and larger round trips where there is much to do."""
+issued, the rest is left to pipelines, subscriptions and commands that wait. What comes meanwhile gathers: fewer and
+larger round trips, where there is much to do."""
 CLOSE_SECONDS = 2.0
 
 
