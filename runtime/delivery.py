@@ -18,7 +18,7 @@ import structlog
 from connectors.connector import Connector, EditsMessages, ReadsBack, SendFailed
 from connectors.message import AgentRuntimeError, ConversationKey, OutboundMessage, OutboundPart, Receipt
 from runtime.governor import Governor, Governors
-from runtime.part_states import Forgotten, Held, PartState, PartStates, Stage
+from runtime.part_states import Forgotten, Held, PartState, PartStates, Stage, drafted
 from runtime.schedule import Urgency
 from runtime.work_streams import Given
 
@@ -176,6 +176,10 @@ class _Sending:
             receipt = await self._finish(part, state)
             if receipt is not None:
                 return receipt
+        if state.stage is Stage.DRAFTING and not part.file_name:
+            receipt = await self._finish_draft(part)
+            if receipt is not None:
+                return receipt
         if state.stage is Stage.SENDING and not self._is_known_again(state):
             # The process died between the call and its receipt.
             receipt, known = await self._read_back(part)
@@ -200,6 +204,22 @@ class _Sending:
                 return receipt
         await self._take_back(state)
         return None
+
+    async def _finish_draft(self, part: OutboundPart) -> Receipt | None:
+        """Give first words their last form whose sending a process did not live to see the end of; None where the
+        platform does not show them, or cannot be asked. However often: the same words are shown once."""
+        connector, message, draft = self._connector, self._message, drafted(part)
+        if not isinstance(connector, EditsMessages):
+            return None
+        if connector.capabilities.idempotency == "nonce":
+            # Those that are there come back; where none are, or it is too long ago, the whole part is sent by this.
+            shown = await self._until_taken(part, lambda: _within(connector.send(message, draft)))
+        else:
+            found, _ = await self._read_back(draft)
+            if found is None:
+                return None
+            shown = found
+        return await self._finish(part, PartState(Stage.SHOWN, shown.message_id))
 
     async def _take_back(self, state: PartState) -> None:
         if state.stage is not Stage.SHOWN or not isinstance(self._connector, EditsMessages):

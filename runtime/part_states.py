@@ -14,13 +14,21 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from connectors.message import ConversationKey, Fence, OutboundMessage, Superseded, partition_tag, redis_key
+from connectors.message import (
+    ConversationKey,
+    Fence,
+    OutboundMessage,
+    OutboundPart,
+    Superseded,
+    partition_tag,
+    redis_key,
+)
 from runtime import outbox_scripts as scripts
 from runtime.stored import NewerFormat
 from runtime.work_streams import GROUP, Given, entries_of
@@ -109,6 +117,11 @@ class Entered:
     addresses: Mapping[str, str]
     given: Sequence[Given] = ()
     waiting: Sequence[str] = ()
+
+
+def drafted(part: OutboundPart) -> OutboundPart:
+    """*part* as its first words are sent: a platform that knows tokens again would take its last form for a repeat."""
+    return replace(part, token=f"{part.token}.draft")
 
 
 class NotNext(Exception):

@@ -18,7 +18,7 @@ import structlog
 from connectors.connector import AppendsText, Connector, EditsMessages, SendFailed, StreamsText
 from connectors.message import OutboundMessage, OutboundPart, Receipt, StoreUnavailable, Superseded
 from runtime.governor import Governor
-from runtime.part_states import PartState, PartStates, Stage
+from runtime.part_states import PartState, PartStates, Stage, drafted
 from runtime.schedule import Urgency
 
 FIRST_SECONDS = 0.7
@@ -189,8 +189,7 @@ class Growing(_Paced):
 
     async def _begin(self, message: OutboundMessage, part: OutboundPart) -> None:
         await self._states.mark(message, part.index, Stage.DRAFTING)
-        # Another token than the last form's: a platform that knows tokens again would take that for a repeat.
-        receipt = await self._connector.send(message, replace(part, token=f"{part.token}.draft"))
+        receipt = await self._connector.send(message, drafted(part))
         await self._states.mark(message, part.index, Stage.SHOWN, receipt.message_id)
         self._shown[part.index] = (part.text, receipt)
 

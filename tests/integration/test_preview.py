@@ -16,6 +16,7 @@ from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.mailbox import Watched
 from runtime.outbox import Outbox
+from runtime.part_states import Stage
 from runtime.progress import Telling, telling
 from runtime.shows import Shows
 
@@ -92,6 +93,24 @@ class Feed(Board):
 
     async def append(self, message: OutboundMessage, receipt: Receipt, text: str) -> None:
         self.messages[receipt.message_id] += text
+
+
+class KnowsAgain(Board):
+    """A platform that shows what is sent with the same token once."""
+
+    capabilities = replace(Board.capabilities, idempotency="nonce")
+
+    async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
+        if part.token in self.tokens:
+            return Receipt(f"id{self.tokens.index(part.token) + 1}")
+        return await super().send(message, part)
+
+
+class FoundAgain(Board):
+    """A platform that can be asked what it shows."""
+
+    async def find(self, key: ConversationKey, part: OutboundPart) -> Receipt | None:
+        return Receipt(f"id{self.tokens.index(part.token) + 1}") if part.token in self.tokens else None
 
 
 @pytest.fixture(autouse=True)
@@ -327,6 +346,24 @@ async def test_a_reply_that_is_done_at_once_asks_the_store_for_nothing_that_was_
             await asyncio.sleep(0.01)  # it waits for more
 
     assert "preview.ended" not in [one["event"] for one in told]
+
+
+@pytest.mark.parametrize("kind", [KnowsAgain, FoundAgain])
+@pytest.mark.parametrize("arrived", [True, False])
+async def test_first_words_whose_process_died_become_the_reply_where_the_platform_can_tell(
+    redis: Redis, kind: type[Board], arrived: bool
+) -> None:
+    """Nobody knows whether they arrived; they do not stay behind beside the reply, and no reply is missing."""
+    board = kind()
+    outbox = box(redis, board)
+    part = board.render(replace(DRAFT, text="o"))[0]
+    await outbox.outbox.states.mark(DRAFT, 0, Stage.DRAFTING)
+    if arrived:
+        await board.send(DRAFT, replace(part, token=f"{part.token}.draft"))
+
+    await outbox.deliver(replace(DRAFT, text="one"))
+
+    assert board.shown == ["one"]
 
 
 async def test_news_that_come_after_the_reply_show_nothing_more(redis: Redis) -> None:
