@@ -166,8 +166,7 @@ async def _rounds(
         child("bench.people") as people,
         bot(settings(base_url, folder / "data", REDIS_URL=redis_url)) as running,
     ):
-        await running.ready()
-        await running.told("index.updated")
+        await running.ready()  # What the first process indexes of the sample is done before the warm-up ends.
         made = Scene(running, model, people, folder / "none")
         await made.talk(MESSAGES[kind], turns, "warm-up")
         for _ in range(repeats):

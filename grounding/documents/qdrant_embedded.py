@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,6 @@ log = structlog.get_logger()
 
 UPSERT_BATCH = 256
 SCROLL_BATCH = 1000
-REMEMBERED_COUNTS = 10_000
 
 ERRORS: tuple[tuple[str, bool, str], ...] = (
     ("WouldBlock", True, "is in use by another process: talk to the running `serve`, or set QDRANT_URL"),
@@ -75,7 +74,6 @@ class EmbeddedIndex:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="qdrant-edge")
         self._shard: Any = None
         self._closed = False
-        self._counts: dict[Kind, dict[Where, int]] = {kind: {} for kind in Kind}
 
     async def _run(self, call: Callable[[Any], T]) -> T:
         """*call* with the open shard, on the engine's thread."""
@@ -87,18 +85,6 @@ class EmbeddedIndex:
                 return await asyncio.get_running_loop().run_in_executor(self._thread, self._call, call)
         except TimeoutError as error:
             raise IndexUnavailable(f"the search index took longer than {self._timeout_seconds} s") from error
-
-    async def _change(self, kinds: Iterable[Kind], call: Callable[[Any], object]) -> None:
-        """*call*, which changes passages of *kinds*: how many there are is to be counted again."""
-
-        def changed(shard: Any) -> None:
-            try:
-                call(shard)
-            finally:
-                for kind in kinds:
-                    self._counts[kind].clear()
-
-        await self._run(changed)
 
     def _call(self, call: Callable[[Any], T]) -> T:
         try:
@@ -133,17 +119,17 @@ class EmbeddedIndex:
         for kind in {entry.passage.kind for entry in entries}:
             port.where(scope, kind)  # A scope that may not hold these is refused before anything is stored.
         for batch in _batches([(scope, entry) for entry in entries]):
-            await self._change(Kind, partial(_upsert, entries=batch))
+            await self._run(partial(_upsert, entries=batch))
 
     async def replace(self, sources: Sequence[Source]) -> None:
         if not sources:
             return
-        anything, kinds = port.where_any(sources), {one.kind for one in sources}
+        anything = port.where_any(sources)
         keep = {port.point_id(one.scope, entry.passage) for one in sources for entry in one.entries}
         # All but the last batch come before, so that the last step, which readers cannot see halfway, is short.
         batches = list(_batches([(one.scope, entry) for one in sources for entry in one.entries]))
         for batch in batches[:-1]:
-            await self._change(kinds, partial(_upsert, entries=batch))
+            await self._run(partial(_upsert, entries=batch))
 
         def finish(shard: Any) -> None:
             if batches:
@@ -156,21 +142,21 @@ class EmbeddedIndex:
                 if stale:
                     shard.update(edge.UpdateOperation.delete_points([*stale]))
 
-        await self._change(kinds, finish)
+        await self._run(finish)
 
     async def delete(self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] = ()) -> None:
         if ids:
             points = port.point_ids(scope, kind, ids)
-            await self._change((kind,), lambda shard: shard.update(edge.UpdateOperation.delete_points([*points])))
+            await self._run(lambda shard: shard.update(edge.UpdateOperation.delete_points([*points])))
         else:
-            await self._delete_where((kind,), port.where(scope, kind, source=source))
+            await self._delete_where(port.where(scope, kind, source=source))
 
     async def drop_workspace(self, scope: Scope) -> None:
-        await self._delete_where(Kind, port.whole_workspace(scope))
+        await self._delete_where(port.whole_workspace(scope))
 
-    async def _delete_where(self, kinds: Iterable[Kind], condition: Where) -> None:
+    async def _delete_where(self, condition: Where) -> None:
         delete = edge.UpdateOperation.delete_points_by_filter(_filter(condition))
-        await self._change(kinds, lambda shard: shard.update(delete))
+        await self._run(lambda shard: shard.update(delete))
 
     async def search(
         self,
@@ -249,17 +235,14 @@ class EmbeddedIndex:
         return dict(Counter(record.payload["source"] for record in records))
 
     async def count(self, scope: Scope, kind: Kind) -> int:
-        condition = port.where(scope, kind)
-        # Nobody else writes to this shard, so that what was counted holds until we do.
-        known = None if self._closed else self._counts[kind].get(condition)
-        return await self._run(partial(self._count, kind, condition)) if known is None else known
+        return await self._counted(scope, kind, exact=True)
 
-    def _count(self, kind: Kind, condition: Where, shard: Any) -> int:
-        counts = self._counts[kind]
-        if len(counts) >= REMEMBERED_COUNTS:
-            counts.clear()
-        counts[condition] = int(shard.count(edge.CountRequest(exact=True, filter=_filter(condition))))
-        return counts[condition]
+    async def estimate(self, scope: Scope, kind: Kind) -> int:
+        return await self._counted(scope, kind, exact=False)
+
+    async def _counted(self, scope: Scope, kind: Kind, *, exact: bool) -> int:
+        request = edge.CountRequest(exact=exact, filter=_filter(port.where(scope, kind)))
+        return int(await self._run(lambda shard: shard.count(request)))
 
     async def check(self) -> None:
         await self._run(lambda shard: shard.info())
@@ -280,7 +263,7 @@ class EmbeddedIndex:
 
 def _ensure_fields(shard: Any) -> None:
     present = shard.info().payload_schema
-    fields: dict[str, Any] = {"workspace": edge.KeywordIndexParams(is_tenant=True)}
+    fields: dict[str, Any] = {"tenant": edge.KeywordIndexParams(is_tenant=True)}
     fields |= {name: edge.KeywordIndexParams() for name in port.KEYWORD_FIELDS}
     fields |= {name: edge.IntegerIndexParams(lookup=True, range=False) for name in port.INTEGER_FIELDS}
     for name, schema in fields.items():
@@ -321,13 +304,14 @@ def _sparse_query(sparse: SparseVector | None, corpus: Where) -> tuple[Any, Any]
     return edge.Query.Nearest(_sparse(sparse), using="sparse"), params
 
 
-def _match_any(values: Sequence[Any]) -> Any:
-    return edge.MatchAny(list(values))
+def _match(values: Sequence[Any]) -> Any:
+    """A single value has a condition of its own: the engine checks it faster than a set."""
+    return edge.MatchValue(values[0]) if len(values) == 1 else edge.MatchAny(list(values))
 
 
 def _filter(condition: Where) -> Any:
     def conditions(matches: Sequence[port.Match]) -> list[Any]:
-        return [edge.FieldCondition(key=match.key, match=_match_any(match.values)) for match in matches]
+        return [edge.FieldCondition(key=match.key, match=_match(match.values)) for match in matches]
 
     return edge.Filter(must=conditions(condition.must), must_not=conditions(condition.must_not) or None)
 

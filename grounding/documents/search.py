@@ -58,7 +58,7 @@ class Search:
         hits = await self.search(scope, query, top_k * CANDIDATES_PER_PASSAGE, explain=True)
         if not hits:
             return []
-        size = await self._index.count(scope, Kind.DOCUMENT)
+        size = await self._index.estimate(scope, Kind.DOCUMENT)
         # The terms of passages are mostly remembered from the question before, so that this needs no thread.
         runs = group_runs(drop_near_duplicates(self._floor.keep(query, hits, size))[:top_k])
         taken: dict[str, set[int]] = defaultdict(set)

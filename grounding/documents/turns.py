@@ -72,7 +72,7 @@ class Turns:
             self._index.search(
                 scope, Kind.TURN, dense, sparse, top_k, explain=True, exclude_sources=sorted(set(exclude))
             ),
-            self._index.count(scope, Kind.TURN),
+            self._index.estimate(scope, Kind.TURN),
         )
         if len(query) <= SHORT_QUERY_CHARACTERS:
             hits = self._floor.keep(query, hits, size)

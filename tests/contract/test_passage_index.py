@@ -172,7 +172,7 @@ async def test_passages_of_a_source_are_read_by_ordinal(index: PassageIndex) -> 
     assert await index.read(ACME, DOCUMENT, {}) == {}
 
 
-async def test_what_was_counted_is_counted_again_after_each_change(index: PassageIndex) -> None:
+async def test_counts_and_estimates_follow_each_change(index: PassageIndex) -> None:
     counts = []
     one, two, three = await entry("one"), await entry("two", source="b.md"), await entry("three", source="c.md")
     for change in (
@@ -183,7 +183,7 @@ async def test_what_was_counted_is_counted_again_after_each_change(index: Passag
         index.drop_workspace(ACME),
     ):
         await change
-        counts.append([await index.count(ACME, DOCUMENT), await index.count(ACME, DOCUMENT)])
+        counts.append([await index.count(ACME, DOCUMENT), await index.estimate(ACME, DOCUMENT)])
     assert counts == [[2, 2], [1, 1], [2, 2], [1, 1], [0, 0]]
 
 
