@@ -106,7 +106,7 @@ class DeadLetters:
         letter = await self.get(scope, turn_id)
         if await self._mailboxes[letter.lane].put_back(letter.key, turn_id, letter.envelopes):
             await ring(self._hub, letter.lane, letter.key)
-            _log.info("letter.retried", **_about(letter), messages=len(letter.envelopes))
+            _log.info("letter.retried", **_about(letter), collected=len(letter.envelopes))
         await self._redis.hdel(_key(scope), turn_id)
         return letter
 

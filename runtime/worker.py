@@ -274,7 +274,7 @@ class Worker:
                     break
                 except Merged as merged:
                     batch = merged.batch
-                    _log.info("turn.interrupted", messages=len(batch.envelopes))
+                    _log.info("turn.interrupted", merged=len(batch.envelopes))
         except (StoreUnavailable, Superseded):
             raise
         except Exception as error:  # noqa: BLE001 - one broken turn must not stop the conversation; it is logged whole

@@ -53,7 +53,7 @@ class History:
             if not cursor:
                 break
         else:
-            log.warning("connector.history_cut", connector=convert.CONNECTOR, messages=len(found))
+            log.warning("connector.history_cut", connector=convert.CONNECTOR, found=len(found))
         # A page has the newest first, or not; and a thread's first message comes with every page.
         newer = {str(said["ts"]): said for said in found if float(said["ts"]) > float(ts)}
         return [as_event(newer[at], channel) for at in sorted(newer, key=float)]

@@ -76,7 +76,7 @@ class Api:
             plain = calls.without_formatting(part)
             if plain is part or not refuses_formatting(failed):
                 raise
-            log.warning("reply.unformatted", connector=calls.CONNECTOR, token=part.token)
+            log.warning("reply.unformatted", connector=calls.CONNECTOR, part=part.token)
             return await self.ask(lambda: build(plain))
 
     async def ask_in_passing(self, build: Callable[[], TelegramMethod[bool]]) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from connectors.connector import Health, State
 from connectors.examination import Examined
 from connectors.message import AgentRuntimeError, Scope
+from grounding.documents.index import IndexUnavailable
 from runtime.embedded.model_server import check_platform, find_weights
 from runtime.model_errors import ModelFailed
 from runtime.platforms import examine_platforms
@@ -170,6 +171,8 @@ async def _local_model(runtime: Runtime) -> list[Check]:
 async def _embedding(runtime: Runtime) -> list[Check]:
     try:
         await runtime.knowledge.search(Scope(SAMPLE), "opening hours", 1)
+    except IndexUnavailable as error:
+        return [Check("embedding", False, f"not tried: {error}", "see the check named qdrant")]
     except AgentRuntimeError as error:
         advice = (
             "see AGENT_RUNTIME_EMBEDDING_MODEL" if runtime.settings.embedding_model else "install the extra `local`"

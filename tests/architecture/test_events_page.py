@@ -6,6 +6,7 @@ from pathlib import Path
 
 from connectors.message import InboundKind
 from runtime.api.metrics import _COUNTING
+from runtime.redaction import FORBIDDEN_KEYS
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("connectors", "grounding", "promptpolicy", "runtime")
@@ -33,6 +34,28 @@ def logged(tree: ast.AST) -> set[str]:
             or (isinstance(call.func, ast.Name) and call.func.id == "level")
         )
     }
+
+
+def fields(tree: ast.AST) -> set[str]:
+    """The names of the fields in calls such as ``_log.info("turn.answered", model=…)``."""
+    return {
+        keyword.arg
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in LEVELS
+        and isinstance(call.func.value, ast.Name)
+        and call.func.value.id in LOGGERS
+        for keyword in call.keywords
+        if keyword.arg is not None
+    }
+
+
+def test_no_event_has_a_field_that_would_be_taken_out_of_it() -> None:
+    paths = (path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    named = set().union(*(fields(ast.parse(path.read_text(encoding="utf-8"))) for path in paths))
+    assert named & FORBIDDEN_KEYS == set()
+    assert "workspace_id" in named
 
 
 def emitted() -> set[str]:
