@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,11 +37,13 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What was said in a recording. ``model`` wrote it down; ``usage`` as far as the provider reported it."""
+    """What was said in a recording. ``model`` wrote it down; ``usage`` as far as the provider reported it. ``call`` is
+    the request that this took, each by a name of its own: what is listened to twice is paid for twice."""
 
     text: str
     model: str
     usage: Usage = field(default_factory=Usage)
+    call: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 def with_images(messages: Sequence[Message], images: Sequence[Image]) -> list[Message]:

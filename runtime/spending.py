@@ -22,7 +22,8 @@ from runtime.exchange import Completion, Message
 from runtime.mailbox import Batch
 from runtime.model import LOCAL_MAX_OUTPUT_TOKENS, Model
 from runtime.prices import Prices
-from runtime.usage import REPLY, Usage
+from runtime.senses import Heard
+from runtime.usage import REPLY, TRANSCRIPTION, Usage
 
 MESSAGE_TOKENS = 4
 """What a provider adds for each message: its role and its ends."""
@@ -90,6 +91,11 @@ class Spending:
             self._usage.record(scope, turn_id, purpose, model, tokens),
             self._budgets.settle(scope, _call(turn_id, purpose), cost, user),
         )
+
+    async def settle_heard(self, batch: Batch, heard: Heard) -> None:
+        """Count the writing down of a recording of *batch*, once for each request that it took."""
+        purpose = f"{TRANSCRIPTION}.{heard.call}"
+        await self.settle(batch.key.scope, batch.turn_id, purpose, heard.model, heard.usage, user_of(batch))
 
     async def settle_reply(self, batch: Batch, completion: Completion, prompt: Prompt | None) -> None:
         """Count the call that answered *batch*. Of one that was stopped the provider says nothing: what was sent and

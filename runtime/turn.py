@@ -26,7 +26,7 @@ from runtime.outbox import Outbox
 from runtime.places import Places
 from runtime.progress import telling
 from runtime.prompting import Prompting
-from runtime.spending import Spending, user_of
+from runtime.spending import Spending
 from runtime.stops import Stops
 from runtime.turn_events import log_answer, outcome
 from runtime.writing import Made, Writing, now, rfc3339
@@ -138,9 +138,6 @@ class Turns:
         if completion is not None:
             prompt = made.built.prompt if made.built else None
             steps.append(self._spending.settle_reply(made.batch, completion, prompt))
-        for number, heard in enumerate(made.heard):
-            purpose, user = f"transcription.{number}", user_of(made.batch)
-            steps.append(self._spending.settle(reply.key.scope, reply.turn_id, purpose, heard.model, heard.usage, user))
         await asyncio.gather(*steps)
 
     async def _send(self, reply: OutboundMessage, batch: Batch) -> None:

@@ -19,6 +19,8 @@ _OWNER = "usage"
 _COUNTED_SECONDS = 7 * 24 * 3600
 REPLY = "reply"
 """The purpose of the call that answers a turn."""
+TRANSCRIPTION = "transcription"
+"""The purpose of calls that write down what was said."""
 _NANO = 1_000_000_000
 """Cost is counted in whole billionths of a dollar, so that sums are exact."""
 

@@ -6,13 +6,14 @@ People may change their mind at every moment of it: then what is being done is b
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import structlog
 
 from config.settings import Settings
-from connectors.message import AgentRuntimeError, OutboundMessage
+from connectors.message import AgentRuntimeError, OutboundMessage, StoreUnavailable
 from grounding import assemble
 from grounding.pipeline import why
 from runtime import replies
@@ -31,7 +32,7 @@ from runtime.senses import Heard, with_images
 from runtime.spending import Spending
 from runtime.stops import Stops, Wishes
 from runtime.turn_events import log_grounding
-from runtime.usage import REPLY
+from runtime.usage import REPLY, TRANSCRIPTION
 
 FRESH_SECONDS = 1.0
 """A message that was accepted at most so long ago is answered by the model that was chosen then."""
@@ -48,7 +49,8 @@ class Made:
     reply: OutboundMessage
     built: Built | None = None
     completion: Completion | None = None
-    heard: tuple[Heard, ...] = ()
+    heard: list[Heard] = field(default_factory=list)
+    """The recordings that were written down for it, as soon as they are."""
     first: str | None = None
     """The model that is asked first, if not the one of the settings."""
     asked: bool = False
@@ -103,6 +105,7 @@ class Writing:
                 raise
             finally:
                 await _break_off(writing)
+                await self._count_heard(made)  # where it was broken off in between
         if not ended:
             await self._cut_short(made, told)
             return
@@ -143,8 +146,7 @@ class Writing:
             made.built = grounded
             made.reply = replies.answer(batch, grounded, made.completion)
             return
-        made.batch, contents = await self._read(batch, made.first)
-        made.heard = contents.heard
+        made.batch, contents = await self._read(made)
         if contents.unheard:
             made.reply = replies.unheard(batch, contents)
             return
@@ -166,17 +168,29 @@ class Writing:
                 return None
         return chosen if chosen in self._model.names else None  # the settings may have changed since
 
-    async def _read(self, batch: Batch, first: str | None) -> tuple[Batch, Contents]:
+    async def _read(self, made: Made) -> tuple[Batch, Contents]:
         """What came with the messages. Speech is written down once, however often the turn is taken up again.
         Raises `BudgetExceeded` where there is speech and nothing left to have it written down with."""
+        batch = made.batch
         if any(one.kind == "voice" for envelope in batch.envelopes for one in envelope.message.attachments):
-            await self._spending.check(batch, "transcription")
-        read, contents = await self._reading.read(batch, first)
-        if contents.heard:
-            pairs = enumerate(zip(batch.envelopes, read.envelopes, strict=True))
-            said = {place: now.message.text for place, (before, now) in pairs if now.message != before.message}
-            await self._journal.heard(batch, said)
+            await self._spending.check(batch, TRANSCRIPTION)
+
+        async def heard(one: Heard) -> None:
+            made.heard.append(one)
+            await self._count_heard(made)
+
+        read, contents = await self._reading.read(batch, made.first, heard)
+        pairs = enumerate(zip(batch.envelopes, read.envelopes, strict=True))
+        said = {place: now.message.text for place, (before, now) in pairs if now.message != before.message}
+        if said:
+            await self._journal.heard(batch, said)  # counted before: whoever finds the words here pays no more for them
         return read, contents
+
+    async def _count_heard(self, made: Made) -> None:
+        """Count what the recordings cost that were written down so far; again does no harm. While the store is away
+        nothing is counted, and the turn cannot go on either."""
+        with suppress(StoreUnavailable):
+            await asyncio.gather(*(self._spending.settle_heard(made.batch, one) for one in made.heard))
 
     async def _ground(self, made: Made, contents: Contents) -> Built:
         """The prompt; kept, so that whoever goes on with this turn asks the same, and paid for beforehand.

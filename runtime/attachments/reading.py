@@ -6,6 +6,7 @@ Whatever cannot be read becomes a sentence in the query and an entry in ``degrad
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -67,6 +68,11 @@ class Contents:
 
 
 NOTHING = Contents()
+Hears = Callable[[Heard], Awaitable[None]]
+"""What is told of each recording as soon as it is written down: it is paid for, whatever comes of the others."""
+
+
+async def _nobody(_: Heard) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +99,16 @@ class Reading:
         # No more of a file than this can ever be shown in a prompt.
         self._most = settings.llm_grounding_max_prompt_bytes
 
-    async def read(self, batch: Batch, first: str | None = None) -> tuple[Batch, Contents]:
+    async def read(self, batch: Batch, first: str | None = None, heard: Hears = _nobody) -> tuple[Batch, Contents]:
         """*batch* with the words of its voice messages, and what came with it. *first* is the model that is asked
-        first, where one was chosen. Raises nothing: what cannot be read is named.
+        first, where one was chosen; *heard* raises nothing. Raises nothing: what cannot be read is named.
         """
         items = _items(batch)
         if not items:
             return batch, NOTHING
         started = time.perf_counter()
         sees = any(_is_image(item.attachment) for item in items) and await self._senses.sees_images(first)
-        read = await self._all(batch.key.connector, items, sees)
+        read = await self._all(batch.key.connector, items, sees, heard)
         done = _with_words(batch, read)
         contents = _contents(done, read)
         _log.info(
@@ -116,12 +122,7 @@ class Reading:
         )
         return done, contents
 
-    async def words(self, batch: Batch) -> Batch:
-        """*batch* with the words of its voice messages only. Raises nothing."""
-        items = [item for item in _items(batch) if item.attachment.kind == "voice"]
-        return _with_words(batch, await self._all(batch.key.connector, items, sees=False)) if items else batch
-
-    async def _all(self, connector: str, items: Sequence[_Item], sees: bool) -> list[_Item]:
+    async def _all(self, connector: str, items: Sequence[_Item], sees: bool, heard: Hears) -> list[_Item]:
         """Each of *items*, read side by side, as far as a turn's limits go."""
         # Each may take the time once for fetching and once for reading, all side by side; voice has its model's time.
         deadline = asyncio.get_running_loop().time() + 2 * self._settings.attachment_timeout_seconds
@@ -132,7 +133,7 @@ class Reading:
             if position >= MAX_FILES:
                 tasks.append(_refuse(item, f"not read: only the first {MAX_FILES} files of a message are", "too_many"))
             elif item.attachment.kind == "voice":
-                tasks.append(_each(self._hear, connector, item))
+                tasks.append(_each(functools.partial(self._hear, heard), connector, item))
             elif not _is_image(item.attachment):
                 tasks.append(_each(self._read, connector, item, deadline))
             elif not sees:
@@ -158,7 +159,7 @@ class Reading:
         image = await asyncio.to_thread(Image.of, item.attachment.name, fetched.media_type, fetched.data)
         return replace(item, image=image)
 
-    async def _hear(self, connector: str, item: _Item) -> _Item:
+    async def _hear(self, told: Hears, connector: str, item: _Item) -> _Item:
         if self._settings.transcription_model is None:
             return replace(
                 item, note="a voice message; they cannot be heard here", failed="no_transcription", unsaid=NOT_HEARD
@@ -175,6 +176,7 @@ class Reading:
             return replace(
                 item, note="a voice message that could not be heard", failed=f"model_{error.why}", unsaid=sentence
             )
+        await told(heard)
         if not heard.text:
             sentence = "I could not hear any words in your voice message."
             return replace(item, note="a voice message without words", heard=heard, failed="silent", unsaid=sentence)

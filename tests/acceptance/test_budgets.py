@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
+import pytest
 import pytest_asyncio
 
 from config.settings import Settings
-from connectors.message import ConversationKey, Scope
+from connectors.message import ConversationKey, Scope, StoreUnavailable
 from runtime.budget_terms import Cost, Term
 from runtime.jobs import Job
+from runtime.manifests import Manifests
 from tests.acceptance.test_commands_chat import BO, LENA, Chat
+from tests.acceptance.test_files import Chat as Hearing
 from tests.acceptance.test_files import chatting
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.bot import running_bot
@@ -186,6 +190,62 @@ async def test_a_voice_message_is_not_listened_to_when_nothing_is_left(
 
         assert len(openai_server.transcription_requests) == 1
         assert chat.bot.told("budget.exceeded")[-1]["purpose"] == "transcription"
+
+
+@pytest_asyncio.fixture
+async def hearing(model_settings: Callable[..., Settings], openai_server: FakeOpenAI) -> AsyncIterator[Hearing]:
+    """A bot that hears, three seconds of which cost 0.0003 dollars."""
+    settings = model_settings(
+        access_policy="open",
+        access_admins=("telegram:501",),
+        default_workspace="acme",
+        transcription_model="openai/whisper-1",
+    )
+    async with chatting(settings, openai_server) as chat:
+        yield chat
+
+
+async def heard_and_paid(chat: Hearing) -> tuple[int, float]:
+    """How many recordings were listened to, as the workspace's record has it, and for how many dollars."""
+    (used,) = [one for one in await chat.bot.runtime.usage.totals(ACME) if one.model == "openai/whisper-1"]
+    spent = (await chat.bot.runtime.budgets.state(ACME)).spent[Term("workspace", "usd", "day")]
+    assert spent == round(used.cost_usd * 1_000_000_000)
+    return used.calls, used.cost_usd
+
+
+async def test_listening_is_paid_for_where_the_answer_is_begun_again_because_more_was_said(hearing: Hearing) -> None:
+    await hearing.hears(text="/queue interrupt")
+    hearing.bot.model.heard = "How long?"
+    hearing.bot.model.will("hang", "A day.")
+    await hearing.telegram.say("", by=LENA, voice=hearing.voice())
+    await hearing.telegram.until(lambda _: bool(hearing.bot.replies_asked))
+    assert await hearing.hears(text="and how far?") == "A day."
+    assert len(hearing.bot.model.transcription_requests) == 1
+    assert await heard_and_paid(hearing) == (1, 0.0003)
+
+
+async def test_listening_is_paid_for_once_where_the_turn_is_taken_up_again(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep, lost = Manifests.keep, 1
+
+    async def interrupted(manifests: Manifests, *args: Any) -> None:
+        nonlocal lost
+        if lost:
+            lost -= 1
+            raise StoreUnavailable("Redis: gone")
+        await keep(manifests, *args)
+
+    monkeypatch.setattr(Manifests, "keep", interrupted)
+    await hearing.hears(voice=hearing.voice())
+    assert (lost, len(hearing.bot.model.transcription_requests)) == (0, 1)
+    assert await heard_and_paid(hearing) == (1, 0.0003)
+
+
+async def test_listening_to_silence_is_paid_for_and_said(hearing: Hearing) -> None:
+    hearing.bot.model.heard = ""
+    assert await hearing.hears(voice=hearing.voice()) == "I could not hear any words in your voice message."
+    assert await heard_and_paid(hearing) == (1, 0.0003)
 
 
 async def test_a_call_that_is_broken_off_because_more_was_said_is_paid_for_too(chat: Chat) -> None:

@@ -296,7 +296,8 @@ async def _transcriptions(fake: FakeOpenAI, request: web.Request) -> web.Respons
             "data": recording.file.read(),
         }
     )
-    if fake.replies and fake.replies[0].trouble and (refusal := _refusal(fake.replies.popleft())):
+    if fake.replies and (refusal := _refusal(fake.replies[0])):
+        fake.replies.popleft()
         return refusal
     usage: dict[str, Any] = {"type": "duration", "seconds": 3}
     if form["model"] != "whisper-1":  # the older model is paid by the second
