@@ -28,10 +28,11 @@ from runtime.budgets import Budgets
 from runtime.dead_letters import DeadLetters
 from runtime.embedded.child import beside
 from runtime.embedded.model_server import LocalModelServer, local_model
+from runtime.envelopes import Lane
 from runtime.event_stream import EventStream
 from runtime.jobs import Jobs
 from runtime.knowledge import Knowledge
-from runtime.mailbox import Lane, Mailbox
+from runtime.mailbox import Mailbox
 from runtime.manifests import Manifests
 from runtime.model import Model
 from runtime.places import Places

@@ -15,8 +15,9 @@ import structlog
 from pydantic import TypeAdapter
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope, redis_key
+from runtime.envelopes import Batch, Envelope, Lane
 from runtime.hub import Hub
-from runtime.mailbox import Batch, Envelope, Lane, Mailbox
+from runtime.mailbox import Mailbox
 from runtime.stored import pack, unpack
 from runtime.worker import ring
 
@@ -101,7 +102,7 @@ class DeadLetters:
 
         The new turn has an id of its own, so that the apology, which is stored under the old one, is not taken for
         its reply. Interrupted and asked for again, or asked for twice, it answers once. Raises `UnknownLetter`,
-        `runtime.mailbox.MailboxFull` (the letter stays) and `runtime.stored.NewerFormat`.
+        `runtime.envelopes.MailboxFull` (the letter stays) and `runtime.stored.NewerFormat`.
         """
         letter = await self.get(scope, turn_id)
         if await self._mailboxes[letter.lane].put_back(letter.key, turn_id, letter.envelopes):

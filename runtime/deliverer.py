@@ -17,7 +17,8 @@ from connectors.message import ConversationKey, OutboundMessage, StoreUnavailabl
 from runtime.delivery import Delivery, NoConnector
 from runtime.hub import Hub, News
 from runtime.outbox import REPLY, Outbox, addresses_of, streams_of
-from runtime.part_states import NotNext, address_in, stream_of
+from runtime.part_states import address_in, stream_of
+from runtime.parts import NotNext
 from runtime.shows import Shows
 from runtime.work_streams import Given
 

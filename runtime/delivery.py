@@ -18,7 +18,8 @@ import structlog
 from connectors.connector import Connector, EditsMessages, ReadsBack, SendFailed
 from connectors.message import AgentRuntimeError, ConversationKey, OutboundMessage, OutboundPart, Receipt
 from runtime.governor import Governor, Governors
-from runtime.part_states import Forgotten, Held, PartState, PartStates, Stage, drafted
+from runtime.part_states import PartStates
+from runtime.parts import Forgotten, Held, PartState, Stage, drafted
 from runtime.schedule import Urgency
 from runtime.work_streams import Given
 
@@ -70,7 +71,7 @@ class Delivery:
         With *given*, the entry by which the reply waits, its turn in the conversation is kept, and the entry is done
         afterwards. *known* is the reply, where it need not be read.
         Each part's state is stored before it is sent; what people have seen growing gets its last form. Raises
-        `SendFailed` when a part is refused for good, `NoConnector`, `runtime.part_states.NotNext`,
+        `SendFailed` when a part is refused for good, `NoConnector`, `runtime.parts.NotNext`,
         `connectors.message.Superseded` and `connectors.message.StoreUnavailable`.
         """
         connector = self._connectors.get(key.connector)

@@ -17,9 +17,10 @@ from grounding.transcript.log import Transcript
 from runtime.access import Access, Decision
 from runtime.commands.registry import Commands
 from runtime.commands.spoken import Spoken, spoken
+from runtime.envelopes import Amended, Envelope, Lane, MailboxFull, Watched
 from runtime.hub import Hub
 from runtime.limits import Admission, RateLimit
-from runtime.mailbox import Amended, Envelope, Lane, Mailbox, MailboxFull, Watched
+from runtime.mailbox import Mailbox
 from runtime.outbox import Outbox, address_of
 from runtime.places import Places, Settled
 from runtime.shows import Shows

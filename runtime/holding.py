@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from connectors.message import StoreUnavailable, Superseded
-from runtime.mailbox import Lease, Mailbox
+from runtime.envelopes import Lease
+from runtime.mailbox import Mailbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

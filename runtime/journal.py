@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from connectors.message import Superseded, redis_key
+from runtime.envelopes import Batch
 from runtime.exchange import Completion
-from runtime.mailbox import Batch
 from runtime.stored import pack, unpack
 
 if TYPE_CHECKING:

@@ -16,35 +16,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter
-
-from connectors.message import (
-    PARTITIONS,
-    AgentRuntimeError,
-    ConversationKey,
-    Fence,
-    InboundMessage,
-    Role,
-    Superseded,
-    encode_id,
-    partition_tag,
-    redis_key,
-)
+from connectors.message import PARTITIONS, ConversationKey, Fence, Superseded, encode_id, partition_tag, redis_key
 from runtime import mailbox_scripts as scripts
+from runtime.envelopes import Amended, Batch, Envelope, Lane, Lease, MailboxFull, Offer, Stored, packed, unpacked
 from runtime.identifiers import new_turn_id
-from runtime.places import QueueMode
-from runtime.stored import NewerFormat
 from runtime.work_streams import GROUP, Given, WorkStreams
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 _OWNER = "mailbox"
-_VERSION = 1
 _SEEN_SECONDS = 7 * 24 * 3600
 """How long a message's identity is remembered: longer than any platform delivers again."""
 MAX_BATCH = 20
@@ -52,117 +36,6 @@ MAX_WAITING = 200
 """Messages that may wait in one conversation."""
 _STALE = -1
 _FULL = -2
-
-
-class Lane(StrEnum):
-    """What is worked through in order by itself: a command is not held up by an answer that is being written."""
-
-    TURNS = ""
-    COMMANDS = "commands-"
-
-
-class Amended(StrEnum):
-    """Where a message was when it was changed: waiting still, in an answer's making, answered, or never seen."""
-
-    AMENDED = "amended"
-    ANSWERING = "answering"
-    ANSWERED = "answered"
-    UNKNOWN = "unknown"
-
-
-class Watched(StrEnum):
-    """Whether people see an answer while it is written, and whether what they saw can be replaced."""
-
-    NOT = ""
-    ADDED_TO = "added_to"
-    REPLACEABLE = "replaceable"
-
-
-class MailboxFull(AgentRuntimeError):
-    """So many messages wait in a conversation that no more is taken; nothing was stored.
-
-    ``first`` says that it is the first one since a turn was over there: people are told once, not with every message.
-    """
-
-    retryable = True
-    user_text = "I have too many messages of yours waiting. Please wait until I have answered them."
-
-    def __init__(self, message: str, *, first: bool = True) -> None:
-        super().__init__(message)
-        self.first = first
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """A stored inbound message: what was authorised, as what, and when (seconds since the epoch).
-
-    ``origin`` is the process that accepted it (`runtime.hub.Hub.name`) and ``address`` where its answer goes
-    (`runtime.outbox`); ``watched`` says whether somebody there sees the answer grow.
-    """
-
-    message: InboundMessage
-    role: Role
-    accepted_at: float
-    origin: str = ""
-    address: str = ""
-    watched: Watched = Watched.NOT
-    queue: QueueMode = "collect"
-    """What holds where it was said, for messages that arrive while another is answered."""
-    model: str | None = None
-    """The model that is asked first where it was said; empty where the settings decide, None where it is to be looked
-    up when the turn begins: in the meantime an operator may have chosen another."""
-    v: int = _VERSION
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """A conversation that has something waiting, given to this worker; ``entry`` is its place in the stream."""
-
-    key: ConversationKey
-    entry: str
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """A worker's hold of a conversation."""
-
-    key: ConversationKey
-    entry: str
-    fence: Fence
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The messages that one turn answers, oldest first. ``attempt`` counts from 1; ``resumed`` says that it may have
-    come some way already."""
-
-    key: ConversationKey
-    turn_id: str
-    attempt: int
-    envelopes: tuple[Envelope, ...]
-    fence: Fence
-    resumed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Whether a message was new; ``turn_id`` is the turn that answered it before, if one did; ``at_hand`` the turn of
-    earlier messages that is being answered, if one is."""
-
-    new: bool
-    turn_id: str = ""
-    at_hand: str = ""
-
-
-class Merged(Exception):
-    """A turn's question has grown while it was answered: *batch* is to be answered in its place, as the same turn."""
-
-    def __init__(self, batch: Batch) -> None:
-        super().__init__(f"{len(batch.envelopes)} messages")
-        self.batch = batch
-
-
-_ENVELOPE = TypeAdapter(Envelope)
 
 
 class Mailbox:
@@ -203,7 +76,7 @@ class Mailbox:
                 self._last(key.tag),
                 self._key(key, "current"),
             ],
-            args=[_SEEN_SECONDS, _ENVELOPE.dump_json(envelope), key.encoded, envelope.message.message_id, MAX_WAITING],
+            args=[_SEEN_SECONDS, packed(envelope), key.encoded, envelope.message.message_id, MAX_WAITING],
         )
         if new == _FULL:
             raise MailboxFull(f"{MAX_WAITING} messages wait in {key.context_id}", first=bool(turn_id))
@@ -225,7 +98,7 @@ class Mailbox:
                 key.encoded,
                 max(MAX_WAITING, len(envelopes)),
                 _SEEN_SECONDS,
-                *(_ENVELOPE.dump_json(replace(envelope, model=None)) for envelope in envelopes),
+                *(packed(replace(envelope, model=None)) for envelope in envelopes),
             ],
         )
         if put == _FULL:
@@ -250,7 +123,7 @@ class Mailbox:
         """Put *envelope* in the place of a message that still waits, or take that out where it is None."""
         found: Any = await self._amend(
             keys=[self._key(key, "current"), self._key(key, "inbox"), self._seen(key, message_id)],
-            args=[message_id, _ENVELOPE.dump_json(envelope) if envelope else ""],
+            args=[message_id, packed(envelope) if envelope else ""],
         )
         return Amended(found)
 
@@ -340,7 +213,7 @@ class Mailbox:
             keys=[batch.fence.name, self._key(batch.key, "inbox")], args=[batch.turn_id, MAX_BATCH, batch.fence.token]
         )
         _check(texts)
-        envelopes = tuple(_envelope(text) for text in texts)
+        envelopes = tuple(unpacked(text) for text in texts)
         return replace(batch, envelopes=envelopes) if envelopes else batch
 
     async def done(self, batch: Batch) -> bool:
@@ -417,12 +290,5 @@ def _offer(given: Given) -> Offer:
 
 def _batch(lease: Lease, taken: Any) -> Batch:
     turn_id, attempt, resumed, texts = taken
-    envelopes = tuple(_envelope(text) for text in texts)
+    envelopes = tuple(unpacked(text) for text in texts)
     return Batch(lease.key, turn_id, int(attempt), envelopes, lease.fence, bool(resumed))
-
-
-def _envelope(text: str) -> Envelope:
-    envelope = _ENVELOPE.validate_json(text)
-    if envelope.v > _VERSION:
-        raise NewerFormat(f"a waiting message has version {envelope.v}; this runtime reads {_VERSION}: upgrade it")
-    return envelope

@@ -17,7 +17,8 @@ from connectors.connector import Connector
 from connectors.message import PARTITIONS, ConversationKey, Fence, OutboundMessage, StoreUnavailable
 from runtime.hub import EVERYBODY, Hub
 from runtime.identifiers import new_turn_id
-from runtime.part_states import Entered, PartStates, stream_of
+from runtime.part_states import PartStates, stream_of
+from runtime.parts import Entered
 from runtime.work_streams import Given, WorkStreams
 
 if TYPE_CHECKING:

@@ -9,127 +9,38 @@ parts. ``awaited`` says by message at which further address its answer is waited
 
 from __future__ import annotations
 
-import itertools
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter
-
-from connectors.message import (
-    ConversationKey,
-    Fence,
-    OutboundMessage,
-    OutboundPart,
-    Superseded,
-    partition_tag,
-    redis_key,
-)
+from connectors.message import ConversationKey, Fence, OutboundMessage, Superseded, partition_tag, redis_key
 from runtime import outbox_scripts as scripts
-from runtime.stored import NewerFormat
+from runtime.certainties import Certainties
+from runtime.parts import (
+    VERSION,
+    Entered,
+    Forgotten,
+    Held,
+    NotNext,
+    PartState,
+    Stage,
+    message_in,
+    packed,
+    states_in,
+)
 from runtime.work_streams import GROUP, Given, entries_of
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 _OWNER = "outbox"
-_VERSION = "1"
 _KEPT_SECONDS = 7 * 24 * 3600
 UNREAD_SECONDS = 3600
 """How long what was meant for one process is kept for it."""
 _SCANNED = 500
 """Keys that are looked at in one step, where all of a conversation are wanted."""
-_MESSAGE = TypeAdapter(OutboundMessage)
 _NOT_NEXT, _ANOTHERS, _OVER = 0, -1, -2
-
-
-class Stage(StrEnum):
-    """How far a part has come."""
-
-    NEW = ""
-    DRAFTING = "drafting"
-    """Its first words are being sent, to be replaced by its last form: if that is lost, nothing is."""
-    SHOWN = "shown"
-    """People see it growing, in the message of this id."""
-    SENDING = "sending"
-    """From before the call to the platform until its receipt: after an end of the process nobody knows."""
-    UNSENT = "unsent"
-    """The platform has said that it did not take it."""
-    SENT = "sent"
-    AMBIGUOUS = "ambiguous"
-    """Nobody knows whether it was sent, and it is not sent again."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartState:
-    """A stage; the platform's id of the message for ``SHOWN`` and ``SENT``; for ``SENDING`` since when (epoch)."""
-
-    stage: Stage = Stage.NEW
-    message_id: str = ""
-    since: float = 0.0
-
-    def text(self) -> str:
-        match self.stage:
-            case Stage.SENT | Stage.SHOWN:
-                return f"{self.stage}:{self.message_id}"
-            case Stage.SENDING:
-                return f"{self.stage}:{self.since:.0f}"
-            case _:
-                return self.stage.value
-
-    @classmethod
-    def parse(cls, text: str) -> PartState:
-        """The inverse of `text`; what a newer runtime may have written counts as `Stage.NEW`."""
-        stage, _, more = text.partition(":")
-        match stage:
-            case Stage.SENT | Stage.SHOWN:
-                return cls(Stage(stage), more)
-            case Stage.SENDING:
-                return cls(Stage.SENDING, since=float(more or 0))
-            case Stage.UNSENT | Stage.AMBIGUOUS | Stage.DRAFTING:
-                return cls(Stage(stage))
-            case _:
-                return cls()
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A reply that is being delivered: the reply if it is stored, and its parts' states. ``begun`` says that the first
-    part is marked as `Stage.SENDING` by this very step; ``unrecorded`` are states that are known here alone."""
-
-    message: OutboundMessage | None
-    states: dict[int, PartState]
-    begun: bool = False
-    unrecorded: Mapping[int, PartState] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Entered:
-    """What came of storing a reply: whether it was the first for its turn, by address the ids of the entries that were
-    made, and what this process was given to deliver by the same step. Where nothing was new, ``waiting`` are the
-    addresses at which it is not delivered yet."""
-
-    stored: bool
-    addresses: Mapping[str, str]
-    given: Sequence[Given] = ()
-    waiting: Sequence[str] = ()
-
-
-def drafted(part: OutboundPart) -> OutboundPart:
-    """*part* as its first words are sent: a platform that knows tokens again would take its last form for a repeat."""
-    return replace(part, token=f"{part.token}.draft")
-
-
-class NotNext(Exception):
-    """An older reply of the conversation is not delivered yet, by whichever process has it."""
-
-
-class Forgotten(Exception):
-    """What was being delivered is not stored any more: nothing is left to do for it."""
 
 
 class PartStates:
@@ -147,12 +58,7 @@ class PartStates:
         self._mark = redis.register_script(scripts.MARK)
         self._done = redis.register_script(scripts.DONE)
         self._arrived = redis.register_script(scripts.ARRIVED)
-        self._surely: dict[tuple[str, int], PartState] = {}
-        """By turn and part: what has become of those that may stand as being sent, because the store was away when it
-        was to be told: certainly not sent, where it may have taken the mark all the same, or sent."""
-        self._begun: dict[str, set[str]] = {}
-        """By turn: attempts to begin with its first part of which nobody has said whether the store took them."""
-        self._attempts = itertools.count()
+        self._certain = Certainties(self.name)
 
     async def put(
         self, message: OutboundMessage, address: str, fence: Fence | None = None, *, take: int = 0
@@ -171,8 +77,8 @@ class PartStates:
                 *([fence.name] if fence else ()),
             ],
             args=[
-                _VERSION,
-                _MESSAGE.dump_json(message).decode(),
+                VERSION,
+                packed(message),
                 _KEPT_SECONDS,
                 message.key.encoded,
                 message.turn_id,
@@ -198,7 +104,7 @@ class PartStates:
     async def load(self, key: ConversationKey, turn_id: str) -> OutboundMessage | None:
         """The stored reply of a turn, if it has come that far. Raises `runtime.stored.NewerFormat`."""
         stored: Any = await self._redis.hmget(self._key(key, turn_id), ["v", "message"])
-        return _message(*stored)
+        return message_in(*stored)
 
     async def arrived(self, streams: Sequence[str]) -> list[tuple[Given, OutboundMessage | None]]:
         """Every entry of *streams*, which are for this process alone and of one partition, with its reply where that
@@ -207,7 +113,7 @@ class PartStates:
         return [
             (
                 Given(streams[number - 1], entry_id, dict(_pairs(fields))),
-                _message(*stored) if stored[0] == _VERSION else None,
+                message_in(*stored) if stored[0] == VERSION else None,
             )
             for number, entry_id, fields, stored in found
         ]
@@ -233,22 +139,18 @@ class PartStates:
             keys += [_line_of(given.stream, key), given.stream]
             entry = [given.id, GROUP]
         if begin:
-            attempt, sending = (
-                f"{self.name}:{next(self._attempts)}",
-                PartState(Stage.SENDING, since=self._clock()).text(),
-            )
-            self._begun.setdefault(turn_id, set()).add(attempt)
+            attempt, sending = self._certain.begins(turn_id), PartState(Stage.SENDING, since=self._clock()).text()
         flat: Any = await self._hold(
             keys=keys, args=[self.name, _KEPT_SECONDS, sending, "1" if known else "", *entry, attempt]
         )
-        attempts = self._begun.pop(turn_id, set())
+        begun = self._certain.begun(turn_id)
         if flat == _NOT_NEXT:
             raise NotNext
         if flat == _ANOTHERS:
-            self._unsent_no_more(turn_id)
+            self._certain.held_elsewhere(turn_id)
             raise Superseded("another process delivers this now")
         fields = {} if flat == _OVER else dict(_pairs(flat))
-        return self._held(turn_id, fields, attempts, known, begin=begin)
+        return self._held(turn_id, fields, begun, known, begin=begin)
 
     def _held(
         self,
@@ -261,26 +163,18 @@ class PartStates:
     ) -> Held:
         """What *fields* say, and what is known here alone of parts that stand as being sent. *attempts* are those to
         begin with the first part, of which nothing was sent."""
-        states = _states(fields)
+        states = states_in(fields)
         if fields.get("holder", self.name) != self.name:  # it may have been sent there, after it was not sent here
             attempts = ()
-            self._unsent_no_more(turn_id)
-        surely = {index: self._surely[turn_id, index] for index in states if (turn_id, index) in self._surely}
-        if fields.get("began") in attempts:
-            surely.setdefault(0, PartState(Stage.UNSENT))
-        unrecorded = {index: state for index, state in surely.items() if states[index].stage is Stage.SENDING}
-        message = known if known and fields else _message(fields.get("v"), fields.get("message"))
+            self._certain.held_elsewhere(turn_id)
+        unrecorded = self._certain.of(turn_id, states, begun=fields.get("began") in attempts)
+        message = known if known and fields else message_in(fields.get("v"), fields.get("message"))
         return Held(message, states | unrecorded, begin and bool(fields) and 0 not in states, unrecorded)
-
-    def _unsent_no_more(self, turn_id: str) -> None:
-        """Another process has held the turn: that this one sent nothing of it says no more what people see."""
-        for one in [one for one, state in self._surely.items() if one[0] == turn_id and state.stage is Stage.UNSENT]:
-            del self._surely[one]
 
     async def of_turn(self, key: ConversationKey, turn_id: str) -> dict[int, PartState]:
         """The states of a turn's parts, whether or not its reply is stored yet."""
         fields: Any = await self._redis.hgetall(self._key(key, turn_id))
-        return _states(fields)
+        return states_in(fields)
 
     async def mark(
         self, message: OutboundMessage, index: int, stage: Stage, message_id: str = "", *, held: bool = False
@@ -290,7 +184,7 @@ class PartStates:
         Raises `connectors.message.Superseded`, and `Forgotten` where the reply that is held is gone.
         """
         state = PartState(stage, message_id, self._clock())
-        with self._remembered(message.turn_id, {index: state}):
+        with self._certain.telling(message.turn_id, {index: state}):
             done = await self._mark(
                 keys=[self._key(message.key, message.turn_id)],
                 args=[self.name if held else "", f"part:{index}", state.text(), _KEPT_SECONDS],
@@ -309,27 +203,14 @@ class PartStates:
         """
         parts = parts or {}
         marks = [text for index, state in parts.items() for text in (f"part:{index}", state.text())]
-        with self._remembered(turn_id, parts):
+        with self._certain.telling(turn_id, parts):
             done = await self._done(
                 keys=[self._key(key, turn_id), _line_of(given.stream, key), given.stream],
                 args=[self.name, given.id, GROUP, *marks],
             )
-        for one in [one for one in self._surely if one[0] == turn_id]:
-            del self._surely[one]
+        self._certain.over(turn_id)
         if done == -1:
             raise Superseded("another process delivers this now")
-
-    @contextmanager
-    def _remembered(self, turn_id: str, parts: Mapping[int, PartState]) -> Iterator[None]:
-        """While the store is told of *parts*, and after that did not succeed, what is certain of them is known here."""
-        for index, state in parts.items():
-            if state.stage in (Stage.SENDING, Stage.UNSENT):
-                self._surely[turn_id, index] = PartState(Stage.UNSENT)
-            elif state.stage is Stage.SENT:
-                self._surely[turn_id, index] = state
-        yield
-        for index in parts:
-            self._surely.pop((turn_id, index), None)
 
     async def forget(self, key: ConversationKey) -> None:
         """Drop everything that was said in a conversation."""
@@ -367,19 +248,3 @@ def _line_of(stream: str, key: ConversationKey) -> str:
 
 def _pairs(flat: Sequence[str]) -> Iterator[tuple[str, str]]:
     return zip(flat[::2], flat[1::2], strict=True)
-
-
-def _states(fields: Mapping[str, str]) -> dict[int, PartState]:
-    return {
-        int(name.removeprefix("part:")): PartState.parse(text)
-        for name, text in fields.items()
-        if name.startswith("part:")
-    }
-
-
-def _message(version: str | None, message: str | None) -> OutboundMessage | None:
-    if message is None:
-        return None
-    if version != _VERSION:
-        raise NewerFormat(f"a reply was stored in format {version}; this runtime reads {_VERSION}: upgrade it")
-    return _MESSAGE.validate_json(message)

@@ -18,7 +18,8 @@ import structlog
 from connectors.connector import AppendsText, Connector, EditsMessages, SendFailed, StreamsText
 from connectors.message import OutboundMessage, OutboundPart, Receipt, StoreUnavailable, Superseded
 from runtime.governor import Governor
-from runtime.part_states import PartState, PartStates, Stage, drafted
+from runtime.part_states import PartStates
+from runtime.parts import PartState, Stage, drafted
 from runtime.schedule import Urgency
 
 FIRST_SECONDS = 0.7

@@ -14,8 +14,8 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from connectors.message import ConversationKey, OutboundMessage
+from runtime.envelopes import Watched
 from runtime.hub import Hub, News
-from runtime.mailbox import Watched
 
 PROGRESS = "progress"
 """The hub's topic."""

@@ -10,7 +10,7 @@ from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
 from grounding.run_context import DegradedBlock, Participant, Query, QuotedMessage, RunContext
 from grounding.sections import speaker, spoken
 from runtime.attachments.reading import NOTHING, Contents
-from runtime.mailbox import Batch
+from runtime.envelopes import Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from grounding import assemble
 from grounding.layers.retrieval import label
 from runtime.attachments.reading import Contents
 from runtime.budget_terms import BudgetExceeded
+from runtime.envelopes import Batch
 from runtime.exchange import Completion, whole
-from runtime.mailbox import Batch
 from runtime.model_errors import ModelFailed
 from runtime.question import Built
 

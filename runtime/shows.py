@@ -24,9 +24,9 @@ from connectors.connector import (
     StreamsText,
 )
 from connectors.message import ConversationKey, OutboundMessage
+from runtime.envelopes import Watched
 from runtime.governor import Governor, Governors
 from runtime.hub import Hub, News
-from runtime.mailbox import Watched
 from runtime.part_states import PartStates
 from runtime.preview import Appending, Growing, Passing, Preview
 from runtime.progress import BEGUN, ENDED, PROGRESS, SUPERSEDED, Progress

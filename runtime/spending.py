@@ -18,8 +18,8 @@ from grounding.blocks import PLACES, Prompt
 from grounding.tokens import Tokens as Counting
 from runtime.budget_terms import BudgetExceeded, Cost
 from runtime.budgets import Budgets
+from runtime.envelopes import Batch
 from runtime.exchange import Completion, Message
-from runtime.mailbox import Batch
 from runtime.model import LOCAL_MAX_OUTPUT_TOKENS, Model
 from runtime.prices import Prices
 from runtime.senses import Heard

@@ -9,8 +9,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from connectors.message import ConversationKey, StoreUnavailable
+from runtime.envelopes import Batch, Merged
 from runtime.hub import Hub, News
-from runtime.mailbox import Batch, Mailbox, Merged
+from runtime.mailbox import Mailbox
 
 STOP = "stop"
 MORE = "more"
@@ -77,7 +78,7 @@ class Stops:
     async def merge(self, batch: Batch, wishes: Wishes) -> None:
         """Make what was said meanwhile part of the question. Nothing happens where that is none, or no more fits.
 
-        Raises `runtime.mailbox.Merged` with the grown question (from then on it is the turn's, whoever answers it),
+        Raises `runtime.envelopes.Merged` with the grown question (from then on it is the turn's, whoever answers it),
         `connectors.message.Superseded` and `connectors.message.StoreUnavailable`.
         """
         wishes.more = False

@@ -16,10 +16,10 @@ from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 from runtime import replies
 from runtime.attachments.reading import Reading, written
+from runtime.envelopes import Batch
 from runtime.hub import Hub
 from runtime.jobs import Job, Jobs
 from runtime.journal import Done, Journal
-from runtime.mailbox import Batch
 from runtime.manifests import Manifests
 from runtime.model import Completion, Model
 from runtime.outbox import Outbox
@@ -82,7 +82,7 @@ class Turns:
         """Answer *batch*, whatever fails on the way: then the reply says so.
 
         Raises only `connectors.message.StoreUnavailable` and `connectors.message.Superseded`: nothing is lost then,
-        and the batch is to be answered again under the same turn id; and `runtime.mailbox.Merged`: then a larger one.
+        and the batch is to be answered again under the same turn id; and `runtime.envelopes.Merged`: then a larger one.
         """
         started = time.perf_counter()
         # Only a turn that was interrupted can have come anywhere.

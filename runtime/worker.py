@@ -11,9 +11,10 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import PARTITIONS, ConversationKey, StoreUnavailable, Superseded
+from runtime.envelopes import Batch, Lane, Lease, Merged, Offer
 from runtime.holding import HAND_BACK_SECONDS, hand_back, holding
 from runtime.hub import Hub, News
-from runtime.mailbox import Batch, Lane, Lease, Mailbox, Merged, Offer
+from runtime.mailbox import Mailbox
 from runtime.progress import tell_superseded
 from runtime.replies import superseded
 
@@ -33,7 +34,7 @@ _log = structlog.get_logger()
 
 class Answers(Protocol):
     """What a worker has batches answered by. Both methods raise `connectors.message.StoreUnavailable` and
-    `connectors.message.Superseded` knowingly, and nothing else; `answer` also `runtime.mailbox.Merged`."""
+    `connectors.message.Superseded` knowingly, and nothing else; `answer` also `runtime.envelopes.Merged`."""
 
     async def answer(self, batch: Batch) -> None: ...
 

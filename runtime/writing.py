@@ -19,8 +19,8 @@ from grounding.pipeline import why
 from runtime import replies
 from runtime.attachments.reading import Contents, Reading
 from runtime.budget_terms import BudgetExceeded
+from runtime.envelopes import Batch, Merged
 from runtime.journal import Done, Journal
-from runtime.mailbox import Batch, Merged
 from runtime.manifests import Manifests, UnknownTurn
 from runtime.model import Completion, Model
 from runtime.model_errors import ModelFailed
@@ -91,7 +91,7 @@ class Writing:
     async def write(self, made: Made, told: Telling) -> None:
         """Make the reply: the model's, as much of it as was written when people wished it to stop, or why there is
         none. Raises `connectors.message.StoreUnavailable`, `connectors.message.Superseded`, and
-        `runtime.mailbox.Merged` when they said more in the meantime.
+        `runtime.envelopes.Merged` when they said more in the meantime.
         """
         batch = made.batch
         with self._stops.heard(batch.turn_id) as wishes:
@@ -118,7 +118,7 @@ class Writing:
             _log.error("turn.failed", why=made.reply.error_code, detail=str(error), attempts=batch.attempt)
 
     async def _unless_stopped(self, writing: asyncio.Task[None], batch: Batch, wishes: Wishes) -> bool:
-        """Wait until *writing* has ended; False where people wish it to stop. Raises `runtime.mailbox.Merged`."""
+        """Wait until *writing* has ended; False where people wish it to stop. Raises `runtime.envelopes.Merged`."""
         while not wishes.stop:
             if wishes.more:
                 await self._stops.merge(batch, wishes)

@@ -22,7 +22,7 @@ from promptpolicy.slot import InvalidDirective
 from promptpolicy.versions import NoSuchVersion
 from runtime.api.replies import reply
 from runtime.dead_letters import UnknownLetter
-from runtime.mailbox import MailboxFull
+from runtime.envelopes import MailboxFull
 from runtime.manifests import UnknownTurn
 from runtime.pairing import TooManyAttempts, UnknownCode
 from runtime.stored import NewerFormat

@@ -18,7 +18,7 @@ from runtime.api.guard import caller_of
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.api.workspaces import enter
-from runtime.mailbox import Batch, Envelope
+from runtime.envelopes import Batch, Envelope
 from runtime.manifests import block_rows
 from runtime.question import Built, Question
 from runtime.tokens import Caller

@@ -19,7 +19,7 @@ from connectors.connector import AttachmentUnavailable
 from connectors.message import Attachment, InboundMessage
 from grounding.run_context import AttachedImage, AttachedText, DegradedBlock
 from runtime.attachments.files import AUDIO_TYPES, IMAGE_TYPES, Files
-from runtime.mailbox import Batch
+from runtime.envelopes import Batch
 from runtime.model_errors import ModelFailed
 from runtime.senses import Heard, Image
 

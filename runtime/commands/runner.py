@@ -5,7 +5,7 @@ from __future__ import annotations
 from connectors.message import AgentRuntimeError, OutboundMessage
 from runtime.commands.registry import Commands
 from runtime.commands.spoken import spoken
-from runtime.mailbox import Batch, Envelope
+from runtime.envelopes import Batch, Envelope
 from runtime.outbox import Outbox
 
 

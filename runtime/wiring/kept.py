@@ -18,10 +18,11 @@ from promptpolicy.directives import Directives
 from promptpolicy.files import FilingPublisher
 from promptpolicy.tree import DirectiveTree
 from runtime.dead_letters import DeadLetters
+from runtime.envelopes import Lane
 from runtime.hub import Hub
 from runtime.journal import Journal
 from runtime.limits import RateLimit
-from runtime.mailbox import Lane, Mailbox
+from runtime.mailbox import Mailbox
 from runtime.manifests import Manifests
 from runtime.outbox import Outbox
 from runtime.places import Places

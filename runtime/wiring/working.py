@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from config.settings import Settings
 from runtime.commands.runner import CommandTurns
+from runtime.envelopes import Lane
 from runtime.jobs import Jobs
 from runtime.knowledge import Knowledge
 from runtime.leadership import Leadership
-from runtime.mailbox import Lane
 from runtime.wiring.answering import Answering
 from runtime.wiring.conversing import Conversing
 from runtime.wiring.kept import Kept

@@ -117,7 +117,7 @@ async def test_what_was_accepted_before_a_crash_is_answered_after_it(
     model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:
     from connectors.message import Author, ConversationKey, InboundMessage, Role
-    from runtime.mailbox import Envelope
+    from runtime.envelopes import Envelope
 
     settings = model_settings(access_policy="open")
     key = ConversationKey("acme", "http", "default")

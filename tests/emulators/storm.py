@@ -25,9 +25,10 @@ from connectors.message import ConversationKey, StoreUnavailable
 from grounding.transcript.entry import EntryRole
 from grounding.transcript.log import Transcript
 from runtime import stores
-from runtime.mailbox import Lane, Mailbox
+from runtime.envelopes import Lane
+from runtime.mailbox import Mailbox
 from runtime.outbox import streams_of
-from runtime.part_states import PartState, Stage
+from runtime.parts import PartState, Stage
 from runtime.work_streams import WorkStreams
 from tests.emulators import discord as discord_emulator
 from tests.emulators import openai

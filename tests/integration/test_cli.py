@@ -31,8 +31,9 @@ from runtime.cli.main import invoke
 from runtime.dead_letters import DeadLetters
 from runtime.embedded.redis_server import embedded_redis
 from runtime.embedded.sockets import socket_path
+from runtime.envelopes import Batch, Envelope, Lane
 from runtime.hub import Hub
-from runtime.mailbox import Batch, Envelope, Lane, Mailbox
+from runtime.mailbox import Mailbox
 from runtime.stores import open_redis
 from tests.conftest import MakeSettings
 from tests.emulators.openai import FakeOpenAI

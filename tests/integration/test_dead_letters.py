@@ -10,7 +10,7 @@ import pytest
 
 from connectors.message import ConversationKey
 from runtime import mailbox
-from runtime.mailbox import Batch
+from runtime.envelopes import Batch
 from tests.emulators.face import Face
 from tests.emulators.openai import FakeOpenAI
 

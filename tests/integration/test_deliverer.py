@@ -20,7 +20,8 @@ from runtime.delivery import Delivery
 from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.outbox import Outbox, streams_of
-from runtime.part_states import Stage, stream_of
+from runtime.part_states import stream_of
+from runtime.parts import Stage
 from runtime.schedule import Urgency
 from runtime.shows import Shows
 from runtime.work_streams import WorkStreams

@@ -14,8 +14,9 @@ from config.settings import Settings
 from connectors.message import ConversationKey
 from grounding.transcript.entry import EntryRole
 from runtime import deliverer, worker
+from runtime.envelopes import Lane, Offer
 from runtime.hub import Hub
-from runtime.mailbox import Lane, Mailbox, Offer
+from runtime.mailbox import Mailbox
 from runtime.outbox import Outbox
 from runtime.usage import REPLY
 from runtime.worker import Worker

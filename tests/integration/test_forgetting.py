@@ -22,10 +22,10 @@ from grounding.transcript.entry import Entry, EntryRole, Reach
 from grounding.transcript.log import Transcript, Turn
 from runtime.after_turn import RememberTurns
 from runtime.dead_letters import DeadLetters
+from runtime.envelopes import Batch, Envelope
 from runtime.forgetting import JOB, Forgetting, ForgetTurns
 from runtime.hub import Hub
 from runtime.jobs import Job, Jobs
-from runtime.mailbox import Batch, Envelope
 from runtime.manifests import Manifests, UnknownTurn
 from runtime.outbox import Outbox
 from tests.emulators.embedder import HashedWords

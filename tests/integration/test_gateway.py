@@ -30,11 +30,12 @@ from runtime.access import Access
 from runtime.commands.command import Command, Invocation
 from runtime.commands.registry import Commands
 from runtime.delivery import Delivery
+from runtime.envelopes import Batch, Lane, MailboxFull
 from runtime.gateway import HELLO, MAX_NAME_CHARACTERS, Gateway
 from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.limits import RateLimit
-from runtime.mailbox import Batch, Lane, Mailbox, MailboxFull
+from runtime.mailbox import Mailbox
 from runtime.outbox import Outbox, streams_of
 from runtime.places import Places, Settled
 from runtime.shows import Shows

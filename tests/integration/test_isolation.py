@@ -20,7 +20,8 @@ from grounding.tokens import load_tokens
 from grounding.transcript import markdown
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
-from runtime.mailbox import Envelope, Mailbox
+from runtime.envelopes import Envelope
+from runtime.mailbox import Mailbox
 from runtime.manifests import Manifests, UnknownTurn
 from runtime.usage import Usage
 from tests.emulators.embedder import HashedWords

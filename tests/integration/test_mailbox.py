@@ -8,7 +8,8 @@ import pytest
 from redis.asyncio import Redis
 
 from connectors.message import Attachment, Author, ConversationKey, InboundMessage, Quote, Role, Superseded
-from runtime.mailbox import MAX_BATCH, MAX_WAITING, Amended, Batch, Envelope, Lease, Mailbox, MailboxFull
+from runtime.envelopes import Amended, Batch, Envelope, Lease, MailboxFull
+from runtime.mailbox import MAX_BATCH, MAX_WAITING, Mailbox
 
 KEY = ConversationKey("acme", "telegram", "-10001/7")
 

@@ -12,11 +12,11 @@ from structlog.testing import capture_logs
 from connectors.connector import Accept, Capabilities, Connector, Health, SendFailed, State
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt
 from runtime.delivery import Delivery
+from runtime.envelopes import Watched
 from runtime.governor import Governors
 from runtime.hub import Hub
-from runtime.mailbox import Watched
 from runtime.outbox import Outbox
-from runtime.part_states import Stage
+from runtime.parts import Stage
 from runtime.progress import Telling, telling
 from runtime.shows import Shows
 

@@ -12,11 +12,12 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role
+from runtime.envelopes import Batch, Envelope, Lease, Merged
 from runtime.exchange import Completion
 from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.journal import Journal
-from runtime.mailbox import Batch, Envelope, Lease, Mailbox, Merged
+from runtime.mailbox import Mailbox
 from runtime.part_states import PartStates
 from runtime.places import QueueMode, Settled
 from runtime.progress import tell_superseded

@@ -27,8 +27,9 @@ from connectors.message import (
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 from runtime import worker as module
+from runtime.envelopes import Batch, Envelope, Lane, Offer
 from runtime.hub import Hub
-from runtime.mailbox import Batch, Envelope, Lane, Mailbox, Offer
+from runtime.mailbox import Mailbox
 from runtime.work_streams import GROUP
 from runtime.worker import Worker, ring
 from tests.emulators.bot import running_bot

@@ -11,7 +11,7 @@ from connectors.message import Author, ConversationKey, Fence, InboundMessage, R
 from grounding import sections
 from grounding.run_context import Passage, Query, QuotedMessage, RecalledTurn
 from grounding.sections import as_excerpt, neutral, speaker, spoken
-from runtime.mailbox import Batch, Envelope
+from runtime.envelopes import Batch, Envelope
 from runtime.question import Question
 from tests.unit.test_assemble import build
 

@@ -12,8 +12,8 @@ from grounding.run_context import Passage
 from grounding.tokens import load_tokens
 from promptpolicy.slot import EVERYWHERE, Directive, Kind, Slot
 from runtime import replies
+from runtime.envelopes import Batch, Envelope
 from runtime.exchange import Completion
-from runtime.mailbox import Batch, Envelope
 from runtime.prompting import Prompting
 from runtime.question import Question
 

@@ -1,0 +1,138 @@
+"""What waits in mailboxes, and what a worker is given of it: the nouns of `runtime.mailbox`, which keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pydantic import TypeAdapter
+
+from connectors.message import AgentRuntimeError, ConversationKey, Fence, InboundMessage, Role
+from runtime.places import QueueMode
+from runtime.stored import NewerFormat
+
+_VERSION = 1
+
+
+class Lane(StrEnum):
+    """What is worked through in order by itself: a command is not held up by an answer that is being written."""
+
+    TURNS = ""
+    COMMANDS = "commands-"
+
+
+class Amended(StrEnum):
+    """Where a message was when it was changed: waiting still, in an answer's making, answered, or never seen."""
+
+    AMENDED = "amended"
+    ANSWERING = "answering"
+    ANSWERED = "answered"
+    UNKNOWN = "unknown"
+
+
+class Watched(StrEnum):
+    """Whether people see an answer while it is written, and whether what they saw can be replaced."""
+
+    NOT = ""
+    ADDED_TO = "added_to"
+    REPLACEABLE = "replaceable"
+
+
+class MailboxFull(AgentRuntimeError):
+    """So many messages wait in a conversation that no more is taken; nothing was stored.
+
+    ``first`` says that it is the first one since a turn was over there: people are told once, not with every message.
+    """
+
+    retryable = True
+    user_text = "I have too many messages of yours waiting. Please wait until I have answered them."
+
+    def __init__(self, message: str, *, first: bool = True) -> None:
+        super().__init__(message)
+        self.first = first
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A stored inbound message: what was authorised, as what, and when (seconds since the epoch).
+
+    ``origin`` is the process that accepted it (`runtime.hub.Hub.name`) and ``address`` where its answer goes
+    (`runtime.outbox`); ``watched`` says whether somebody there sees the answer grow.
+    """
+
+    message: InboundMessage
+    role: Role
+    accepted_at: float
+    origin: str = ""
+    address: str = ""
+    watched: Watched = Watched.NOT
+    queue: QueueMode = "collect"
+    """What holds where it was said, for messages that arrive while another is answered."""
+    model: str | None = None
+    """The model that is asked first where it was said; empty where the settings decide, None where it is to be looked
+    up when the turn begins: in the meantime an operator may have chosen another."""
+    v: int = _VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A conversation that has something waiting, given to this worker; ``entry`` is its place in the stream."""
+
+    key: ConversationKey
+    entry: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A worker's hold of a conversation."""
+
+    key: ConversationKey
+    entry: str
+    fence: Fence
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The messages that one turn answers, oldest first. ``attempt`` counts from 1; ``resumed`` says that it may have
+    come some way already."""
+
+    key: ConversationKey
+    turn_id: str
+    attempt: int
+    envelopes: tuple[Envelope, ...]
+    fence: Fence
+    resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Whether a message was new; ``turn_id`` is the turn that answered it before, if one did; ``at_hand`` the turn of
+    earlier messages that is being answered, if one is."""
+
+    new: bool
+    turn_id: str = ""
+    at_hand: str = ""
+
+
+class Merged(Exception):
+    """A turn's question has grown while it was answered: *batch* is to be answered in its place, as the same turn."""
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__(f"{len(batch.envelopes)} messages")
+        self.batch = batch
+
+
+_ENVELOPE = TypeAdapter(Envelope)
+
+
+def packed(envelope: Envelope) -> bytes:
+    """*envelope* as it is stored."""
+    return _ENVELOPE.dump_json(envelope)
+
+
+def unpacked(text: str) -> Envelope:
+    """The inverse of `packed`. Raises `runtime.stored.NewerFormat`."""
+    envelope = _ENVELOPE.validate_json(text)
+    if envelope.v > _VERSION:
+        raise NewerFormat(f"a waiting message has version {envelope.v}; this runtime reads {_VERSION}: upgrade it")
+    return envelope
