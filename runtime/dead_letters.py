@@ -119,10 +119,14 @@ class DeadLetters:
 
     async def forget(self, key: ConversationKey, turn_id: str = "") -> None:
         """Drop what is kept of a turn of *key*, or, without one, of all of them: people want it forgotten."""
-        letters = await self.all(key.scope)
-        unwanted = [one.turn_id for one in letters if one.key == key and turn_id in ("", one.turn_id)]
-        if unwanted:
-            await self._redis.hdel(_key(key.scope), *unwanted)
+        if turn_id:
+            await self._redis.hdel(_key(key.scope), turn_id)
+            return
+        # Those of the whole workspace, of which there are `KEPT` at most.
+        stored: Any = await self._redis.hgetall(_key(key.scope))
+        own = [one for one, text in stored.items() if key.encoded in text and _letter(one, text).key == key]
+        if own:
+            await self._redis.hdel(_key(key.scope), *own)
 
     async def counts(self, workspace_ids: Iterable[str]) -> dict[str, int]:
         """How many there are, of the workspaces that have any."""

@@ -74,7 +74,7 @@ class Forgetting:
         if await self._contexts.forget_turn(key, turn_id):
             await self._context_copy.remove(key)
         await self._manifests.forget(key.scope, [turn_id])
-        await self._outbox.forget(key, turn_id)
+        await self._outbox.forget(key, [turn_id])
         await self._dead_letters.forget(key, turn_id)
         await self._jobs.enqueue(Job(JOB, key, turn_id), Job("summary.refresh", key, f"after-forgetting-{turn_id}"))
         return True
@@ -87,6 +87,7 @@ class Forgetting:
         await self._contexts.forget(key, turn_ids[:_NEWEST])
         await self._context_copy.remove(key)
         await self._manifests.forget(key.scope, turn_ids)
+        await self._outbox.forget(key, turn_ids)  # of those that a former version stored the outbox has no list
         await self._outbox.forget(key)
         await self._dead_letters.forget(key)
         await self._transcript.forget(key)  # last: it knows the turns, should this be interrupted

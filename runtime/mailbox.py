@@ -140,6 +140,18 @@ class Mailbox:
         newest = {ConversationKey.decode(encoded): message for one in found for encoded, message in one.items()}
         return {key: message for key, message in newest.items() if key.connector == connector}
 
+    async def forget_workspace(self, workspace_id: str) -> None:
+        """Drop the newest messages of a workspace's conversations, which `last_seen` would tell of."""
+        names = [self._last(partition_tag(partition)) for partition in range(PARTITIONS)]
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.hkeys(name)
+            found = await pipe.execute()
+        for name, stored in zip(names, found, strict=True):
+            own = [encoded for encoded in stored if ConversationKey.decode(encoded).workspace_id == workspace_id]
+            if own:
+                await self._redis.hdel(name, *own)
+
     # What workers do
 
     async def prepare(self) -> None:

@@ -139,9 +139,9 @@ class Outbox:
         """Every entry of *streams*, which are for this process alone, with its reply if that is still stored."""
         return [one for some in self.streams.together(streams) for one in await self.states.arrived(some)]
 
-    async def forget(self, key: ConversationKey, turn_id: str = "") -> None:
-        """Drop the stored reply of a turn, or, without one, all that was ever said in *key*."""
-        await (self.states.forget_turn(key, turn_id) if turn_id else self.states.forget(key))
+    async def forget(self, key: ConversationKey, turn_ids: Sequence[str] | None = None) -> None:
+        """Drop the stored replies of turns, or, without any named, all that was ever said in *key*."""
+        await (self.states.forget(key) if turn_ids is None else self.states.forget_turns(key, turn_ids))
 
 
 def address_of(connector: Connector, process: str) -> str:

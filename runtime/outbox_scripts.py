@@ -6,10 +6,24 @@ stream) are named after the ones that are given.
 
 from __future__ import annotations
 
+# What is stored of a turn ends by itself. Which turns of a conversation have something, by when that ends (epoch
+# seconds, by the server's clock), is kept with it: to forget a conversation nothing else need be looked at.
+_KEEP = """
+local function keep(turn, index, id, seconds)
+  local now = tonumber(redis.call('TIME')[1])
+  redis.call('EXPIRE', turn, seconds)
+  redis.call('ZREMRANGEBYSCORE', index, '-inf', '(' .. now)
+  redis.call('ZADD', index, now + seconds, id)
+  redis.call('EXPIRE', index, seconds + 1)
+end
+"""
+
 # The streams of those who wait for it elsewhere lie beside the one that is named: their names end otherwise. What any
 # process may deliver stands in its conversation's line, too; a consumer that is named gets what waits there right away.
-PUT = """
-if KEYS[4] and redis.call('HGET', KEYS[4], 'token') ~= ARGV[6] then return -1 end
+PUT = (
+    _KEEP
+    + """
+if KEYS[5] and redis.call('HGET', KEYS[5], 'token') ~= ARGV[6] then return -1 end
 local root = string.sub(KEYS[2], 1, -5 - #ARGV[8])
 local entered = {}
 local function enter(address, seconds)
@@ -36,7 +50,7 @@ if #entered == 0 then
 end
 redis.call('HSET', KEYS[1], 'v', ARGV[1])
 local stored = redis.call('HSETNX', KEYS[1], 'message', ARGV[2])
-redis.call('EXPIRE', KEYS[1], ARGV[3])
+keep(KEYS[1], KEYS[4], ARGV[5], ARGV[3])
 for at = 13, #ARGV do
   local address = redis.call('HGET', KEYS[3], ARGV[at])
   if address then
@@ -55,6 +69,7 @@ if found and found.err then
 end
 return {stored, entered, found and not found.err and found[1][2] or {}, {}}
 """
+)
 
 AWAIT = """
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
@@ -65,24 +80,26 @@ return 1
 # An entry is delivered by whom it was given to, and not before the older ones of its conversation are done. One that
 # stands first in the line and not in the stream was taken away by who knows of no lines, and holds up nobody.
 # 0: an older one is not done; -1: the entry is another's; -2: it is done.
-HOLD = """
-if KEYS[2] then
-  local pending = redis.pcall('XPENDING', KEYS[3], ARGV[6], ARGV[5], ARGV[5], 1, ARGV[1])
+HOLD = (
+    _KEEP
+    + """
+if KEYS[3] then
+  local pending = redis.pcall('XPENDING', KEYS[4], ARGV[6], ARGV[5], ARGV[5], 1, ARGV[1])
   if pending.err or #pending == 0 then
-    return #redis.call('XRANGE', KEYS[3], ARGV[5], ARGV[5]) == 0 and -2 or -1
+    return #redis.call('XRANGE', KEYS[4], ARGV[5], ARGV[5]) == 0 and -2 or -1
   end
   local function age(id)
     local ms, number = string.match(id, '(%d+)-(%d+)')
     return tonumber(ms), tonumber(number)
   end
   local ms, number = age(ARGV[5])
-  local head = redis.call('LINDEX', KEYS[2], 0)
+  local head = redis.call('LINDEX', KEYS[3], 0)
   while head do
     local head_ms, head_number = age(head)
     if head_ms > ms or head_ms == ms and head_number >= number then break end
-    if #redis.call('XRANGE', KEYS[3], head, head) > 0 then return 0 end
-    redis.call('LPOP', KEYS[2])
-    head = redis.call('LINDEX', KEYS[2], 0)
+    if #redis.call('XRANGE', KEYS[4], head, head) > 0 then return 0 end
+    redis.call('LPOP', KEYS[3])
+    head = redis.call('LINDEX', KEYS[3], 0)
   end
 end
 if redis.call('HEXISTS', KEYS[1], 'message') == 0 then return {} end
@@ -96,19 +113,23 @@ redis.call('HSET', KEYS[1], 'holder', ARGV[1])
 if ARGV[3] ~= '' and redis.call('HSETNX', KEYS[1], 'part:0', ARGV[3]) == 1 then
   redis.call('HSET', KEYS[1], 'began', ARGV[7])
 end
-redis.call('EXPIRE', KEYS[1], ARGV[2])
+keep(KEYS[1], KEYS[2], ARGV[8], ARGV[2])
 return fields
 """
+)
 
 # What only grows is nobody's: it may be marked until somebody delivers. What was held and has no holder was forgotten.
-MARK = """
+MARK = (
+    _KEEP
+    + """
 local holder = redis.call('HGET', KEYS[1], 'holder')
 if ARGV[1] ~= '' and not holder then return -2 end
 if ARGV[1] == '' and holder or ARGV[1] ~= '' and holder ~= ARGV[1] then return -1 end
 redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
-if ARGV[1] == '' then redis.call('EXPIRE', KEYS[1], ARGV[4]) end
+if ARGV[1] == '' then keep(KEYS[1], KEYS[2], ARGV[5], ARGV[4]) end
 return 1
 """
+)
 
 # What was forgotten meanwhile has no holder, and is not to come back.
 DONE = """
@@ -119,6 +140,14 @@ redis.call('XACK', KEYS[3], ARGV[3], ARGV[2])
 redis.call('XDEL', KEYS[3], ARGV[2])
 redis.call('LREM', KEYS[2], 1, ARGV[2])
 return 1
+"""
+
+# As many turns as ARGV[2] at most; how many there were.
+FORGET = """
+local ids = redis.call('ZRANGE', KEYS[1], 0, ARGV[2] - 1)
+for _, id in ipairs(ids) do redis.call('DEL', ARGV[1] .. id) end
+if #ids > 0 then redis.call('ZREM', KEYS[1], unpack(ids)) end
+return #ids
 """
 
 # What is for one process alone: every entry of its streams, with the reply where that is still stored.

@@ -1,10 +1,11 @@
 """What became of each part of what the runtime said, kept in Redis around every call to a platform.
 
 Keys (owner ``outbox``, in the conversation's partition): ``turn`` one hash per turn, with the message and,
-for each part, one state (`Stage`), ``out`` one stream per address of what is to be delivered there, ``line`` for an
-address at which any process may deliver one list per conversation of what waits there of it, oldest first. A turn that
-is delivered again goes on where it stopped; who begins to deliver it has the hold of it: nobody else can mark its
-parts. ``awaited`` says by message at which further address its answer is waited for, once it is there.
+for each part, one state (`Stage`), ``turns`` one sorted set per conversation of those turns, by when they end, ``out``
+one stream per address of what is to be delivered there, ``line`` for an address at which any process may deliver one
+list per conversation of what waits there of it, oldest first. A turn that is delivered again goes on where it stopped;
+who begins to deliver it has the hold of it: nobody else can mark its parts. ``awaited`` says by message at which
+further address its answer is waited for, once it is there.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ _OWNER = "outbox"
 _KEPT_SECONDS = 7 * 24 * 3600
 UNREAD_SECONDS = 3600
 """How long what was meant for one process is kept for it."""
-_SCANNED = 500
-"""Keys that are looked at in one step, where all of a conversation are wanted."""
+_FORGOTTEN_AT_ONCE = 500
+"""Turns that are dropped in one step, so that none holds up the others that use the store."""
 _NOT_NEXT, _ANOTHERS, _OVER = 0, -1, -2
 
 
@@ -58,6 +59,7 @@ class PartStates:
         self._mark = redis.register_script(scripts.MARK)
         self._done = redis.register_script(scripts.DONE)
         self._arrived = redis.register_script(scripts.ARRIVED)
+        self._forget = redis.register_script(scripts.FORGET)
         self._certain = Certainties(self.name)
 
     async def put(
@@ -74,6 +76,7 @@ class PartStates:
                 self._key(message.key, message.turn_id),
                 stream,
                 self._awaited(message.key),
+                self._turns(message.key),
                 *([fence.name] if fence else ()),
             ],
             args=[
@@ -134,14 +137,14 @@ class PartStates:
         marked as `Stage.SENDING` unless something became of it before.
         Raises `NotNext`, `connectors.message.Superseded` and `runtime.stored.NewerFormat`.
         """
-        keys, entry, sending, attempt = [self._key(key, turn_id)], ["", ""], "", ""
+        keys, entry, sending, attempt = [self._key(key, turn_id), self._turns(key)], ["", ""], "", ""
         if given is not None:
             keys += [_line_of(given.stream, key), given.stream]
             entry = [given.id, GROUP]
         if begin:
             attempt, sending = self._certain.begins(turn_id), PartState(Stage.SENDING, since=self._clock()).text()
         flat: Any = await self._hold(
-            keys=keys, args=[self.name, _KEPT_SECONDS, sending, "1" if known else "", *entry, attempt]
+            keys=keys, args=[self.name, _KEPT_SECONDS, sending, "1" if known else "", *entry, attempt, turn_id]
         )
         begun = self._certain.begun(turn_id)
         if flat == _NOT_NEXT:
@@ -186,8 +189,8 @@ class PartStates:
         state = PartState(stage, message_id, self._clock())
         with self._certain.telling(message.turn_id, {index: state}):
             done = await self._mark(
-                keys=[self._key(message.key, message.turn_id)],
-                args=[self.name if held else "", f"part:{index}", state.text(), _KEPT_SECONDS],
+                keys=[self._key(message.key, message.turn_id), self._turns(message.key)],
+                args=[self.name if held else "", f"part:{index}", state.text(), _KEPT_SECONDS, message.turn_id],
             )
         if done == _OVER:
             raise Forgotten
@@ -214,13 +217,22 @@ class PartStates:
 
     async def forget(self, key: ConversationKey) -> None:
         """Drop everything that was said in a conversation."""
-        pattern = self._key(key, "*")  # ids are encoded: nothing before it means anything to a pattern
-        async for name in self._redis.scan_iter(match=pattern, count=_SCANNED):
-            await self._redis.delete(name)
+        page = _FORGOTTEN_AT_ONCE
+        while page == _FORGOTTEN_AT_ONCE:
+            page = await self._forget(keys=[self._turns(key)], args=[self._key(key, ""), _FORGOTTEN_AT_ONCE])
 
-    async def forget_turn(self, key: ConversationKey, turn_id: str) -> None:
-        """Drop what was said in a turn."""
-        await self._redis.delete(self._key(key, turn_id))
+    async def forget_turns(self, key: ConversationKey, turn_ids: Sequence[str]) -> None:
+        """Drop what was said in turns."""
+        for start in range(0, len(turn_ids), _FORGOTTEN_AT_ONCE):
+            page = turn_ids[start : start + _FORGOTTEN_AT_ONCE]
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.delete(*(self._key(key, turn_id) for turn_id in page))
+                pipe.zrem(self._turns(key), *page)
+                await pipe.execute()
+
+    @staticmethod
+    def _turns(key: ConversationKey) -> str:
+        return redis_key(_OWNER, key.tag, "turns", key.encoded)
 
     @staticmethod
     def _awaited(key: ConversationKey) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
 from connectors.message import Scope
+from runtime.envelopes import Lane
+from runtime.mailbox import Mailbox
 from runtime.workspaces import WorkspaceInSettings
 
 if TYPE_CHECKING:
@@ -40,22 +43,37 @@ async def remove_workspace(runtime: Runtime, scope: Scope) -> None:
     await runtime.api_tokens.forget_workspace(workspace_id)
     await runtime.access.forget_workspace(workspace_id)
     await runtime.directives.forget_workspace(scope)
-    await _forget_keys(runtime.store.client, scope)
+    await forget_keys(runtime.store.client, scope)
+    for lane in Lane:
+        await Mailbox(runtime.store.client, lane).forget_workspace(workspace_id)
     await asyncio.to_thread(_remove, settings.data_dir / "workspaces" / workspace_id)
     await runtime.knowledge.forget_workspace(scope)
     await runtime.workspaces.delete(workspace_id)
     _log.info("workspace.deleted", workspace_id=workspace_id)
 
 
-async def _forget_keys(redis: Redis, scope: Scope) -> None:
+async def forget_keys(redis: Redis, scope: Scope) -> None:
     """Drop what is left under the workspace's tag, and its conversations, whichever partition holds them.
 
     No id in a key holds a raw ``:`` or ``/`` (`connectors.message.encode_id`), so that ``:<workspace>/``
-    stands only where a conversation's key begins.
+    stands only where a conversation's key begins. There is no list of them: the names of all keys are looked through, a
+    page at a time, which for something so rare costs less than a list that every message would have to keep.
     """
     for pattern in (f"ar:*:{scope.tag}:*", f"ar:*:{{p*}}:*:{scope.workspace_id}/*"):
+        page: list[str] = []
         async for key in redis.scan_iter(match=pattern, count=_PAGE):
-            await redis.delete(key)
+            page.append(key)
+            if len(page) == _PAGE:
+                await _drop(redis, page)
+                page = []
+        await _drop(redis, page)
+
+
+async def _drop(redis: Redis, keys: Sequence[str]) -> None:
+    async with redis.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.unlink(key)
+        await pipe.execute()
 
 
 def _remove(folder: Path) -> None:

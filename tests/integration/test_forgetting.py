@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, StoreUnavailable
+from connectors.message import (
+    Author,
+    ConversationKey,
+    Fence,
+    InboundMessage,
+    OutboundMessage,
+    Role,
+    StoreUnavailable,
+)
 from grounding import assemble
 from grounding.documents.index import Kind
 from grounding.documents.qdrant_embedded import EmbeddedIndex
@@ -61,6 +69,7 @@ class House:
         self.context_copy = ContextCopy(data_dir)
         self.manifests = Manifests(redis)
         self.letters = DeadLetters(redis, {}, Hub(redis, shared=False))
+        self.outbox = Outbox(redis, Hub(redis, shared=False))
         self.forgetting = Forgetting(
             redis,
             transcript=self.transcript,
@@ -68,7 +77,7 @@ class House:
             contexts=self.contexts,
             context_copy=self.context_copy,
             manifests=self.manifests,
-            outbox=Outbox(redis, Hub(redis, shared=False)),
+            outbox=self.outbox,
             dead_letters=self.letters,
             jobs=Jobs(redis, {}),
         )
@@ -309,6 +318,66 @@ async def test_everything_is_gone_and_other_conversations_keep_theirs(house: Hou
     assert "answer 2" not in stored
     assert "answer 3" in stored
     assert len(await house.log(OTHER)) == 2
+
+
+async def test_replies_and_notices_are_gone_however_many_and_whoever_stored_them(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.part_states._FORGOTTEN_AT_ONCE", 4)
+    await house.say(1)
+    for number in range(1, 10):  # of most of them the transcript knows nothing
+        await house.outbox.put(OutboundMessage(KEY, f"t{number}", f"reply {number}"), ["paper"])
+    await house.redis.delete(f"ar:outbox:{KEY.tag}:turns:{KEY.encoded}")  # as a former version left them
+    for number in range(2, 10):
+        await house.outbox.states.hold(KEY, f"t{number}")
+    await house.outbox.put(OutboundMessage(OTHER, "t99", "other 99"), ["paper"])
+
+    await house.forgetting.everything(KEY, "m9")
+
+    stored = await house.everything_stored()
+    assert [number for number in range(1, 10) if f"reply {number}" in stored] == []
+    assert "other 99" in stored
+    assert not await house.redis.exists(f"ar:outbox:{KEY.tag}:turns:{KEY.encoded}")
+
+
+async def test_the_list_of_what_can_be_forgotten_ends_with_it(house: House) -> None:
+    await house.outbox.put(OutboundMessage(KEY, "t1", "reply 1"), ["paper"])
+    turns = f"ar:outbox:{KEY.tag}:turns:{KEY.encoded}"
+    kept: int = await house.redis.ttl(f"ar:outbox:{KEY.tag}:turn:{KEY.encoded}:t1")
+    assert 0 < kept <= await house.redis.ttl(turns) <= kept + 1
+
+    await house.redis.zadd(turns, {"t0": 1})  # it ended long ago
+    await house.outbox.put(OutboundMessage(KEY, "t2", "reply 2"), ["paper"])
+    assert await house.redis.zrange(turns, 0, -1) == ["t1", "t2"]
+
+
+async def commands(house: House, key: ConversationKey) -> int:
+    """How many commands the store does to forget all that was said in *key*, those of its scripts too."""
+    await house.redis.config_resetstat()
+    await house.forgetting.everything(key, "m9")
+    done = await house.redis.info("commandstats")
+    return sum(one["calls"] for name, one in done.items() if name != "cmdstat_config|resetstat")
+
+
+async def test_what_it_costs_to_forget_does_not_grow_with_what_others_said(house: House) -> None:
+    async def say(number: int, key: ConversationKey) -> None:
+        await house.say(number, key)
+        await house.outbox.put(OutboundMessage(key, f"t{number}", f"reply {number}"), ["paper"])
+
+    await say(0, OTHER)
+    await commands(house, OTHER)  # the scripts are known from now on
+    for number in (1, 2, 3):
+        await say(number, KEY)
+    alone = await commands(house, KEY)
+
+    for number in range(1000, 2500):
+        await house.outbox.put(
+            OutboundMessage(ConversationKey("acme", "http", f"c{number}"), f"t{number}", "other"), ["paper"]
+        )
+    last = ConversationKey("acme", "http", "last")
+    for number in (11, 12, 13):
+        await say(number, last)
+    assert await commands(house, last) == alone
 
 
 async def test_what_was_said_after_everything_was_forgotten_survives_the_same_request(house: House) -> None:

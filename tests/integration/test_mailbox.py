@@ -375,3 +375,11 @@ async def test_what_is_answered_after_all_is_answered_by_the_model_that_is_chose
 
     assert again is not None
     assert [one.model for one in (*first.envelopes, *again.envelopes)] == ["openai/deep", None]
+
+
+async def test_of_a_workspace_that_is_deleted_no_place_is_remembered(mailbox: Mailbox) -> None:
+    other = replace(KEY, workspace_id="acme-2")
+    for key in (KEY, other):
+        await mailbox.store(key, envelope(1))
+    await mailbox.forget_workspace("acme")
+    assert await mailbox.last_seen("telegram") == {other: "m1"}

@@ -271,7 +271,7 @@ async def test_what_was_forgotten_is_not_delivered(redis: Redis) -> None:
     paper = Paper()
     box = Box(redis, paper)
     await box.outbox.put(REPLY, ["paper"])
-    await box.outbox.forget(KEY, "t1")
+    await box.outbox.forget(KEY, ["t1"])
 
     assert await box.delivery.deliver(KEY, "t1") == 0
     assert paper.shown == []

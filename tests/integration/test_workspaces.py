@@ -10,7 +10,8 @@ import pytest
 from redis.asyncio import Redis
 
 from config.settings import Settings
-from connectors.message import Author, InboundMessage, InvalidWorkspaceId
+from connectors.message import Author, InboundMessage, InvalidWorkspaceId, Scope, redis_key
+from runtime.removal import forget_keys
 from runtime.stored import NewerFormat, pack
 from runtime.workspaces import (
     SAMPLE,
@@ -179,3 +180,12 @@ async def test_concurrent_installations_leave_one_whole_copy(tmp_path: Path) -> 
     assert [p.name for p in (tmp_path / "workspaces" / SAMPLE).iterdir() if p.name.startswith(".")] == []
     for folder in (tmp_path / "workspaces" / SAMPLE).iterdir():
         assert any(folder.rglob("*.md"))
+
+
+async def test_all_keys_of_a_workspace_that_is_deleted_go_and_no_others(redis: Redis) -> None:
+    """More of them than are looked through, or dropped, in one step."""
+    gone = [redis_key("turns", f"{{p{number % 64}}}", "log", f"acme/web/c{number}") for number in range(1200)]
+    stay = [key.replace("acme", "acme-2") for key in gone] + [redis_key("usage", Scope("acme-2").tag, "models")]
+    await redis.mset(dict.fromkeys([*gone, redis_key("usage", Scope("acme").tag, "models"), *stay], "1"))
+    await forget_keys(redis, Scope("acme"))
+    assert sorted([key async for key in redis.scan_iter()]) == sorted(stay)
