@@ -104,6 +104,17 @@ class Settings(BaseModel):
     """A LiteLLM embedding id. Unset: the bundled model. Another model makes another index."""
     embedding_timeout_seconds: PositiveSeconds = 20.0
     """One embedding call."""
+    rerank_model: str | None = None
+    """A LiteLLM rerank id, e.g. cohere/…, jina_ai/…, hosted_vllm/…, infinity/…. It reads each question with the passages
+    that the search found and puts them in order. Unset: the order of the search stands."""
+    rerank_api_base: WebUrl | None = None
+    """Passed to LiteLLM, for RERANK_MODEL."""
+    rerank_api_key: SecretStr | None = None
+    """Passed to LiteLLM, for RERANK_MODEL. Unset: the provider's own variable, e.g. COHERE_API_KEY."""
+    rerank_timeout_seconds: PositiveSeconds = 3.0
+    """One rerank call. When it is over, or the call fails, the order of the search stands."""
+    rerank_candidates: Annotated[int, Field(ge=2, le=100)] = 30
+    """Passages that are reranked, the best of the search."""
     transcription_model: str | None = None
     """A LiteLLM transcription id, e.g. openai/whisper-1. Unset: voice messages are not heard."""
 

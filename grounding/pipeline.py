@@ -34,8 +34,11 @@ _log = structlog.get_logger()
 class FindsPassages(Protocol):
     """Finds what the workspace's documents say."""
 
-    async def passages(self, scope: Scope, query: str, top_k: int, excerpt_bytes: int) -> Sequence[Passage]:
-        """At most *top_k* relevant passages, the best first; none where nothing is relevant."""
+    async def passages(
+        self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, lost: list[DegradedBlock]
+    ) -> Sequence[Passage]:
+        """At most *top_k* relevant passages, the best first; none where nothing is relevant. *lost* is given what
+        could not be had while the rest answered."""
 
 
 class RecallsTurns(Protocol):
@@ -86,7 +89,9 @@ class Pipeline:
             summary = layers.create_task(self._layer("summary", degraded, lambda: self._summary(key, history)))
             tail = layers.create_task(self._layer("tail", degraded, lambda: self._tail(key, budgets, turn_id, history)))
             passages = (
-                layers.create_task(self._layer("retrieved", degraded, lambda: self._passages(key.scope, text, budgets)))
+                layers.create_task(
+                    self._layer("retrieved", degraded, lambda: self._passages(key.scope, text, budgets, degraded))
+                )
                 if choice.wants_documents
                 else None
             )
@@ -136,9 +141,11 @@ class Pipeline:
         entries = await self.transcript.tail(key, budgets.tail_lines, except_turn=turn_id)
         return tuple(_tail_entry(entry) for entry in entries)
 
-    async def _passages(self, scope: Scope, text: str, budgets: Budgets) -> tuple[Passage, ...]:
+    async def _passages(
+        self, scope: Scope, text: str, budgets: Budgets, degraded: list[DegradedBlock]
+    ) -> tuple[Passage, ...]:
         query = search_text(text)
-        return tuple(await self.documents.passages(scope, query, budgets.top_k, budgets.excerpt_bytes))
+        return tuple(await self.documents.passages(scope, query, budgets.top_k, budgets.excerpt_bytes, degraded))
 
     async def _recalled(self, key: ConversationKey, text: str, shown: frozenset[str]) -> tuple[RecalledTurn, ...]:
         return tuple(await self.turns.recall(key.scope, text, RECALLED_TURNS, shown))

@@ -43,7 +43,7 @@ from runtime.supervisor import Supervisor
 from runtime.tokens import Tokens as ApiTokens
 from runtime.turn import Turns
 from runtime.usage import Usage
-from runtime.wiring.answering import wire_answering
+from runtime.wiring.answering import wire_answering, wire_reranker
 from runtime.wiring.conversing import wire_conversing
 from runtime.wiring.delivering import Delivering, wire_delivering
 from runtime.wiring.entrance import wire_entrance
@@ -207,7 +207,8 @@ async def _build(
     kept = wire_kept(settings, store, tokens)
     entrance = await wire_entrance(settings, kept, platforms, has_faces=has_faces)
     delivering = wire_delivering(settings, kept, entrance)
-    knowledge = Knowledge(settings, store.client, tokens, kept.workspaces, kept.publisher)
+    reranker = wire_reranker(settings, kept)
+    knowledge = Knowledge(settings, store.client, tokens, kept.workspaces, kept.publisher, reranker)
     files = Files(settings, delivering.locator)
     answering = wire_answering(settings, kept, knowledge, files, tokens, model_server)
 

@@ -21,10 +21,11 @@ from grounding.documents.embedding import Embedder, EmbedderUnavailable, WordLla
 from grounding.documents.index import Hit, IndexUnavailable, PassageIndex
 from grounding.documents.indexer import Indexer, Progress, Status, Synced
 from grounding.documents.library import Library
+from grounding.documents.rerank import Reranker
 from grounding.documents.search import Search
 from grounding.documents.turns import Turns as TurnIndex
 from grounding.documents.watch import Changed, changed_documents, watch
-from grounding.run_context import Passage, RecalledTurn
+from grounding.run_context import DegradedBlock, Passage, RecalledTurn
 from grounding.tokens import Tokens
 from promptpolicy.files import FilingPublisher
 from runtime.embedder import open_embedder
@@ -49,12 +50,14 @@ class Knowledge:
         tokens: Tokens,
         workspaces: Workspaces,
         publisher: FilingPublisher,
+        reranker: Reranker | None = None,
     ) -> None:
         self._settings = settings
         self._redis = redis
         self._tokens = tokens
         self._workspaces = workspaces
         self._publisher = publisher
+        self._reranker = reranker
         self.library = Library(settings.data_dir, max_bytes=settings.document_max_bytes)
         self._opened = asyncio.Event()
         self._behind: set[str] | None = set()
@@ -124,7 +127,9 @@ class Knowledge:
         """Wait until the index is open."""
         await self._opened.wait()
 
-    async def passages(self, scope: Scope, query: str, top_k: int, excerpt_bytes: int) -> Sequence[Passage]:
+    async def passages(
+        self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, lost: list[DegradedBlock]
+    ) -> Sequence[Passage]:
         """See `grounding.pipeline.FindsPassages`. Waits for an index that is being opened or filled.
 
         Raises `IndexUnavailable` also where nothing was found in a workspace that is still being indexed
@@ -135,7 +140,7 @@ class Knowledge:
             async with asyncio.timeout(_FILLING_SECONDS):
                 while self._is_behind(scope):
                     await self._caught_up.wait()
-        found = await search.passages(scope, query, top_k, excerpt_bytes)
+        found = await search.passages(scope, query, top_k, excerpt_bytes, lost)
         if not found and self._is_behind(scope):
             raise IndexUnavailable("the documents are still being indexed")
         return found
@@ -146,9 +151,17 @@ class Knowledge:
         assert self._turns is not None
         return await self._turns.recall(scope, query, top_k, exclude)
 
-    async def search(self, scope: Scope, query: str, top_k: int, *, explain: bool = False) -> list[Hit]:
+    async def search(
+        self,
+        scope: Scope,
+        query: str,
+        top_k: int,
+        *,
+        explain: bool = False,
+        lost: list[DegradedBlock] | None = None,
+    ) -> list[Hit]:
         """See `grounding.documents.search.Search.search`."""
-        return await (await self._ready()).search(scope, query, top_k, explain=explain)
+        return await (await self._ready()).search(scope, query, top_k, explain=explain, lost=lost)
 
     async def sync(
         self,
@@ -202,7 +215,7 @@ class Knowledge:
             await index.close()
             raise
         self._index, self._embedder = index, embedder
-        self._search = Search(index, embedder)
+        self._search = Search(index, embedder, reranker=self._reranker)
         self._turns = TurnIndex(index, embedder)
         self._indexer = Indexer(self.library, index, embedder, self._redis, self._tokens.count)
         self._why = ""

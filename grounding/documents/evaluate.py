@@ -1,148 +1,67 @@
 """Scores retrieval on a set of questions, through the real index, in a folder of its own.
 
-Two kinds of sets are read. A BEIR folder: ``corpus.jsonl`` (``_id``, ``title``, ``text``, optional
-``metadata.workspace``), ``queries.jsonl`` (``_id``, ``text``) and ``qrels/test.tsv`` (query, document,
-relevance). Or a JSON lines file of questions (``question``, ``expected``: a path or a list of paths) with a
-folder ``docs`` of Markdown beside it.
+Each question is put to each arm. Documents are ranked by their best passage. What is timed is a search for `ASKED`
+passages, with the embedding of the question; deeper ones follow untimed, until enough different documents are there.
 """
 
 from __future__ import annotations
 
-import json
-import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+from itertools import islice
 
-from connectors.message import AgentRuntimeError, Scope
+from connectors.message import Scope
 from grounding.documents.chunking import CountTokens, Sizes, chunk_document
 from grounding.documents.embedding import Embedder, Vector
-from grounding.documents.index import Entry, Kind, PassageIndex
+from grounding.documents.index import Entry, Hit, Kind, PassageIndex
 from grounding.documents.indexer import passage_of_chunk
-from grounding.documents.library import is_document_path
-from grounding.documents.metrics import Scores, score
-from grounding.documents.sparse import SparseVector, encode_document, encode_query
+from grounding.documents.metrics import Ranking
+from grounding.documents.question_set import BadQuestionSet, Question, QuestionSet, Text, rough_tokens
+from grounding.documents.rerank import Reranker
+from grounding.documents.search import Search, encoded, shorten
+from grounding.documents.sparse import encode_document
+from grounding.run_context import DegradedBlock
 
-ARMS = ("bm25", "dense", "fused")
-DEPTH = 50
-"""Chunks asked for, so that at least ten different documents are among them."""
+BM25 = "bm25"
+DENSE = "dense"
+RRF = "rrf, k=60"
+"""Plain reciprocal rank fusion of the first `FUSED` passages of both arms with equal weights, for reference: what Cormack,
+Clarke and Büttcher (SIGIR 2009) propose, and most hybrid searches do."""
+FUSED = "fused"
+RERANKED = "reranked"
+ASKED = 10
+ENOUGH_DOCUMENTS = 50
+ENOUGH_TOKENS = 1500
+DEPTHS = (100, 400, 1600)
+"""How many passages are asked for until enough documents are among them: one may have hundreds."""
+RRF_K = 60
+RRF_DEPTH = 100
+GROUP = 64
+"""Documents that are indexed together."""
 
-
-class BadQuestionSet(AgentRuntimeError):
-    """A question set that cannot be read; the text names the file, the line and what was expected."""
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """One document of a set."""
-
-    id: str
-    path: str
-    text: str
-    workspace: str
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question, and the ids of the documents that answer it."""
-
-    text: str
-    expected: frozenset[str]
-    workspace: str
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionSet:
-    """Documents and questions. Workspaces are the set's own names; each is searched alone."""
-
-    documents: tuple[Text, ...]
-    questions: tuple[Question, ...]
-
-
-def load(path: Path) -> QuestionSet:
-    """The set at *path*: a BEIR folder, a questions file, or a folder with ``questions.jsonl``.
-
-    Raises `BadQuestionSet`.
-    """
-    if (path / "corpus.jsonl").is_file():
-        return _load_beir(path)
-    questions = path / "questions.jsonl" if path.is_dir() else path
-    if not questions.is_file():
-        raise BadQuestionSet(
-            f"{path} is neither a BEIR folder (corpus.jsonl, queries.jsonl, qrels/) nor a questions file"
-        )
-    return _load_markdown(questions)
-
-
-def _json_lines(file: Path, *fields: str) -> Iterator[dict[str, Any]]:
-    try:
-        lines = file.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadQuestionSet(f"{file} cannot be read: {error}") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise BadQuestionSet(f"{file}, line {number}: no JSON: {error}") from error
-        if not isinstance(record, dict) or any(field not in record for field in fields):
-            raise BadQuestionSet(f"{file}, line {number}: expected an object with {', '.join(fields)}")
-        yield record
-
-
-def _workspace(record: dict[str, Any]) -> str:
-    return str((record.get("metadata") or {}).get("workspace", ""))
-
-
-def _load_beir(folder: Path) -> QuestionSet:
-    documents = tuple(
-        Text(
-            str(record["_id"]),
-            f"{number}.txt",
-            f"{record.get('title') or ''}\n\n{record['text']}".strip(),
-            _workspace(record),
-        )
-        for number, record in enumerate(_json_lines(folder / "corpus.jsonl", "_id", "text"))
-    )
-    gold: dict[str, set[str]] = {}
-    try:
-        rows = (folder / "qrels" / "test.tsv").read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise BadQuestionSet(f"{folder} has no qrels/test.tsv: {error}") from error
-    for row in rows:
-        cells = row.split("\t")
-        if len(cells) == 3 and re.fullmatch(r"[1-9]\d*", cells[2]):
-            gold.setdefault(cells[0], set()).add(cells[1])
-    questions = tuple(
-        Question(record["text"], frozenset(gold[str(record["_id"])]), _workspace(record))
-        for record in _json_lines(folder / "queries.jsonl", "_id", "text")
-        if str(record["_id"]) in gold
-    )
-    return QuestionSet(documents, questions)
-
-
-def _load_markdown(file: Path) -> QuestionSet:
-    root = file.parent / "docs"
-    documents = tuple(
-        Text(path, path, document.read_text(encoding="utf-8"), "")
-        for document in sorted(root.rglob("*"))
-        if document.is_file() and is_document_path(path := document.relative_to(root).as_posix())
-    )
-    known = {document.id for document in documents}
-    questions = []
-    for record in _json_lines(file, "question", "expected"):
-        expected = record["expected"] if isinstance(record["expected"], list) else [record["expected"]]
-        if missing := [path for path in expected if path not in known]:
-            raise BadQuestionSet(f"{file}: {missing[0]!r} is expected, but there is no such document in {root}")
-        questions.append(Question(record["question"], frozenset(expected), ""))
-    return QuestionSet(documents, tuple(questions))
-
-
+Progress = Callable[[str, int, int], None]
+"""Hears what is done, how much of it, and of how many."""
 OpenIndex = Callable[[], PassageIndex]
+Ask = Callable[[int], Awaitable[list[Hit]]]
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """What was found. ``arms`` has for each arm, in the order in which they are shown, a ranking for each question by its
+    id. ``lost`` counts what failed on the way, by what it was and why; the others' results stand."""
+
+    arms: dict[str, dict[str, Ranking]]
+    chunks: int = 0
+    lost: dict[tuple[str, str], int] = field(default_factory=dict)
+    found: dict[str, list[Hit]] = field(default_factory=dict)
+    """The first hits of the arm that counts, by question."""
+
+    @property
+    def main(self) -> str:
+        """The arm that turns use with the settings in force."""
+        return list(self.arms)[-1]
 
 
 @asynccontextmanager
@@ -161,29 +80,32 @@ async def evaluate(
     count: CountTokens,
     open_index: OpenIndex,
     *,
+    reranker: Reranker | None = None,
     sizes: Sizes | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> dict[str, Scores]:
-    """Index the set with *open_index* (an empty index, which is closed at the end) and score each of `ARMS`.
+    progress: Progress = lambda what, done, total: None,
+) -> Evaluation:
+    """Index the set with *open_index* (an empty index, which is closed at the end) and put each question to each arm.
 
-    *progress* hears how many of the documents are indexed. Raises `BadQuestionSet` for a set without questions,
-    `IndexUnavailable` and `EmbedderUnavailable`.
+    Raises `BadQuestionSet` for a set without questions, `IndexUnavailable` and `EmbedderUnavailable`.
     """
     if not questions.questions:
         raise BadQuestionSet("the set has no question with an expected document")
     scopes = _scopes(questions)
     async with _opened(open_index) as index:
-        await _fill(index, questions, scopes, embedder, count, sizes, progress)
-        ids = {(document.workspace, document.path): document.id for document in questions.documents}
-        return {arm: await _run_arm(index, questions, scopes, embedder, arm, ids) for arm in ARMS}
+        chunks = await _fill(index, questions, scopes, embedder, count, sizes, progress)
+        run = _Run(index, questions, scopes, embedder, reranker)
+        evaluation = Evaluation({arm: {} for arm in run.arms}, chunks, run.lost)
+        await embedder.embed_query("warm up")
+        for done, question in enumerate(questions.questions, start=1):
+            for arm, ranking in (await run.ask(question)).items():
+                evaluation.arms[arm][question.id] = ranking
+            progress("questions", done, len(questions.questions))
+        return evaluation
 
 
 def _scopes(questions: QuestionSet) -> dict[str, Scope]:
-    names = sorted(
-        {document.workspace for document in questions.documents}
-        | {question.workspace for question in questions.questions}
-    )
-    return {name: Scope(f"set-{number}") for number, name in enumerate(names)}
+    names = {one.workspace for one in questions.known.values()} | {one.workspace for one in questions.questions}
+    return {name: Scope(f"set-{number}") for number, name in enumerate(sorted(names))}
 
 
 async def _fill(
@@ -193,26 +115,32 @@ async def _fill(
     embedder: Embedder,
     count: CountTokens,
     sizes: Sizes | None,
-    progress: Callable[[int, int], None],
-) -> None:
-    total = len(questions.documents)
-    for start in range(0, total, 64):
-        group = questions.documents[start : start + 64]
-        chunks = [
+    progress: Progress,
+) -> int:
+    """Index all documents; how many chunks they have."""
+    total, done, chunks = len(questions.known), 0, 0
+    for group in _groups(questions.documents()):
+        cut = [
             (document.workspace, chunk)
             for document in group
             for chunk in chunk_document(document.path, document.text, count, sizes)
         ]
-        vectors = await embedder.embed_documents([_searched(chunk.indexed_text, chunk.path) for _, chunk in chunks])
-        for name, scope in scopes.items():
-            entries = [
-                Entry(passage_of_chunk(chunk), vector, encode_document(_searched(chunk.indexed_text, chunk.path)))
-                for (workspace, chunk), vector in zip(chunks, vectors, strict=True)
-                if workspace == name
-            ]
-            if entries:
-                await index.upsert(scope, entries)
-        progress(min(start + 64, total), total)
+        texts = [_searched(chunk.indexed_text, chunk.path) for _, chunk in cut]
+        vectors = await embedder.embed_documents(texts)
+        entries: dict[str, list[Entry]] = {}
+        for (workspace, chunk), text, vector in zip(cut, texts, vectors, strict=True):
+            entry = Entry(passage_of_chunk(chunk), vector, encode_document(text))
+            entries.setdefault(workspace, []).append(entry)
+        for workspace, batch in entries.items():
+            await index.upsert(scopes[workspace], batch)
+        done, chunks = done + len(group), chunks + len(cut)
+        progress("documents", done, total)
+    return chunks
+
+
+def _groups(documents: Iterator[Text]) -> Iterator[list[Text]]:
+    while group := list(islice(documents, GROUP)):
+        yield group
 
 
 def _searched(text: str, path: str) -> str:
@@ -220,23 +148,137 @@ def _searched(text: str, path: str) -> str:
     return text.removeprefix(path.removesuffix(".txt") + "\n") if path.endswith(".txt") else text
 
 
-async def _run_arm(
-    index: PassageIndex,
-    questions: QuestionSet,
-    scopes: dict[str, Scope],
-    embedder: Embedder,
-    arm: str,
-    ids: dict[tuple[str, str], str],
-) -> Scores:
-    rankings: list[tuple[Sequence[str], frozenset[str]]] = []
-    latencies: list[float] = []
-    await embedder.embed_query("warm up")
-    for question in questions.questions:
+class _LastQuery:
+    """An embedder that remembers the last question, so that looking deeper costs no provider a second call."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self._last: tuple[str, Vector] | None = None
+        self.name, self.dimensions = embedder.name, embedder.dimensions
+
+    def forget(self) -> None:
+        self._last = None
+
+    async def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
+        return await self._embedder.embed_documents(texts)
+
+    async def embed_query(self, text: str) -> Vector:
+        if self._last is None or self._last[0] != text:
+            self._last = (text, await self._embedder.embed_query(text))
+        return self._last[1]
+
+
+class _Run:
+    """Puts questions to the arms of one index."""
+
+    def __init__(
+        self,
+        index: PassageIndex,
+        questions: QuestionSet,
+        scopes: dict[str, Scope],
+        embedder: Embedder,
+        reranker: Reranker | None,
+    ) -> None:
+        self._index = index
+        self._known = questions.known
+        self._scopes = scopes
+        self._embedder = _LastQuery(embedder)
+        self._fused = Search(index, self._embedder)
+        self._reranked = Search(index, self._embedder, reranker=reranker) if reranker else None
+        self._candidates = reranker.candidates if reranker else 0
+        self.arms = (BM25, DENSE, RRF, FUSED, *((RERANKED,) if reranker else ()))
+        self.lost: dict[tuple[str, str], int] = {}
+
+    async def ask(self, question: Question) -> dict[str, Ranking]:
+        """What each arm finds. The fused one goes first, so that its time holds what a first question costs."""
+        scope = self._scopes[question.workspace]
+
+        async def fused(top_k: int) -> list[Hit]:
+            return await self._fused.search(scope, question.text, top_k)
+
+        found = {FUSED: await self._ranked(question, fused)}
+        if self._reranked is not None:
+            found[RERANKED] = await self._ranked_again(question, scope)
+        hits: dict[str, list[Hit]] = {}
+        for arm in (BM25, DENSE):
+            found[arm] = await self._ranked(question, self._alone(arm, question.text, scope), hits.setdefault(arm, []))
+        both = reciprocal_rank_fusion([hits[BM25][:RRF_DEPTH], hits[DENSE][:RRF_DEPTH]])
+        found[RRF] = self._ranking(question, both, None)
+        return {arm: found[arm] for arm in self.arms}
+
+    def _alone(self, arm: str, text: str, scope: Scope) -> Ask:
+        async def ask(top_k: int) -> list[Hit]:
+            query = shorten(text)
+            if not query.strip():
+                return []
+            sparse = await encoded(query) if arm == BM25 else None
+            dense = await self._embedder.embed_query(query) if arm == DENSE else None
+            return await self._index.search(scope, Kind.DOCUMENT, dense, sparse, top_k)
+
+        return ask
+
+    async def _ranked(self, question: Question, ask: Ask, into: list[Hit] | None = None) -> Ranking:
+        self._embedder.forget()
         began = time.perf_counter()
-        sparse: SparseVector | None = encode_query(question.text) if arm != "dense" else None
-        dense: Vector | None = await embedder.embed_query(question.text) if arm != "bm25" else None
-        hits = await index.search(scopes[question.workspace], Kind.DOCUMENT, dense, sparse, DEPTH)
-        latencies.append((time.perf_counter() - began) * 1000)
-        found = dict.fromkeys(ids[question.workspace, hit.passage.source] for hit in hits)
-        rankings.append((list(found), question.expected))
-    return score(rankings, latencies)
+        hits = await ask(ASKED)
+        took = (time.perf_counter() - began) * 1000
+        hits = await self._deeper(hits, ask)
+        if into is not None:
+            into += hits
+        return self._ranking(question, hits, took)
+
+    async def _ranked_again(self, question: Question, scope: Scope) -> Ranking:
+        """The reranker is asked once: what it does not see follows in the fused order."""
+        assert self._reranked is not None
+        self._embedder.forget()
+        lost: list[DegradedBlock] = []
+        began = time.perf_counter()
+        hits = await self._reranked.search(scope, question.text, self._candidates, lost=lost)
+        took = (time.perf_counter() - began) * 1000
+        for part in lost:
+            self.lost[part.block, part.why] = self.lost.get((part.block, part.why), 0) + 1
+
+        async def fused(top_k: int) -> list[Hit]:
+            return await self._fused.search(scope, question.text, top_k)
+
+        return self._ranking(question, await self._deeper(hits, fused), took)
+
+    async def _deeper(self, hits: list[Hit], ask: Ask) -> list[Hit]:
+        """*hits*, and what a deeper search finds behind them. Their own order stays what a shallow search says."""
+        found = {(hit.passage.source, hit.passage.id): hit for hit in hits}
+        for depth in DEPTHS:
+            more = await ask(depth)
+            for hit in more:
+                found.setdefault((hit.passage.source, hit.passage.id), hit)
+            if len(more) < depth or _is_enough(found.values()):
+                break
+        return list(found.values())
+
+    def _ranking(self, question: Question, hits: Iterable[Hit], took: float | None) -> Ranking:
+        passages = [(self._known[hit.passage.source], hit.passage) for hit in hits]
+        documents = {document.id: document.tokens for document, _ in passages}
+        return Ranking(
+            tuple(documents.items())[:ENOUGH_DOCUMENTS],
+            tuple((document.id, rough_tokens(passage.text)) for document, passage in passages),
+            question.expected,
+            took,
+        )
+
+
+def _is_enough(hits: Iterable[Hit]) -> bool:
+    passages = [hit.passage for hit in hits]
+    tokens = sum(rough_tokens(passage.text) for passage in passages)
+    return len({passage.source for passage in passages}) >= ENOUGH_DOCUMENTS and tokens >= ENOUGH_TOKENS
+
+
+def reciprocal_rank_fusion(arms: Sequence[Sequence[Hit]]) -> list[Hit]:
+    """The hits of all *arms* by the sum of 1 / (60 + rank), ranks from 1; equal sums by source and ordinal. Pure."""
+    scores: dict[str, float] = {}
+    hits: dict[str, Hit] = {}
+    for arm in arms:
+        for rank, hit in enumerate(arm, start=1):
+            key = f"{hit.passage.source}\0{hit.passage.id}"
+            hits.setdefault(key, hit)
+            scores[key] = scores.get(key, 0.0) + 1 / (RRF_K + rank)
+    order = sorted(scores, key=lambda key: (-scores[key], hits[key].passage.source, hits[key].passage.ordinal))
+    return [hits[key] for key in order]

@@ -95,12 +95,15 @@ class Arm:
 @dataclass(frozen=True, slots=True)
 class Hit:
     """A passage that was found. ``score`` is the fused one; the arms are there when they were asked for,
-    ``None`` where the arm did not have the passage among its candidates."""
+    ``None`` where the arm did not have the passage among its candidates. ``fused`` and ``rerank`` are there where a
+    reranker decided the order: the place before, and what it said."""
 
     passage: Passage
     score: float
     dense: Arm | None = None
     sparse: Arm | None = None
+    fused: Arm | None = None
+    rerank: Arm | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 
+import structlog
+
 from connectors.message import Scope
 from grounding.documents.embedding import Embedder
 from grounding.documents.index import Hit, Kind, PassageIndex
@@ -18,8 +20,12 @@ from grounding.documents.packing import (
     neighbours_wanted,
 )
 from grounding.documents.relevance import Floor, floor_for
+from grounding.documents.rerank import Reranker, RerankUnavailable, rerank
 from grounding.documents.sparse import SparseVector, encode_query
+from grounding.run_context import DegradedBlock
 from grounding.run_context import Passage as PromptPassage
+
+_log = structlog.get_logger()
 
 CANDIDATES_PER_PASSAGE = 3
 """Hits looked at for each passage wanted: some are duplicates, some join into one."""
@@ -29,14 +35,33 @@ QUERY_MAX_CHARACTERS = 4000
 
 
 class Search:
-    """Hybrid search over the passages of one embedding model."""
+    """Hybrid search over the passages of one embedding model, reranked where there is a *reranker*.
 
-    def __init__(self, index: PassageIndex, embedder: Embedder, *, floor: Floor | None = None) -> None:
+    Where that fails the fused order stands, and ``lost``, if it is given, names it.
+    """
+
+    def __init__(
+        self,
+        index: PassageIndex,
+        embedder: Embedder,
+        *,
+        floor: Floor | None = None,
+        reranker: Reranker | None = None,
+    ) -> None:
         self._index = index
         self._embedder = embedder
         self._floor = floor or floor_for(embedder.name, Kind.DOCUMENT)
+        self._reranker = reranker
 
-    async def search(self, scope: Scope, query: str, top_k: int, *, explain: bool = False) -> list[Hit]:
+    async def search(
+        self,
+        scope: Scope,
+        query: str,
+        top_k: int,
+        *,
+        explain: bool = False,
+        lost: list[DegradedBlock] | None = None,
+    ) -> list[Hit]:
         """The best *top_k* chunks, best first, without any floor; with *explain* each arm's rank and raw score.
 
         Raises `IndexUnavailable` and `EmbedderUnavailable`.
@@ -46,16 +71,33 @@ class Search:
             return []
         sparse = await encoded(query)
         dense = await self._embedder.embed_query(query)
-        return await self._index.search(scope, Kind.DOCUMENT, dense, sparse, top_k, explain=explain)
+        wanted = max(top_k, self._reranker.candidates) if self._reranker else top_k
+        hits = await self._index.search(scope, Kind.DOCUMENT, dense, sparse, wanted, explain=explain)
+        return (await self._reranked(scope, query, hits, lost))[:top_k]
 
-    async def retrieve(self, scope: Scope, query: str, top_k: int, max_bytes: int) -> list[Retrieved]:
+    async def _reranked(
+        self, scope: Scope, query: str, hits: list[Hit], lost: list[DegradedBlock] | None
+    ) -> list[Hit]:
+        if self._reranker is None:
+            return hits
+        try:
+            return await rerank(self._reranker, scope, query, hits)
+        except RerankUnavailable as error:
+            _log.warning("rerank.failed", workspace_id=scope.workspace_id, model=self._reranker.name, why=error.why)
+            if lost is not None:
+                lost.append(DegradedBlock(block="rerank", why=error.why))
+            return hits
+
+    async def retrieve(
+        self, scope: Scope, query: str, top_k: int, max_bytes: int, *, lost: list[DegradedBlock] | None = None
+    ) -> list[Retrieved]:
         """At most *top_k* passages of at most *max_bytes* bytes each, best first; an empty list where nothing is
         relevant.
 
         Raises `IndexUnavailable` and `EmbedderUnavailable`: an outage never poses as "no such document".
         """
         query = shorten(query)
-        hits = await self.search(scope, query, top_k * CANDIDATES_PER_PASSAGE, explain=True)
+        hits = await self.search(scope, query, top_k * CANDIDATES_PER_PASSAGE, explain=True, lost=lost)
         if not hits:
             return []
         size = await self._index.estimate(scope, Kind.DOCUMENT)
@@ -76,9 +118,11 @@ class Search:
         # Choosing what to keep of a long passage takes milliseconds: off the loop.
         return await asyncio.to_thread(lambda: [finish(run, query, max_bytes) for run in runs])
 
-    async def passages(self, scope: Scope, query: str, top_k: int, excerpt_bytes: int) -> list[PromptPassage]:
+    async def passages(
+        self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, lost: list[DegradedBlock] | None = None
+    ) -> list[PromptPassage]:
         """`retrieve`, in the form of a turn's input."""
-        found = await self.retrieve(scope, query, top_k, excerpt_bytes)
+        found = await self.retrieve(scope, query, top_k, excerpt_bytes, lost=lost)
         return [
             PromptPassage(source=item.source, heading=item.heading, text=item.text, score=item.score) for item in found
         ]

@@ -16,9 +16,11 @@ from connectors.connector import Health, State
 from connectors.examination import Examined
 from connectors.message import AgentRuntimeError, Scope
 from grounding.documents.index import IndexUnavailable
+from grounding.documents.rerank import RerankUnavailable
 from runtime.embedded.model_server import check_platform, find_weights
 from runtime.model_errors import ModelFailed
 from runtime.platforms import examine_platforms
+from runtime.reranker import LiteLLMReranker
 from runtime.workspaces import SAMPLE
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ async def examine(runtime: Runtime) -> list[Check]:
         _bounded("transcription model", runtime.settings.llm_timeout_seconds, lambda: _transcription(runtime)),
         _local_model(runtime),
         _bounded("embedding", runtime.settings.embedding_timeout_seconds, lambda: _embedding(runtime)),
+        _bounded("reranker", runtime.settings.rerank_timeout_seconds + 1, lambda: _reranker(runtime)),
         asyncio.to_thread(_disk, runtime.settings.data_dir),
         _connectors(runtime),
         _bounded("indexes", 4 * runtime.settings.redis_timeout_seconds, lambda: _indexes(runtime)),
@@ -179,6 +182,18 @@ async def _embedding(runtime: Runtime) -> list[Check]:
         )
         return [Check("embedding", False, str(error), advice)]
     return [Check("embedding", True, runtime.settings.embedding_model or "the bundled model")]
+
+
+async def _reranker(runtime: Runtime) -> list[Check]:
+    name = runtime.settings.rerank_model
+    if name is None:
+        return [Check("reranker", True, "none is set; passages come in the order of the search")]
+    try:
+        await LiteLLMReranker(runtime.settings).scores(Scope(SAMPLE), "opening hours", ("We open at nine.", "Prices"))
+    except RerankUnavailable as error:
+        advice = "see AGENT_RUNTIME_RERANK_MODEL, AGENT_RUNTIME_RERANK_API_BASE and AGENT_RUNTIME_RERANK_API_KEY"
+        return [Check("reranker", False, str(error), advice)]
+    return [Check("reranker", True, f"{name} answered")]
 
 
 def _disk(data_dir: Path) -> list[Check]:

@@ -19,6 +19,7 @@ from connectors.message import AgentRuntimeError, Role, Scope
 from grounding.documents.index import Hit
 from grounding.documents.indexer import Progress
 from grounding.documents.library import PATH_MAX_BYTES, DocumentRefused, check_path
+from grounding.run_context import DegradedBlock
 from runtime.api.bodies import Body, describe, lines, read_body, read_json
 from runtime.api.errors import ApiError, as_api_error
 from runtime.api.indexing import Indexing
@@ -196,8 +197,10 @@ class DocumentRoutes(Routes):
         if context_id is not None and not all(context_id.partition(":")):
             raise ApiError(400, "bad_request", "a context is written <connector>:<external id>")
         scope = await enter(self._runtime, workspace_id, context_id)
-        hits = await self._runtime.knowledge.search(scope, q, top_k, explain=explain)
-        return reply({"results": [_row(hit, explain) for hit in hits], "degraded": []})
+        lost: list[DegradedBlock] = []
+        hits = await self._runtime.knowledge.search(scope, q, top_k, explain=explain, lost=lost)
+        degraded = [{"block": part.block, "why": part.why} for part in lost]
+        return reply({"results": [_row(hit, explain) for hit in hits], "degraded": degraded})
 
 
 def _row(hit: Hit, explain: bool) -> dict[str, Any]:
@@ -212,6 +215,9 @@ def _row(hit: Hit, explain: bool) -> dict[str, Any]:
     if explain:
         row["dense"] = asdict(hit.dense) if hit.dense else None
         row["sparse"] = asdict(hit.sparse) if hit.sparse else None
+        if hit.fused is not None:
+            row["fused"] = asdict(hit.fused)
+            row["rerank"] = asdict(hit.rerank) if hit.rerank else None
     return row
 
 

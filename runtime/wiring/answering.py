@@ -20,6 +20,7 @@ from runtime.knowledge import Knowledge
 from runtime.model import Model
 from runtime.prices import Prices
 from runtime.prompting import Prompting
+from runtime.reranker import LiteLLMReranker, RerankCosts
 from runtime.spending import Spending, held_seconds
 from runtime.stops import Stops
 from runtime.turn import Turns
@@ -73,6 +74,14 @@ def wire_answering(
     return Answering(model=model, budgets=budgets, jobs=jobs, prompting=prompting, stops=stops, turns=turns)
 
 
+def wire_reranker(settings: Settings, kept: Kept) -> LiteLLMReranker | None:
+    """What puts found passages in order, where a model is set for it."""
+    if settings.rerank_model is None:
+        return None
+    budgets = Budgets(kept.store.client, settings, settings.rerank_timeout_seconds)
+    return LiteLLMReranker(settings, RerankCosts(kept.usage, budgets))
+
+
 def _jobs(settings: Settings, kept: Kept, knowledge: Knowledge, model: Model, spending: Spending) -> Jobs:
     async def remember(jobs: Sequence[Job]) -> Sequence[Job]:
         await RememberTurns(kept.transcript, await knowledge.turns())(jobs)
@@ -91,6 +100,7 @@ def _jobs(settings: Settings, kept: Kept, knowledge: Knowledge, model: Model, sp
 
 
 def _layer_timeout(settings: Settings) -> float:
-    """A layer asks Redis, or the embedder and then Qdrant."""
+    """A layer asks Redis, or the embedder, then Qdrant, and then the reranker."""
     remote = settings.embedding_timeout_seconds if settings.embedding_model else 0.0
+    remote += settings.rerank_timeout_seconds if settings.rerank_model else 0.0
     return max(settings.redis_timeout_seconds, settings.qdrant_timeout_seconds + remote)

@@ -55,6 +55,7 @@ class FakeOpenAI:
     base_url: str = ""
     requests: list[dict[str, Any]] = field(default_factory=list)
     embedding_requests: list[dict[str, Any]] = field(default_factory=list)
+    rerank_requests: list[dict[str, Any]] = field(default_factory=list)
     transcription_requests: list[dict[str, Any]] = field(default_factory=list)
     """Of each: ``model``, ``name``, ``media_type`` and ``data`` of the recording."""
     heard: str = "What do the tyres cost?"
@@ -67,6 +68,8 @@ class FakeOpenAI:
     chunk_delay_seconds: float = 0.0
     timed: Callable[[dict[str, Any], float], None] = lambda body, arrived: None
     """Is told of each chat request when it was answered whole, and when it had arrived, by the monotonic clock."""
+    rerank_forgets: bool = False
+    """Whether the last document of each rerank request gets no score."""
     key: str | None = None
     """Where set, callers must present it."""
     release: asyncio.Event = field(default_factory=asyncio.Event)
@@ -135,6 +138,8 @@ async def serving(port: int = 0) -> AsyncIterator[FakeOpenAI]:
     app.router.add_post("/v1/chat/completions", functools.partial(_chat, fake))
     app.router.add_post("/v1/embeddings", functools.partial(_embeddings, fake))
     app.router.add_post("/v1/audio/transcriptions", functools.partial(_transcriptions, fake))
+    for path in ("/v2/rerank", "/v1/rerank", "/rerank"):
+        app.router.add_post(path, functools.partial(_rerank, fake))
     app.router.add_get("/v1/models", _models)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
     await runner.setup()
@@ -282,6 +287,34 @@ async def _embeddings(fake: FakeOpenAI, request: web.Request) -> web.Response:
     data = [{"object": "embedding", "index": i, "embedding": embed(text)} for i, text in enumerate(texts)]
     usage = {"prompt_tokens": sum(map(len, texts)) // 4, "total_tokens": sum(map(len, texts)) // 4}
     return web.json_response({"object": "list", "data": data, "model": body.get("model", ""), "usage": usage})
+
+
+async def _rerank(fake: FakeOpenAI, request: web.Request) -> web.Response:
+    """Cohere's protocol, which the other rerank servers speak too: scores with the documents' places, best first."""
+    body = await request.json()
+    fake.keys.append(request.headers.get("Authorization", "").removeprefix("Bearer "))
+    fake.rerank_requests.append(body)
+    if fake.replies:
+        reply = fake.replies.popleft()
+        if reply.trouble == "hang":
+            await fake.release.wait()
+        if refusal := _refusal(reply):
+            return refusal
+    documents = body["documents"]
+    if not body["query"] or not documents or not all(documents):
+        return _error(400, "query and documents must not be empty", "invalid_request")
+    scored = sorted(((common(body["query"], text), -at) for at, text in enumerate(documents)), reverse=True)
+    results = [{"index": -at, "relevance_score": score} for score, at in scored[: body.get("top_n")]]
+    if fake.rerank_forgets:
+        results.pop()
+    meta = {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}
+    return web.json_response({"id": "rerank-1", "results": results, "meta": meta, "usage": {"total_tokens": 42}})
+
+
+def common(query: str, text: str) -> float:
+    """The share of the words of *query* that stand in *text*, less a little for each further word."""
+    wanted, words = set(query.lower().split()), text.lower().split()
+    return len(wanted & set(words)) / len(wanted) - 0.0001 * len(words)
 
 
 async def _transcriptions(fake: FakeOpenAI, request: web.Request) -> web.Response:

@@ -9,7 +9,7 @@ from config import load
 from connectors.message import ConversationKey, Scope
 from grounding.memory.contexts import ContextDocuments
 from grounding.pipeline import Pipeline
-from grounding.run_context import Budgets, Passage, RecalledTurn, TailEntry
+from grounding.run_context import Budgets, DegradedBlock, Passage, RecalledTurn, TailEntry
 from grounding.strategy import choose
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
@@ -27,7 +27,9 @@ class Shelf:
         self.excluded: list[frozenset[str]] = []
         self.hangs = False
 
-    async def passages(self, scope: Scope, query: str, top_k: int, excerpt_bytes: int) -> Sequence[Passage]:
+    async def passages(
+        self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, lost: list[DegradedBlock]
+    ) -> Sequence[Passage]:
         self.searched.append(query)
         if self.hangs:
             await asyncio.Event().wait()

@@ -1,0 +1,269 @@
+"""Question sets: documents, questions about them, and which documents answer which.
+
+Two forms are read. A BEIR folder (Thakur et al., NeurIPS 2021): ``corpus.jsonl`` (``_id``, ``title``, ``text``,
+optional ``metadata.workspace``), ``queries.jsonl`` (``_id``, ``text``, optional ``metadata.workspace`` and
+``metadata.history``) and ``qrels/test.tsv`` (query, document, relevance; more than 0 is relevant). Or a JSON lines file
+of questions (``question``, ``expected``: a path or a list of paths, optional ``history``) with Markdown beside it, in
+a folder ``docs`` or where the file lies. A history is a list of ``{"role": "user"|…, "text": …}``, the oldest first.
+
+Documents are read twice, once to check the set and once to index it, so that a large corpus is never held whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from connectors.message import AgentRuntimeError
+from grounding.documents.library import is_document_path
+
+USER = "user"
+LABEL_CHARACTERS = 160
+CHARACTERS_PER_TOKEN = 4
+"""A rule of thumb that needs no tokenizer, so that figures of different machines and models can be compared."""
+
+
+class BadQuestionSet(AgentRuntimeError):
+    """A question set that cannot be read; the text names the file, the line and what was expected."""
+
+
+def rough_tokens(text: str) -> int:
+    """What *text* costs of a budget, in tokens: its characters divided by four, and one."""
+    return len(text) // CHARACTERS_PER_TOKEN + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One document of a set. ``path`` is where it would lie under ``docs/``."""
+
+    id: str
+    path: str
+    text: str
+    workspace: str
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is kept of a document while a set is scored: its cost in tokens, and its title or first words."""
+
+    id: str
+    workspace: str
+    tokens: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, the ids of the documents that answer it, and what was said before it (role, text)."""
+
+    id: str
+    text: str
+    expected: frozenset[str]
+    workspace: str
+    history: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionSet:
+    """Documents and questions. Workspaces are the set's own names; each is searched alone.
+
+    ``known`` is by `Text.path`. ``documents`` reads the texts once more. ``absent`` are expected documents that the
+    set does not have: nothing can find them.
+    """
+
+    known: Mapping[str, Known]
+    questions: tuple[Question, ...]
+    documents: Callable[[], Iterator[Text]]
+    absent: frozenset[str] = frozenset()
+
+
+def load(path: Path) -> QuestionSet:
+    """The set at *path*: a BEIR folder, a questions file, or a folder with ``questions.jsonl``.
+
+    Raises `BadQuestionSet`.
+    """
+    if (path / "corpus.jsonl").is_file():
+        return _load_beir(path)
+    questions = path / "questions.jsonl" if path.is_dir() else path
+    if not questions.is_file():
+        raise BadQuestionSet(
+            f"{path} is neither a BEIR folder (corpus.jsonl, queries.jsonl, qrels/test.tsv) nor a folder with "
+            "questions.jsonl and Markdown under docs/"
+        )
+    return _load_markdown(questions)
+
+
+def _lines(file: Path) -> Iterator[tuple[str, str]]:
+    """The lines of *file* that are not blank, each with its place for errors. Nothing but a line feed ends a line."""
+    number = 0
+    try:
+        with file.open(encoding="utf-8-sig", newline="\n") as opened:
+            for number, line in enumerate(opened, start=1):  # noqa: B007 - named by the error below
+                if line.strip():
+                    yield f"{file}, line {number}", line.rstrip("\r\n")
+    except OSError as error:
+        raise BadQuestionSet(f"{file} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise BadQuestionSet(f"{file}, after line {number}: not UTF-8 ({error.reason})") from error
+
+
+def _records(file: Path, *fields: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for place, line in _lines(file):
+        try:
+            record = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise BadQuestionSet(f"{place}: no JSON: {error}") from error
+        if not isinstance(record, dict) or any(field not in record for field in fields):
+            wanted = " and ".join(f'"{field}"' for field in fields)
+            raise BadQuestionSet(f"{place}: expected an object with {wanted}")
+        yield place, record
+
+
+def _string(place: str, record: Mapping[str, Any], field: str) -> str:
+    value = record[field]
+    if not isinstance(value, str):
+        raise BadQuestionSet(f'{place}: expected "{field}" to be a text, got {type(value).__name__}')
+    return value
+
+
+def _id(place: str, record: Mapping[str, Any]) -> str:
+    value = record["_id"]
+    if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
+        raise BadQuestionSet(f'{place}: expected "_id" to be a text or a whole number')
+    return str(value)
+
+
+def _metadata(place: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    value = record.get("metadata") or {}
+    if not isinstance(value, dict):
+        raise BadQuestionSet(f'{place}: expected "metadata" to be an object')
+    return value
+
+
+def _history(place: str, found: object) -> tuple[tuple[str, str], ...]:
+    turns = found or []
+    expected = f'{place}: expected "history" to be a list of {{"role", "text"}}, the oldest first'
+    if not isinstance(turns, list):
+        raise BadQuestionSet(expected)
+    said = []
+    for turn in turns:
+        if not isinstance(turn, dict) or not all(isinstance(turn.get(field), str) for field in ("role", "text")):
+            raise BadQuestionSet(expected)
+        said.append((turn["role"], turn["text"]))
+    return tuple(said)
+
+
+def _load_beir(folder: Path) -> QuestionSet:
+    corpus = folder / "corpus.jsonl"
+    known: dict[str, Known] = {}
+    places: dict[str, str] = {}
+    for number, (place, record) in enumerate(_records(corpus, "_id", "text")):
+        document, text = _beir_text(place, number, record), _string(place, record, "text")
+        _once(places, document.id, place)
+        label = str(record.get("title") or "") or text
+        known[document.path] = Known(document.id, document.workspace, rough_tokens(text), _label(label))
+    gold = _judgements(_qrels(folder))
+    asked: dict[str, str] = {}
+    questions = []
+    for place, record in _records(folder / "queries.jsonl", "_id", "text"):
+        name, metadata = _id(place, record), _metadata(place, record)
+        _once(asked, name, place)
+        text = _string(place, record, "text")
+        if name in gold:
+            history, workspace = _history(place, metadata.get("history")), str(metadata.get("workspace", ""))
+            questions.append(Question(name, text, frozenset(gold[name]), workspace, history))
+
+    def documents() -> Iterator[Text]:
+        for number, (place, record) in enumerate(_records(corpus, "_id", "text")):
+            yield _beir_text(place, number, record)
+
+    absent = frozenset(one for question in questions for one in question.expected if one not in places)
+    return QuestionSet(known, tuple(questions), documents, absent)
+
+
+def _beir_text(place: str, number: int, record: dict[str, Any]) -> Text:
+    text, workspace = _string(place, record, "text"), str(_metadata(place, record).get("workspace", ""))
+    title = str(record.get("title") or "")
+    return Text(_id(place, record), f"{number}.txt", f"{title}\n\n{text}".strip(), workspace)
+
+
+def _once(places: dict[str, str], name: str, place: str) -> None:
+    if name in places:
+        raise BadQuestionSet(f"{place}: the id {name!r} was given before ({places[name]}); ids must differ")
+    places[name] = place
+
+
+def _qrels(folder: Path) -> Path:
+    """``qrels/test.tsv``, or the only other judgements there are."""
+    wanted = folder / "qrels" / "test.tsv"
+    if wanted.is_file():
+        return wanted
+    others = sorted((folder / "qrels").glob("*.tsv"))
+    if len(others) == 1:
+        return others[0]
+    raise BadQuestionSet(f"{folder} has no qrels/test.tsv (lines of query id, document id and relevance, with tabs)")
+
+
+def _judgements(file: Path) -> dict[str, set[str]]:
+    gold: dict[str, set[str]] = {}
+    for number, (place, line) in enumerate(_lines(file)):
+        cells = [cell.strip() for cell in line.split("\t")]
+        try:
+            query, document, relevance = cells[0], cells[1], float(cells[2])
+        except (IndexError, ValueError):
+            if number == 0:  # the heading
+                continue
+            raise BadQuestionSet(
+                f"{place}: expected query id, document id and a relevance number, with tabs between"
+            ) from None
+        if len(cells) != 3:
+            raise BadQuestionSet(f"{place}: expected three cells with tabs between, got {len(cells)}")
+        if relevance > 0:
+            gold.setdefault(query, set()).add(document)
+    return gold
+
+
+def _load_markdown(file: Path) -> QuestionSet:
+    root = file.parent / "docs" if (file.parent / "docs").is_dir() else file.parent
+    paths = sorted(
+        path
+        for found in root.rglob("*")
+        if found.is_file() and is_document_path(path := found.relative_to(root).as_posix())
+    )
+
+    def documents() -> Iterator[Text]:
+        for path in paths:
+            try:
+                yield Text(path, path, (root / path).read_text(encoding="utf-8"), "")
+            except (OSError, UnicodeDecodeError) as error:
+                raise BadQuestionSet(f"{root / path} cannot be read as UTF-8 text: {error}") from error
+
+    known = {one.path: Known(one.id, "", rough_tokens(one.text), _label(one.text)) for one in documents()}
+    questions = tuple(
+        Question(
+            str(number),
+            _string(place, record, "question"),
+            _expected(place, record["expected"], known, root),
+            "",
+            _history(place, record.get("history")),
+        )
+        for number, (place, record) in enumerate(_records(file, "question", "expected"), start=1)
+    )
+    return QuestionSet(known, questions, documents)
+
+
+def _expected(place: str, found: object, known: Mapping[str, Known], root: Path) -> frozenset[str]:
+    paths = found if isinstance(found, list) else [found]
+    if not paths or not all(isinstance(path, str) for path in paths):
+        raise BadQuestionSet(f'{place}: expected "expected" to be a path or a list of paths')
+    if missing := [path for path in paths if path not in known]:
+        raise BadQuestionSet(f"{place}: {missing[0]!r} is expected, but there is no such document in {root}")
+    return frozenset(paths)
+
+
+def _label(text: str) -> str:
+    words = " ".join(text[: 4 * LABEL_CHARACTERS].split())
+    return words if len(words) <= LABEL_CHARACTERS else words[: LABEL_CHARACTERS - 1].rstrip() + "…"

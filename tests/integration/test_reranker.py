@@ -1,0 +1,151 @@
+"""Passages in the order of a cross-encoder, through LiteLLM; the order of the search where it fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from redis.asyncio import Redis
+
+from config.settings import Settings
+from connectors.message import Scope
+from grounding.documents.index import Entry, Kind, Passage
+from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.rerank import RerankUnavailable
+from grounding.documents.search import Search
+from grounding.documents.sparse import encode_document
+from grounding.run_context import DegradedBlock
+from runtime.budgets import Budgets
+from runtime.reranker import LiteLLMReranker, RerankCosts
+from runtime.usage import Usage
+from tests.conftest import MakeSettings
+from tests.emulators.embedder import HashedWords
+from tests.emulators.openai import FakeOpenAI, Reply
+
+ACME = Scope("acme")
+TEXTS = ("kayak", "where the kayak lies", "refund refund refund", "nothing of the kind")
+
+
+@pytest.fixture
+def rerank_settings(settings: MakeSettings, openai_server: FakeOpenAI) -> MakeSettings:
+    """Makes settings whose reranker is the emulator."""
+
+    def make(**fields: Any) -> Settings:
+        base = openai_server.base_url
+        return settings(**{"rerank_model": "hosted_vllm/cross", "rerank_api_base": base, **fields})
+
+    return make
+
+
+@pytest_asyncio.fixture
+async def index(tmp_path: Path) -> AsyncIterator[EmbeddedIndex]:
+    embedder = HashedWords()
+    opened = EmbeddedIndex(tmp_path / "index", embedder.name, embedder.dimensions, timeout_seconds=10)
+    await opened.ensure()
+    vectors = await embedder.embed_documents(TEXTS)
+    entries = [
+        Entry(Passage(str(n), Kind.DOCUMENT, f"{n}.md", text), vector, encode_document(text))
+        for n, (text, vector) in enumerate(zip(TEXTS, vectors, strict=True))
+    ]
+    await opened.upsert(ACME, entries)
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+@pytest.mark.parametrize("model", ["hosted_vllm/cross", "cohere/rerank-v3.5", "infinity/cross", "jina_ai/cross"])
+async def test_each_provider_s_scores_come_in_the_order_of_the_passages(
+    rerank_settings: MakeSettings, openai_server: FakeOpenAI, model: str
+) -> None:
+    base = openai_server.base_url.removesuffix("/v1") if model.startswith("cohere") else openai_server.base_url
+    settings = rerank_settings(rerank_model=model, rerank_api_base=base, rerank_api_key="rerank-key")
+    scores = await LiteLLMReranker(settings).scores(ACME, "where lies the kayak", [*TEXTS, ""])
+    assert sorted(range(5), key=lambda at: -scores[at])[:2] == [1, 0]
+    assert openai_server.keys == ["rerank-key"]
+    [request] = openai_server.rerank_requests
+    assert request["documents"] == [*TEXTS, " "]
+
+
+async def test_the_search_s_best_come_in_the_reranker_s_order_and_say_so(
+    rerank_settings: MakeSettings, index: EmbeddedIndex, openai_server: FakeOpenAI
+) -> None:
+    plain = await Search(index, HashedWords()).search(ACME, "kayak lies", 4)
+    reranker = LiteLLMReranker(rerank_settings(rerank_candidates=2))
+    hits = await Search(index, HashedWords(), reranker=reranker).search(ACME, "kayak lies", 4, explain=True)
+    [request] = openai_server.rerank_requests
+    assert request["documents"] == [hit.passage.text for hit in plain[:2]]
+    assert hits[0].passage.text == "where the kayak lies"
+    assert hits[0].rerank is not None
+    assert hits[0].rerank.rank == 1
+    assert hits[0].rerank.score > 0.9
+    assert {hit.passage.id: (hit.fused.rank, hit.score) for hit in hits if hit.fused} == {
+        hit.passage.id: (rank, hit.score) for rank, hit in enumerate(plain, start=1)
+    }
+    assert [hit.rerank for hit in hits[2:]] == [None] * len(plain[2:])
+
+
+@pytest.mark.parametrize(
+    ("trouble", "why"),
+    [("unauthorized", "auth"), ("server_error", "unavailable"), ("rate_limited", "rate_limited"), ("hang", "timeout")],
+)
+async def test_a_reranker_that_fails_leaves_the_search_s_order_and_is_named(
+    rerank_settings: MakeSettings, index: EmbeddedIndex, openai_server: FakeOpenAI, trouble: Any, why: str
+) -> None:
+    plain = await Search(index, HashedWords()).search(ACME, "kayak lies", 4)
+    openai_server.will(Reply(trouble=trouble))
+    reranker = LiteLLMReranker(rerank_settings(rerank_timeout_seconds=0.5))
+    lost: list[DegradedBlock] = []
+    async with asyncio.timeout(20):
+        hits = await Search(index, HashedWords(), reranker=reranker).search(ACME, "kayak lies", 4, lost=lost)
+    assert hits == plain
+    assert lost == [DegradedBlock(block="rerank", why=why)]
+
+
+async def test_an_answer_without_a_score_for_each_passage_counts_as_none(
+    rerank_settings: MakeSettings, openai_server: FakeOpenAI
+) -> None:
+    openai_server.rerank_forgets = True
+    with pytest.raises(RerankUnavailable, match="one score for each of 4") as failed:
+        await LiteLLMReranker(rerank_settings()).scores(ACME, "a private question", TEXTS)
+    assert failed.value.why == "bad_response"
+    assert "private" not in str(failed.value)
+
+
+async def test_what_reranking_costs_is_counted_for_the_workspace(
+    rerank_settings: MakeSettings, redis: Redis, openai_server: FakeOpenAI
+) -> None:
+    settings = rerank_settings(budget_workspace_tokens_per_day=80)
+    usage, budgets = Usage(redis), Budgets(redis, settings, 3.0)
+    reranker = LiteLLMReranker(settings, RerankCosts(usage, budgets))
+    for _ in range(2):
+        await reranker.scores(ACME, "kayak", TEXTS)
+    [counted] = await usage.totals(ACME)
+    assert (counted.model, counted.calls, counted.replies, counted.prompt) == ("hosted_vllm/cross", 2, 0, 84)
+    with pytest.raises(RerankUnavailable) as refused:
+        await reranker.scores(ACME, "kayak", TEXTS)
+    assert refused.value.why == "budget"
+    assert len(openai_server.rerank_requests) == 2
+
+
+async def test_the_price_that_litellm_knows_is_counted(
+    rerank_settings: MakeSettings, redis: Redis, openai_server: FakeOpenAI
+) -> None:
+    base = openai_server.base_url.removesuffix("/v1")
+    settings = rerank_settings(rerank_model="cohere/rerank-v3.5", rerank_api_base=base, rerank_api_key="key")
+    usage = Usage(redis)
+    await LiteLLMReranker(settings, RerankCosts(usage, Budgets(redis, settings, 3.0))).scores(ACME, "kayak", TEXTS)
+    [counted] = await usage.totals(ACME)
+    assert counted.cost_usd > 0
+
+
+async def test_a_search_that_found_nothing_asks_no_reranker(
+    rerank_settings: MakeSettings, index: EmbeddedIndex, openai_server: FakeOpenAI
+) -> None:
+    reranker = LiteLLMReranker(rerank_settings())
+    assert await Search(index, HashedWords(), reranker=reranker).search(Scope("empty"), "kayak", 4) == []
+    assert openai_server.rerank_requests == []
