@@ -105,8 +105,8 @@ class Settings(BaseModel):
     embedding_timeout_seconds: PositiveSeconds = 20.0
     """One embedding call."""
     rerank_model: str | None = None
-    """A LiteLLM rerank id, e.g. cohere/…, jina_ai/…, hosted_vllm/…, infinity/…. It reads each question with the passages
-    that the search found and puts them in order. Unset: the order of the search stands."""
+    """A LiteLLM rerank id, e.g. cohere/…, jina_ai/…, hosted_vllm/…, infinity/…. It reads each question with the
+    passages that the search found and puts them in order. Unset: the order of the search stands."""
     rerank_api_base: WebUrl | None = None
     """Passed to LiteLLM, for RERANK_MODEL."""
     rerank_api_key: SecretStr | None = None

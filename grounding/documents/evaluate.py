@@ -6,14 +6,15 @@ passages, with the embedding of the question; deeper ones follow untimed, until 
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 
 from connectors.message import Scope
-from grounding.documents.chunking import CountTokens, Sizes, chunk_document
+from grounding.documents.chunking import Chunk, CountTokens, Sizes, chunk_document
 from grounding.documents.embedding import Embedder, Vector
 from grounding.documents.index import Entry, Hit, Kind, PassageIndex
 from grounding.documents.indexer import passage_of_chunk
@@ -27,8 +28,8 @@ from grounding.run_context import DegradedBlock
 BM25 = "bm25"
 DENSE = "dense"
 RRF = "rrf, k=60"
-"""Plain reciprocal rank fusion of the first `FUSED` passages of both arms with equal weights, for reference: what Cormack,
-Clarke and Büttcher (SIGIR 2009) propose, and most hybrid searches do."""
+"""Plain reciprocal rank fusion of the first `RRF_DEPTH` passages of both arms with equal weights, for reference: what
+Cormack, Clarke and Büttcher (SIGIR 2009) propose, and most hybrid searches do."""
 FUSED = "fused"
 RERANKED = "reranked"
 ASKED = 10
@@ -36,6 +37,7 @@ ENOUGH_DOCUMENTS = 50
 ENOUGH_TOKENS = 1500
 DEPTHS = (100, 400, 1600)
 """How many passages are asked for until enough documents are among them: one may have hundreds."""
+SHOWN = 3
 RRF_K = 60
 RRF_DEPTH = 100
 GROUP = 64
@@ -49,14 +51,14 @@ Ask = Callable[[int], Awaitable[list[Hit]]]
 
 @dataclass(slots=True)
 class Evaluation:
-    """What was found. ``arms`` has for each arm, in the order in which they are shown, a ranking for each question by its
-    id. ``lost`` counts what failed on the way, by what it was and why; the others' results stand."""
+    """What was found. ``arms`` has for each arm, in the order in which they are shown, a ranking for each question by
+    its id. ``lost`` counts what failed on the way, by what it was and why; the others' results stand."""
 
     arms: dict[str, dict[str, Ranking]]
     chunks: int = 0
     lost: dict[tuple[str, str], int] = field(default_factory=dict)
-    found: dict[str, list[Hit]] = field(default_factory=dict)
-    """The first hits of the arm that counts, by question."""
+    first: dict[str, list[Hit]] = field(default_factory=dict)
+    """The first `SHOWN` hits of `main`, by question."""
 
     @property
     def main(self) -> str:
@@ -94,7 +96,7 @@ async def evaluate(
     async with _opened(open_index) as index:
         chunks = await _fill(index, questions, scopes, embedder, count, sizes, progress)
         run = _Run(index, questions, scopes, embedder, reranker)
-        evaluation = Evaluation({arm: {} for arm in run.arms}, chunks, run.lost)
+        evaluation = Evaluation({arm: {} for arm in run.arms}, chunks, run.lost, run.first)
         await embedder.embed_query("warm up")
         for done, question in enumerate(questions.questions, start=1):
             for arm, ranking in (await run.ask(question)).items():
@@ -119,18 +121,11 @@ async def _fill(
 ) -> int:
     """Index all documents; how many chunks they have."""
     total, done, chunks = len(questions.known), 0, 0
-    for group in _groups(questions.documents()):
-        cut = [
-            (document.workspace, chunk)
-            for document in group
-            for chunk in chunk_document(document.path, document.text, count, sizes)
-        ]
-        texts = [_searched(chunk.indexed_text, chunk.path) for _, chunk in cut]
+    documents = questions.documents()
+    while group := await asyncio.to_thread(lambda: list(islice(documents, GROUP))):
+        cut, texts = await asyncio.to_thread(_cut, group, count, sizes)
         vectors = await embedder.embed_documents(texts)
-        entries: dict[str, list[Entry]] = {}
-        for (workspace, chunk), text, vector in zip(cut, texts, vectors, strict=True):
-            entry = Entry(passage_of_chunk(chunk), vector, encode_document(text))
-            entries.setdefault(workspace, []).append(entry)
+        entries = await asyncio.to_thread(_entries, cut, texts, vectors)
         for workspace, batch in entries.items():
             await index.upsert(scopes[workspace], batch)
         done, chunks = done + len(group), chunks + len(cut)
@@ -138,9 +133,25 @@ async def _fill(
     return chunks
 
 
-def _groups(documents: Iterator[Text]) -> Iterator[list[Text]]:
-    while group := list(islice(documents, GROUP)):
-        yield group
+def _cut(group: Sequence[Text], count: CountTokens, sizes: Sizes | None) -> tuple[list[tuple[str, Chunk]], list[str]]:
+    """The chunks of *group* with their workspaces, and what of each is searched."""
+    cut = [
+        (document.workspace, chunk)
+        for document in group
+        for chunk in chunk_document(document.path, document.text, count, sizes)
+    ]
+    return cut, [_searched(chunk.indexed_text, chunk.path) for _, chunk in cut]
+
+
+def _entries(
+    cut: Sequence[tuple[str, Chunk]], texts: Sequence[str], vectors: Sequence[Vector]
+) -> dict[str, list[Entry]]:
+    """What the index keeps of the chunks, by workspace."""
+    entries: dict[str, list[Entry]] = {}
+    for (workspace, chunk), text, vector in zip(cut, texts, vectors, strict=True):
+        entry = Entry(passage_of_chunk(chunk), vector, encode_document(text))
+        entries.setdefault(workspace, []).append(entry)
+    return entries
 
 
 def _searched(text: str, path: str) -> str:
@@ -188,23 +199,28 @@ class _Run:
         self._candidates = reranker.candidates if reranker else 0
         self.arms = (BM25, DENSE, RRF, FUSED, *((RERANKED,) if reranker else ()))
         self.lost: dict[tuple[str, str], int] = {}
+        self.first: dict[str, list[Hit]] = {}
 
     async def ask(self, question: Question) -> dict[str, Ranking]:
         """What each arm finds. The fused one goes first, so that its time holds what a first question costs."""
-        scope = self._scopes[question.workspace]
-
-        async def fused(top_k: int) -> list[Hit]:
-            return await self._fused.search(scope, question.text, top_k)
-
-        found = {FUSED: await self._ranked(question, fused)}
+        scope, found = self._scopes[question.workspace], {}
+        ask = self._fusing(question.text, scope)
+        found[FUSED], fused = await self._ranked(question, ask)
+        self.first[question.id] = fused[:SHOWN]
         if self._reranked is not None:
-            found[RERANKED] = await self._ranked_again(question, scope)
-        hits: dict[str, list[Hit]] = {}
-        for arm in (BM25, DENSE):
-            found[arm] = await self._ranked(question, self._alone(arm, question.text, scope), hits.setdefault(arm, []))
-        both = reciprocal_rank_fusion([hits[BM25][:RRF_DEPTH], hits[DENSE][:RRF_DEPTH]])
+            found[RERANKED], reranked = await self._ranked_again(question, scope, self._reranked, ask)
+            self.first[question.id] = reranked[:SHOWN]
+        found[BM25], sparse = await self._ranked(question, self._alone(BM25, question.text, scope))
+        found[DENSE], dense = await self._ranked(question, self._alone(DENSE, question.text, scope))
+        both = reciprocal_rank_fusion([sparse[:RRF_DEPTH], dense[:RRF_DEPTH]])
         found[RRF] = self._ranking(question, both, None)
         return {arm: found[arm] for arm in self.arms}
+
+    def _fusing(self, text: str, scope: Scope) -> Ask:
+        async def ask(top_k: int) -> list[Hit]:
+            return await self._fused.search(scope, text, top_k)
+
+        return ask
 
     def _alone(self, arm: str, text: str, scope: Scope) -> Ask:
         async def ask(top_k: int) -> list[Hit]:
@@ -217,31 +233,27 @@ class _Run:
 
         return ask
 
-    async def _ranked(self, question: Question, ask: Ask, into: list[Hit] | None = None) -> Ranking:
+    async def _ranked(self, question: Question, ask: Ask) -> tuple[Ranking, list[Hit]]:
         self._embedder.forget()
         began = time.perf_counter()
         hits = await ask(ASKED)
         took = (time.perf_counter() - began) * 1000
         hits = await self._deeper(hits, ask)
-        if into is not None:
-            into += hits
-        return self._ranking(question, hits, took)
+        return self._ranking(question, hits, took), hits
 
-    async def _ranked_again(self, question: Question, scope: Scope) -> Ranking:
+    async def _ranked_again(
+        self, question: Question, scope: Scope, search: Search, fused: Ask
+    ) -> tuple[Ranking, list[Hit]]:
         """The reranker is asked once: what it does not see follows in the fused order."""
-        assert self._reranked is not None
         self._embedder.forget()
         lost: list[DegradedBlock] = []
         began = time.perf_counter()
-        hits = await self._reranked.search(scope, question.text, self._candidates, lost=lost)
+        hits = await search.search(scope, question.text, self._candidates, lost=lost)
         took = (time.perf_counter() - began) * 1000
         for part in lost:
             self.lost[part.block, part.why] = self.lost.get((part.block, part.why), 0) + 1
-
-        async def fused(top_k: int) -> list[Hit]:
-            return await self._fused.search(scope, question.text, top_k)
-
-        return self._ranking(question, await self._deeper(hits, fused), took)
+        hits = await self._deeper(hits, fused)
+        return self._ranking(question, hits, took), hits
 
     async def _deeper(self, hits: list[Hit], ask: Ask) -> list[Hit]:
         """*hits*, and what a deeper search finds behind them. Their own order stays what a shallow search says."""

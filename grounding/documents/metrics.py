@@ -68,7 +68,7 @@ class Ranking:
 
 class Figures(NamedTuple):
     """How good one ranking is, each from 0 to 1. Those within a thousand tokens count whole documents, as question
-    sets are compared, and passages, as a prompt pays for them; where no document is longer than a passage both agree."""
+    sets are compared, and passages, as a prompt pays for them: the same where no document is longer than a passage."""
 
     recall_at_5: float
     recall_at_10: float

@@ -11,6 +11,7 @@ Documents are read twice, once to check the set and once to index it, so that a 
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -98,16 +99,18 @@ def load(path: Path) -> QuestionSet:
 
 def _lines(file: Path) -> Iterator[tuple[str, str]]:
     """The lines of *file* that are not blank, each with its place for errors. Nothing but a line feed ends a line."""
-    number = 0
     try:
-        with file.open(encoding="utf-8-sig", newline="\n") as opened:
-            for number, line in enumerate(opened, start=1):  # noqa: B007 - named by the error below
+        with file.open("rb") as opened:
+            for number, raw in enumerate(opened, start=1):
+                place = f"{file}, line {number}"
+                try:
+                    line = raw.removeprefix(codecs.BOM_UTF8).decode("utf-8").rstrip("\r\n")
+                except UnicodeDecodeError as error:
+                    raise BadQuestionSet(f"{place}: expected UTF-8 ({error.reason})") from error
                 if line.strip():
-                    yield f"{file}, line {number}", line.rstrip("\r\n")
+                    yield place, line
     except OSError as error:
         raise BadQuestionSet(f"{file} cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise BadQuestionSet(f"{file}, after line {number}: not UTF-8 ({error.reason})") from error
 
 
 def _records(file: Path, *fields: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -126,7 +129,8 @@ def _string(place: str, record: Mapping[str, Any], field: str) -> str:
     value = record[field]
     if not isinstance(value, str):
         raise BadQuestionSet(f'{place}: expected "{field}" to be a text, got {type(value).__name__}')
-    return value
+    # JSON may hold half a character, which no encoder takes.
+    return value.encode("utf-8", "replace").decode("utf-8")
 
 
 def _id(place: str, record: Mapping[str, Any]) -> str:
@@ -242,17 +246,17 @@ def _load_markdown(file: Path) -> QuestionSet:
                 raise BadQuestionSet(f"{root / path} cannot be read as UTF-8 text: {error}") from error
 
     known = {one.path: Known(one.id, "", rough_tokens(one.text), _label(one.text)) for one in documents()}
-    questions = tuple(
-        Question(
-            str(number),
-            _string(place, record, "question"),
-            _expected(place, record["expected"], known, root),
-            "",
-            _history(place, record.get("history")),
-        )
-        for number, (place, record) in enumerate(_records(file, "question", "expected"), start=1)
-    )
-    return QuestionSet(known, questions, documents)
+    asked: dict[str, str] = {}
+    questions = []
+    for place, record in _records(file, "question", "expected"):
+        text = _string(place, record, "question")
+        # Its text names it, so that results stay comparable where questions are added or moved.
+        if text in asked:
+            raise BadQuestionSet(f"{place}: the same question was asked before ({asked[text]})")
+        asked[text] = place
+        expected, history = _expected(place, record["expected"], known, root), _history(place, record.get("history"))
+        questions.append(Question(text, text, expected, "", history))
+    return QuestionSet(known, tuple(questions), documents)
 
 
 def _expected(place: str, found: object, known: Mapping[str, Known], root: Path) -> frozenset[str]:

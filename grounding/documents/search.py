@@ -75,9 +75,7 @@ class Search:
         hits = await self._index.search(scope, Kind.DOCUMENT, dense, sparse, wanted, explain=explain)
         return (await self._reranked(scope, query, hits, lost))[:top_k]
 
-    async def _reranked(
-        self, scope: Scope, query: str, hits: list[Hit], lost: list[DegradedBlock] | None
-    ) -> list[Hit]:
+    async def _reranked(self, scope: Scope, query: str, hits: list[Hit], lost: list[DegradedBlock] | None) -> list[Hit]:
         if self._reranker is None:
             return hits
         try:

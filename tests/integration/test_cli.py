@@ -246,7 +246,9 @@ async def test_documents_from_elsewhere_are_copied_in_and_found(
     assert found["results"][0]["source"] == "handbook/kayak.md"
     shown = await command("search", "kayak shed", "-w", "acme", "--explain")
     assert "1. handbook/kayak.md › Kayaks" in shown.out
-    assert "rank 1" in shown.out
+    assert "bm25   rank 1 " in shown.out
+    assert "dense  rank 1 " in shown.out
+    assert "fused  rank 1 " in shown.out
 
 
 async def test_a_dry_run_shows_the_prompt_and_asks_no_model(
@@ -368,14 +370,51 @@ async def test_stores_that_another_process_holds_are_a_clear_error(
     assert done.err.count("\n") == 1
 
 
+SAMPLE_SET = Path(__file__).parents[2] / "runtime" / "sample"
+
+
 async def test_retrieval_is_scored_for_each_arm(command: Command) -> None:
-    sample = Path(__file__).parents[2] / "runtime" / "sample"
-    done = await command("eval", "retrieval", str(sample), "--json")
+    done = await command("eval", "retrieval", str(SAMPLE_SET), "--json")
     assert done.code == 0, done.err
-    assert set(done.json["arms"]) == {"bm25", "dense", "fused"}
+    assert list(done.json["arms"]) == ["bm25", "dense", "rrf, k=60", "fused"]
+    assert done.json["main"] == "fused"
     assert done.json["arms"]["fused"]["recall_at_5"] > 0.9
-    assert "nDCG@10" in (await command("eval", "retrieval", str(sample))).out
-    assert (await command("eval", "retrieval", str(sample / "docs"))).code == 1
+    assert "nDCG@10" in (await command("eval", "retrieval", str(SAMPLE_SET))).out
+    assert (await command("eval", "retrieval", str(SAMPLE_SET / "docs"))).code == 1
+
+
+async def test_a_run_is_compared_with_an_earlier_one(command: Command, tmp_path: Path) -> None:
+    earlier = tmp_path / "before.json"
+    earlier.write_text((await command("eval", "retrieval", str(SAMPLE_SET), "--json")).out)
+    line = ["eval", "retrieval", str(SAMPLE_SET), "--compare", str(earlier)]
+    same = await command(*line)
+    assert same.code == 0, same.err
+    assert [row.split()[1:] for row in same.out.splitlines() if row.startswith("dense")][-1] == ["same"] * 4
+    worse = json.loads(earlier.read_text())
+    for figures in worse["per_question"]["arms"]["fused"].values():
+        figures[:] = [0.0] * len(figures)
+    earlier.write_text(json.dumps(worse))
+    assert (await command(*line, "--json")).json["compared"]["arms"]["fused"]["mrr"]["verdict"] == "better"
+
+
+async def test_a_result_of_another_set_is_refused_before_anything_is_run(command: Command, tmp_path: Path) -> None:
+    earlier = tmp_path / "before.json"
+    line = ["eval", "retrieval", str(SAMPLE_SET), "--compare", str(earlier)]
+    earlier.write_text(json.dumps({"per_question": {"fields": ["mrr"], "arms": {"fused": {"another question": [1]}}}}))
+    refused = await command(*line)
+    assert refused.code == 1
+    assert "0 questions in common" in refused.err
+    earlier.write_text("arm  recall@5")
+    assert "--json >" in (await command(*line)).err
+
+
+async def test_a_report_is_one_page_that_loads_nothing(command: Command, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    done = await command("eval", "retrieval", str(SAMPLE_SET), "--report", str(page))
+    assert done.code == 0, done.err
+    assert page.read_text().count("<figure>") == 3
+    nowhere = await command("eval", "retrieval", str(SAMPLE_SET), "--report", str(tmp_path / "no" / "report.html"))
+    assert nowhere.code == 2
 
 
 async def test_setup_tries_the_model_and_writes_a_file_that_works(

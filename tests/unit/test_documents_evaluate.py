@@ -1,89 +1,131 @@
-"""Question sets of two forms are read, scored per arm, and refused with the line that is wrong."""
+"""Each arm is asked through the real index; documents are ranked by their best passage."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-import runtime
-from grounding.documents.evaluate import ARMS, BadQuestionSet, QuestionSet, evaluate, load
+from connectors.message import Scope
+from grounding.documents.evaluate import BM25, DENSE, FUSED, RERANKED, RRF, evaluate, reciprocal_rank_fusion
+from grounding.documents.index import Hit, Kind, Passage
+from grounding.documents.metrics import score
 from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.question_set import BadQuestionSet, QuestionSet, load
+from grounding.documents.rerank import RerankUnavailable
 from tests.emulators.embedder import HashedWords
 
-SAMPLE = Path(runtime.__file__).parent / "sample"
 
-
-def lines(*records: object) -> str:
-    return "\n".join(json.dumps(record) for record in records)
+def words(text: str) -> int:
+    return len(text.split())
 
 
 @pytest.fixture
-def beir(tmp_path: Path) -> Path:
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "corpus.jsonl").write_text(
-        lines(
-            {"_id": "d1", "title": "Refunds", "text": "thirty days", "metadata": {"workspace": "one"}},
-            {"_id": "d2", "title": "", "text": "refunds elsewhere", "metadata": {"workspace": "two"}},
-        )
-    )
-    (tmp_path / "queries.jsonl").write_text(
-        lines(
-            {"_id": "q1", "text": "refunds", "metadata": {"workspace": "one"}},
-            {"_id": "q2", "text": "unjudged", "metadata": {"workspace": "one"}},
-        )
-    )
-    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t0\n")
-    return tmp_path
-
-
-def test_a_beir_folder_keeps_judged_questions_and_their_workspace(beir: Path) -> None:
-    questions = load(beir)
-    assert [(item.text, item.expected, item.workspace) for item in questions.questions] == [
-        ("refunds", frozenset({"d1"}), "one")
-    ]
-    assert [item.id for item in questions.documents] == ["d1", "d2"]
-
-
-async def test_each_arm_is_scored_within_the_question_s_workspace(beir: Path, tmp_path: Path) -> None:
+def open_index(tmp_path: Path) -> Callable[[], EmbeddedIndex]:
     embedder = HashedWords()
-
-    def open_index() -> EmbeddedIndex:
-        return EmbeddedIndex(tmp_path / "index", embedder.name, embedder.dimensions, timeout_seconds=10)
-
-    scores = await evaluate(load(beir), embedder, lambda text: len(text.split()), open_index)
-    assert tuple(scores) == ARMS
-    assert all((arm.recall_at_5, arm.ndcg_at_10, arm.mrr) == (1.0, 1.0, 1.0) for arm in scores.values())
+    return lambda: EmbeddedIndex(tmp_path / "index", embedder.name, embedder.dimensions, timeout_seconds=10)
 
 
-def test_the_sample_that_ships_is_a_valid_set_with_every_document_asked_about() -> None:
-    questions = load(SAMPLE)
-    assert len(questions.questions) >= 25
-    assert {path for item in questions.questions for path in item.expected} == {item.id for item in questions.documents}
+def beir(folder: Path, texts: dict[str, str], asked: dict[str, tuple[str, str]]) -> QuestionSet:
+    """A set of documents by id, and questions by id with the document that each expects."""
+    (folder / "qrels").mkdir()
+    corpus = [{"_id": name, "title": "", "text": text} for name, text in texts.items()]
+    queries = [{"_id": name, "text": text} for name, (text, _) in asked.items()]
+    (folder / "corpus.jsonl").write_text("\n".join(map(json.dumps, corpus)))
+    (folder / "queries.jsonl").write_text("\n".join(map(json.dumps, queries)))
+    rows = "".join(f"{name}\t{expected}\t1\n" for name, (_, expected) in asked.items())
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
+    return load(folder)
 
 
-def test_a_question_whose_document_is_missing_is_named(tmp_path: Path) -> None:
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "questions.jsonl").write_text(lines({"question": "x", "expected": "gone.md"}))
-    with pytest.raises(BadQuestionSet, match=r"gone\.md"):
-        load(tmp_path)
+class Backwards:
+    """A reranker that turns the order round, or fails."""
+
+    name = "backwards"
+
+    def __init__(self, candidates: int = 2, why: str = "") -> None:
+        self.candidates = candidates
+        self.why = why
+
+    async def scores(self, scope: Scope, query: str, texts: Sequence[str]) -> list[float]:
+        if self.why:
+            raise RerankUnavailable("away", why=self.why, retryable=True)
+        return [float(at) for at in range(len(texts))]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"), [("{", "line 1"), ("[]", "expected an object"), ('{"question": 1}', "expected")]
-)
-def test_a_broken_line_is_named(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / "questions.jsonl").write_text(text)
-    with pytest.raises(BadQuestionSet, match=said):
-        load(tmp_path / "questions.jsonl")
+async def test_each_arm_is_asked_each_question(tmp_path: Path, open_index: Callable[[], EmbeddedIndex]) -> None:
+    questions = beir(tmp_path, {"d1": "refunds in thirty days", "d2": "the kayak"}, {"q": ("refunds", "d1")})
+    told: list[tuple[str, int, int]] = []
+    found = await evaluate(questions, HashedWords(), words, open_index, progress=lambda *news: told.append(news))
+    assert list(found.arms) == [BM25, DENSE, RRF, FUSED]
+    assert found.main == FUSED
+    assert all(score(list(rankings.values())).mrr == 1.0 for rankings in found.arms.values())
+    assert found.arms[RRF]["q"].latency_ms is None
+    assert (found.arms[FUSED]["q"].latency_ms or 0) > 0
+    assert found.first["q"][0].passage.text == "refunds in thirty days"
+    assert told == [("documents", 2, 2), ("questions", 1, 1)]
 
 
-def test_a_folder_that_is_no_set_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadQuestionSet, match="neither"):
-        load(tmp_path)
+async def test_a_question_is_put_to_its_own_workspace_only(
+    tmp_path: Path, open_index: Callable[[], EmbeddedIndex]
+) -> None:
+    (tmp_path / "qrels").mkdir()
+    corpus = [{"_id": name, "text": "refunds", "metadata": {"workspace": name}} for name in ("one", "two")]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, corpus)))
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "refunds", "metadata": {"workspace": "two"}}')
+    (tmp_path / "qrels" / "test.tsv").write_text("q\ttwo\t1\n")
+    found = await evaluate(load(tmp_path), HashedWords(), words, open_index)
+    assert [rankings["q"].found for rankings in found.arms.values()] == [["two"]] * len(found.arms)
+
+
+async def test_ten_documents_are_found_behind_one_that_fills_every_shallow_search(
+    tmp_path: Path, open_index: Callable[[], EmbeddedIndex]
+) -> None:
+    long = "\n\n".join(f"# Part {n}\n\nrefunds refunds " + "filler " * 250 for n in range(150))
+    texts = {"long": long} | {f"d{n}": f"{'filler ' * 20 * n} refunds" for n in range(1, 13)}
+    found = await evaluate(beir(tmp_path, texts, {"q": ("refunds", "d12")}), HashedWords(), words, open_index)
+    for arm in (BM25, DENSE, FUSED):
+        assert len(found.arms[arm]["q"].documents) == 13, arm
+        costs = dict(found.arms[arm]["q"].documents)
+        assert costs["long"] == len(long) // 4 + 1
+    assert sum(document == "long" for document, _ in found.arms[BM25]["q"].passages) > 100
+
+
+async def test_the_reranker_has_an_arm_of_its_own_which_counts(
+    tmp_path: Path, open_index: Callable[[], EmbeddedIndex]
+) -> None:
+    texts = {"d1": "refunds refunds", "d2": "refunds and " + "more " * 9, "d3": "refunds of " + "many " * 50}
+    questions = beir(tmp_path, texts, {"q": ("refunds", "d2")})
+    found = await evaluate(questions, HashedWords(), words, open_index, reranker=Backwards())
+    fused = found.arms[FUSED]["q"].found
+    assert found.main == RERANKED
+    assert found.arms[RERANKED]["q"].found == [fused[1], fused[0], fused[2]]
+    assert found.lost == {}
+
+
+async def test_a_reranker_that_fails_is_counted_and_not_hidden(
+    tmp_path: Path, open_index: Callable[[], EmbeddedIndex]
+) -> None:
+    asked = {"q1": ("refunds", "d1"), "q2": ("kayak", "d2")}
+    questions = beir(tmp_path, {"d1": "refunds", "d2": "kayak"}, asked)
+    found = await evaluate(questions, HashedWords(), words, open_index, reranker=Backwards(why="timeout"))
+    assert found.lost == {("rerank", "timeout"): 2}
+    assert [one.found for one in found.arms[RERANKED].values()] == [one.found for one in found.arms[FUSED].values()]
 
 
 async def test_a_set_without_questions_is_refused(tmp_path: Path) -> None:
+    questions = beir(tmp_path, {"d1": "refunds"}, {})
     with pytest.raises(BadQuestionSet, match="no question"):
-        await evaluate(QuestionSet((), ()), HashedWords(), len, lambda: pytest.fail("opened"))
+        await evaluate(questions, HashedWords(), words, lambda: pytest.fail("opened"))
+
+
+def hit(name: str) -> Hit:
+    return Hit(Passage(name, Kind.DOCUMENT, f"{name}.md", name), 1.0)
+
+
+def test_plain_rank_fusion_adds_what_is_left_of_each_rank() -> None:
+    a, b, c = hit("a"), hit("b"), hit("c")
+    assert reciprocal_rank_fusion([[a, b], [b, c]]) == [b, a, c]
+    assert reciprocal_rank_fusion([[b], [a]]) == [a, b]  # equal: by name

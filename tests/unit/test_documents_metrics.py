@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.documents.metrics import ndcg_at, percentile, recall_at, reciprocal_rank, score
+from grounding.documents.metrics import (
+    Ranking,
+    figures,
+    ndcg_at,
+    paired,
+    percentile,
+    recall_at,
+    recall_within,
+    reciprocal_rank,
+    score,
+    t_quantile,
+)
 
 RANKING = ["a", "b", "c", "d"]
 
@@ -32,15 +43,60 @@ def test_percentiles_are_values_that_occurred() -> None:
     assert percentile([4.0, 1.0, 3.0, 2.0], 0.95) == 4.0
 
 
+def ranking(*found: str, gold: str, latency_ms: float | None = 1.0) -> Ranking:
+    priced = tuple((one, 300) for one in found)
+    return Ranking(priced, priced, frozenset(gold), latency_ms)
+
+
+def test_a_budget_ends_before_the_item_that_would_pass_it() -> None:
+    priced = [("a", 400), ("b", 600), ("c", 1)]
+    assert recall_within(priced, {"b", "c"}, 1000) == 0.5
+    assert recall_within(priced, {"b", "c"}, 1001) == 1.0
+    assert recall_within(priced, {"a"}, 399) == 0.0
+
+
+def test_an_item_is_found_with_the_first_of_its_pieces() -> None:
+    found = figures(Ranking((("long", 9000), ("b", 10)), (("long", 90), ("long", 90), ("b", 10)), frozenset("b")))
+    assert (found.recall_at_1000_tokens, found.recall_at_1000_tokens_of_passages) == (0.0, 1.0)
+
+
 def test_scores_are_means_over_questions() -> None:
-    scores = score([(["a"], {"a"}), (["b"], {"a"})], [1.0, 3.0])
+    scores = score([ranking("a", gold="a"), ranking("b", gold="a", latency_ms=3.0)])
     assert (scores.questions, scores.recall_at_5, scores.ndcg_at_10, scores.mrr) == (2, 0.5, 0.5, 0.5)
+    assert (scores.recall_at_1000_tokens, scores.p50_ms, scores.p95_ms) == (0.5, 1.0, 3.0)
 
 
-@pytest.mark.parametrize("rankings", [[], [(["a"], set())]])
-def test_nothing_to_find_cannot_be_scored(rankings: list[tuple[list[str], set[str]]]) -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        score(rankings, [])
+def test_what_was_not_timed_has_no_latency() -> None:
+    assert score([ranking("a", gold="a", latency_ms=None)]).p95_ms is None
+
+
+@pytest.mark.parametrize("rankings", [[], [ranking("a", gold="")]])
+def test_nothing_to_find_cannot_be_scored(rankings: list[Ranking]) -> None:
+    with pytest.raises(ValueError, match=r"there must be|at least one"):
+        score(rankings)
+
+
+def test_a_difference_beyond_its_interval_is_better_or_worse_and_else_noise() -> None:
+    old = {str(n): 0.0 for n in range(20)}
+    up = {question: 0.5 + 0.01 * int(question) for question in old}
+    assert paired(up, old).verdict == "better"
+    assert paired(old, up).verdict == "worse"
+    either = {question: 0.5 * (-1) ** int(question) for question in old}
+    assert paired(either, old).verdict == "within noise"
+    assert paired(old, old).verdict == "within noise"
+
+
+def test_a_difference_is_that_of_the_questions_in_common() -> None:
+    found = paired({"a": 1.0, "b": 0.5, "c": 0.0}, {"a": 0.5, "b": 0.5, "d": 1.0})
+    assert (found.mean, found.questions) == (0.25, 2)
+    assert found.margin == pytest.approx(12.706 * 0.25)  # the table's t at one degree of freedom
+    with pytest.raises(ValueError, match="at least two"):
+        paired({"a": 1.0}, {"a": 0.5})
+
+
+@pytest.mark.parametrize(("freedom", "table"), [(3, 3.182), (4, 2.776), (10, 2.228), (30, 2.042), (120, 1.980)])
+def test_student_s_t_is_that_of_the_tables(freedom: int, table: float) -> None:
+    assert t_quantile(freedom) == pytest.approx(table, rel=0.02 if freedom < 10 else 0.002)
 
 
 @given(st.lists(st.sampled_from("abcdefgh"), unique=True), st.sets(st.sampled_from("abcdefgh"), min_size=1))

@@ -1,24 +1,15 @@
-"""``agent-runtime eval``: figures for retrieval on a set of questions."""
+"""``agent-runtime eval``: figures for parts of the pipeline on a set of questions."""
 
 from __future__ import annotations
 
-import asyncio
+import os
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from config.settings import Settings
 from runtime.cli.invocation import Invocation, json_option, keep_events_off_the_screen, run
-from runtime.cli.output import StatusLine, count, line, print_json, status_line, table
-
-if TYPE_CHECKING:
-    from grounding.documents.embedding import Embedder
-    from grounding.documents.evaluate import QuestionSet
-    from grounding.documents.index import PassageIndex
-    from grounding.documents.metrics import Scores
+from runtime.cli.output import note, print_json, status_line
 
 
 @click.group()
@@ -28,60 +19,51 @@ def command() -> None:
 
 @command.command()
 @click.argument("path", type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "--compare",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="What an earlier run printed with --json: say what is better or worse now.",
+)
+@click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write a page with the curves.")
 @json_option
 @click.pass_obj
-def retrieval(invocation: Invocation, path: Path, as_json: bool) -> None:
-    """Score retrieval on the set at PATH, in an index of its own.
+def retrieval(invocation: Invocation, path: Path, compare: Path | None, report: Path | None, as_json: bool) -> None:
+    """Score retrieval on the set at PATH, in an index of its own, with the settings in force.
 
-    PATH is a BEIR folder (corpus.jsonl, queries.jsonl, qrels/test.tsv), or a file of questions
-    ({"question", "expected"}, one a line) with a folder docs/ beside it.
+    PATH is a BEIR folder (corpus.jsonl, queries.jsonl, qrels/test.tsv), or a folder with questions.jsonl
+    ({"question", "expected"}, one a line) and Markdown under docs/.
     """
-    from grounding.documents.evaluate import load
+    from grounding.documents.question_set import load
+    from runtime.cli.evaluation import result as results
+    from runtime.cli.evaluation.running import run_retrieval
 
     settings = invocation.settings()
     keep_events_off_the_screen(settings)
+    earlier = results.read_earlier(compare) if compare else None
+    if report and not os.access(report.absolute().parent, os.W_OK):
+        raise click.BadParameter(f"no file can be written into {report.absolute().parent}", param_hint="--report")
     with (
         status_line("reading the set …") as status,
         tempfile.TemporaryDirectory(prefix="agent-runtime-eval-", ignore_cleanup_errors=True) as folder,
     ):
         questions = load(path)
-        scores = run(_score(settings, questions, Path(folder), status))
+        if earlier is not None:
+            asked = {question.id for question in questions.questions}
+            results.check_shared(max((len(asked & old.keys()) for old in earlier.values()), default=0), str(compare))
+        evaluation = run(run_retrieval(settings, questions, Path(folder), status))
+    result = results.Result.of(path.resolve().name, questions, evaluation)
+    comparison = results.compare(result.figures, earlier, str(compare)) if earlier is not None else None
+    if report:
+        from runtime.cli.evaluation.page import page
+
+        report.write_bytes(page(result, comparison).encode("utf-8"))
     if as_json:
-        arms = {arm: asdict(figures) for arm, figures in scores.items()}
-        print_json({"documents": len(questions.documents), "questions": len(questions.questions), "arms": arms})
-        return
-    line(f"{path}: {count(len(questions.documents), 'document')}, {count(len(questions.questions), 'question')}")
-    headers = ["arm", "recall@5", "recall@10", "nDCG@10", "MRR", "p50 ms", "p95 ms"]
-    table(headers, [[arm, *_figures(figures)] for arm, figures in scores.items()], right=headers[1:])
+        print_json(result.as_json() | ({"compared": comparison.as_json()} if comparison else {}))
+    else:
+        from runtime.cli.evaluation.printing import print_comparison, print_result
 
-
-async def _score(settings: Settings, questions: QuestionSet, folder: Path, status: StatusLine) -> dict[str, Scores]:
-    from grounding.documents.evaluate import evaluate
-    from grounding.tokens import load_tokens
-
-    status.show("loading the embedding model …")
-    embedder = await _embedder(settings)
-    tokens = await asyncio.to_thread(load_tokens)
-
-    def open_index() -> PassageIndex:
-        from grounding.documents.qdrant_embedded import EmbeddedIndex
-
-        seconds = settings.qdrant_timeout_seconds
-        return EmbeddedIndex(folder, embedder.name, embedder.dimensions, timeout_seconds=seconds)
-
-    def show(done: int, total: int) -> None:
-        status.show(f"indexing {done}/{total} documents …")
-
-    return await evaluate(questions, embedder, tokens.count, open_index, progress=show)
-
-
-async def _embedder(settings: Settings) -> Embedder:
-    from grounding.documents.embedding import WordLlamaEmbedder
-    from runtime.embedder import open_embedder
-
-    return await open_embedder(settings) if settings.embedding_model else WordLlamaEmbedder()
-
-
-def _figures(scores: Scores) -> list[str]:
-    shares = (scores.recall_at_5, scores.recall_at_10, scores.ndcg_at_10, scores.mrr)
-    return [*(f"{share:.3f}" for share in shares), f"{scores.p50_ms:.1f}", f"{scores.p95_ms:.1f}"]
+        print_result(result)
+        if comparison:
+            print_comparison(comparison)
+    if report:
+        note(f"the page is {report}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from typing import Any
 
 import click
@@ -13,19 +16,24 @@ from runtime.cli.invocation import Invocation, json_option, run, workspace_of, w
 from runtime.cli.output import line, note, print_json, status_line
 
 EXCERPT_CHARACTERS = 300
+MAX_COLUMNS = 100
 
 
 @click.command()
 @click.argument("query")
 @workspace_option
 @click.option("--top-k", type=click.IntRange(1, 100), default=5, show_default=True, help="How many passages.")
-@click.option("--explain", is_flag=True, help="Show each arm's rank and raw score.")
+@click.option("--explain", is_flag=True, help="Show where each arm of the search put it, and why.")
 @json_option
 @click.pass_obj
 def command(
     invocation: Invocation, query: str, workspace: str | None, top_k: int, explain: bool, as_json: bool
 ) -> None:
-    """Show the passages that retrieval finds for QUERY, the best first, with their fused scores."""
+    """Show the passages that retrieval finds for QUERY, the best first.
+
+    With --explain each shows its rank and score in each arm: words (bm25), meaning (dense), both together
+    (fused), and the reranker's where one is set.
+    """
     run(_search(invocation.settings(), query, workspace, top_k=top_k, explain=explain, as_json=as_json))
 
 
@@ -52,10 +60,35 @@ async def _search(
 def _show(rank: int, result: dict[str, Any]) -> None:
     where = f"{result['source']} › {result['heading']}" if result["heading"] else str(result["source"])
     line(f"{rank}. {where}  {result['score']:.4f}", bold=True)
-    for arm in ("dense", "sparse"):
-        if figures := result.get(arm):
-            line(f"   {arm}: rank {figures['rank']}, score {figures['score']:.4f}", dim=True)
-    line("   " + excerpt(str(result["text"])))
+    if "dense" in result:
+        for told in explained(rank, result):
+            line("   " + told, dim=True)
+    for part in folded(excerpt(str(result["text"]))):
+        line("   " + part)
+
+
+def explained(rank: int, result: dict[str, Any]) -> list[str]:
+    """Where each arm of the search put *result*, and with which score of its own. Pure."""
+    rows = [("bm25", "sparse", "BM25"), ("dense", "dense", "cosine")]
+    told = [_arm(name, result.get(arm), what, "not among its candidates") for name, arm, what in rows]
+    fused = result.get("fused") or {"rank": rank, "score": result["score"]}
+    told.append(_arm("fused", fused, "score", ""))
+    if "rerank" in result:
+        told.append(_arm("rerank", result["rerank"], "score", "not among its candidates"))
+    return told
+
+
+def _arm(name: str, figures: dict[str, Any] | None, what: str, otherwise: str) -> str:
+    if figures is None:
+        return f"{name:<7}{otherwise}"
+    return f"{name:<7}rank {figures['rank']:<4} {what} {figures['score']:.4f}"
+
+
+def folded(words: str) -> list[str]:
+    """*words* in lines that fit below a heading on a terminal; in one where nobody looks, for programs that do."""
+    if not sys.stdout.isatty():
+        return [words]
+    return textwrap.wrap(words, max(min(shutil.get_terminal_size().columns, MAX_COLUMNS) - 3, 20)) or [""]
 
 
 def excerpt(text: str, limit: int = EXCERPT_CHARACTERS) -> str:
