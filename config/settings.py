@@ -82,6 +82,8 @@ class Settings(BaseModel):
     """For QDRANT_URL."""
     qdrant_timeout_seconds: PositiveSeconds = 5.0
     """One call to Qdrant."""
+    index_stale_seconds: PositiveSeconds = 10.0
+    """How long a changed document may wait for the index before prompts say that what was found may be out of date."""
 
     # The model.
     llm_model: str | None = None

@@ -105,8 +105,13 @@ def _retrieved(context: RunContext, tokens: Tokens) -> _Draft:
     budget = context.budgets.retrieved_tokens
     failed = next((part for part in context.degraded if part.block == "retrieved"), None)
     if context.passages:
-        section = retrieval.section(context.passages[: context.budgets.top_k], tokens, context.budgets.excerpt_bytes)
-        return _Draft(section, budget, f"{len(section.pieces)} passages")
+        section = retrieval.section(
+            context.passages[: context.budgets.top_k],
+            tokens,
+            context.budgets.excerpt_bytes,
+            is_incomplete=failed is not None,
+        )
+        return _Draft(section, budget, f"{len(section.pieces)} passages{f', degraded: {failed.why}' if failed else ''}")
     if not context.wants_documents:
         return _Draft(Section(), budget, "not wanted")
     if failed:

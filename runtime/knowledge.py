@@ -7,28 +7,34 @@ the turn goes on without that layer and says so.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
-from watchfiles import awatch
 
 from config.settings import Settings
 from connectors.connector import Health, State
-from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
+from connectors.message import Scope
+from grounding.documents.backlog import Backlog
+from grounding.documents.disk_copy import DiskCopy
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, WordLlamaEmbedder
 from grounding.documents.index import Hit, IndexUnavailable, PassageIndex
 from grounding.documents.indexer import Indexer, Progress, Status, Synced
-from grounding.documents.library import Library
+from grounding.documents.lease import StoringLease
+from grounding.documents.library import Library, Skipped
 from grounding.documents.rerank import Reranker
 from grounding.documents.search import Search
+from grounding.documents.shared_shelf import SharedShelf
+from grounding.documents.shelf import FileShelf, Shelf
 from grounding.documents.turns import Turns as TurnIndex
-from grounding.documents.watch import Changed, changed_documents, watch
 from grounding.run_context import DegradedBlock, Passage, RecalledTurn
 from grounding.tokens import Tokens
 from promptpolicy.files import FilingPublisher
+from runtime.doubts import STALE, Doubts
 from runtime.embedder import open_embedder
+from runtime.following import Following
 from runtime.workspaces import Workspaces
 
 if TYPE_CHECKING:
@@ -59,11 +65,18 @@ class Knowledge:
         self._publisher = publisher
         self._reranker = reranker
         self.library = Library(settings.data_dir, max_bytes=settings.document_max_bytes)
+        self.copy: DiskCopy | None = None
+        """What keeps the files of this machine and the documents the same, where those are kept for several."""
+        shared = None
+        if settings.redis_url is not None:
+            shared = SharedShelf(redis, max_bytes=settings.document_max_bytes)
+            self.copy = DiskCopy(self.library, shared)
+        self.shelf: Shelf = shared or FileShelf(self.library)
+        self._backlog = Backlog(redis)
+        self._lease = StoringLease(redis) if shared else lambda _: nullcontext()
+        self._following = Following(settings, self, workspaces, publisher, self._backlog, shelf=shared, copy=self.copy)
+        self._doubts = Doubts(redis, self._backlog, settings.index_stale_seconds, is_shared=shared is not None)
         self._opened = asyncio.Event()
-        self._behind: set[str] | None = set()
-        """Workspaces that were not looked through since the start; None while nobody knows which."""
-        self._caught_up = asyncio.Event()
-        """Set, and replaced, whenever one of them was."""
         self._index: PassageIndex | None = None
         self._search: Search | None = None
         self._indexer: Indexer | None = None
@@ -75,7 +88,7 @@ class Knowledge:
 
     def will_follow(self) -> None:
         """Say that `follow` is about to begin: until it has looked, nobody knows which documents are behind."""
-        self._behind = None
+        self._following.will_run()
 
     async def open(self) -> None:
         """Open the index, however long that takes."""
@@ -102,10 +115,7 @@ class Knowledge:
     async def follow(self) -> None:
         """Bring the index and the directives in step with the disk, and keep them there, until cancelled."""
         await self._opened.wait()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._follow_workspaces())
-            group.create_task(self._follow_global_directives())
-            await self._catch_up_at_last()
+        await self._following.run()
 
     async def close(self) -> None:
         """Let go of the index's files and connections. Never raises."""
@@ -138,12 +148,25 @@ class Knowledge:
         search = await self._ready()
         with suppress(TimeoutError):
             async with asyncio.timeout(_FILLING_SECONDS):
-                while self._is_behind(scope):
-                    await self._caught_up.wait()
-        found = await search.passages(scope, query, top_k, excerpt_bytes, lost)
-        if not found and self._is_behind(scope):
+                await self._following.until_ahead(scope)
+        found, doubt = await asyncio.gather(
+            search.passages(scope, query, top_k, excerpt_bytes, lost), self._doubt_after_a_look(scope)
+        )
+        if not found and self._following.is_behind(scope):
             raise IndexUnavailable("the documents are still being indexed")
+        if doubt:
+            lost.append(DegradedBlock(block="retrieved", why=doubt))
         return found
+
+    async def _doubt_after_a_look(self, scope: Scope) -> str:
+        await self._doubts.look(scope)
+        return self.doubt(scope)
+
+    def doubt(self, scope: Scope) -> str:
+        """Why what is found may not be all that there is, as a word of metrics; empty where nothing says so."""
+        if self._following.is_behind(scope) or self._following.is_failing(scope):
+            return STALE
+        return self._doubts.doubt(scope)
 
     async def recall(self, scope: Scope, query: str, top_k: int, exclude: frozenset[str]) -> Sequence[RecalledTurn]:
         """See `grounding.pipeline.RecallsTurns`."""
@@ -161,7 +184,13 @@ class Knowledge:
         lost: list[DegradedBlock] | None = None,
     ) -> list[Hit]:
         """See `grounding.documents.search.Search.search`."""
-        return await (await self._ready()).search(scope, query, top_k, explain=explain, lost=lost)
+        search = await self._ready()
+        found, doubt = await asyncio.gather(
+            search.search(scope, query, top_k, explain=explain, lost=lost), self._doubt_after_a_look(scope)
+        )
+        if doubt and lost is not None:
+            lost.append(DegradedBlock(block="retrieved", why=doubt))
+        return found
 
     async def sync(
         self,
@@ -171,16 +200,50 @@ class Knowledge:
         *,
         fresh: bool = False,
     ) -> Synced:
-        """See `grounding.documents.indexer.Indexer.sync`."""
+        """Bring documents and files of this machine in step, where they are two, and the index with them: see
+        `grounding.documents.indexer.Indexer.sync`."""
+        await self._ready()
+        if self.copy is not None:
+            await self.copy.bring_in_step(scope, paths)
+        done = await self.index(scope, paths, progress, fresh=fresh)
+        skipped = self.copy.skipped(scope) if self.copy is not None else done.skipped
+        return replace(done, skipped=tuple(skipped))
+
+    async def index(
+        self,
+        scope: Scope,
+        paths: Collection[str] | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        *,
+        fresh: bool = False,
+    ) -> Synced:
+        """Bring the index in step with the documents: see `grounding.documents.indexer.Indexer.sync`."""
         await self._ready()
         assert self._indexer is not None
         return await self._indexer.sync(scope, paths, progress, fresh=fresh)
 
-    async def status(self, scope: Scope) -> Status:
-        """See `grounding.documents.indexer.Indexer.status`."""
+    async def unindexed(self, scope: Scope) -> set[str]:
+        """See `grounding.documents.indexer.Indexer.pending`."""
         await self._ready()
         assert self._indexer is not None
-        return await self._indexer.status(scope)
+        return await self._indexer.pending(scope)
+
+    async def skipped(self, scope: Scope) -> list[Skipped]:
+        """Files that are no documents. Raises `StoreUnavailable` and `IndexUnavailable`."""
+        if self.copy is not None:
+            return self.copy.skipped(scope)
+        await self._ready()
+        assert self._indexer is not None
+        return await self._indexer.skipped(scope)
+
+    async def status(self, scope: Scope) -> Status:
+        """See `grounding.documents.indexer.Indexer.status`. Files are looked at only where nobody follows them."""
+        await self._ready()
+        assert self._indexer is not None
+        if self.copy is None and not self._following.is_running:
+            return await self._indexer.status(scope)
+        (waiting,) = await self._backlog.waiting([scope])
+        return await self._indexer.status(scope, waiting.documents)
 
     async def forget_workspace(self, scope: Scope) -> None:
         """Take a workspace's passages out of the index; the files stay."""
@@ -217,81 +280,17 @@ class Knowledge:
         self._index, self._embedder = index, embedder
         self._search = Search(index, embedder, reranker=self._reranker)
         self._turns = TurnIndex(index, embedder)
-        self._indexer = Indexer(self.library, index, embedder, self._redis, self._tokens.count)
+        self._indexer = Indexer(
+            self.shelf,
+            index,
+            embedder,
+            self._redis,
+            self._tokens.count,
+            backlog=self._backlog,
+            exclusive=self._lease,
+        )
         self._why = ""
         self._opened.set()
-
-    async def _catch_up_at_last(self) -> None:
-        """`_catch_up`, as soon as the store lets it."""
-        wait, longest = _RETRY_SECONDS
-        while True:
-            try:
-                return await self._catch_up()
-            except StoreUnavailable as error:
-                _log.warning("store.degraded", store="redis", why=str(error))
-            await asyncio.sleep(wait)
-            wait = min(wait * 2, longest)
-
-    async def _catch_up(self) -> None:
-        """What changed on the disk while nobody looked. Raises `StoreUnavailable`."""
-        try:
-            await self._publisher.import_all()
-            workspaces = [workspace.id for workspace in await self._workspaces.all()]
-            self._behind = set(workspaces)
-            for workspace_id in workspaces:
-                await self._keep_in_step(workspace_id, None, directives=False)
-                self._behind.discard(workspace_id)
-                self._tell_waiting()
-        finally:
-            self._behind = set()
-            self._tell_waiting()
-
-    def _is_behind(self, scope: Scope) -> bool:
-        return self._behind is None or scope.workspace_id in self._behind
-
-    def _tell_waiting(self) -> None:
-        self._caught_up.set()
-        self._caught_up = asyncio.Event()
-
-    async def _follow_workspaces(self) -> None:
-        async for change in self._changes():
-            documents = changed_documents(change)
-            directives = any(path == "context" or path.startswith("context/") for path in change.paths)
-            if documents is None or documents or directives:
-                await self._keep_in_step(change.workspace_id, documents, directives)
-
-    async def _changes(self) -> AsyncIterator[Changed]:
-        """What changes on the disk, also after the system had no watch to give for a while."""
-        while True:
-            try:
-                async for change in watch(self._settings.data_dir):
-                    yield change
-            except OSError as error:
-                _log.warning("index.failed", why=f"files cannot be followed: {error}")
-            await asyncio.sleep(_RETRY_SECONDS[1])
-
-    async def _follow_global_directives(self) -> None:
-        folder = self._settings.data_dir / "global"
-        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-        async for _ in awatch(folder, debounce=300, ignore_permission_denied=True):
-            try:
-                await self._publisher.import_all()
-            except StoreUnavailable as error:
-                _log.warning("store.degraded", store="redis", why=str(error))
-
-    async def _keep_in_step(self, workspace_id: str, documents: Collection[str] | None, directives: bool) -> None:
-        """Bring the index (for *documents*; all if None) and, if asked, the directives in step with the files."""
-        try:
-            scope = Scope(workspace_id)
-            if not await self._workspaces.exists(workspace_id):
-                return
-            if directives:
-                await self._publisher.import_workspace(scope)
-            if documents is None or documents:
-                await self.sync(scope, documents)
-        except (AgentRuntimeError, OSError) as error:
-            # The next change, or the next start, tries again; searches find what was indexed before.
-            _log.warning("index.failed", workspace_id=workspace_id, why=str(error))
 
 
 def _adapter(settings: Settings, embedder: Embedder) -> PassageIndex:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 LEASE_SECONDS = 15.0
-_KEY = redis_key("leader", "{leader}", "process")
+KEY = redis_key("leader", "{leader}", "process")
+"""Whoever it names, if anybody, does the duties."""
 _RENEW = """
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return 0 end
@@ -48,7 +49,7 @@ class Leadership:
             while True:
                 asked = loop.time()
                 with suppress(StoreUnavailable):
-                    if await self._renew(keys=[_KEY], args=[self._name, round(LEASE_SECONDS * 1000)]):
+                    if await self._renew(keys=[KEY], args=[self._name, round(LEASE_SECONDS * 1000)]):
                         held_until = asked + LEASE_SECONDS
                     else:
                         held_until = 0.0
@@ -68,7 +69,7 @@ class Leadership:
                 await _end(duties)
             with suppress(StoreUnavailable, TimeoutError):
                 async with asyncio.timeout(1.0):
-                    await self._resign(keys=[_KEY], args=[self._name])
+                    await self._resign(keys=[KEY], args=[self._name])
 
 
 async def _as_coroutine(duties: Callable[[], Awaitable[None]]) -> None:

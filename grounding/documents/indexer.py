@@ -1,8 +1,7 @@
-"""Keeps the passage index in step with the documents on disk.
+"""Keeps the passage index in step with the documents, wherever those are kept.
 
-What the index holds is written down in Redis, one hash per workspace: path → content hash, fingerprint of
-how it was cut and embedded, chunks. An entry is written only after the index has the document, so an
-interrupted run is picked up by the next one, and nothing is embedded twice.
+What the index holds is written down (`grounding.documents.ledger`) only after the index has it, so that an interrupted
+run is picked up by the next one, and nothing is embedded twice.
 """
 
 from __future__ import annotations
@@ -11,17 +10,21 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
 
-from connectors.message import Scope, redis_key
+from connectors.message import Scope
+from grounding.documents.backlog import Backlog
 from grounding.documents.chunking import CHUNKER_VERSION, Chunk, CountTokens, Sizes, chunk_document
 from grounding.documents.embedding import Embedder, Vector
 from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source, collection_name
-from grounding.documents.library import Document, Library, is_document_path
-from grounding.documents.registry import REGISTRY_VERSION, Registered, pending
+from grounding.documents.ledger import Ledger
+from grounding.documents.library import Document, Found, Skipped, is_document_path
+from grounding.documents.registry import Registered, pending
+from grounding.documents.shelf import READ_DOCUMENTS, Shelf, below
 from grounding.documents.sparse import SparseVector, encode_document
 
 if TYPE_CHECKING:
@@ -29,11 +32,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-OWNER = "documents"
-GROUP_CHUNKS = 128
-"""Chunks that are embedded together, over several documents, before they are stored."""
+GROUP_CHUNKS = 256
+"""Chunks, of several documents, that are embedded and stored together."""
 RECENT_SECONDS = 60.0
 """A file changed at most this long before the indexer looked was changed just now: its lag counts from there."""
+
+Exclusive = Callable[[Scope], AbstractAsyncContextManager[object]]
+"""Keeps other processes from storing documents of a workspace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What one run did. ``documents`` were stored anew, ``lag_ms`` is the longest wait among them."""
+    """What one run did. ``documents`` were stored anew, ``lag_ms`` is the longest wait among them and what went."""
 
     documents: int = 0
     chunks: int = 0
@@ -55,11 +60,12 @@ class Synced:
     deleted: int = 0
     unchanged: int = 0
     lag_ms: int = 0
+    skipped: tuple[Skipped, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the index holds of a workspace: documents and chunks, documents that are not yet as on disk, and
+    """What the index holds of a workspace: documents and chunks, documents that are not yet as they are kept, and
     the lag of the last change."""
 
     documents: int
@@ -76,12 +82,49 @@ class _Prepared:
     sparse: list[SparseVector]
 
 
+@dataclass(slots=True)
+class _Run:
+    """One run: what it was asked for, and what it did so far."""
+
+    scope: Scope
+    started: float
+    fresh: bool
+    doubted: frozenset[str] = frozenset()
+    """Documents that the index should have, and has not as it should."""
+    documents: int = 0
+    chunks: int = 0
+    embedded: int = 0
+    deleted: int = 0
+    unchanged: int = 0
+    lag_ms: int = 0
+    skipped: dict[str, Skipped] = field(default_factory=dict)
+
+    def result(self) -> Synced:
+        named = tuple(self.skipped[path] for path in sorted(self.skipped))
+        return Synced(
+            self.documents, self.chunks, self.embedded, self.deleted, self.unchanged, self.lag_ms, skipped=named
+        )
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Documents that are looked at together: what was known of them, and what they are now."""
+
+    known: dict[str, Registered]
+    since: dict[str, float]
+    same: dict[str, Registered] = field(default_factory=dict)
+    changed: list[_Prepared] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+
+
 class Indexer:
-    """Brings the index in step, one run per workspace at a time."""
+    """Brings one collection in step. Runs of one workspace take turns, some documents at a time, so that a long one
+    does not keep a short one waiting."""
 
     def __init__(
         self,
-        library: Library,
+        shelf: Shelf,
         index: PassageIndex,
         embedder: Embedder,
         redis: Redis,
@@ -89,17 +132,21 @@ class Indexer:
         *,
         sizes: Sizes | None = None,
         now: Callable[[], float] = time.time,
+        backlog: Backlog | None = None,
+        exclusive: Exclusive = lambda _: nullcontext(),
     ) -> None:
-        self._library = library
+        self._shelf = shelf
         self._index = index
         self._embedder = embedder
-        self._redis = redis
         self._count = count
         self._sizes = sizes or Sizes()
         self._now = now
-        self._running: dict[str, asyncio.Lock] = {}
-        model = collection_name(embedder.name, embedder.dimensions)
-        self._fingerprint = f"{CHUNKER_VERSION}/{self._sizes.target}/{self._sizes.overlap}/{model}"
+        self._backlog = backlog
+        self._exclusive = exclusive
+        self._locks: dict[str, asyncio.Lock] = {}
+        collection = collection_name(embedder.name, embedder.dimensions)
+        self._ledger = Ledger(redis, collection)
+        self._fingerprint = f"{CHUNKER_VERSION}/{self._sizes.target}/{self._sizes.overlap}/{collection}"
 
     async def sync(
         self,
@@ -110,46 +157,27 @@ class Indexer:
         fresh: bool = False,
     ) -> Synced:
         """Index what changed in the scope's workspace (of *paths*, files or folders, where given) and forget what
-        is gone. *fresh* trusts neither the registry nor stored vectors: everything is cut and embedded again,
+        is gone. *fresh* trusts neither what is written down nor stored vectors: everything is cut and embedded again,
         and can be found meanwhile.
 
-        Raises `IndexUnavailable`, `EmbedderUnavailable` or `StoreUnavailable`; what was stored until then stays, and
-        the next run goes on from there.
+        Raises `IndexUnavailable`, `EmbedderUnavailable`, `StoreUnavailable` or `OSError`; what was stored until then
+        stays, and the next run goes on from there.
         """
-        async with self._lock(scope):
-            return await self._sync(scope, paths, progress or (lambda _: None), fresh)
-
-    async def _sync(
-        self, scope: Scope, paths: Collection[str] | None, progress: Callable[[Progress], None], fresh: bool
-    ) -> Synced:
-        started = self._now()
-        if fresh:
-            await self._redis.delete(self._registry_key(scope))
-        registry = await self._registry(scope)
-        if paths is None:
-            registry = await self._believed(scope, registry)
-        wanted = await self._wanted(scope, paths, registry)
-        counts = {"unchanged": 0, "deleted": 0}
-        totals = _Totals()
-        group: list[_Prepared] = []
-        for number, path in enumerate(wanted, start=1):
-            document = await asyncio.to_thread(self._library.read_for_index, scope, path)
-            if document is None:
-                counts["deleted"] += await self._forget(scope, path, path in registry)
-            elif (prepared := await self._prepare(document, registry.get(path))) is None:
-                counts["unchanged"] += 1
-                await self._touch(scope, document, registry[path])
-            else:
-                group.append(prepared)
-            if sum(len(item.chunks) for item in group) >= GROUP_CHUNKS or (group and number == len(wanted)):
-                await self._store(scope, group, started, totals, fresh)
-                group = []
-            progress(Progress(number, len(wanted), path))
-        result = Synced(
-            totals.documents, totals.chunks, totals.embedded, counts["deleted"], counts["unchanged"], totals.lag_ms
-        )
+        run = _Run(scope, self._now(), fresh)
+        if paths is None and not fresh:
+            run.doubted = await self._doubted(scope)
+        wanted = await self._wanted(run, paths)
+        done = 0
+        while done < len(wanted):
+            async with self._lock(scope):
+                read = await self._step(run, wanted[done : done + READ_DOCUMENTS])
+            done += len(read)
+            if progress is not None:
+                for number, path in enumerate(read, start=done - len(read) + 1):
+                    progress(Progress(number, len(wanted), path))
+        result = run.result()
         if result.documents or result.deleted:
-            await self._redis.hset(self._status_key(scope), mapping={"v": REGISTRY_VERSION, "lag_ms": result.lag_ms})
+            await self._ledger.keep_lag(scope, result.lag_ms)
             log.info(
                 "index.updated",
                 workspace_id=scope.workspace_id,
@@ -161,115 +189,193 @@ class Indexer:
             )
         return result
 
-    async def _wanted(self, scope: Scope, paths: Collection[str] | None, registry: dict[str, Registered]) -> list[str]:
+    async def _wanted(self, run: _Run, paths: Collection[str] | None) -> list[str]:
         if paths is not None and all(is_document_path(path) for path in paths):
             return sorted(set(paths))
-        on_disk = await asyncio.to_thread(self._library.list, scope)
-        known = {item.path for item in on_disk} | set(registry)
+        scope = run.scope
+        there, unfit = await self._shelf.look_through(scope)
+        registered, named = await self._ledger.paths(scope), await self._ledger.skipped(scope)
+        known = {item.path for item in there} | registered | named.keys()
         if paths is None:
-            return sorted(known | set(await self._index.sources(scope, Kind.DOCUMENT)))
-        folders = tuple(f"{path}/" for path in paths)
-        return sorted(path for path in known if path in paths or path.startswith(folders))
+            known |= set(await self._index.sources(scope, Kind.DOCUMENT))
+        else:
+            known = {path for path in known | set(paths) if below(path, paths)}
+            unfit = [item for item in unfit if below(item.path, paths)]
+        # A link or a folder is no document by its look; what else does not fit is found when it is read.
+        links = [item for item in unfit if not is_document_path(item.path)]
+        self._name(run, links, named)
+        await self._ledger.record(scope, {}, links, ())
+        return sorted((known | {item.path for item in unfit}) - {item.path for item in links})
 
-    async def _believed(self, scope: Scope, registry: dict[str, Registered]) -> dict[str, Registered]:
-        """*registry* without the documents that the index has lost (another server, a deleted folder)."""
+    async def _doubted(self, scope: Scope) -> frozenset[str]:
+        """Documents that the index has lost (another server, a deleted folder)."""
+        registry = await self._ledger.all(scope)
         expected = sum(entry.chunks for entry in registry.values())
         if await self._index.count(scope, Kind.DOCUMENT) == expected:
-            return registry
+            return frozenset()
         found = await self._index.sources(scope, Kind.DOCUMENT)
-        return {path: entry for path, entry in registry.items() if found.get(path, 0) == entry.chunks}
+        return frozenset(path for path, entry in registry.items() if found.get(path, 0) != entry.chunks)
 
-    async def _prepare(self, document: Document, known: Registered | None) -> _Prepared | None:
-        """The chunks of *document*, or nothing where the index has it as it is."""
-        sha256 = hashlib.sha256(document.text.encode("utf-8")).hexdigest()
-        if known is not None and (known.sha256, known.fingerprint) == (sha256, self._fingerprint):
-            return None
+    async def _step(self, run: _Run, paths: Sequence[str]) -> list[str]:
+        """Bring the first of *paths* in step; those."""
+        scope = run.scope
+        known = {} if run.fresh else await self._ledger.entries(scope, paths)
+        batch = _Batch({path: entry for path, entry in known.items() if path not in run.doubted}, {})
+        if self._backlog is not None:
+            batch.since = await self._backlog.since(scope, paths)
+        shas = {path: one.sha256 for path, one in batch.known.items() if one.fingerprint == self._fingerprint}
+        read = await self._shelf.read(scope, paths, shas)
+        named = await self._ledger.skipped(scope) if None in read.values() or _refused(read.values()) else {}
+        registered = set(known) if not run.fresh else await self._ledger.paths(scope) & set(paths)
+        changed: list[Document] = []
+        for path, item in read.items():
+            if isinstance(item, Skipped):
+                batch.skipped.append(item)
+            elif item is None:
+                batch.gone.append(path)
+            elif isinstance(item, Found):
+                batch.same[path] = batch.known[path]
+            else:
+                changed.append(item)
+        await self._prepare(batch, changed)
+        self._name(run, batch.skipped, named)
+        for group in _groups(batch.changed):
+            await self._store(run, batch, group)
+        await self._finish(run, batch, registered, named.keys(), list(read))
+        return list(read)
 
-        def cut() -> tuple[list[Chunk], list[SparseVector]]:
-            chunks = chunk_document(document.path, document.text, self._count, self._sizes)
-            return chunks, [encode_document(chunk.indexed_text) for chunk in chunks]
+    async def _prepare(self, batch: _Batch, documents: Sequence[Document]) -> None:
+        """Cut those of *documents* that the index does not have as they are."""
 
-        chunks, sparse = await asyncio.to_thread(cut)
-        return _Prepared(document, sha256, chunks, sparse)
+        def cut() -> None:
+            for document in documents:
+                sha256 = hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).hexdigest()
+                known = batch.known.get(document.path)
+                if known is not None and (known.sha256, known.fingerprint) == (sha256, self._fingerprint):
+                    batch.same[document.path] = Registered(
+                        sha256, known.fingerprint, known.chunks, document.size_bytes, document.modified_ns
+                    )
+                    continue
+                chunks = chunk_document(document.path, document.text, self._count, self._sizes)
+                sparse = [encode_document(chunk.indexed_text) for chunk in chunks]
+                batch.changed.append(_Prepared(document, sha256, chunks, sparse))
 
-    async def _store(
-        self,
-        scope: Scope,
-        group: Sequence[_Prepared],
-        started: float,
-        totals: _Totals,
-        fresh: bool,
-    ) -> None:
+        if documents:
+            await asyncio.to_thread(cut)
+
+    async def _store(self, run: _Run, batch: _Batch, group: Sequence[_Prepared]) -> None:
+        scope = run.scope
         chunks = [chunk for item in group for chunk in item.chunks]
-        known = [] if fresh else [chunk.id for chunk in chunks]
+        known = [] if run.fresh else [chunk.id for chunk in chunks]
         vectors = await self._index.vectors(scope, Kind.DOCUMENT, known)
         missing = [chunk for chunk in chunks if chunk.id not in vectors]
-        embedded = await self._embedder.embed_documents([chunk.indexed_text for chunk in missing])
+        embedded = await self._embedder.embed_documents([chunk.indexed_text for chunk in missing]) if missing else []
         vectors |= {chunk.id: vector for chunk, vector in zip(missing, embedded, strict=True)}
-        totals.embedded += len(missing)
-        for item in group:
-            document = item.document
-            await self._index.replace([Source(scope, Kind.DOCUMENT, document.path, _entries(item, vectors))])
-            entry = Registered(
-                item.sha256, self._fingerprint, len(item.chunks), document.size_bytes, document.modified_ns
+        run.embedded += len(missing)
+        async with self._exclusive(scope):
+            later = await self._shelf.changed(scope, [item.document for item in group])
+            kept = [item for item in group if item.document.path not in later]
+            await self._index.replace(
+                [Source(scope, Kind.DOCUMENT, item.document.path, _entries(item, vectors)) for item in kept]
             )
-            await self._redis.hset(self._registry_key(scope), document.path, entry.to_json())
-            totals.documents += 1
-            totals.chunks += len(item.chunks)
-            changed = document.modified_ns / 1e9
-            since = changed if started - RECENT_SECONDS <= changed <= self._now() else started
-            totals.lag_ms = max(totals.lag_ms, round((self._now() - since) * 1000))
+            await self._ledger.record(scope, {item.document.path: self._registered(item) for item in kept}, (), ())
+        for path in later:  # whoever changed it goes on with it
+            batch.since.pop(path, None)
+        run.documents += len(kept)
+        run.chunks += sum(len(item.chunks) for item in kept)
+        for item in kept:
+            changed = item.document.modified_ns / 1e9
+            recent = run.started - RECENT_SECONDS <= changed <= self._now()
+            self._waited(run, changed if recent else batch.since.get(item.document.path, run.started))
 
-    async def _touch(self, scope: Scope, document: Document, known: Registered) -> None:
-        """A file that was written again with the same text is no longer pending."""
-        if (known.size_bytes, known.modified_ns) != (document.size_bytes, document.modified_ns):
-            entry = Registered(known.sha256, known.fingerprint, known.chunks, document.size_bytes, document.modified_ns)
-            await self._redis.hset(self._registry_key(scope), document.path, entry.to_json())
+    async def _finish(
+        self, run: _Run, batch: _Batch, registered: set[str], named: Collection[str], read: Sequence[str]
+    ) -> None:
+        """Forget what is gone or no document any more, and write down what is as it was."""
+        scope = run.scope
+        absent = [*batch.gone, *(item.path for item in batch.skipped)]
+        if absent:
+            async with self._exclusive(scope):
+                again = await self._shelf.read(scope, absent, {})
+                absent = [path for path in absent if not isinstance(again.get(path), Document)]
+                for path in {*batch.gone, *(item.path for item in batch.skipped)} - set(absent):
+                    batch.since.pop(path, None)  # it is there again, and whoever put it there goes on with it
+                skipped = [item for item in batch.skipped if item.path in absent]
+                await self._index.replace([Source(scope, Kind.DOCUMENT, path, ()) for path in absent])
+                await self._ledger.record(scope, {}, skipped, [path for path in batch.gone if path in absent])
+            went = registered & set(absent)
+            run.deleted += len(went)
+            for path in went:
+                self._waited(run, batch.since.get(path, run.started))
+        moved = {path: entry for path, entry in batch.same.items() if entry != batch.known.get(path)}
+        await self._ledger.record(scope, moved, (), ())
+        run.unchanged += len(batch.same)
+        if self._backlog is not None:
+            await self._backlog.done(scope, {path: at for path, at in batch.since.items() if path in set(read)})
 
-    async def _forget(self, scope: Scope, path: str, registered: bool) -> int:
-        await self._index.delete(scope, Kind.DOCUMENT, source=path)
-        if registered:
-            await self._redis.hdel(self._registry_key(scope), path)
-        return int(registered)
+    def _waited(self, run: _Run, since: float) -> None:
+        run.lag_ms = max(run.lag_ms, round((self._now() - since) * 1000))
 
-    async def status(self, scope: Scope) -> Status:
-        """What the index holds, against what lies on disk now. Raises `StoreUnavailable`."""
-        registry = await self._registry(scope)
-        on_disk = await asyncio.to_thread(self._library.scan, scope)
-        lag = await self._redis.hget(self._status_key(scope), "lag_ms")
-        return Status(
-            documents=len(registry),
-            chunks=sum(entry.chunks for entry in registry.values()),
-            pending=pending(registry, on_disk, self._fingerprint),
-            lag_ms=int(lag or 0),
+    def _registered(self, item: _Prepared) -> Registered:
+        document = item.document
+        return Registered(item.sha256, self._fingerprint, len(item.chunks), document.size_bytes, document.modified_ns)
+
+    def _name(self, run: _Run, skipped: Collection[Skipped], named: dict[str, Skipped]) -> None:
+        """Name what is no document: in the result, and where that is news in an event."""
+        for item in skipped:
+            run.skipped[item.path] = item
+            if named.get(item.path) != item:
+                log.warning("index.skipped", workspace_id=run.scope.workspace_id, path=item.path, why=item.why)
+
+    async def pending(self, scope: Scope) -> set[str]:
+        """Documents that are not in the index as they are kept now, by their looks. Raises `StoreUnavailable`."""
+        there, unfit = await self._shelf.look_through(scope)
+        return pending(
+            await self._ledger.all(scope), await self._ledger.skipped(scope), there, unfit, self._fingerprint
         )
 
+    async def status(self, scope: Scope, waiting: int | None = None) -> Status:
+        """What the index holds. *waiting* is how many documents are pending, where that is known: else all of them
+        are looked at. Raises `StoreUnavailable` and `IndexUnavailable`."""
+        return Status(
+            documents=await self._ledger.documents(scope),
+            chunks=await self._index.count(scope, Kind.DOCUMENT),
+            pending=len(await self.pending(scope)) if waiting is None else waiting,
+            lag_ms=await self._ledger.lag_ms(scope),
+        )
+
+    async def skipped(self, scope: Scope) -> list[Skipped]:
+        """Files that are no documents, by path. Raises `StoreUnavailable`."""
+        found = await self._ledger.skipped(scope)
+        return [found[path] for path in sorted(found)]
+
     async def forget_workspace(self, scope: Scope) -> None:
-        """Take a workspace's passages and its registry out of the index, after the run at hand; the files stay."""
+        """Take a workspace's passages and what is written down of them away; the documents stay."""
         async with self._lock(scope):
             await self._index.drop_workspace(scope)
-            await self._redis.delete(self._registry_key(scope), self._status_key(scope))
+            await self._ledger.forget(scope)
+            if self._backlog is not None:
+                await self._backlog.forget(scope)
 
     def _lock(self, scope: Scope) -> asyncio.Lock:
-        return self._running.setdefault(scope.workspace_id, asyncio.Lock())
-
-    async def _registry(self, scope: Scope) -> dict[str, Registered]:
-        stored = await self._redis.hgetall(self._registry_key(scope))
-        return {str(path): Registered.from_json(str(entry)) for path, entry in stored.items()}
-
-    def _registry_key(self, scope: Scope) -> str:
-        return redis_key(OWNER, scope.tag, "registry")
-
-    def _status_key(self, scope: Scope) -> str:
-        return redis_key(OWNER, scope.tag, "status")
+        return self._locks.setdefault(scope.workspace_id, asyncio.Lock())
 
 
-@dataclass(slots=True)
-class _Totals:
-    documents: int = 0
-    chunks: int = 0
-    embedded: int = 0
-    lag_ms: int = 0
+def _refused(items: Collection[object]) -> bool:
+    return any(isinstance(item, Skipped) for item in items)
+
+
+def _groups(prepared: Sequence[_Prepared]) -> list[list[_Prepared]]:
+    """*prepared* in groups of at most `GROUP_CHUNKS` chunks; a document is never divided."""
+    groups: list[list[_Prepared]] = []
+    size = 0
+    for item in prepared:
+        if not groups or size + len(item.chunks) > GROUP_CHUNKS:
+            groups.append([])
+            size = 0
+        groups[-1].append(item)
+        size += len(item.chunks)
+    return groups
 
 
 def _entries(item: _Prepared, vectors: dict[str, Vector]) -> list[Entry]:

@@ -7,6 +7,7 @@ themselves. Files that are no document are left out and named.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -17,13 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import structlog
-
 from connectors.message import AgentRuntimeError, Scope
 
-log = structlog.get_logger()
-
-Why = Literal["binary", "encoding", "size", "link"]
+Why = Literal["binary", "encoding", "size", "link", "unreadable"]
 
 SUFFIXES = (".md", ".txt")
 NAME_MAX_BYTES = 240
@@ -38,7 +35,7 @@ class DocumentRefused(AgentRuntimeError):
 
     user_text = "That document cannot be kept."
 
-    def __init__(self, message: str, *, why: Literal["path", "binary", "encoding", "size", "link"]) -> None:
+    def __init__(self, message: str, *, why: Literal["path"] | Why) -> None:
         super().__init__(message)
         self.why = why
 
@@ -56,14 +53,18 @@ class Found:
     path: str
     size_bytes: int
     modified_ns: int
+    sha256: str = ""
+    """Of its text in UTF-8, where that is known without reading it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file that is no document, and why."""
+    """A file that is no document, and why; size and time of the last change where it is a regular file."""
 
     path: str
     why: Why
+    size_bytes: int = 0
+    modified_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,18 @@ def check_path(path: str) -> str:
     return path
 
 
+def decode(path: str, raw: bytes, max_bytes: int) -> str:
+    """The text of a document's bytes, without a byte order mark. Raises `DocumentRefused`."""
+    if len(raw) > max_bytes:
+        raise DocumentRefused(f"{path!r} is larger than {max_bytes} bytes", why="size")
+    if b"\0" in raw:
+        raise DocumentRefused(f"{path!r} is binary", why="binary")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DocumentRefused(f"{path!r} is not UTF-8: {error.reason} at byte {error.start}", why="encoding") from error
+
+
 class Library:
     """Reads and writes the documents of all workspaces under *data_dir*. Blocking: call it from a thread."""
 
@@ -124,17 +137,13 @@ class Library:
             return []
         return sorted(entry.name for entry in self._workspaces.iterdir() if (entry / "docs").is_dir())
 
-    def list(self, scope: Scope) -> list[Found]:
-        """All files that may be documents, by path; what is left out is named in ``index.skipped``."""
+    def walk(self, scope: Scope) -> tuple[list[Found], list[Skipped]]:
+        """All files that may be documents, by path, and what is left out by its size or for being a link."""
         found = list(self._walk(scope))
-        for item in found:
-            if isinstance(item, Skipped):
-                _report(scope, item)
-        return sorted((item for item in found if isinstance(item, Found)), key=lambda item: item.path)
-
-    def scan(self, scope: Scope) -> dict[str, Found]:
-        """As `list`, by path, and without events: for asking often."""
-        return {item.path: item for item in self._walk(scope) if isinstance(item, Found)}
+        return (
+            sorted((item for item in found if isinstance(item, Found)), key=lambda item: item.path),
+            [item for item in found if isinstance(item, Skipped)],
+        )
 
     def _walk(self, scope: Scope) -> Iterator[Found | Skipped]:
         root = self.root(scope)
@@ -153,15 +162,24 @@ class Library:
                     if item is not None:
                         yield item
 
+    def looks(self, scope: Scope, path: str) -> Found | Skipped | None:
+        """What lies at *path* by its size, kind and time; its text is not read."""
+        try:
+            return self._look(self._file(scope, path), path)
+        except DocumentRefused:
+            return None
+
     def _look(self, file: Path, path: str) -> Found | Skipped | None:
         try:
             facts = file.lstat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError:
+            return Skipped(path, "unreadable")
         if not stat.S_ISREG(facts.st_mode):
             return Skipped(path, "link") if stat.S_ISLNK(facts.st_mode) else None
         if facts.st_size > self._max_bytes:
-            return Skipped(path, "size")
+            return Skipped(path, "size", facts.st_size, facts.st_mtime_ns)
         return Found(path, facts.st_size, facts.st_mtime_ns)
 
     def get(self, scope: Scope, path: str) -> Document:
@@ -172,43 +190,34 @@ class Library:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DocumentMissing(f"there is no document {path!r} in workspace {scope.workspace_id}") from error
         except OSError as error:
-            # O_NOFOLLOW answers a link with ELOOP.
-            raise DocumentRefused(f"{path!r} cannot be read: {error.strerror}", why="link") from error
+            why: Why = "link" if error.errno == errno.ELOOP else "unreadable"  # what O_NOFOLLOW answers for a link
+            raise DocumentRefused(f"{path!r} cannot be read: {error.strerror}", why=why) from error
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            os.close(descriptor)
+            raise DocumentRefused(f"{path!r} is no regular file", why="link")
         with os.fdopen(descriptor, "rb") as opened:
-            facts = os.fstat(opened.fileno())
-            if not stat.S_ISREG(facts.st_mode):
-                raise DocumentRefused(f"{path!r} is no regular file", why="link")
             raw = opened.read(self._max_bytes + 1)
-        return Document(path, self._decode(path, raw), len(raw), facts.st_mtime_ns)
+        return Document(path, decode(path, raw, self._max_bytes), len(raw), facts.st_mtime_ns)
 
-    def _decode(self, path: str, raw: bytes) -> str:
-        if len(raw) > self._max_bytes:
-            raise DocumentRefused(f"{path!r} is larger than {self._max_bytes} bytes", why="size")
-        if b"\0" in raw:
-            raise DocumentRefused(f"{path!r} is binary", why="binary")
-        try:
-            return raw.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise DocumentRefused(
-                f"{path!r} is not UTF-8: {error.reason} at byte {error.start}", why="encoding"
-            ) from error
-
-    def read_for_index(self, scope: Scope, path: str) -> Document | None:
-        """The document at *path*, or nothing where it is gone or no document (then named in ``index.skipped``)."""
+    def look(self, scope: Scope, path: str) -> Document | Skipped | None:
+        """What lies at *path*: a document, something that is none, or nothing (also for paths that no document may
+        have). A file that vanishes or changes its kind meanwhile is one of the three, and no error."""
         try:
             return self.get(scope, path)
         except DocumentMissing:
             return None
         except DocumentRefused as error:
-            if error.why != "path":
-                _report(scope, Skipped(path, error.why))
-            return None
+            if error.why == "path":
+                return None
+            found = self._look(self.root(scope) / path, path)  # None for folders and the like: they say nothing
+            return Skipped(path, error.why, found.size_bytes, found.modified_ns) if found else None
 
     def put(self, scope: Scope, path: str, text: str | bytes) -> Found:
         """Write the document at *path*, whole or not at all. Raises `DocumentRefused`; `OSError` when the disk
         is full."""
         raw = text.encode("utf-8") if isinstance(text, str) else text
-        self._decode(path, raw)
+        decode(path, raw, self._max_bytes)
         file = self._file(scope, path)
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -264,7 +273,3 @@ def _is_link_below(base: Path, folder: Path) -> bool:
             return True
         folder = folder.parent
     return False
-
-
-def _report(scope: Scope, item: Skipped) -> None:
-    log.warning("index.skipped", workspace_id=scope.workspace_id, path=item.path, why=item.why)

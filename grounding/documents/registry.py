@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from connectors.message import AgentRuntimeError
-from grounding.documents.library import Found
+from grounding.documents.library import Found, Skipped
 
 REGISTRY_VERSION = 1
 
@@ -52,12 +53,29 @@ class Registered:
         )
 
 
-def pending(registry: dict[str, Registered], on_disk: dict[str, Found], fingerprint: str) -> int:
-    """Documents that are new, changed, gone, or cut and embedded otherwise than they would be now."""
-    same = sum(
-        (known := registry.get(path)) is not None
-        and (known.size_bytes, known.modified_ns, known.fingerprint)
-        == (found.size_bytes, found.modified_ns, fingerprint)
-        for path, found in on_disk.items()
-    )
-    return len(on_disk.keys() | registry.keys()) - same
+def pending(
+    registry: Mapping[str, Registered],
+    skipped: Mapping[str, Skipped],
+    there: Collection[Found],
+    unfit: Collection[Skipped],
+    fingerprint: str,
+) -> set[str]:
+    """Documents that are new, changed, gone, or cut and embedded otherwise than they would be now; and what is no
+    document, or no longer none, without that being known."""
+    waiting = {item.path for item in there if not _is_known(item, registry.get(item.path), fingerprint)}
+    waiting -= {item.path for item in there if _looks_like(item, skipped.get(item.path))}
+    waiting |= {item.path for item in unfit if not _looks_like(item, skipped.get(item.path))}
+    here = {item.path for item in there} | {item.path for item in unfit}
+    return waiting | (registry.keys() - here) | (skipped.keys() - here)
+
+
+def _is_known(found: Found, known: Registered | None, fingerprint: str) -> bool:
+    if known is None or known.fingerprint != fingerprint:
+        return False
+    if found.sha256:
+        return known.sha256 == found.sha256
+    return (known.size_bytes, known.modified_ns) == (found.size_bytes, found.modified_ns)
+
+
+def _looks_like(found: Found | Skipped, known: Skipped | None) -> bool:
+    return known is not None and (known.size_bytes, known.modified_ns) == (found.size_bytes, found.modified_ns)

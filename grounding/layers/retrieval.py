@@ -20,6 +20,10 @@ NOT_SEARCHED = (
     "The workspace's documents could not be searched just now. Say so if the answer depends on them.\n"
     "</workspace_passages>"
 )
+INCOMPLETE = (
+    "Documents changed a moment ago and are not all searched yet. What is missing or out of date here may be "
+    "otherwise: say so if the answer depends on it."
+)
 
 
 def label(source: str, heading: str) -> str:
@@ -28,12 +32,14 @@ def label(source: str, heading: str) -> str:
     return "[" + one_line(inside).replace("[", "(").replace("]", ")") + "]"
 
 
-def section(passages: Sequence[Passage], tokens: Tokens, excerpt_bytes: int) -> Section:
-    """The passages, each within *excerpt_bytes* bytes, the best first and kept longest."""
+def section(passages: Sequence[Passage], tokens: Tokens, excerpt_bytes: int, *, is_incomplete: bool = False) -> Section:
+    """The passages, each within *excerpt_bytes* bytes, the best first and kept longest. *is_incomplete* says that
+    documents changed which were not searched."""
     pieces = tuple(
         label(passage.source, passage.heading)
         + "\n"
         + clip(as_excerpt(passage.text).strip(), tokens, max_tokens=excerpt_bytes, max_bytes=excerpt_bytes)
         for passage in passages
     )
-    return Section(HEAD, pieces, FOOT, joint="\n\n")
+    head = f"{HEAD}\n{INCOMPLETE}" if is_incomplete else HEAD
+    return Section(head, pieces, FOOT, joint="\n\n")

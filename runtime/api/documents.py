@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from connectors.message import AgentRuntimeError, Role, Scope
-from grounding.documents.index import Hit
+from grounding.documents.index import Hit, IndexUnavailable
 from grounding.documents.indexer import Progress
 from grounding.documents.library import PATH_MAX_BYTES, DocumentRefused, check_path
 from grounding.run_context import DegradedBlock
@@ -55,7 +55,7 @@ class DocumentRoutes(Routes):
         super().__init__("documents")
         self._runtime = runtime
         self._stopping = stopping
-        self._library = runtime.knowledge.library
+        self._shelf = runtime.knowledge.shelf
         self._limit = runtime.settings.document_max_bytes
         self._indexing = Indexing(runtime.knowledge)
         here = "/workspaces/{workspace_id}"
@@ -73,16 +73,21 @@ class DocumentRoutes(Routes):
 
     async def listing(self, workspace_id: str) -> Response:
         scope = await enter(self._runtime, workspace_id)
-        found = await asyncio.to_thread(self._library.scan, scope)
+        found, _ = await self._shelf.look_through(scope)
+        try:
+            skipped = {one.path: one.why for one in await self._runtime.knowledge.skipped(scope)}
+        except IndexUnavailable:  # what is there is known all the same
+            skipped = {}
         rows = [
             {"path": one.path, "bytes": one.size_bytes, "modified_at": _rfc3339(one.modified_ns)}
-            for one in sorted(found.values(), key=lambda one: one.path)
+            for one in found
+            if one.path not in skipped
         ]
-        return reply({"documents": rows})
+        return reply({"documents": rows, "skipped": [{"path": path, "why": why} for path, why in skipped.items()]})
 
     async def get(self, workspace_id: str, path: str) -> Response:
         scope = await enter(self._runtime, workspace_id)
-        document = await asyncio.to_thread(self._library.get, scope, path)
+        document = await self._shelf.get(scope, path)
         headers = {"X-Content-Type-Options": "nosniff"}
         return Response(document.text.encode(), 200, headers, media_type="text/markdown; charset=utf-8")
 
@@ -90,12 +95,12 @@ class DocumentRoutes(Routes):
         scope = await enter(self._runtime, workspace_id)
         check_path(path)
         text = await read_body(request, self._limit, "DOCUMENT_MAX_BYTES")
-        kept = await asyncio.to_thread(self._library.put, scope, path, text)
+        kept = await self._shelf.put(scope, path, text)
         return await self._indexed(scope, [path], wait, {"path": path, "bytes": kept.size_bytes})
 
     async def delete(self, workspace_id: str, path: str, wait: bool = False) -> Response:
         scope = await enter(self._runtime, workspace_id)
-        await asyncio.to_thread(self._library.delete, scope, path)
+        await self._shelf.delete(scope, path)
         return await self._indexed(scope, [path], wait, {"path": path, "deleted": True})
 
     async def put_many(self, request: Request, workspace_id: str, wait: bool = False) -> Response:
@@ -129,7 +134,7 @@ class DocumentRoutes(Routes):
         except ValidationError as error:
             return {"code": "bad_request", "message": describe(error)}
         try:
-            await asyncio.to_thread(self._library.put, scope, document.path, document.text)
+            await self._shelf.put(scope, document.path, document.text)
         except DocumentRefused as error:
             known = as_api_error(error)
             return {"path": document.path[:PATH_MAX_BYTES], "code": known.code, "message": known.message}
@@ -170,8 +175,8 @@ class DocumentRoutes(Routes):
                 tasks.create_task(tell())
                 try:
                     synced = await self._runtime.knowledge.sync(scope, run.paths, news.put_nowait, fresh=run.fresh)
-                except AgentRuntimeError as error:
-                    failure: AgentRuntimeError | None = error
+                except (AgentRuntimeError, OSError) as error:
+                    failure: AgentRuntimeError | OSError | None = error
                 else:
                     failure = None
                 news.put_nowait(None)

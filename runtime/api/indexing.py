@@ -11,9 +11,9 @@ from connectors.message import AgentRuntimeError, Scope
 
 
 class Syncs(Protocol):
-    """What brings the index in step; see `runtime.knowledge.Knowledge.sync`."""
+    """What brings the index in step; see `runtime.knowledge.Knowledge.index`."""
 
-    async def sync(self, scope: Scope, paths: Collection[str] | None = None) -> Any: ...
+    async def index(self, scope: Scope, paths: Collection[str] | None = None) -> Any: ...
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Indexing:
         if self._next.get(scope.workspace_id) is batch:
             del self._next[scope.workspace_id]
         try:
-            await self._knowledge.sync(scope, batch.paths)
+            await self._knowledge.index(scope, batch.paths)
         except AgentRuntimeError as error:
             batch.error = error
         batch.done = True

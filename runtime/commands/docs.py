@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ import structlog
 from connectors.connector import AttachmentUnavailable
 from connectors.message import AgentRuntimeError, Attachment, Role, Scope
 from grounding.documents.indexer import Synced
-from grounding.documents.library import SUFFIXES, DocumentMissing, DocumentRefused, Library, check_path
+from grounding.documents.library import SUFFIXES, DocumentMissing, DocumentRefused, check_path
+from grounding.documents.shelf import Shelf
 from runtime.attachments.files import Files
 from runtime.commands.command import Command, CommandRefused, Invocation
 from runtime.commands.wording import code, items, plain, refused, thousands
@@ -36,17 +36,17 @@ _log = structlog.get_logger()
 
 
 class Syncs(Protocol):
-    """What brings the index in step; see `runtime.knowledge.Knowledge.sync`."""
+    """What brings the index in step; see `runtime.knowledge.Knowledge.index`."""
 
-    async def sync(self, scope: Scope, paths: Collection[str] | None = None) -> Synced: ...
+    async def index(self, scope: Scope, paths: Collection[str] | None = None) -> Synced: ...
 
 
-def docs_command(library: Library, index: Syncs, files: Files, document_max_bytes: int) -> Command:
+def docs_command(shelf: Shelf, index: Syncs, files: Files, document_max_bytes: int) -> Command:
     """The command ``docs``. *document_max_bytes* bounds the text of one document."""
     return Command(
         "docs",
         "the documents I look things up in",
-        _Docs(library, index, files, document_max_bytes).run,
+        _Docs(shelf, index, files, document_max_bytes).run,
         "[add|replace [path]|remove PATH]",
         role=Role.ADMIN,
         details="Send a file with the caption `/docs add` to add it: Markdown and text as they are, PDF, Word, Excel, "
@@ -67,8 +67,8 @@ class _Kept:
 
 
 class _Docs:
-    def __init__(self, library: Library, index: Syncs, files: Files, document_max_bytes: int) -> None:
-        self._library = library
+    def __init__(self, shelf: Shelf, index: Syncs, files: Files, document_max_bytes: int) -> None:
+        self._shelf = shelf
         self._index = index
         self._files = files
         self._most = document_max_bytes
@@ -87,7 +87,7 @@ class _Docs:
                 raise CommandRefused(_USAGE)
 
     async def _listed(self, scope: Scope) -> str:
-        found = (await asyncio.to_thread(self._library.scan, scope)).values()
+        found = (await self._shelf.look_through(scope))[0]
         if not found:
             return f"There are no documents yet. {_USAGE}"
         newest = sorted(found, key=lambda one: (-one.modified_ns, one.path))[:SHOWN]
@@ -128,7 +128,7 @@ class _Docs:
                 return _Kept(
                     name, why_not=f"{code(path)} is there already; {code('/docs replace')} as the caption replaces it"
                 )
-            stored = await asyncio.to_thread(self._library.put, scope, path, text)
+            stored = await self._shelf.put(scope, path, text)
         except AttachmentUnavailable as error:
             return _Kept(name, why_not=error.user_text.rstrip("."))
         except DocumentRefused as error:
@@ -140,13 +140,13 @@ class _Docs:
 
     async def _text_at(self, scope: Scope, path: str) -> str | None:
         try:
-            return (await asyncio.to_thread(self._library.get, scope, path)).text
+            return (await self._shelf.get(scope, path)).text
         except DocumentMissing:
             return None
 
     async def _remove(self, scope: Scope, path: str) -> str:
         try:
-            await asyncio.to_thread(self._library.delete, scope, path)
+            await self._shelf.delete(scope, path)
         except (DocumentMissing, DocumentRefused) as error:
             raise refused(error) from error
         done = await self._indexed(scope, [path])
@@ -155,7 +155,7 @@ class _Docs:
     async def _indexed(self, scope: Scope, paths: Collection[str]) -> Synced | None:
         """Bring the index in step with *paths*; None where it cannot be. The files are as they are in any case."""
         try:
-            return await self._index.sync(scope, paths)
+            return await self._index.index(scope, paths)
         except (AgentRuntimeError, OSError) as error:
             _log.warning("index.failed", workspace_id=scope.workspace_id, why=str(error))
             return None

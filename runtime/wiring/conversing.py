@@ -91,7 +91,7 @@ def _commands(
         stores=stores,
         connectors=connectors,
         index=knowledge.status,
-        further=(docs_command(knowledge.library, knowledge, files, settings.document_max_bytes),),
+        further=(docs_command(knowledge.shelf, knowledge, files, settings.document_max_bytes),),
     )
 
 

@@ -190,8 +190,8 @@ async def test_a_document_is_replaced_only_where_that_was_said(chat: Chat) -> No
 async def test_others_cannot_change_the_documents(chat: Chat) -> None:
     sent = chat.document(b"# Lies", "lies.md")
     assert "admins only" in await chat.hears(by=BO, caption="/docs add", document=sent)
-    found = await asyncio.to_thread(chat.bot.runtime.knowledge.library.scan, Scope("acme"))
-    assert sorted(found) == ["oncall.md", "pricing.md", "refunds.md"]
+    found, _ = await chat.bot.runtime.knowledge.shelf.look_through(Scope("acme"))
+    assert [one.path for one in found] == ["oncall.md", "pricing.md", "refunds.md"]
 
 
 async def test_a_document_cannot_leave_the_documents_folder(chat: Chat) -> None:

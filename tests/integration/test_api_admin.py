@@ -34,7 +34,7 @@ async def test_workspaces_are_created_once_listed_and_deleted(face: Face) -> Non
     async with face.as_token(token) as client:
         assert (await client.get("/v1/workspaces")).status_code == 401
     await face.client.post("/v1/workspaces", json={"id": "short-lived"})
-    assert (await face.client.get(f"{here}/documents")).json() == {"documents": []}
+    assert (await face.client.get(f"{here}/documents")).json() == {"documents": [], "skipped": []}
     assert (await face.client.get(f"{here}/search?q=yak")).json()["results"] == []
     assert (await face.client.get(f"{here}/prompts/workspace/soul")).status_code == 404
     assert (await face.client.get(f"{here}/turns")).json() == {"turns": []}

@@ -89,7 +89,7 @@ async def test_what_is_no_document_is_refused(face: Face, path: str, body: bytes
     here = await face.workspace("bad")
     answer = await face.client.put(f"{here}/documents/{path}", content=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
-    assert (await face.client.get(f"{here}/documents")).json() == {"documents": []}
+    assert (await face.client.get(f"{here}/documents")).json() == {"documents": [], "skipped": []}
 
 
 async def test_many_documents_come_as_lines(face: Face) -> None:

@@ -24,13 +24,14 @@ from watchfiles import Change
 from connectors.message import Scope, redis_key
 from grounding.documents.chunking import Sizes
 from grounding.documents.embedding import EmbedderUnavailable
-from grounding.documents.index import Entry, Kind, Passage, PassageIndex
+from grounding.documents.index import Entry, Kind, Passage, PassageIndex, collection_name
 from grounding.documents.indexer import Indexer, Progress
 from grounding.documents.library import Library
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.registry import RegistryTooNew
 from grounding.documents.relevance import Floor
 from grounding.documents.search import QUERY_MAX_CHARACTERS, Search, shorten
+from grounding.documents.shelf import FileShelf
 from grounding.documents.sparse import encode_document
 from grounding.documents.turns import Memory, Turns, split_turn
 from grounding.documents.watch import Changed, changed_documents, group_changes, watch
@@ -71,7 +72,7 @@ async def house(redis: Redis, tmp_path: Path) -> AsyncIterator[House]:
     embedder, library = HashedWords(), Library(tmp_path, max_bytes=10_000)
     index = open_index(tmp_path, embedder)
     await index.ensure()
-    indexer = Indexer(library, index, embedder, redis, words, sizes=Sizes(30, 0))
+    indexer = Indexer(FileShelf(library), index, embedder, redis, words, sizes=Sizes(30, 0))
     yield House(tmp_path, library, embedder, index, indexer, Search(index, embedder, floor=Floor(0.3)), redis)
     await index.close()
 
@@ -187,7 +188,7 @@ async def test_a_fresh_run_embeds_everything_again(house: House) -> None:
 async def test_another_way_of_cutting_indexes_all_documents_anew(house: House) -> None:
     await asyncio.to_thread(house.write, "a.md", "Refunds")
     await house.indexer.sync(ACME)
-    other = Indexer(house.library, house.index, house.embedder, house.redis, words, sizes=Sizes(31, 0))
+    other = Indexer(FileShelf(house.library), house.index, house.embedder, house.redis, words, sizes=Sizes(31, 0))
     assert (await other.status(ACME)).pending == 1
     assert (await other.sync(ACME)).documents == 1
 
@@ -201,7 +202,9 @@ async def test_progress_names_every_document(house: House) -> None:
 
 
 async def test_a_registry_of_a_newer_version_is_an_error_that_says_so(house: House) -> None:
-    await house.redis.hset(redis_key("documents", ACME.tag, "registry"), "a.md", '{"v": 2}')
+    await house.redis.hset(
+        redis_key("documents", ACME.tag, "registry", collection_name("hashed-words", 64)), "a.md", '{"v": 2}'
+    )
     with pytest.raises(RegistryTooNew, match="format 2"):
         await house.indexer.sync(ACME)
 

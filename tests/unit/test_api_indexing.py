@@ -22,7 +22,7 @@ class Slow:
         self.go = asyncio.Event()
         self.error: IndexUnavailable | None = None
 
-    async def sync(self, scope: Scope, paths: Collection[str] | None = None) -> None:
+    async def index(self, scope: Scope, paths: Collection[str] | None = None) -> None:
         assert scope == SCOPE
         self.runs.append(set(paths or ()))
         gate = self.go

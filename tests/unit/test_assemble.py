@@ -103,6 +103,12 @@ def test_a_search_that_failed_does_not_pose_as_an_empty_one() -> None:
     assert "No document" not in prompt.user
 
 
+def test_passages_that_may_be_out_of_date_say_so() -> None:
+    prompt = build(degraded=(DegradedBlock(block="retrieved", why="index_stale"),))
+    assert "not all searched yet" in prompt.user
+    assert "not all searched yet" not in build().user
+
+
 def test_passages_are_cited_by_path_and_heading() -> None:
     assert "[pricing.md › Plans]\nThe basic plan costs 5." in build().user
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
 from connectors.message import Scope
-from grounding.documents.library import DocumentMissing, DocumentRefused, Library, check_path
+from grounding.documents.library import DocumentMissing, DocumentRefused, Library, Skipped, check_path
 
 ACME = Scope("acme")
 
@@ -24,9 +23,9 @@ def library(tmp_path: Path) -> Library:
 def test_what_was_put_is_there_and_what_was_deleted_is_gone(library: Library) -> None:
     library.put(ACME, "policies/refunds.md", "# Refunds ✓")
     assert library.get(ACME, "policies/refunds.md").text == "# Refunds ✓"
-    assert [found.path for found in library.list(ACME)] == ["policies/refunds.md"]
+    assert [found.path for found in library.walk(ACME)[0]] == ["policies/refunds.md"]
     library.delete(ACME, "policies/refunds.md")
-    assert library.list(ACME) == []
+    assert library.walk(ACME)[0] == []
     assert not (library.root(ACME) / "policies").exists()
     with pytest.raises(DocumentMissing):
         library.get(ACME, "policies/refunds.md")
@@ -58,7 +57,7 @@ def test_hostile_paths_are_refused_for_reading_and_writing(library: Library, pat
 )
 def test_odd_names_mean_themselves(library: Library, path: str) -> None:
     library.put(ACME, path, "x")
-    assert [found.path for found in library.list(ACME)] == [path]
+    assert [found.path for found in library.walk(ACME)[0]] == [path]
     assert (library.root(ACME) / path).is_file()
 
 
@@ -80,9 +79,9 @@ def test_links_are_never_followed(library: Library, tmp_path: Path) -> None:
     root.mkdir(parents=True)
     (root / "link.md").symlink_to(secret)
     (root / "folder").symlink_to(tmp_path)
-    with capture_logs() as events:
-        assert library.list(ACME) == []
-    assert {(event["path"], event["why"]) for event in events} == {("link.md", "link"), ("folder", "link")}
+    found, skipped = library.walk(ACME)
+    assert found == []
+    assert {(one.path, one.why) for one in skipped} == {("link.md", "link"), ("folder", "link")}
     for path in ("link.md", "folder/secret.md"):
         with pytest.raises(DocumentRefused) as refused:
             library.get(ACME, path)
@@ -98,7 +97,7 @@ def test_a_workspace_folder_that_is_a_link_holds_nothing(library: Library, tmp_p
     (outside / "a.md").write_text("secret")
     library.root(ACME).parent.mkdir(parents=True)
     library.root(ACME).symlink_to(outside)
-    assert library.list(ACME) == []
+    assert library.walk(ACME)[0] == []
     with pytest.raises(DocumentRefused):
         library.get(ACME, "a.md")
 
@@ -113,10 +112,9 @@ def test_what_is_no_text_is_refused_and_named(library: Library, raw: bytes, why:
     root = library.root(ACME)
     root.mkdir(parents=True, exist_ok=True)
     (root / "a.md").write_bytes(raw)
-    with capture_logs() as events:
-        library.list(ACME)
-        assert library.read_for_index(ACME, "a.md") is None
-    assert {(event["event"], event["path"], event["why"]) for event in events} == {("index.skipped", "a.md", why)}
+    seen = library.look(ACME, "a.md")
+    assert isinstance(seen, Skipped)
+    assert (seen.path, seen.why) == ("a.md", why)
 
 
 def test_a_refused_document_leaves_the_former_one_untouched(library: Library) -> None:
@@ -145,12 +143,22 @@ def test_a_byte_order_mark_is_no_part_of_the_text(library: Library) -> None:
 def test_a_pipe_in_the_folder_is_no_document(library: Library) -> None:
     library.root(ACME).mkdir(parents=True)
     os.mkfifo(library.root(ACME) / "a.md")
-    assert library.list(ACME) == []
+    assert library.walk(ACME)[0] == []
     with pytest.raises(DocumentRefused):
         library.get(ACME, "a.md")
 
 
 def test_workspaces_do_not_see_each_other(library: Library) -> None:
     library.put(ACME, "a.md", "acme")
-    assert library.list(Scope("other")) == []
+    assert library.walk(Scope("other"))[0] == []
     assert library.workspaces() == ["acme"]
+
+
+def test_what_lies_at_a_path_is_told_without_an_error(library: Library) -> None:
+    """Whatever became of a file since it was listed."""
+    library.put(ACME, "folder.md/a.md", "x")
+    root = library.root(ACME)
+    (root / "dangling.md").symlink_to(root / "nowhere.md")
+    seen = {path: library.look(ACME, path) for path in ("folder.md", "gone.md", "a.md/b.md", "x.png", "../a.md")}
+    assert set(seen.values()) == {None}
+    assert library.look(ACME, "dangling.md") == Skipped("dangling.md", "link")

@@ -1,0 +1,238 @@
+"""Keeps the files of one machine and the shared documents the same: files are how people write, Redis is what runs.
+
+What both were when they last were the same is written down beside the files, in ``.documents.json``: it belongs to this
+disk, and goes with it. So a disk that is lost, or new, deletes nothing, and one that was away for a while does not
+bring back what was deleted meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from connectors.message import Scope
+from grounding.documents.library import (
+    Document,
+    DocumentMissing,
+    DocumentRefused,
+    Found,
+    Library,
+    Skipped,
+    is_document_path,
+)
+from grounding.documents.merging import Step, step
+from grounding.documents.shared_shelf import SharedShelf, sha256_of
+from grounding.documents.shelf import below
+
+log = structlog.get_logger()
+
+BASE_NAME = ".documents.json"
+VERSION = 1
+ATTEMPTS = 3
+"""How often a document that somebody else changes at the same moment is looked at again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Same:
+    """A file and its document when they last were the same; size and time are the file's."""
+
+    sha256: str
+    size_bytes: int
+    modified_ns: int
+
+
+_Base = dict[str, _Same]
+
+
+class DiskCopy:
+    """The documents under one DATA_DIR. One process does this for a disk at a time, or several the same."""
+
+    def __init__(self, library: Library, shelf: SharedShelf) -> None:
+        self._library = library
+        self._shelf = shelf
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._named: dict[str, dict[str, Skipped]] = {}
+
+    def skipped(self, scope: Scope) -> list[Skipped]:
+        """Files that are no documents, by path, as far as this process has looked."""
+        named = self._named.get(scope.workspace_id, {})
+        return [named[path] for path in sorted(named)]
+
+    def _name(self, scope: Scope, skipped: Collection[Skipped], looked_at: Collection[str]) -> None:
+        named = self._named.setdefault(scope.workspace_id, {})
+        for item in skipped:
+            if named.get(item.path) != item:
+                log.warning("index.skipped", workspace_id=scope.workspace_id, path=item.path, why=item.why)
+        for path in looked_at:
+            named.pop(path, None)
+        named |= {item.path: item for item in skipped}
+
+    async def bring_in_step(self, scope: Scope, paths: Collection[str] | None = None) -> set[str]:
+        """Make files and documents (of *paths*, files or folders, where given) the same; which documents changed by
+        that. Raises `StoreUnavailable`, and `OSError` where the files cannot be read.
+
+        A file that cannot be written is named in an event, and tried again the next time. So is one that is no
+        document, once for each time it changes.
+        """
+        async with self._locks.setdefault(scope.workspace_id, asyncio.Lock()):
+            wanted: list[str] = []
+            base = await asyncio.to_thread(self._load, scope)
+            before = dict(base)
+            changed: set[str] = set()
+            skipped: dict[str, Skipped] = {}
+            try:
+                wanted, shared = await self._wanted(scope, paths, base)
+                for path in wanted:
+                    if await self._one(scope, path, base, shared.get(path), skipped):
+                        changed.add(path)
+            finally:
+                if base != before:
+                    await asyncio.to_thread(self._save, scope, base)
+            self._name(scope, skipped.values(), wanted)
+            return changed
+
+    async def _wanted(
+        self, scope: Scope, paths: Collection[str] | None, base: _Base
+    ) -> tuple[list[str], dict[str, Found]]:
+        """The paths to look at, and the shared documents among them."""
+        if paths is not None and all(is_document_path(path) for path in paths):
+            wanted = sorted(set(paths))
+            return wanted, await self._shelf.catalogue(scope, wanted)
+        shared = await self._shelf.catalogue(scope)
+        here, unfit = await asyncio.to_thread(self._library.walk, scope)
+        known = {item.path for item in here} | {item.path for item in unfit} | base.keys() | shared.keys()
+        return sorted(known if paths is None else {path for path in known if below(path, paths)}), shared
+
+    async def _one(
+        self, scope: Scope, path: str, base: _Base, shared: Found | None, skipped: dict[str, Skipped]
+    ) -> bool:
+        """Whether the shared document changed."""
+        for _ in range(ATTEMPTS):
+            here = await asyncio.to_thread(self._look, scope, path, base.get(path))
+            if isinstance(here, Skipped):
+                skipped[path] = here
+            done = await self._make_same(scope, path, base, here, shared)
+            if done is not None:
+                return done
+            shared = (await self._shelf.catalogue(scope, [path])).get(path)
+        return False  # whoever goes on changing it tells of it
+
+    def _look(self, scope: Scope, path: str, known: _Same | None) -> tuple[_Same, Document | None] | Skipped | None:
+        """The file, and its text where that had to be read."""
+        if known is not None:
+            looks = self._library.looks(scope, path)
+            if isinstance(looks, Found) and (looks.size_bytes, looks.modified_ns) == (
+                known.size_bytes,
+                known.modified_ns,
+            ):
+                return known, None
+        found = self._library.look(scope, path)
+        if isinstance(found, Document):
+            return _Same(sha256_of(found.text), found.size_bytes, found.modified_ns), found
+        return found
+
+    async def _make_same(
+        self,
+        scope: Scope,
+        path: str,
+        base: _Base,
+        here: tuple[_Same, Document | None] | Skipped | None,
+        shared: Found | None,
+    ) -> bool | None:
+        """Whether the shared document changed; None where one of both changed in between."""
+        last = base[path].sha256 if path in base else None
+        file = here[0] if isinstance(here, tuple) else None
+        there = shared.sha256 if shared else None
+        newer = bool(file and shared and file.modified_ns >= shared.modified_ns)
+        what = step(last, file.sha256 if file else None, there, here_is_newer=newer)
+        if isinstance(here, Skipped) and what is Step.WRITE:
+            return False  # what lies there is no document, but somebody's file all the same
+        match what:
+            case Step.PUT if isinstance(here, tuple):
+                return await self._put(scope, path, base, here, there or "")
+            case Step.REMOVE:
+                gone = await self._shelf.delete_if(scope, path, there or "")
+                if gone:
+                    base.pop(path, None)
+                return gone or None
+            case Step.WRITE | Step.DELETE:
+                return await self._to_disk(scope, path, base, file, write=what is Step.WRITE)
+        if file is not None:
+            base[path] = file
+        else:
+            base.pop(path, None)
+        return False
+
+    async def _put(
+        self, scope: Scope, path: str, base: _Base, here: tuple[_Same, Document | None], there: str
+    ) -> bool | None:
+        file, document = here
+        assert document is not None, "a file that is as it was is not put"
+        if not await self._shelf.put_if(scope, path, document.text, there, document.modified_ns):
+            return None
+        base[path] = file
+        return True
+
+    async def _to_disk(self, scope: Scope, path: str, base: _Base, file: _Same | None, *, write: bool) -> bool | None:
+        """Write the shared document to the file, or delete the file, if it still is *file*."""
+        try:
+            text = (await self._shelf.get(scope, path)).text if write else None
+            written = await asyncio.to_thread(self._change_file, scope, path, text, file)
+        except DocumentMissing:
+            return None
+        except (DocumentRefused, OSError) as error:
+            log.warning("documents.copy_failed", workspace_id=scope.workspace_id, path=path, why=str(error))
+            return False
+        if written is False:
+            return None
+        if isinstance(written, Found) and text is not None:
+            base[path] = _Same(sha256_of(text), written.size_bytes, written.modified_ns)
+        else:
+            base.pop(path, None)
+        return False
+
+    def _change_file(self, scope: Scope, path: str, text: str | None, file: _Same | None) -> Found | bool:
+        """False where the file is not *file* any more."""
+        now = self._library.looks(scope, path)
+        looks = (now.size_bytes, now.modified_ns) if isinstance(now, Found) else None
+        if looks != ((file.size_bytes, file.modified_ns) if file else None):
+            return False
+        if text is not None:
+            return self._library.put(scope, path, text)
+        self._library.delete(scope, path)
+        return True
+
+    def _load(self, scope: Scope) -> _Base:
+        try:
+            stored = json.loads(self._base_file(scope).read_text(encoding="utf-8"))
+            if stored["v"] == VERSION:
+                return {path: _Same(*same) for path, same in stored["documents"].items()}
+        except FileNotFoundError:
+            pass
+        except (ValueError, KeyError, TypeError) as error:
+            # Nothing is deleted without it, and what was deleted here meanwhile comes back.
+            log.warning("documents.copy_failed", workspace_id=scope.workspace_id, path=BASE_NAME, why=repr(error))
+        return {}
+
+    def _save(self, scope: Scope, base: _Base) -> None:
+        documents = {path: [same.sha256, same.size_bytes, same.modified_ns] for path, same in sorted(base.items())}
+        file = self._base_file(scope)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".documents-")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+                json.dump({"v": VERSION, "documents": documents}, opened)
+            os.replace(temporary, file)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    def _base_file(self, scope: Scope) -> Path:
+        return self._library.root(scope).parent / BASE_NAME

@@ -1,0 +1,71 @@
+"""Whether what a search finds may be out of date: cheap enough to be asked in every turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from connectors.message import Scope, StoreUnavailable
+from grounding.documents.backlog import Backlog
+from runtime.leadership import KEY as LEADER
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+STALE = "index_stale"
+"""Documents changed, and the index does not have them yet."""
+LOOK_SECONDS = 1.0
+"""How long what was seen of a workspace is not asked for again."""
+LEADERLESS_SECONDS = 20.0
+"""How long nobody may follow the files before that counts: a lease passes on within 15."""
+_REMEMBERED = 1000
+
+
+class Doubts:
+    """Of the workspaces in which something is searched."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        backlog: Backlog,
+        stale_seconds: float,
+        *,
+        is_shared: bool,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._redis = redis
+        self._backlog = backlog
+        self._stale_seconds = stale_seconds
+        self._is_shared = is_shared
+        self._now = now
+        self._since: dict[str, float] = {}
+        """Since when the oldest change of a workspace waits, in seconds since the epoch; 0 if none does."""
+        self._looked: dict[str, float] = {}
+        self._leaderless_since: float | None = None
+
+    async def look(self, scope: Scope) -> None:
+        """See how the workspace is, if that was not seen just now. Never raises: without Redis there is no turn."""
+        now, workspace_id = self._now(), scope.workspace_id
+        if now - self._looked.get(workspace_id, 0.0) < LOOK_SECONDS:
+            return
+        if len(self._looked) >= _REMEMBERED:
+            self._looked.clear()
+            self._since.clear()
+        self._looked[workspace_id] = now
+        try:
+            (waiting,) = await self._backlog.waiting([scope])
+            has_leader = not self._is_shared or bool(await self._redis.exists(LEADER))
+        except StoreUnavailable:
+            return
+        self._since[workspace_id] = waiting.since
+        if has_leader:
+            self._leaderless_since = None
+        elif self._leaderless_since is None:
+            self._leaderless_since = now
+
+    def doubt(self, scope: Scope) -> str:
+        """`STALE`, or empty where nothing is known against what was found."""
+        now, since = self._now(), self._since.get(scope.workspace_id, 0.0)
+        leaderless = self._leaderless_since is not None and now - self._leaderless_since > LEADERLESS_SECONDS
+        return STALE if leaderless or (since and now - since > self._stale_seconds) else ""

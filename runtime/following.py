@@ -1,0 +1,259 @@
+"""Keeps the index and the directives in step with the files of this machine, and with what other processes left.
+
+One of several processes does this (`runtime.leadership`). What cannot be done now is tried again until it can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+from watchfiles import awatch
+
+from config.settings import Settings
+from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
+from grounding.documents.backlog import Backlog
+from grounding.documents.disk_copy import DiskCopy
+from grounding.documents.shared_shelf import SharedShelf
+from grounding.documents.watch import Changed, changed_documents, watch
+from promptpolicy.files import FilingPublisher
+from runtime.workspaces import Workspaces
+
+SWEEP_SECONDS = 1.0
+"""Between looks at what other processes changed, and at what could not be done before."""
+RESCAN_SECONDS = 300.0
+"""Between looks at all files: the system tells of changes, but not for certain."""
+ABANDONED_SECONDS = 5.0
+"""How long what waits in the backlog is left to the process that put it there."""
+_RETRY_SECONDS = (1.0, 30.0)
+_MOST_AT_ONCE = 5000
+_log = structlog.get_logger()
+
+
+class InStep(Protocol):
+    """What the index does to be in step; see `runtime.knowledge.Knowledge`."""
+
+    async def index(self, scope: Scope, paths: Collection[str] | None) -> Any:
+        """Index what changed of *paths*, or of all."""
+
+    async def unindexed(self, scope: Scope) -> set[str]:
+        """What by its looks is not in the index as it is kept."""
+
+
+@dataclass(slots=True)
+class _Undone:
+    """What could not be done in a workspace: these paths, or None for everything; when to try again, and then."""
+
+    paths: set[str] | None
+    at: float
+    wait: float
+
+
+class Following:
+    """Of all workspaces. *copy* and *shelf* are given where documents are kept for several machines."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        index: InStep,
+        workspaces: Workspaces,
+        publisher: FilingPublisher,
+        backlog: Backlog,
+        *,
+        shelf: SharedShelf | None = None,
+        copy: DiskCopy | None = None,
+    ) -> None:
+        self._data_dir = settings.data_dir
+        self._index = index
+        self._workspaces = workspaces
+        self._publisher = publisher
+        self._backlog = backlog
+        self._shelf = shelf
+        self._copy = copy
+        self._behind: set[str] | None = set()
+        """Workspaces that were not looked through since the start; None while nobody knows which."""
+        self._caught_up = asyncio.Event()
+        """Set, and replaced, whenever one of them was."""
+        self._undone: dict[str, _Undone] = {}
+        self._revisions: dict[str, int] = {}
+        self.is_running = False
+        """Whether this process looks at the files, and has looked at all of them."""
+
+    def will_run(self) -> None:
+        """Say that `run` is about to begin: until it has looked, nobody knows which documents are behind."""
+        self._behind = None
+
+    def is_behind(self, scope: Scope) -> bool:
+        """Whether nobody has looked yet, since the start, what became of the workspace's documents meanwhile."""
+        return self._behind is None or scope.workspace_id in self._behind
+
+    def is_failing(self, scope: Scope) -> bool:
+        """Whether something that changed could not be indexed, and is to be tried again."""
+        return scope.workspace_id in self._undone
+
+    async def until_ahead(self, scope: Scope) -> None:
+        """Wait until the workspace `is_behind` no more."""
+        while self.is_behind(scope):
+            await self._caught_up.wait()
+
+    async def run(self) -> None:
+        """Follow, until cancelled."""
+        self._revisions.clear()  # others may have followed since
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._follow_workspaces())
+                group.create_task(self._follow_global_directives())
+                await self._until_store_is_there(self._catch_up)
+                self.is_running = True
+                group.create_task(self._sweep())
+        finally:
+            self.is_running = False
+
+    async def _until_store_is_there(self, work: Callable[[], Awaitable[None]]) -> None:
+        wait, longest = _RETRY_SECONDS
+        while True:
+            try:
+                return await work()
+            except StoreUnavailable as error:
+                _log.warning("store.degraded", store="redis", why=str(error))
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, longest)
+
+    async def _catch_up(self) -> None:
+        """What changed on the disk while nobody looked. Raises `StoreUnavailable`."""
+        try:
+            await self._publisher.import_all()
+            workspaces = [workspace.id for workspace in await self._workspaces.all()]
+            self._behind = set(workspaces)
+            for workspace_id in workspaces:
+                await self._keep_in_step(workspace_id, None)
+                self._behind.discard(workspace_id)
+                self._tell_waiting()
+        finally:
+            self._behind = set()
+            self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        self._caught_up.set()
+        self._caught_up = asyncio.Event()
+
+    async def _follow_workspaces(self) -> None:
+        async for change in self._changes():
+            documents = changed_documents(change)
+            if documents is None or documents:
+                await self._keep_in_step(change.workspace_id, documents, at=time.time())
+            if any(path == "context" or path.startswith("context/") for path in change.paths):
+                await self._import_directives(change.workspace_id)
+
+    async def _changes(self) -> AsyncIterator[Changed]:
+        """What changes on the disk, also after the system had no watch to give for a while."""
+        while True:
+            try:
+                async for change in watch(self._data_dir):
+                    yield change
+            except OSError as error:
+                _log.warning("index.failed", why=f"files cannot be followed: {error}")
+            await asyncio.sleep(_RETRY_SECONDS[1])
+
+    async def _follow_global_directives(self) -> None:
+        folder = self._data_dir / "global"
+        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+        async for _ in awatch(folder, debounce=300, ignore_permission_denied=True):
+            try:
+                await self._publisher.import_all()
+            except StoreUnavailable as error:
+                _log.warning("store.degraded", store="redis", why=str(error))
+
+    async def _import_directives(self, workspace_id: str) -> None:
+        try:
+            if await self._workspaces.exists(workspace_id):
+                await self._publisher.import_workspace(Scope(workspace_id))
+        except (AgentRuntimeError, OSError) as error:
+            _log.warning("index.failed", workspace_id=workspace_id, why=str(error))
+
+    async def _keep_in_step(
+        self, workspace_id: str, paths: set[str] | None, at: float | None = None, *, others: bool = False
+    ) -> None:
+        """Bring the index in step with the documents at *paths*, all if None, which changed *at* that time; with
+        *others* also where the change was another process's. What cannot be done is tried again by `_sweep`."""
+        try:
+            if not await self._workspaces.exists(workspace_id):
+                self._undone.pop(workspace_id, None)
+                return
+            scope = Scope(workspace_id)
+            await self._bring_in_step(scope, paths, at, others=others)
+        except (AgentRuntimeError, OSError) as error:
+            self._try_again(workspace_id, paths)
+            _log.warning("index.failed", workspace_id=workspace_id, why=str(error))
+        else:
+            if paths is None:
+                self._undone.pop(workspace_id, None)
+
+    async def _bring_in_step(self, scope: Scope, paths: set[str] | None, at: float | None, *, others: bool) -> None:
+        if self._copy is not None:
+            changed = await self._copy.bring_in_step(scope, paths)
+            if paths is not None:
+                paths = changed | paths if others else changed
+        elif paths and at is not None:
+            await self._backlog.add(scope, paths, at)
+        if paths is None or paths:
+            await self._index.index(scope, paths)
+
+    def _try_again(self, workspace_id: str, paths: set[str] | None) -> None:
+        before = self._undone.get(workspace_id)
+        wait = before.wait if before else _RETRY_SECONDS[0]
+        if before is not None and paths is not None:
+            paths = None if before.paths is None else paths | before.paths
+        self._undone[workspace_id] = _Undone(paths, time.monotonic() + wait, wait)
+
+    async def _sweep(self) -> None:
+        """What could not be done before, what other processes changed or left undone, and now and then everything."""
+        rescan_at = time.monotonic() + RESCAN_SECONDS
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            for workspace_id, undone in list(self._undone.items()):
+                if undone.at <= time.monotonic():
+                    del self._undone[workspace_id]
+                    await self._keep_in_step(workspace_id, undone.paths, others=True)
+                    self._slower(workspace_id, undone)
+            try:
+                if self._shelf is not None:
+                    await self._see_to_others(self._shelf)
+                if rescan_at <= time.monotonic():
+                    rescan_at = time.monotonic() + RESCAN_SECONDS
+                    await self._rescan()
+            except (AgentRuntimeError, OSError) as error:
+                _log.warning("index.failed", why=str(error))
+
+    def _slower(self, workspace_id: str, before: _Undone) -> None:
+        """What failed again waits longer than before."""
+        if (again := self._undone.get(workspace_id)) is not None:
+            again.wait = min(before.wait * 2, _RETRY_SECONDS[1])
+            again.at = time.monotonic() + again.wait
+
+    async def _see_to_others(self, shelf: SharedShelf) -> None:
+        """Write what other processes put to the files, and index what they did not get to."""
+        scopes = [Scope(workspace.id) for workspace in await self._workspaces.all()]
+        revisions, waiting = await asyncio.gather(shelf.revisions(scopes), self._backlog.waiting(scopes))
+        for scope, revision, waits in zip(scopes, revisions, waiting, strict=True):
+            seen = self._revisions.get(scope.workspace_id)
+            if seen != revision and self._copy is not None:
+                changed = None if seen is None or revision < seen else await shelf.changes(scope, seen, revision)
+                await self._copy.bring_in_step(scope, changed)
+                self._revisions[scope.workspace_id] = revision
+            abandoned = waits.documents and waits.since < time.time() - ABANDONED_SECONDS
+            if abandoned and scope.workspace_id not in self._undone:
+                paths = set(await self._backlog.paths(scope, _MOST_AT_ONCE))
+                await self._keep_in_step(scope.workspace_id, paths, others=True)
+
+    async def _rescan(self) -> None:
+        for workspace in await self._workspaces.all():
+            scope = Scope(workspace.id)
+            if self._copy is not None:
+                await self._copy.bring_in_step(scope)
+            if paths := await self._index.unindexed(scope):
+                await self._keep_in_step(workspace.id, paths, at=time.time())

@@ -1,0 +1,193 @@
+"""What changes on the disk gets into the index, whatever is away in the meantime; and prompts say where it has not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from redis.asyncio import Redis
+
+from config.settings import Settings
+from connectors.message import Scope
+from grounding.documents.embedding import EmbedderUnavailable
+from grounding.documents.index import IndexUnavailable
+from grounding.run_context import DegradedBlock
+from grounding.tokens import load_tokens
+from promptpolicy.directives import Directives
+from promptpolicy.files import FilingPublisher
+from promptpolicy.tree import DirectiveTree
+from runtime import following as module
+from runtime.doubts import LEADERLESS_SECONDS, STALE, Doubts
+from runtime.embedded.child import beside
+from runtime.knowledge import Knowledge
+from runtime.leadership import KEY as LEADER
+from runtime.workspaces import Workspaces
+from tests.conftest import MakeSettings
+from tests.emulators.embedder import HashedWords
+
+ACME = Scope("acme")
+
+
+@dataclass
+class Machine:
+    settings: Settings
+    knowledge: Knowledge
+    embedder: HashedWords
+
+    def write(self, path: str, text: str) -> None:
+        file = self.settings.data_dir / "workspaces" / "acme" / "docs" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+    async def found(self, query: str) -> list[str]:
+        return sorted({hit.passage.source for hit in await self.knowledge.search(ACME, query, 10)})
+
+    async def until(self, query: str, *expected: str) -> None:
+        async with asyncio.timeout(30):
+            while await self.found(query) != list(expected):
+                await asyncio.sleep(0.02)
+
+    async def until_sure(self) -> None:
+        """Until nothing is known against what is found."""
+        async with asyncio.timeout(20):
+            while self.knowledge.doubt(ACME):
+                await asyncio.sleep(0.02)
+
+
+@pytest_asyncio.fixture
+async def make(
+    redis: Redis, settings: MakeSettings, redis_socket: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Machine]:
+    made = settings(redis_url=f"unix://{redis_socket}")
+    yield await machine(made, redis, monkeypatch)
+
+
+async def machine(made: Settings, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    embedder = HashedWords()
+    monkeypatch.setattr("runtime.knowledge.WordLlamaEmbedder", lambda: embedder)
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 0.02)
+    monkeypatch.setattr(module, "ABANDONED_SECONDS", 0.2)
+    monkeypatch.setattr(module, "_RETRY_SECONDS", (0.02, 0.1))
+    tokens = load_tokens()
+    workspaces = Workspaces(redis, made)
+    await workspaces.create("acme")
+    directives = Directives(redis, made.redis_timeout_seconds)
+    publisher = FilingPublisher(directives, tokens.count, 3000, DirectiveTree(made.data_dir))
+    return Machine(made, Knowledge(made, redis, tokens, workspaces, publisher), embedder)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_what_could_not_be_embedded_is_found_when_the_embedder_is_back(
+    shared: bool, redis: Redis, settings: MakeSettings, redis_socket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing needs to change on the disk once more; meanwhile searches say that they are out of date."""
+    here = await machine(settings(redis_url=f"unix://{redis_socket}" if shared else None), redis, monkeypatch)
+    await asyncio.to_thread(here.write, "a.md", "Refunds")
+    async with beside(here.knowledge.open(), "open"), beside(here.knowledge.follow(), "follow"):
+        await here.knowledge.opened()
+        await here.until("refunds", "a.md")
+        await here.until_sure()
+        here.embedder.fails = True
+        await asyncio.to_thread(here.write, "b.md", "Refunds too")
+        async with asyncio.timeout(20):
+            while here.knowledge.doubt(ACME) != STALE:
+                await asyncio.sleep(0.02)
+        assert (await here.knowledge.status(ACME)).pending == 1
+        here.embedder.fails = False
+        await here.until("refunds", "a.md", "b.md")
+        await here.until_sure()
+        assert (await here.knowledge.status(ACME)).pending == 0
+    await here.knowledge.close()
+
+
+async def test_the_process_that_leads_writes_files_and_finishes_what_another_left(make: Machine) -> None:
+    """A process took a document over HTTP, and died before it was indexed."""
+    here = make
+    async with beside(here.knowledge.open(), "open"), beside(here.knowledge.follow(), "follow"):
+        await here.knowledge.opened()
+        await here.knowledge.shelf.put(ACME, "sub/put.md", "Refunds")
+        await here.until("refunds", "sub/put.md")
+        file = here.settings.data_dir / "workspaces" / "acme" / "docs" / "sub" / "put.md"
+        async with asyncio.timeout(20):
+            while not await asyncio.to_thread(file.exists):
+                await asyncio.sleep(0.02)
+        await here.knowledge.shelf.delete(ACME, "sub/put.md")
+        await here.until("refunds")
+        async with asyncio.timeout(20):
+            while await asyncio.to_thread(file.exists):
+                await asyncio.sleep(0.02)
+    await here.knowledge.close()
+
+
+async def test_nothing_found_while_documents_are_behind_is_no_answer(make: Machine) -> None:
+    here = make
+    here.embedder.fails = True
+    await asyncio.to_thread(here.write, "a.md", "Refunds")
+    here.knowledge.will_follow()
+    async with beside(here.knowledge.open(), "open"):
+        await here.knowledge.opened()
+        with pytest.raises((IndexUnavailable, EmbedderUnavailable)):
+            await here.knowledge.passages(ACME, "refunds", 3, 1000, [])
+        assert here.knowledge.doubt(ACME) == STALE
+    await here.knowledge.close()
+
+
+async def test_what_is_found_while_a_change_waits_too_long_is_named_degraded(make: Machine) -> None:
+    """What is found comes all the same, to prompts and to searches."""
+    async with beside(make.knowledge.open(), "open"):
+        await make.knowledge.opened()
+        await make.knowledge.shelf.put(ACME, "a.md", "# Refunds\n\nRefunds take thirty days.")
+        await make.knowledge.index(ACME)
+        await make.knowledge._backlog.add(ACME, ["b.md"], time.time() - 60)
+        for_prompt: list[DegradedBlock] = []
+        found = await make.knowledge.passages(ACME, "refunds thirty days", 3, 1000, for_prompt)
+        assert [passage.source for passage in found] == ["a.md"]
+        for_people: list[DegradedBlock] = []
+        await make.knowledge.search(ACME, "refunds", 3, lost=for_people)
+        assert for_prompt == for_people == [DegradedBlock(block="retrieved", why="index_stale")]
+    await make.knowledge.close()
+
+
+async def test_a_document_that_waits_too_long_makes_what_is_found_doubtful(redis: Redis, make: Machine) -> None:
+    clock = [time.time()]
+    backlog = make.knowledge._backlog
+    doubts = Doubts(redis, backlog, 10.0, is_shared=False, now=lambda: clock[0])
+    await doubts.look(ACME)
+    assert doubts.doubt(ACME) == ""
+    await backlog.add(ACME, ["a.md"], clock[0])
+    clock[0] += 5
+    await doubts.look(ACME)
+    assert doubts.doubt(ACME) == ""
+    clock[0] += 6
+    assert doubts.doubt(ACME) == STALE
+    await backlog.done(ACME, await backlog.since(ACME, ["a.md"]))
+    await doubts.look(ACME)
+    assert doubts.doubt(ACME) == ""
+
+
+async def test_where_nobody_follows_the_files_what_is_found_is_doubtful(redis: Redis, make: Machine) -> None:
+    clock = [time.time()]
+    doubts = Doubts(redis, make.knowledge._backlog, 10.0, is_shared=True, now=lambda: clock[0])
+    await doubts.look(ACME)
+    clock[0] += LEADERLESS_SECONDS + 1
+    await doubts.look(ACME)
+    assert doubts.doubt(ACME) == STALE
+    await redis.set(LEADER, "somebody")
+    clock[0] += 2
+    await doubts.look(ACME)
+    assert doubts.doubt(ACME) == ""
+
+
+async def test_what_changes_again_while_it_is_indexed_goes_on_waiting(make: Machine) -> None:
+    backlog = make.knowledge._backlog
+    await backlog.add(ACME, ["a.md", "b.md"], 100.25)
+    seen = await backlog.since(ACME, ["a.md", "b.md", "c.md"])
+    assert seen == {"a.md": 100.25, "b.md": 100.25}
+    await backlog.add(ACME, ["a.md"], 101.5)
+    await backlog.done(ACME, seen)
+    assert await backlog.paths(ACME, 10) == ["a.md"]

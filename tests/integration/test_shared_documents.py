@@ -1,0 +1,264 @@
+"""Documents of several machines that share Redis and the index, but no disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from redis.asyncio import Redis
+
+from connectors.message import Scope, redis_key
+from grounding.documents.backlog import Backlog
+from grounding.documents.chunking import Sizes
+from grounding.documents.disk_copy import BASE_NAME, DiskCopy
+from grounding.documents.indexer import Indexer
+from grounding.documents.lease import StoringLease
+from grounding.documents.library import DocumentMissing, DocumentRefused, Library
+from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.relevance import Floor
+from grounding.documents.search import Search
+from grounding.documents.shared_shelf import CatalogueTooNew, SharedShelf
+from tests.emulators.embedder import HashedWords
+
+ACME = Scope("acme")
+
+
+@dataclass
+class Machine:
+    """One of several, with a disk of its own."""
+
+    library: Library
+    shelf: SharedShelf
+    copy: DiskCopy
+    indexer: Indexer
+    backlog: Backlog
+
+    @property
+    def docs(self) -> Path:
+        return self.library.root(ACME)
+
+    def write(self, path: str, text: str) -> None:
+        file = self.docs / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+    def files(self) -> dict[str, str]:
+        return {
+            file.relative_to(self.docs).as_posix(): file.read_text(encoding="utf-8")
+            for file in self.docs.rglob("*")
+            if file.is_file()
+        }
+
+    async def follow(self) -> set[str]:
+        """What the leading process does when something changed."""
+        changed = await self.copy.bring_in_step(ACME)
+        await self.indexer.sync(ACME, changed)
+        return changed
+
+
+@dataclass
+class Machines:
+    one: Machine
+    two: Machine
+    search: Search
+    embedder: HashedWords
+    redis: Redis
+
+    async def found(self, query: str) -> list[str]:
+        return sorted({hit.passage.source for hit in await self.search.search(ACME, query, 10)})
+
+    async def shared(self) -> dict[str, str]:
+        return {path: (await self.one.shelf.get(ACME, path)).text for path in await self.one.shelf.catalogue(ACME)}
+
+
+@pytest_asyncio.fixture
+async def machines(redis: Redis, tmp_path: Path) -> AsyncIterator[Machines]:
+    embedder = HashedWords()
+    index = EmbeddedIndex(tmp_path / "qdrant", embedder.name, embedder.dimensions, timeout_seconds=20)
+    await index.ensure()
+
+    def machine(name: str) -> Machine:
+        library = Library(tmp_path / name, max_bytes=10_000)
+        shelf, backlog = SharedShelf(redis, max_bytes=10_000), Backlog(redis)
+        indexer = Indexer(
+            shelf,
+            index,
+            embedder,
+            redis,
+            lambda text: len(text.split()),
+            sizes=Sizes(30, 0),
+            backlog=backlog,
+            exclusive=StoringLease(redis),
+        )
+        return Machine(library, shelf, DiskCopy(library, shelf), indexer, backlog)
+
+    yield Machines(machine("one"), machine("two"), Search(index, embedder, floor=Floor(0.3)), embedder, redis)
+    await index.close()
+
+
+async def test_what_one_puts_another_reads_finds_lists_and_deletes(machines: Machines) -> None:
+    await machines.one.shelf.put(ACME, "sub/a.md", b"\xef\xbb\xbfRefunds \xf0\x9f\x99\x82")
+    assert [waits.documents for waits in await machines.two.backlog.waiting([ACME])] == [1]
+    await machines.one.indexer.sync(ACME, ["sub/a.md"])
+    assert [waits.documents for waits in await machines.two.backlog.waiting([ACME])] == [0]
+    assert (await machines.two.shelf.get(ACME, "sub/a.md")).text == "Refunds 🙂"
+    assert [found.path for found in (await machines.two.shelf.look_through(ACME))[0]] == ["sub/a.md"]
+    assert await machines.found("refunds") == ["sub/a.md"]
+    await machines.two.shelf.delete(ACME, "sub/a.md")
+    await machines.two.indexer.sync(ACME, ["sub/a.md"])
+    assert await machines.found("refunds") == []
+    for path in ("sub/a.md", "never.md"):
+        with pytest.raises(DocumentMissing):
+            await machines.one.shelf.get(ACME, path)
+        with pytest.raises(DocumentMissing):
+            await machines.one.shelf.delete(ACME, path)
+
+
+async def test_a_whole_look_from_any_machine_leaves_the_others_documents_in_the_index(machines: Machines) -> None:
+    """It used to forget what was not on its own disk."""
+    await machines.one.shelf.put(ACME, "a.md", "Refunds")
+    await machines.one.indexer.sync(ACME)
+    assert await machines.two.copy.bring_in_step(ACME) == set()
+    done = await machines.two.indexer.sync(ACME)
+    assert (done.deleted, done.unchanged, len(machines.embedder.embedded)) == (0, 1, 1)
+    assert await machines.found("refunds") == ["a.md"]
+    assert await asyncio.to_thread(machines.two.files) == {"a.md": "Refunds"}
+
+
+async def test_files_and_documents_follow_each_other(machines: Machines) -> None:
+    one = machines.one
+    await asyncio.to_thread(one.write, "sub/a.md", "Refunds")
+    await asyncio.to_thread(one.write, "b.md", "Parcels")
+    assert await one.follow() == {"sub/a.md", "b.md"}
+    await asyncio.to_thread(shutil.rmtree, one.docs / "sub")
+    await asyncio.to_thread(one.write, "b.md", "Parcels leave on Monday")
+    assert await one.copy.bring_in_step(ACME, {"sub", "b.md"}) == {"sub/a.md", "b.md"}
+    assert await machines.shared() == {"b.md": "Parcels leave on Monday"}
+    await machines.two.shelf.put(ACME, "b.md", "Parcels leave on Friday")
+    await machines.two.shelf.put(ACME, "c.md", "Lighthouse")
+    assert await one.follow() == set()
+    assert await asyncio.to_thread(one.files) == {"b.md": "Parcels leave on Friday", "c.md": "Lighthouse"}
+    await machines.two.shelf.delete(ACME, "b.md")
+    assert await one.follow() == set()
+    assert await asyncio.to_thread(one.files) == {"c.md": "Lighthouse"}
+
+
+async def test_a_disk_that_led_before_does_not_bring_back_what_was_deleted_meanwhile(machines: Machines) -> None:
+    await asyncio.to_thread(machines.one.write, "a.md", "Refunds")
+    await asyncio.to_thread(machines.one.write, "b.md", "Parcels")
+    await machines.one.follow()
+    await machines.two.follow()
+    await machines.two.shelf.delete(ACME, "a.md")
+    await asyncio.to_thread(machines.one.write, "b.md", "Parcels, changed while another led")
+    assert await machines.one.follow() == {"b.md"}
+    assert await asyncio.to_thread(machines.one.files) == await machines.shared()
+    assert await machines.shared() == {"b.md": "Parcels, changed while another led"}
+
+
+async def test_a_lost_disk_deletes_nothing(machines: Machines) -> None:
+    await asyncio.to_thread(machines.one.write, "a.md", "Refunds")
+    await machines.one.follow()
+    await asyncio.to_thread(shutil.rmtree, machines.one.docs.parent)
+    assert await machines.one.follow() == set()
+    assert await asyncio.to_thread(machines.one.files) == {"a.md": "Refunds"}
+
+
+async def test_a_damaged_note_of_what_was_the_same_deletes_nothing(machines: Machines) -> None:
+    await asyncio.to_thread(machines.one.write, "a.md", "Refunds")
+    await machines.one.follow()
+    await asyncio.to_thread((machines.one.docs.parent / BASE_NAME).write_text, '{"v": 1, "docu')
+    await asyncio.to_thread(os.unlink, machines.one.docs / "a.md")
+    assert await machines.one.follow() == set()
+    assert await machines.shared() == {"a.md": "Refunds"}
+
+
+async def test_files_that_are_no_documents_stay_and_are_named(machines: Machines) -> None:
+    await machines.two.shelf.put(ACME, "a.md", "Refunds")
+    await asyncio.to_thread(machines.one.docs.mkdir, parents=True)
+    await asyncio.to_thread((machines.one.docs / "a.md").write_bytes, b"\0")
+    await asyncio.to_thread((machines.one.docs / "l.md").symlink_to, "/etc/passwd")
+    await machines.one.follow()
+    assert [(one.path, one.why) for one in machines.one.copy.skipped(ACME)] == [("a.md", "binary"), ("l.md", "link")]
+    assert await asyncio.to_thread((machines.one.docs / "a.md").read_bytes) == b"\0"
+    assert await machines.shared() == {"a.md": "Refunds"}
+
+
+async def test_a_file_that_cannot_be_written_keeps_no_other_from_it(machines: Machines) -> None:
+    await asyncio.to_thread(machines.one.write, "a.md/inside.md", "a folder of that name")
+    await machines.two.shelf.put(ACME, "a.md", "Refunds")
+    await machines.two.shelf.put(ACME, "b.md", "Parcels")
+    await machines.one.follow()
+    assert (await asyncio.to_thread(machines.one.files))["b.md"] == "Parcels"
+    assert (await machines.shared())["a.md"] == "Refunds"
+
+
+@pytest.mark.parametrize("path", ["../a.md", "a.exe", "logs/a.md", ".a.md", ""])
+async def test_paths_of_no_document_are_refused(machines: Machines, path: str) -> None:
+    for attempt in (
+        machines.one.shelf.put(ACME, path, "x"),
+        machines.one.shelf.get(ACME, path),
+        machines.one.shelf.delete(ACME, path),
+    ):
+        with pytest.raises(DocumentRefused):
+            await attempt
+
+
+async def test_nothing_lies_below_a_document(machines: Machines) -> None:
+    await machines.one.shelf.put(ACME, "a.md", "x")
+    with pytest.raises(DocumentRefused):
+        await machines.one.shelf.put(ACME, "a.md/b.md", "x")
+
+
+async def test_the_last_of_two_changes_at_once_is_what_is_found(machines: Machines) -> None:
+    """However slow the first is between reading and storing."""
+    read, go = asyncio.Event(), asyncio.Event()
+    embed = machines.embedder.embed_documents
+
+    async def slowly(texts: list[str]) -> list[list[float]]:
+        if any("first" in text for text in texts):
+            read.set()
+            await go.wait()
+        return await embed(texts)
+
+    machines.embedder.embed_documents = slowly  # type: ignore[method-assign, assignment]
+    await machines.one.shelf.put(ACME, "a.md", "The first refund")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(machines.one.indexer.sync(ACME, ["a.md"]))
+        await read.wait()
+        await machines.two.shelf.put(ACME, "a.md", "The second refund")
+        await machines.two.indexer.sync(ACME, ["a.md"])
+        go.set()
+    (hit,) = await machines.search.search(ACME, "refund", 10)
+    assert hit.passage.text == "The second refund"
+    assert [waits.documents for waits in await machines.one.backlog.waiting([ACME])] == [0]
+
+
+async def test_many_and_large_documents_are_read_in_parts(machines: Machines) -> None:
+    for number in range(150):
+        await machines.one.shelf.put(ACME, f"{number:03}.md", f"word{number} " * 900)
+    done = await machines.two.indexer.sync(ACME)
+    assert done.documents == 150
+    assert await machines.two.indexer.pending(ACME) == set()
+
+
+async def test_what_changed_since_a_revision_is_remembered(machines: Machines) -> None:
+    shelf = machines.one.shelf
+    await shelf.put(ACME, "a.md", "x")
+    (before,) = await shelf.revisions([ACME])
+    await shelf.put(ACME, "b.md", "x")
+    await shelf.delete(ACME, "a.md")
+    (after,) = await shelf.revisions([ACME])
+    assert await shelf.changes(ACME, before, after) == {"a.md", "b.md"}
+    assert await shelf.changes(ACME, 0, 10**9) is None
+
+
+async def test_documents_of_a_newer_version_are_left_alone(machines: Machines) -> None:
+    await machines.redis.hset(redis_key("documents", ACME.tag, "catalogue"), "a.md", '{"v": 2}')
+    with pytest.raises(CatalogueTooNew, match="upgrade"):
+        await machines.one.copy.bring_in_step(ACME)
