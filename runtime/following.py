@@ -205,7 +205,7 @@ class Following:
 
     def _try_again(self, workspace_id: str, paths: set[str] | None) -> None:
         before = self._undone.get(workspace_id)
-        wait = before.wait if before else _RETRY_SECONDS[0]
+        wait = min(before.wait * 2, _RETRY_SECONDS[1]) if before else _RETRY_SECONDS[0]
         if before is not None and paths is not None:
             paths = None if before.paths is None else paths | before.paths
         self._undone[workspace_id] = _Undone(paths, time.monotonic() + wait, wait)
@@ -217,9 +217,9 @@ class Following:
             await asyncio.sleep(SWEEP_SECONDS)
             for workspace_id, undone in list(self._undone.items()):
                 if undone.at <= time.monotonic():
-                    del self._undone[workspace_id]
                     await self._keep_in_step(workspace_id, undone.paths, others=True)
-                    self._slower(workspace_id, undone)
+                    if self._undone.get(workspace_id) is undone:  # nothing failed
+                        del self._undone[workspace_id]
             try:
                 if self._shelf is not None:
                     await self._see_to_others(self._shelf)
@@ -228,12 +228,6 @@ class Following:
                     await self._rescan()
             except (AgentRuntimeError, OSError) as error:
                 _log.warning("index.failed", why=str(error))
-
-    def _slower(self, workspace_id: str, before: _Undone) -> None:
-        """What failed again waits longer than before."""
-        if (again := self._undone.get(workspace_id)) is not None:
-            again.wait = min(before.wait * 2, _RETRY_SECONDS[1])
-            again.at = time.monotonic() + again.wait
 
     async def _see_to_others(self, shelf: SharedShelf) -> None:
         """Write what other processes put to the files, and index what they did not get to."""
