@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope
+from grounding.layers import retrieval
 from grounding.memory.contexts import ContextDocument, ContextDocuments
 from grounding.run_context import (
     Budgets,
@@ -35,10 +36,11 @@ class FindsPassages(Protocol):
     """Finds what the workspace's documents say."""
 
     async def passages(
-        self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, lost: list[DegradedBlock]
+        self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, max_tokens: int, *, lost: list[DegradedBlock]
     ) -> Sequence[Passage]:
-        """At most *top_k* relevant passages, the best first; none where nothing is relevant. *lost* is given what
-        could not be had while the rest answered."""
+        """At most *top_k* relevant passages of *excerpt_bytes* bytes each and *max_tokens* tokens together, labels
+        included, the best first; none where nothing is relevant. *lost* is given what could not be had while the rest
+        answered."""
 
 
 class RecallsTurns(Protocol):
@@ -145,7 +147,9 @@ class Pipeline:
         self, scope: Scope, text: str, budgets: Budgets, degraded: list[DegradedBlock]
     ) -> tuple[Passage, ...]:
         query = search_text(text)
-        return tuple(await self.documents.passages(scope, query, budgets.top_k, budgets.excerpt_bytes, degraded))
+        room = retrieval.room(budgets.retrieved_tokens)
+        found = await self.documents.passages(scope, query, budgets.top_k, budgets.excerpt_bytes, room, lost=degraded)
+        return tuple(found)
 
     async def _recalled(self, key: ConversationKey, text: str, shown: frozenset[str]) -> tuple[RecalledTurn, ...]:
         return tuple(await self.turns.recall(key.scope, text, RECALLED_TURNS, shown))

@@ -138,7 +138,7 @@ class Knowledge:
         await self._opened.wait()
 
     async def passages(
-        self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, lost: list[DegradedBlock]
+        self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, max_tokens: int, *, lost: list[DegradedBlock]
     ) -> Sequence[Passage]:
         """See `grounding.pipeline.FindsPassages`. Waits for an index that is being opened or filled.
 
@@ -150,7 +150,7 @@ class Knowledge:
             async with asyncio.timeout(_FILLING_SECONDS):
                 await self._following.until_ahead(scope)
         found, doubt = await asyncio.gather(
-            search.passages(scope, query, top_k, excerpt_bytes, lost), self._doubt_after_a_look(scope)
+            search.passages(scope, query, top_k, excerpt_bytes, max_tokens, lost=lost), self._doubt_after_a_look(scope)
         )
         if not found and self._following.is_behind(scope):
             raise IndexUnavailable("the documents are still being indexed")
@@ -278,7 +278,7 @@ class Knowledge:
             await index.close()
             raise
         self._index, self._embedder = index, embedder
-        self._search = Search(index, embedder, reranker=self._reranker)
+        self._search = Search(index, embedder, count=self._tokens.count, reranker=self._reranker)
         self._turns = TurnIndex(index, embedder)
         self._indexer = Indexer(
             self.shelf,

@@ -1,27 +1,34 @@
 """From hits to passages that are worth their place in a prompt. Pure.
 
-Near duplicates go, several hits of one document that touch become one passage in reading order, each grows
-by its neighbours while its bytes last, and what is still too long is cut at a natural edge.
+Near duplicates go; hits of one document that lie close together become one passage; each passage grows by its
+neighbours, those of its own section first, while its bytes and the tokens of all of them last; what is too long
+is cut at a natural edge. Passages of one document stand together, in reading order.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from grounding.documents.duplicates import drop_near_duplicates, says_nothing_new
+from grounding.documents.excerpts import beginning, clip, table_head, utf8, without_bare_headings
 from grounding.documents.index import Hit, Passage
-from grounding.documents.sparse import term_set, terms
 
-NEAR_DUPLICATE = 0.85
-"""Jaccard similarity of two passages' terms from which the lower one says nothing new."""
-
-_EDGES = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"[.!?…。！？][\"'”’)\]]*\s+"), re.compile(r"\s+"))
+REACH = 3
+"""Hits of one document whose ordinals are at most so far apart become one passage, if it can hold them."""
+BEFORE, AFTER = 2, 4
+"""How many neighbours on each side a passage may grow by."""
+LEAST_BYTES = 160
+"""Less of a neighbour than this is not worth cutting it for."""
+LEAST_TOKENS = 80
+"""What a better passage leaves to each of those after it, where tokens are short."""
+_BETWEEN_TOKENS = 4
+"""Of a label's brackets, and of the white space around a passage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """A passage for the prompt: one stretch of one document. ``score`` is the best fused one in it."""
+    """A passage for the prompt: one stretch of one document. ``score`` is its best hit's, by which the hits are in order."""
 
     source: str
     heading: str
@@ -32,14 +39,32 @@ class Retrieved:
     chunk_ids: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much may be told: at most ``top_k`` passages of ``passage_bytes`` bytes (UTF-8) each, and all together,
+    with their labels, of ``tokens`` tokens as ``count`` counts them; None for any number."""
+
+    top_k: int
+    passage_bytes: int
+    tokens: int | None = None
+    count: Callable[[str], int] = len
+
+
 @dataclass(slots=True)
 class Run:
-    """Touching passages of one source in reading order, on their way into a prompt."""
+    """Touching passages of one source in reading order, on their way into a prompt. ``near`` are further hits that
+    it should reach, best first."""
 
     parts: list[Passage]
     score: float
     heading: str
     chunk_ids: list[str]
+    near: list[Hit] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, hit: Hit) -> Run:
+        score = hit.rerank.score if hit.rerank else hit.score
+        return cls([hit.passage], score, hit.passage.heading, [hit.passage.id])
 
     @property
     def source(self) -> str:
@@ -50,60 +75,253 @@ class Run:
         return range(self.parts[0].ordinal, self.parts[-1].ordinal + 1)
 
 
-def drop_near_duplicates(hits: Sequence[Hit]) -> list[Hit]:
-    """*hits* without those that say what a better one says already."""
-    kept: list[tuple[Hit, frozenset[str]]] = []
-    for hit in hits:
-        words = term_set(hit.passage.text)
-        if not any(_jaccard(words, other) >= NEAR_DUPLICATE for _, other in kept):
-            kept.append((hit, words))
-    return [hit for hit, _ in kept]
-
-
-def _jaccard(left: frozenset[str], right: frozenset[str]) -> float:
-    union = len(left | right)
-    return len(left & right) / union if union else 1.0
-
-
-def group_runs(hits: Sequence[Hit]) -> list[Run]:
-    """*hits* as runs: hits of one source whose ordinals touch belong together. Best run first."""
+def choose(hits: Sequence[Hit], top_k: int) -> list[Run]:
+    """At most *top_k* runs from *hits*, which are in order of rank. Best run first."""
     runs: list[Run] = []
-    for hit in sorted(hits, key=lambda item: (item.passage.source, item.passage.ordinal)):
-        last = runs[-1] if runs else None
-        if last and last.source == hit.passage.source and hit.passage.ordinal <= last.ordinals.stop:
-            if hit.passage.ordinal == last.ordinals.stop:
-                last.parts.append(hit.passage)
-            last.chunk_ids.append(hit.passage.id)
-            if hit.score > last.score:
-                last.score, last.heading = hit.score, hit.passage.heading
-        else:
-            runs.append(Run([hit.passage], hit.score, hit.passage.heading, [hit.passage.id]))
-    return sorted(runs, key=lambda run: (-run.score, run.source, run.parts[0].ordinal))
+    for hit in drop_near_duplicates(hits):
+        reached = [run for run in runs if run.source == hit.passage.source and _distance(run, hit.passage) <= REACH]
+        if reached:
+            min(reached, key=lambda run: _distance(run, hit.passage)).near.append(hit)
+        elif len(runs) < top_k:
+            runs.append(Run.of(hit))
+    return runs
 
 
-def neighbours_wanted(run: Run) -> tuple[int, ...]:
-    """Ordinals beside *run*: the one before and the two after it."""
-    first, last = run.ordinals.start, run.ordinals.stop - 1
-    return tuple(ordinal for ordinal in (first - 1, last + 1, last + 2) if ordinal >= 0)
+def _distance(run: Run, passage: Passage) -> int:
+    return min(abs(passage.ordinal - ordinal) for ordinal in _hits(run))
 
 
-def grow(run: Run, neighbours: Mapping[int, Passage], max_bytes: int, taken: Iterable[int] = ()) -> None:
-    """Add to *run* what follows it, then what comes before, as long as *max_bytes* hold. Ordinals that are
-    *taken* belong to another run of the same source."""
-    blocked = set(taken)
-    first, last = run.ordinals.start, run.ordinals.stop - 1
-    for ordinal, in_front in ((last + 1, False), (first - 1, True), (last + 2, False)):
-        neighbour = neighbours.get(ordinal)
-        touches = ordinal in (run.ordinals.start - 1, run.ordinals.stop)
-        if neighbour is None or ordinal in blocked or not touches:
-            continue
-        parts = [neighbour, *run.parts] if in_front else [*run.parts, neighbour]
-        if len(join(parts).encode()) <= max_bytes:
-            run.parts = parts
+def _hits(run: Run) -> list[int]:
+    return [run.parts[0].ordinal, *(hit.passage.ordinal for hit in run.near)]
+
+
+def neighbours_wanted(run: Run) -> Iterator[int]:
+    """Ordinals that *run* may grow by, its other hits' included."""
+    known = _hits(run)
+    return (ordinal for ordinal in range(max(min(known) - BEFORE, 0), max(known) + AFTER + 1))
+
+
+def pack(runs: Sequence[Run], around: Mapping[str, Mapping[int, Passage]], query: str, room: Room) -> list[Retrieved]:
+    """*runs* grown by what lies *around* them (by source and ordinal), within *room*."""
+    packing = _Packing(list(runs), around, query, room)
+    packing.take_cores()
+    packing.reach_hits()
+    packing.grow()
+    return packing.finished()
+
+
+class _Packing:
+    """The state of one `pack`."""
+
+    def __init__(self, runs: list[Run], around: Mapping[str, Mapping[int, Passage]], query: str, room: Room) -> None:
+        self.runs = runs
+        self.around = around
+        self.query = query
+        self.room = room
+        self.left = room.tokens
+        self.counts: dict[tuple[str, int, int], int] = {}
+
+    def take_cores(self) -> None:
+        """The hits themselves, each within its bytes and a share of the tokens; those without room go."""
+        taken: list[Run] = []
+        for number, run in enumerate(self.runs):
+            label = self.room.count(f"{run.source} › {run.heading}") + _BETWEEN_TOKENS if self.left is not None else 0
+            core = self._fitting(run.parts[0], label, len(self.runs) - number - 1)
+            if core is None:
+                continue
+            self._pay(label + self._tokens(core))
+            run.parts = [core]
+            taken.append(run)
+        self.runs = taken
+
+    def _fitting(self, core: Passage, label: int, later: int) -> Passage | None:
+        """*core*, or of one that is too long the stretch with most of the question's terms."""
+        cut = _cut(core, self.query, self.room.passage_bytes)
+        if self.left is None:
+            return cut
+        allowed = self.left - label - min(later * LEAST_TOKENS, self.left // 2)
+        while cut is not None and (tokens := self._tokens(cut)) > allowed:
+            if allowed < min(LEAST_TOKENS // 2, self.room.tokens or 0):
+                return None
+            cut = _cut(core, self.query, min(utf8(cut.text) - 1, utf8(cut.text) * allowed // tokens))
+        return cut
+
+    def reach_hits(self) -> None:
+        """Runs grow to their further hits; those that stay out of reach become runs of their own, while there are
+        places left."""
+        for run in list(self.runs):
+            for hit in run.near:
+                passage = hit.passage
+                if passage.ordinal in run.ordinals or self._reach(run, passage.ordinal):
+                    run.chunk_ids.append(passage.id)
+                elif len(self.runs) < self.room.top_k:
+                    apart = Run.of(hit)
+                    label = self.room.count(f"{run.source} › {apart.heading}") + _BETWEEN_TOKENS
+                    core = self._fitting(passage, label, 0)
+                    if core is not None:
+                        self._pay(label + self._tokens(core))
+                        apart.parts = [core]
+                        self.runs.append(apart)
+
+    def _reach(self, run: Run, ordinal: int) -> bool:
+        first, last = run.ordinals.start, run.ordinals.stop - 1
+        step = range(last + 1, ordinal + 1) if ordinal > last else range(first - 1, ordinal - 1, -1)
+        parts = [part for one in step if (part := self._neighbour(run, one)) is not None]
+        return len(parts) == len(step) and self._add(run, parts, in_front=ordinal < first)
+
+    def grow(self) -> None:
+        """Neighbours, the best run's first: of its own section, then any; and the beginning of one that is too long
+        to come whole."""
+        for same_section in (True, False):
+            for run in self.runs:
+                self._grow(run, same_section)
+        for run in self.runs:
+            self._grow_by_a_part(run)
+
+    def _grow(self, run: Run, same_section: bool) -> None:
+        sides = {False: AFTER, True: BEFORE}
+        while any(sides.values()):
+            for in_front in (False, True):
+                if not sides[in_front]:
+                    continue
+                sides[in_front] -= 1
+                part = self._neighbour(run, run.ordinals.start - 1 if in_front else run.ordinals.stop)
+                if (
+                    part is None
+                    or (same_section and not part.heading.startswith(run.heading))
+                    or says_nothing_new(part, self._elsewhere(run))
+                    or not self._add(run, [part], in_front)
+                ):
+                    sides[in_front] = 0
+
+    def _grow_by_a_part(self, run: Run) -> None:
+        part = self._neighbour(run, run.ordinals.stop)
+        last = run.parts[-1]
+        if part is None or part.lead or says_nothing_new(part, self._elsewhere(run)):
+            return
+        new = part.text[max(last.end - part.start, 0) :]
+        spare = self.room.passage_bytes - utf8(join(run.parts)) - 2
+        while spare >= LEAST_BYTES:
+            said = beginning(new, spare)
+            if utf8(said) < LEAST_BYTES:
+                return
+            start = max(part.start, last.end)
+            last_line = part.first_line + part.text.count("\n", 0, start - part.start) + said.count("\n")
+            cut = replace(part, text=said, start=start, end=start + len(said), last_line=last_line)
+            if self._add(run, [cut], in_front=False):
+                return
+            spare = min(spare, utf8(said)) * 3 // 4
+
+    def _neighbour(self, run: Run, ordinal: int) -> Passage | None:
+        """The passage at *ordinal* beside *run*, if there is one that no other run has. A run that was cut, or ends
+        in a part, has none on that side."""
+        whole = self.around.get(run.source, {})
+        edge = run.parts[0] if ordinal < run.ordinals.start else run.parts[-1]
+        known = whole.get(edge.ordinal)
+        if known is not None and (known.start, known.end) != (edge.start, edge.end):
+            is_cut = edge.start > known.start if ordinal < run.ordinals.start else edge.end < known.end
+            if is_cut:
+                return None
+        if any(other.source == run.source and ordinal in other.ordinals for other in self.runs if other is not run):
+            return None
+        return whole.get(ordinal)
+
+    def _elsewhere(self, run: Run) -> Iterable[Passage]:
+        return (part for other in self.runs if other is not run for part in other.parts)
+
+    def _add(self, run: Run, parts: Sequence[Passage], in_front: bool) -> bool:
+        """Add *parts*, in the order in which they are met, if there is room for them."""
+        tokens = sum(map(self._tokens, parts)) if self.left is not None else 0
+        grown = [*reversed(parts), *run.parts] if in_front else [*run.parts, *parts]
+        if (self.left is not None and tokens > self.left) or utf8(join(grown)) > self.room.passage_bytes:
+            return False
+        self._pay(tokens)
+        run.parts = grown
+        return True
+
+    def _tokens(self, part: Passage) -> int:
+        if self.left is None:
+            return 0
+        key = (part.source, part.start, part.end)
+        if key not in self.counts:
+            self.counts[key] = self.room.count(part.lead + part.text) + 1
+        return self.counts[key]
+
+    def _pay(self, tokens: int) -> None:
+        if self.left is not None:
+            self.left -= tokens
+
+    def finished(self) -> list[Retrieved]:
+        """The runs as passages: by rank, those of one document together and in reading order."""
+        ends: dict[str, int] = {}
+        best: dict[str, int] = {}
+        for rank, run in enumerate(self.runs):
+            best.setdefault(run.source, rank)
+        passages: list[Retrieved] = []
+        for run in sorted(self.runs, key=lambda run: (best[run.source], run.parts[0].start, run.parts[0].ordinal)):
+            text = without_bare_headings(join(_unsaid(run.parts, ends.get(run.source, 0))))
+            ends[run.source] = max(ends.get(run.source, 0), run.parts[-1].end)
+            if text:
+                passages.append(_retrieved(run, text))
+        return passages
+
+
+def _retrieved(run: Run, text: str) -> Retrieved:
+    return Retrieved(
+        source=run.source,
+        heading=run.heading,
+        text=text,
+        score=run.score,
+        first_line=run.parts[0].first_line,
+        last_line=run.parts[-1].last_line,
+        chunk_ids=tuple(dict.fromkeys(run.chunk_ids)),
+    )
+
+
+def _unsaid(parts: Sequence[Passage], end: int) -> list[Passage]:
+    """*parts* without what stands before *end*, because the passage before them says it."""
+    unsaid: list[Passage] = []
+    for part in parts:
+        if part.start >= end or part.end == part.start:
+            unsaid.append(part)
+        elif part.end > end:
+            text = part.text[end - part.start :]
+            fresh = text.lstrip()
+            unsaid.append(replace(part, text=fresh, start=end + len(text) - len(fresh)))
+    return unsaid
+
+
+def _cut(core: Passage, query: str, max_bytes: int) -> Passage | None:
+    """*core* within *max_bytes* bytes, with the head of a table of which only rows are left; None where nothing is."""
+    if utf8(core.lead + core.text) <= max_bytes:
+        return core
+    lead = core.lead if utf8(core.lead) <= max_bytes // 2 else ""
+    text = clip(core.text, query, max_bytes - utf8(lead))
+    at = max(core.text.find(text), 0)
+    head = "" if lead else table_head(core.text, at)
+    if head and utf8(head) <= max_bytes // 2:
+        lead, text = head, clip(core.text[at:], query, max_bytes - utf8(head))
+        at = max(core.text.find(text, at), 0)
+        head = table_head(core.text, at)
+        lead = lead if head else ""
+    if not text.strip():
+        return None
+    first = core.first_line + core.text.count("\n", 0, at)
+    return replace(
+        core,
+        text=text,
+        lead=lead,
+        start=core.start + at,
+        end=core.start + at + len(text),
+        first_line=first,
+        last_line=first + text.count("\n"),
+    )
 
 
 def join(parts: Sequence[Passage]) -> str:
     """The text of touching passages, overlaps once. What lay between two chunks was white space."""
+    if not parts:
+        return ""
     first = parts[0]
     text, end = first.lead + first.text, first.end
     for part in parts[1:]:
@@ -114,51 +332,3 @@ def join(parts: Sequence[Passage]) -> str:
 
 def _blank_lines(end: int, part: Passage) -> int:
     return 1 if part.start - end <= 1 else 2
-
-
-def finish(run: Run, query: str, max_bytes: int) -> Retrieved:
-    """*run* as a passage of at most *max_bytes* bytes of UTF-8; too long a text keeps the stretch that has
-    most of the question's terms."""
-    text = join(run.parts)
-    return Retrieved(
-        source=run.source,
-        heading=run.heading,
-        text=clip(text, query, max_bytes),
-        score=run.score,
-        first_line=run.parts[0].first_line,
-        last_line=run.parts[-1].last_line,
-        chunk_ids=tuple(run.chunk_ids),
-    )
-
-
-def clip(text: str, query: str, max_bytes: int) -> str:
-    """At most *max_bytes* bytes of *text*, from one natural edge to another: the window with most of *query*'s
-    terms, the earliest where several are equal. Never cuts a character."""
-    if len(text.encode("utf-8", "surrogatepass")) <= max_bytes:
-        return text
-    wanted = frozenset(terms(query))
-    starts = [0, *sorted({match.end() for match in _EDGES[1].finditer(text)})]
-    if len(starts) == 1:
-        starts = [0, *sorted({match.end() for match in _EDGES[2].finditer(text)})]
-    best, best_found = _fit(text, max_bytes), -1
-    # At most 64 windows are tried, so that one huge line of sentences costs no more than a page.
-    for start in starts[:: max(len(starts) // 64, 1)]:
-        window = _fit(text[start : start + max_bytes], max_bytes)
-        found = len(wanted & frozenset(terms(window)))
-        if found > best_found:
-            best, best_found = window, found
-    return best.strip()
-
-
-def _fit(text: str, max_bytes: int) -> str:
-    """The beginning of *text* that fits, up to the best edge in its last quarter."""
-    raw = text.encode("utf-8", "surrogatepass")
-    if len(raw) <= max_bytes:
-        return text
-    whole = raw[:max_bytes].decode("utf-8", "ignore")
-    for edge in _EDGES:
-        ends = [match.start() if edge is not _EDGES[2] else match.end() for match in edge.finditer(whole)]
-        fitting = [end for end in ends if end >= len(whole) * 3 // 4]
-        if fitting:
-            return whole[: fitting[-1]].rstrip()
-    return whole

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable
 
 import structlog
 
 from connectors.message import Scope
 from grounding.documents.embedding import Embedder
+from grounding.documents.excerpts import utf8
 from grounding.documents.index import Hit, Kind, PassageIndex
-from grounding.documents.packing import (
-    Retrieved,
-    drop_near_duplicates,
-    finish,
-    group_runs,
-    grow,
-    join,
-    neighbours_wanted,
-)
+from grounding.documents.packing import Retrieved, Room, choose, neighbours_wanted, pack
 from grounding.documents.relevance import Floor, floor_for
 from grounding.documents.rerank import Reranker, RerankUnavailable, rerank
 from grounding.documents.sparse import SparseVector, encode_query
@@ -30,6 +24,9 @@ _log = structlog.get_logger()
 CANDIDATES_PER_PASSAGE = 3
 """Hits looked at for each passage wanted: some are duplicates, some join into one."""
 SHORT_QUERY_CHARACTERS = 400
+FEW_PASSAGES = 2
+JUDGED_REMEMBERED = 512
+"""Fewer than the texts that `grounding.documents.sparse` remembers the terms of."""
 QUERY_MAX_CHARACTERS = 4000
 """What of a question is searched with; the beginning and the end of longer ones."""
 
@@ -46,12 +43,16 @@ class Search:
         embedder: Embedder,
         *,
         floor: Floor | None = None,
+        count: Callable[[str], int] | None = None,
         reranker: Reranker | None = None,
     ) -> None:
+        """*count* gives the tokens of a text; without it passages are bound by their bytes alone."""
         self._index = index
         self._embedder = embedder
         self._floor = floor or floor_for(embedder.name, Kind.DOCUMENT)
+        self._count = count
         self._reranker = reranker
+        self._judged: set[str] = set()
 
     async def search(
         self,
@@ -87,40 +88,65 @@ class Search:
             return hits
 
     async def retrieve(
-        self, scope: Scope, query: str, top_k: int, max_bytes: int, *, lost: list[DegradedBlock] | None = None
+        self,
+        scope: Scope,
+        query: str,
+        top_k: int,
+        max_bytes: int,
+        max_tokens: int | None = None,
+        *,
+        lost: list[DegradedBlock] | None = None,
     ) -> list[Retrieved]:
-        """At most *top_k* passages of at most *max_bytes* bytes each, best first; an empty list where nothing is
-        relevant.
+        """At most *top_k* passages of at most *max_bytes* bytes each, with their labels of at most *max_tokens* tokens
+        together, best first; an empty list where nothing is relevant.
 
         Raises `IndexUnavailable` and `EmbedderUnavailable`: an outage never poses as "no such document".
         """
         query = shorten(query)
-        hits = await self.search(scope, query, top_k * CANDIDATES_PER_PASSAGE, explain=True, lost=lost)
+        # The engine answers one after the other, so that asking for both at once saves the way there and back.
+        hits, size = await asyncio.gather(
+            self.search(scope, query, top_k * CANDIDATES_PER_PASSAGE, explain=True, lost=lost),
+            self._index.estimate(scope, Kind.DOCUMENT),
+        )
         if not hits:
             return []
-        size = await self._index.estimate(scope, Kind.DOCUMENT)
-        # The terms of passages are mostly remembered from the question before, so that this needs no thread.
-        runs = group_runs(drop_near_duplicates(self._floor.keep(query, hits, size))[:top_k])
-        taken: dict[str, set[int]] = defaultdict(set)
+        runs = choose(await self._relevant(query, hits, size), top_k)
+        if not runs:
+            return []
         wanted: dict[str, set[int]] = defaultdict(set)
         for run in runs:
-            taken[run.source] |= set(run.ordinals)
-            wanted[run.source] |= set(neighbours_wanted(run))
+            wanted[run.source].update(neighbours_wanted(run))
         found = await self._index.read(scope, Kind.DOCUMENT, wanted)
-        for run in runs:
-            neighbours = {passage.ordinal: passage for passage in found[run.source]}
-            grow(run, neighbours, max_bytes, taken[run.source])
-            taken[run.source] |= set(run.ordinals)
-        if all(len(join(run.parts).encode("utf-8", "surrogatepass")) <= max_bytes for run in runs):
-            return [finish(run, query, max_bytes) for run in runs]
+        around = {source: {one.ordinal: one for one in passages} for source, passages in found.items()}
+        room = Room(top_k, max_bytes, max_tokens if self._count else None, self._count or len)
+        if all(utf8(part.lead + part.text) <= max_bytes for run in runs for part in run.parts):
+            return pack(runs, around, query, room)
         # Choosing what to keep of a long passage takes milliseconds: off the loop.
-        return await asyncio.to_thread(lambda: [finish(run, query, max_bytes) for run in runs])
+        return await asyncio.to_thread(pack, runs, around, query, room)
+
+    async def _relevant(self, query: str, hits: list[Hit], size: int) -> list[Hit]:
+        """*hits* above the floor. The words of passages that were judged before are remembered; those of many others
+        take milliseconds: off the loop."""
+        new = {hit.passage.id for hit in hits} - self._judged
+        if len(self._judged) + len(new) > JUDGED_REMEMBERED:
+            self._judged.clear()
+        self._judged |= new
+        if len(new) <= FEW_PASSAGES:
+            return self._floor.keep(query, hits, size)
+        return await asyncio.to_thread(self._floor.keep, query, hits, size)
 
     async def passages(
-        self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, lost: list[DegradedBlock] | None = None
+        self,
+        scope: Scope,
+        query: str,
+        top_k: int,
+        excerpt_bytes: int,
+        max_tokens: int | None = None,
+        *,
+        lost: list[DegradedBlock] | None = None,
     ) -> list[PromptPassage]:
         """`retrieve`, in the form of a turn's input."""
-        found = await self.retrieve(scope, query, top_k, excerpt_bytes, lost=lost)
+        found = await self.retrieve(scope, query, top_k, excerpt_bytes, max_tokens, lost=lost)
         return [
             PromptPassage(source=item.source, heading=item.heading, text=item.text, score=item.score) for item in found
         ]

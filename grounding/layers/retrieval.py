@@ -25,6 +25,14 @@ INCOMPLETE = (
     "otherwise: say so if the answer depends on it."
 )
 
+_AROUND_TOKENS = 60
+"""Head, foot and what joins them to the passages: 47 tokens of cl100k_base, and some more for the joints."""
+
+
+def room(max_tokens: int) -> int:
+    """What of a budget of *max_tokens* tokens is left for passages with their labels."""
+    return max(max_tokens - _AROUND_TOKENS, 0)
+
 
 def label(source: str, heading: str) -> str:
     """How a passage is named and cited: ``[refunds.md › Windows]``."""
@@ -33,7 +41,7 @@ def label(source: str, heading: str) -> str:
 
 
 def section(passages: Sequence[Passage], tokens: Tokens, excerpt_bytes: int, *, is_incomplete: bool = False) -> Section:
-    """The passages, each within *excerpt_bytes* bytes, the best first and kept longest. *is_incomplete* says that
+    """The passages, each within *excerpt_bytes* bytes, in the order given; the best is kept longest. *is_incomplete* says that
     documents changed which were not searched."""
     pieces = tuple(
         label(passage.source, passage.heading)
@@ -42,4 +50,5 @@ def section(passages: Sequence[Passage], tokens: Tokens, excerpt_bytes: int, *, 
         for passage in passages
     )
     head = f"{HEAD}\n{INCOMPLETE}" if is_incomplete else HEAD
-    return Section(head, pieces, FOOT, joint="\n\n")
+    best_first = sorted(range(len(passages)), key=lambda index: -passages[index].score)
+    return Section(head, pieces, FOOT, joint="\n\n", keep=tuple(best_first))

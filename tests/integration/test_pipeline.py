@@ -28,7 +28,7 @@ class Shelf:
         self.hangs = False
 
     async def passages(
-        self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, lost: list[DegradedBlock]
+        self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, max_tokens: int, *, lost: list[DegradedBlock]
     ) -> Sequence[Passage]:
         self.searched.append(query)
         if self.hangs:
