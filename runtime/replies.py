@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from connectors.message import AgentRuntimeError, Degraded, OutboundMessage, Source
 from grounding import assemble
+from grounding.layers import citations
 from grounding.layers.retrieval import label
+from grounding.run_context import Passage
 from runtime.attachments.reading import Contents
 from runtime.budget_terms import BudgetExceeded
 from runtime.envelopes import Batch
@@ -41,13 +44,14 @@ def cut_short(text: str, model: str) -> Completion:
 
 
 def answer(batch: Batch, built: Built, completion: Completion) -> OutboundMessage:
-    """The model's answer to *batch*."""
+    """The model's answer to *batch*. Its sources are what it cites, or where it cites nothing what it was given."""
+    found = checked(completion, built)
     return replace(
         draft(batch),
-        text=completion.text,
+        text=found.text,
         strategy=built.context.strategy,
         reason=built.context.reason,
-        sources=_sources(built),
+        sources=_sources(found.cited or given(built)),
         degraded=tuple(Degraded(part.block, part.why) for part in built.context.degraded),
         usage=completion.usage,
     )
@@ -74,7 +78,7 @@ def apology(batch: Batch, built: Built | None, error: assemble.ContextTooLarge |
         error_code=f"model_{error.why}",
         strategy=built.context.strategy,
         reason=built.context.reason,
-        sources=_sources(built),
+        sources=_sources(given(built)),
         degraded=(
             Degraded("model", error.why),
             *(Degraded(part.block, part.why) for part in built.context.degraded),
@@ -113,17 +117,22 @@ def broken(batch: Batch) -> OutboundMessage:
     )
 
 
-def _sources(built: Built) -> tuple[Source, ...]:
-    """The sources of the passages that stand in the prompt, each once, the best first."""
+def checked(completion: Completion, built: Built) -> citations.Checked:
+    """The answer with its citations checked against what the model was given."""
+    return citations.check(completion.text, given(built), built.prompt.user)
+
+
+def given(built: Built) -> tuple[Passage, ...]:
+    """The passages that stand in the prompt, in its order."""
     retrieved = built.prompt.block("retrieved")
-    if retrieved is None or not built.context.passages:
+    if retrieved is None:
         return ()
-    shown = [
-        Source(passage.source, passage.heading)
-        for passage in built.context.passages
-        if label(passage.source, passage.heading) in retrieved.text
-    ]
-    return tuple(dict.fromkeys(shown))
+    return tuple(one for one in built.context.passages if label(one.source, one.heading) in retrieved.text)
+
+
+def _sources(passages: Sequence[Passage]) -> tuple[Source, ...]:
+    """Where *passages* come from, each once."""
+    return tuple(dict.fromkeys(Source(passage.source, passage.heading) for passage in passages))
 
 
 def answered(batch: Batch) -> tuple[str, ...]:

@@ -134,7 +134,7 @@ class Turns:
         reply, completion = made.reply, made.completion
         steps: list[Awaitable[object]] = []
         if made.built is not None:
-            steps.append(self._manifests.finish(reply.key.scope, reply.turn_id, outcome(reply, completion)))
+            steps.append(self._manifests.finish(reply.key.scope, reply.turn_id, outcome(reply, completion, made.built)))
         if completion is not None:
             prompt = made.built.prompt if made.built else None
             steps.append(self._spending.settle_reply(made.batch, completion, prompt))

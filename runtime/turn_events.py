@@ -8,15 +8,17 @@ import structlog
 
 from connectors.message import OutboundMessage
 from grounding.run_context import RunContext
+from runtime import replies
 from runtime.exchange import Completion
 from runtime.question import Built
 
 _log = structlog.get_logger()
 
 
-def outcome(reply: OutboundMessage, completion: Completion | None) -> dict[str, Any]:
+def outcome(reply: OutboundMessage, completion: Completion | None, built: Built) -> dict[str, Any]:
     """What came of a turn, for its manifest."""
     usage = reply.usage
+    given = replies.given(built)
     return {
         "kind": reply.kind,
         "error_code": reply.error_code,
@@ -31,8 +33,16 @@ def outcome(reply: OutboundMessage, completion: Completion | None) -> dict[str, 
             "cost_usd": usage.cost_usd,
         },
         "sources": [{"source": source.source, "heading": source.heading} for source in reply.sources],
+        "given": [{"source": passage.source, "heading": passage.heading} for passage in given],
+        "citations": _citations(completion, built) if completion else None,
         "degraded": [{"block": part.block, "why": part.why} for part in reply.degraded],
     }
+
+
+def _citations(completion: Completion, built: Built) -> dict[str, int]:
+    """How many of the passages given were cited, and how many labels named nothing that was given."""
+    checked = replies.checked(completion, built)
+    return {"cited": len(checked.cited), "invented": checked.invented}
 
 
 def log_grounding(built: Built) -> None:
@@ -78,6 +88,7 @@ def _summary_is_new(context: RunContext) -> bool:
 
 def log_answer(completion: Completion, built: Built, elapsed_ms: float) -> None:
     """``turn.answered``: what it cost. ``overhead_ms`` is everything but the model."""
+    cites = _citations(completion, built)
     _log.info(
         "turn.answered",
         model=completion.model,
@@ -90,4 +101,6 @@ def log_answer(completion: Completion, built: Built, elapsed_ms: float) -> None:
         first_token_ms=completion.first_token_ms,
         attempts=completion.attempts,
         strategy=built.context.strategy,
+        citations=cites["cited"],
+        citations_invented=cites["invented"],
     )

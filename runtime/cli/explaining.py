@@ -41,21 +41,27 @@ def show_degraded(degraded: Sequence[Row]) -> None:
         line(f"without   {part['block']}: {part['why']}", fg="yellow")
 
 
-def show_sources(sources: Sequence[Row], passages: Sequence[Row]) -> None:
-    """The passages that were found, with their scores, and which of them stood in the prompt."""
-    shown = {(source["source"], source["heading"]) for source in sources}
+def show_sources(outcome: Row, passages: Sequence[Row]) -> None:
+    """The passages that were found, with their scores, which of them stood in the prompt, and which the reply cites."""
+    sources = outcome.get("sources") or ()
+    citations = outcome.get("citations") or {}
+    shown = {(one["source"], one["heading"]) for one in outcome.get("given") or sources}
+    cited = {(one["source"], one["heading"]) for one in sources} if citations.get("cited") else set()
     rows = [
         [
             passage["source"],
             passage["heading"],
             f"{passage['score']:.4f}" if passage.get("score") is not None else "",
             "yes" if (passage["source"], passage["heading"]) in shown else "no room",
+            "yes" if (passage["source"], passage["heading"]) in cited else "no",
         ]
         for passage in passages
-    ] or [[source["source"], source["heading"], "", "yes"] for source in sources]
+    ] or [[source["source"], source["heading"], "", "yes", "yes" if cited else "no"] for source in sources]
     if rows:
         line()
-        table(["source", "heading", "score", "in the prompt"], rows, right=["score"])
+        table(["source", "heading", "score", "in the prompt", "cited"], rows, right=["score"])
+    if invented := citations.get("invented"):
+        line(f"invented  {count(invented, 'citation')} of nothing that was given, marked in the reply", fg="yellow")
 
 
 def show_outcome(outcome: Row) -> None:

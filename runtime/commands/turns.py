@@ -86,6 +86,8 @@ def explanation(manifest: Manifest) -> str:
         lines.append(f"Sources: {', '.join(sources)}.")
     elif context.wants_documents and all(one.block != "retrieved" for one in context.degraded):
         lines.append("Sources: no passage of the documents was relevant.")
+    if invented := (outcome.get("citations") or {}).get("invented"):
+        lines.append(f"Named in vain: {thousands(invented)} sources that I was not given, marked in the reply.")
     used = [f"{block['name']} {thousands(block['tokens'])}" for block in manifest.blocks if block["used"]]
     lines.append(f"The prompt in tokens: {', '.join(used)}; {thousands(manifest.tokens_total)} without the identity.")
     degraded = outcome.get("degraded") or [{"block": one.block, "why": one.why} for one in context.degraded]

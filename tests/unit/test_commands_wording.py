@@ -57,6 +57,13 @@ def test_a_turn_is_explained_without_a_word_of_its_prompt() -> None:
         assert text not in told
 
 
+def test_citations_of_nothing_that_was_given_are_told() -> None:
+    told = explanation(manifest(build(), {"citations": {"cited": 0, "invented": 2}}))
+
+    assert "Named in vain: 2 sources" in told
+    assert "in vain" not in explanation(manifest(build(), {"citations": {"cited": 1, "invented": 0}}))
+
+
 def test_what_a_turn_did_without_and_how_it_failed_is_told() -> None:
     degraded = (DegradedBlock(block="retrieved", why="index_unavailable"),)
     told = explanation(manifest(build(), {"error_code": "model_timeout"}, degraded=degraded, passages=()))

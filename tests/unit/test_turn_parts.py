@@ -16,6 +16,7 @@ from runtime.envelopes import Batch, Envelope
 from runtime.exchange import Completion
 from runtime.prompting import Prompting
 from runtime.question import Question
+from runtime.turn_events import outcome
 
 KEY = ConversationKey("acme", "telegram", "-100")
 MESSAGE = InboundMessage("telegram", "-100", "m1", Author("1", "Ann"), "which file holds the pricing policy?")
@@ -106,6 +107,24 @@ async def test_only_passages_that_the_model_was_shown_are_sources_and_each_once(
     reply = replies.answer(one, built, Completion("12", "fake"))
 
     assert reply.sources == (Source("a.md", "Plans"), Source("b.md", ""))
+
+
+async def test_sources_are_what_the_reply_cites_and_what_it_cites_in_vain_is_marked_and_counted() -> None:
+    found = (
+        Passage(source="a.md", heading="Plans", text="The harbour plan costs 12.", score=0.9),
+        Passage(source="b.md", heading="", text="Boats are blue.", score=0.7),
+    )
+    one = batch((MESSAGE, Role.MEMBER))
+    built = await prompting(layers=Layers(found)).build(Question.of(one), "t1")
+    said = Completion("Blue [b.md], and 12 [prices.md › Old].", "fake")
+    reply = replies.answer(one, built, said)
+
+    assert reply.text == "Blue [b.md], and 12 [prices.md › Old ⚠ unverified]."
+    assert reply.sources == (Source("b.md", ""),)
+    told = outcome(reply, said, built)
+    assert told["sources"] == [{"source": "b.md", "heading": ""}]
+    assert told["given"] == [{"source": "a.md", "heading": "Plans"}, {"source": "b.md", "heading": ""}]
+    assert told["citations"] == {"cited": 1, "invented": 1}
 
 
 @pytest.mark.parametrize(("text", "hinted"), [(MESSAGE.text, True), ("hi", False), ("tell me a joke", False)])

@@ -54,7 +54,7 @@ def show_turn(workspace: str, manifest: dict[str, Any]) -> None:
     show_degraded(outcome.get("degraded") or manifest.get("degraded") or ())
     show_blocks(manifest["blocks"], manifest["tokens_total"])
     passages = context.get("passages") or manifest.get("passages") or ()
-    show_sources(outcome.get("sources") or manifest.get("sources") or (), passages)
+    show_sources(outcome or manifest, passages)
     show_outcome(outcome)
     if messages := manifest.get("messages"):
         show_messages(messages)

@@ -1,0 +1,236 @@
+"""Which passages a reply cites, and which of its citations name nothing that the model was given. Pure.
+
+A citation is a label in brackets (see `grounding.layers.retrieval.label`), as models write it: also in other brackets,
+with other arrows, several at once, or with the end of a heading only. Links, code, footnotes and prose in brackets are
+none. What is cited in vain is marked, so that a source that does not exist looks like none; nothing is taken out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from grounding.run_context import Passage
+
+MARK = " ⚠ unverified"
+"""Stands behind a cited name that the model was not given. What carries it is no label any more."""
+LONGEST_CHARACTERS = 1000
+
+_ARROWS = "›>»→⟩❯/#§|:–—-"
+_BRACKETS = re.compile(
+    rf"!?\[(?P<square>[^\[\]]{{1,{LONGEST_CHARACTERS}}})\](?P<link>\(|:[ \t]*(?:<|\w{{1,10}}://|/|\#))?"
+    rf"|【(?P<lenticular>[^【】]{{1,{LONGEST_CHARACTERS}}})】"
+    rf"|(?<!\])\((?P<round>[^()\[\]]{{1,{LONGEST_CHARACTERS}}})\)"
+)
+_TOGETHER = re.compile(r"[;；]|,(?=\s+[^\s,;]+\.(?:md|txt)\b)", re.IGNORECASE)
+_FILE = re.compile(
+    rf"(?P<path>[^\s{re.escape('›>»→⟩❯|;,')}][^›>»→⟩❯|;\n]{{0,250}}?\.(?:md|txt))"
+    rf"(?P<rest>\s*[{re.escape(_ARROWS)}].*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+_ARROWED = re.compile(r"\s*[›>»→⟩❯]\s*|\s+->\s+")
+_BEFORE = re.compile(r"(?:(?:sources?|see|from|cf\.?|quelle|siehe)\s*:?\s+|\d+(?::\d+)?†|\d+:\s+)", re.IGNORECASE)
+_BEHIND = re.compile(r"†[^†]*$")
+_DECORATION = re.compile(r"[`*\"“”„«»'’‘]")
+_WORD = re.compile(r"\w+")
+_LIKE_A_LABEL = re.compile(r"\.(?:md|txt)|[›>»→⟩❯]", re.IGNORECASE)
+_HEADING_LINE = re.compile(r"^[ \t]*#{1,6}[ \t]+(.+)$", re.MULTILINE)
+_FENCE = re.compile(r"[ \t>]*(?:[-*+][ \t]+|\d{1,9}[.)][ \t]+)?(`{3,}|~{3,})")
+_TICKS = re.compile(r"`+")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A reply whose citations were checked. ``text`` has the invented ones marked; ``cited`` are passages in the order
+    in which they are first cited; ``invented`` is how many labels name nothing that was given."""
+
+    text: str
+    cited: tuple[Passage, ...] = ()
+    invented: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A passage in the forms by which it may be named."""
+
+    passage: Passage
+    source: str
+    headings: tuple[str, ...]
+    inside: frozenset[str]
+
+    @classmethod
+    def of(cls, passage: Passage) -> _Given:
+        parts = tuple(part for part in map(_folded, passage.heading.split("›")) if part)
+        inside = frozenset(_folded(match[1]) for match in _HEADING_LINE.finditer(passage.text))
+        return cls(passage, _path(passage.source), parts, inside)
+
+    def is_source(self, path: str) -> bool:
+        """Whether *path* is the source's, whole or its end, with or without ``docs/`` and its ending."""
+        stem = self.source.rpartition(".")[0] or self.source
+        return any(f"/{known}".endswith(f"/{path}") for known in (self.source, stem))
+
+    def has_heading(self, heading: str) -> bool:
+        """Whether *heading* is some of the headings above the passage, or one in it."""
+        parts = self.headings
+        runs = (" ".join(parts[first:last]) for first in range(len(parts)) for last in range(first + 1, len(parts) + 1))
+        return heading in self.inside or heading in runs
+
+
+def check(reply: str, passages: Sequence[Passage], prompt: str) -> Checked:
+    """*reply*'s citations against *passages*, those of them that stand in *prompt*, the user message as it was sent.
+
+    A label that stands in *prompt* for another reason (cited in an earlier turn that is shown again) is no invention.
+    Takes time in proportion to the lengths of *reply* and *prompt*.
+    """
+    if not any(bracket in reply for bracket in "[【("):
+        return Checked(reply)
+    given = [_Given.of(passage) for passage in passages]
+    known: frozenset[str] | None = None
+    named: dict[str, tuple[Passage, ...]] = {}
+    cited: dict[Passage, None] = {}
+    pieces: list[str] = []
+    done = invented = 0
+    for match in _outside_code(reply):
+        for start, end in _parts(match, given):
+            part = reply[start:end]
+            if part not in named:
+                named[part] = _named(part, given)
+            found = named[part]
+            cited.update(dict.fromkeys(found))
+            if found or not _claims(part, in_round=match["round"] is not None):
+                continue
+            if known is None:
+                known = _labels(prompt)
+            if _folded(part) in known:
+                continue
+            invented += 1
+            pieces += [reply[done:end], MARK]
+            done = end
+    return Checked("".join((*pieces, reply[done:])), tuple(cited), invented)
+
+
+def _outside_code(text: str) -> Iterator[re.Match[str]]:
+    """Brackets that are no links and touch no code."""
+    code = _code(text)
+    number = 0
+    for match in _BRACKETS.finditer(text):
+        if match["link"] or match[0].startswith(("!", "[^")) or not _LIKE_A_LABEL.search(match[0]):
+            continue
+        while number < len(code) and code[number][1] <= match.start():
+            number += 1
+        if number < len(code) and code[number][0] <= match.start():
+            continue
+        yield match
+
+
+def _code(text: str) -> list[tuple[int, int]]:
+    """Where code stands in Markdown *text*: fenced, indented, or between backticks; in order."""
+    spans: list[tuple[int, int]] = []
+    fence, fence_at, prose_at, at = "", 0, 0, 0
+    was_blank, in_list = True, False
+    for line in text.splitlines(keepends=True):
+        opened = _FENCE.match(line)
+        indented = line.startswith(("    ", "\t")) and was_blank and not in_list
+        if fence:
+            if opened and opened[1].startswith(fence) and not line[opened.end() :].strip():
+                spans.append((fence_at, at + len(line)))
+                fence, prose_at = "", at + len(line)
+        elif opened:
+            spans += _ticked(text, prose_at, at)
+            fence, fence_at = opened[1], at
+        elif indented and line.strip():
+            spans += [*_ticked(text, prose_at, at), (at, at + len(line))]
+            prose_at = at + len(line)
+        elif line.strip():
+            was_blank = False
+            if not line[0].isspace():
+                in_list = re.match(r"[-*+][ \t]|\d{1,9}[.)][ \t]", line) is not None
+        else:
+            was_blank = True
+        at += len(line)
+    return [*spans, (fence_at, at)] if fence else [*spans, *_ticked(text, prose_at, at)]
+
+
+def _ticked(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """Spans between equally many backticks in ``text[start:end]``."""
+    ticks = [(match.start(), match.end()) for match in _TICKS.finditer(text, start, end)]
+    later: dict[int, list[int]] = {}
+    for number in range(len(ticks) - 1, -1, -1):
+        later.setdefault(ticks[number][1] - ticks[number][0], []).append(number)
+    spans: list[tuple[int, int]] = []
+    number = 0
+    while number < len(ticks):
+        first, last = ticks[number]
+        same = later[last - first]
+        while same and same[-1] <= number:
+            same.pop()
+        if same:
+            spans.append((first, ticks[same[-1]][1]))
+            number = same[-1]
+        number += 1
+    return spans
+
+
+def _parts(match: re.Match[str], given: Sequence[_Given]) -> Iterator[tuple[int, int]]:
+    """Where the labels in a bracket stand: it as a whole, if that is a label, for headings may hold any mark."""
+    start, end = match.span(match.lastgroup or 0)
+    inside = match.string[start:end]
+    cuts = [] if _named(inside, given) else [cut.span() for cut in _TOGETHER.finditer(inside)]
+    firsts, lasts = [0, *(last for _, last in cuts)], [*(first for first, _ in cuts), len(inside)]
+    for first, last in zip(firsts, lasts, strict=True):
+        part = inside[first:last]
+        if part.strip():
+            yield start + first + len(part) - len(part.lstrip()), start + first + len(part.rstrip())
+
+
+def _named(part: str, given: Sequence[_Given]) -> tuple[Passage, ...]:
+    """The passages that *part* names: by source and heading; by source alone all of it, also where the heading is one
+    that none of them has."""
+    path, heading = _split(part)
+    if not path:
+        return ()
+    of_source = [one for one in given if one.is_source(path)]
+    exact = tuple(one.passage for one in of_source if heading and one.has_heading(heading))
+    return exact or tuple(one.passage for one in of_source)
+
+
+def _split(part: str) -> tuple[str, str]:
+    """Path and heading of a label, folded; the path is empty where *part* is none."""
+    said = _bare(part)
+    if match := _FILE.fullmatch(said):
+        return _path(match["path"]), _folded(match["rest"] or "")
+    first, *rest = _ARROWED.split(said, maxsplit=1)
+    return (_path(first), _folded(rest[0])) if rest else ("", "")
+
+
+def _bare(part: str) -> str:
+    said = " ".join(_DECORATION.sub("", part).split())
+    return _BEHIND.sub("", _BEFORE.sub("", said, count=1)).strip()
+
+
+def _claims(part: str, *, in_round: bool) -> bool:
+    """Whether *part* has the form of a label: a file's name alone, and in round brackets, which prose has too, with a
+    heading."""
+    if part.endswith(MARK.strip()):
+        return False
+    match = _FILE.fullmatch(_bare(part))
+    return (
+        match is not None
+        and " " not in match["path"]
+        and (not in_round or re.match(r"\s*[›»→⟩❯]", match["rest"] or "") is not None)
+    )
+
+
+def _labels(prompt: str) -> frozenset[str]:
+    """All that stands in square brackets in *prompt*, folded."""
+    found = [match["square"] for match in _BRACKETS.finditer(prompt) if match["square"]]
+    return frozenset(_folded(part) for inside in found for part in (inside, *_TOGETHER.split(inside)))
+
+
+def _path(said: str) -> str:
+    return said.strip().casefold().removeprefix("./").removeprefix("/").removeprefix("docs/")
+
+
+def _folded(said: str) -> str:
+    return " ".join(_WORD.findall(said.casefold()))
