@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
+import operator
 import re
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -86,7 +88,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Where one arm of the search put a passage: its rank from 1, and its own raw score."""
+    """Where one arm of the search put a passage: its rank from 1 (0 where only the score was asked for), and its own
+    raw score."""
 
     rank: int
     score: float
@@ -163,9 +166,14 @@ class PassageIndex(Protocol):
         top_k: int,
         *,
         explain: bool = False,
+        scores: bool = False,
         exclude_sources: Sequence[str] = (),
     ) -> list[Hit]:
-        """The best *top_k* passages, best first; with one vector only that arm's ranking and raw score."""
+        """The best *top_k* passages, best first; with one vector only that arm's ranking and raw score.
+
+        With *explain* hits carry each arm's rank and raw score, which runs both arms again; with *scores* the raw
+        scores alone: the cosine is that of the stored vector, so that the dense arm, the dearest, runs once.
+        """
 
     async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
         """For each source of *wanted* its passages at those ordinals, in reading order, as far as they exist."""
@@ -328,21 +336,31 @@ TIES = 8
 """How many passages more than wanted are asked for, so that the last places do not fall to chance."""
 
 
+def ranked(arm: Iterable[tuple[str, float]]) -> dict[str, Arm]:
+    """An arm's results, best first, by point."""
+    return {point: Arm(rank, score) for rank, (point, score) in enumerate(arm, start=1)}
+
+
+def unranked(arm: Iterable[tuple[str, float]]) -> dict[str, Arm]:
+    """Raw scores by point, of which nobody knows the rank."""
+    return {point: Arm(0, score) for point, score in arm}
+
+
+def cosine(left: Vector, right: Vector) -> float:
+    """Of two vectors of one size; 0 where one of them is zero."""
+    lengths = math.sqrt(sum(map(operator.mul, left, left)) * sum(map(operator.mul, right, right)))
+    return sum(map(operator.mul, left, right)) / lengths if lengths else 0.0
+
+
 def merge_arms(
-    fused: Sequence[tuple[str, float, Passage]],
-    dense: Sequence[tuple[str, float]] | None,
-    sparse: Sequence[tuple[str, float]] | None,
-    top_k: int,
+    fused: Sequence[tuple[str, float, Passage]], dense: Mapping[str, Arm], sparse: Mapping[str, Arm], top_k: int
 ) -> list[Hit]:
-    """Fused results with each arm's rank and score, in an order that is the same on every call.
+    """Fused results with what each arm says of them, in an order that is the same on every call.
 
     Engines leave the order of equal scores to chance; here source, ordinal and id decide.
     """
-    ranks = [
-        {point: Arm(rank, score) for rank, (point, score) in enumerate(arm or (), start=1)} for arm in (dense, sparse)
-    ]
     hits = [
-        (Hit(passage, score, ranks[0].get(point), ranks[1].get(point)), (passage.source, passage.ordinal, passage.id))
+        (Hit(passage, score, dense.get(point), sparse.get(point)), (passage.source, passage.ordinal, passage.id))
         for point, score, passage in fused
     ]
     hits.sort(key=lambda item: (-round(item[0].score, 6), item[1]))

@@ -167,32 +167,48 @@ class EmbeddedIndex:
         top_k: int,
         *,
         explain: bool = False,
+        scores: bool = False,
         exclude_sources: Sequence[str] = (),
     ) -> list[Hit]:
         condition = port.where(scope, kind, exclude_sources=exclude_sources)
         corpus = port.where(scope, kind)
-        arms = [query for query in (_dense_query(dense), _sparse_query(sparse, corpus)) if query]
-        if not arms or top_k < 1:
+        arms = {"dense": _dense_query(dense), "sparse": _sparse_query(sparse, corpus)}
+        given = {name: arm for name, arm in arms.items() if arm is not None}
+        if not given or top_k < 1:
             return []
-        requests = [self._request(arms, condition, top_k + port.TIES)]
-        if explain:
-            requests += [self._request([arm], condition, self._fusion.candidates, bare=True) for arm in arms]
+        apart = [name for name in given if explain or (scores and name == "sparse")]
+        cosines = dense if scores and not explain else None
+        requests = [
+            self._request([*given.values()], condition, top_k + port.TIES, with_vector=cosines is not None),
+            *(self._request([given[name]], condition, self._fusion.candidates, bare=True) for name in apart),
+        ]
         found = await self._run(lambda shard: shard.query_batch(edge.QueryBatchRequest(requests)))
-        names = [name for name, given in (("dense", dense), ("sparse", sparse)) if given is not None]
-        ranked = {
-            name: [(str(point.id), point.score) for point in points]
-            for name, points in zip(names, found[1:], strict=False)
+        arm_of = port.ranked if explain else port.unranked
+        told = {
+            name: arm_of((str(point.id), point.score) for point in points)
+            for name, points in zip(apart, found[1:], strict=True)
         }
+        if cosines is not None:
+            told["dense"] = port.unranked(
+                (str(point.id), port.cosine(cosines, point.vector["dense"])) for point in found[0]
+            )
         fused = [(str(point.id), point.score, port.passage_of(point.payload)) for point in found[0]]
-        return port.merge_arms(fused, ranked.get("dense"), ranked.get("sparse"), top_k)
+        return port.merge_arms(fused, told.get("dense", {}), told.get("sparse", {}), top_k)
 
-    def _request(self, arms: Sequence[tuple[Any, Any]], condition: Where, limit: int, *, bare: bool = False) -> Any:
+    def _request(
+        self,
+        arms: Sequence[tuple[Any, Any]],
+        condition: Where,
+        limit: int,
+        *,
+        bare: bool = False,
+        with_vector: bool = False,
+    ) -> Any:
         wanted = _filter(condition)
+        shown: dict[str, Any] = {"with_payload": not bare, "with_vector": ["dense"] if with_vector else False}
         if len(arms) == 1:
             query, params = arms[0]
-            return edge.QueryRequest(
-                limit=limit, query=query, filter=wanted, params=params, with_payload=not bare, with_vector=False
-            )
+            return edge.QueryRequest(limit=limit, query=query, filter=wanted, params=params, **shown)
         candidates = max(self._fusion.candidates, limit)
         return edge.QueryRequest(
             limit=limit,
@@ -200,8 +216,7 @@ class EmbeddedIndex:
             prefetches=[
                 edge.Prefetch(limit=candidates, query=query, filter=wanted, params=params) for query, params in arms
             ],
-            with_payload=True,
-            with_vector=False,
+            **shown,
         )
 
     async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:

@@ -186,6 +186,7 @@ class ServerIndex:
         top_k: int,
         *,
         explain: bool = False,
+        scores: bool = False,
         exclude_sources: Sequence[str] = (),
     ) -> list[Hit]:
         condition = _filter(port.where(scope, kind, exclude_sources=exclude_sources))
@@ -197,30 +198,40 @@ class ServerIndex:
         }
         if not arms or top_k < 1:
             return []
-        requests = [self._request(list(arms.values()), condition, top_k + port.TIES)]
-        if explain:
-            requests += [
-                models.QueryRequest(**arm, filter=condition, limit=self._fusion.candidates, with_payload=False)
-                for arm in arms.values()
-            ]
+        apart = [name for name in arms if explain or (scores and name == "sparse")]
+        cosines = dense if scores and not explain else None
+        requests = [
+            self._request(list(arms.values()), condition, top_k + port.TIES, with_vector=cosines is not None),
+            *(
+                models.QueryRequest(**arms[name], filter=condition, limit=self._fusion.candidates, with_payload=False)
+                for name in apart
+            ),
+        ]
         answers = await self._ask((await self._client()).query_batch_points(self._collection, requests))
-        ranked = {
-            name: [(str(point.id), point.score) for point in answer.points]
-            for name, answer in zip(arms, answers[1:], strict=False)
+        arm_of = port.ranked if explain else port.unranked
+        told = {
+            name: arm_of((str(point.id), point.score) for point in answer.points)
+            for name, answer in zip(apart, answers[1:], strict=True)
         }
-        fused = [(str(point.id), point.score, port.passage_of(point.payload)) for point in answers[0].points]
-        return port.merge_arms(fused, ranked.get("dense"), ranked.get("sparse"), top_k)
+        found = answers[0].points
+        if cosines is not None:
+            told["dense"] = port.unranked((str(point.id), port.cosine(cosines, _dense_of(point))) for point in found)
+        fused = [(str(point.id), point.score, port.passage_of(point.payload)) for point in found]
+        return port.merge_arms(fused, told.get("dense", {}), told.get("sparse", {}), top_k)
 
-    def _request(self, arms: Sequence[dict[str, Any]], condition: models.Filter, limit: int) -> models.QueryRequest:
+    def _request(
+        self, arms: Sequence[dict[str, Any]], condition: models.Filter, limit: int, *, with_vector: bool = False
+    ) -> models.QueryRequest:
+        shown: dict[str, Any] = {"with_payload": True, "with_vector": ["dense"] if with_vector else False}
         if len(arms) == 1:
-            return models.QueryRequest(**arms[0], filter=condition, limit=limit, with_payload=True)
+            return models.QueryRequest(**arms[0], filter=condition, limit=limit, **shown)
         candidates = max(self._fusion.candidates, limit)
         weights = [self._fusion.dense, self._fusion.sparse]
         return models.QueryRequest(
             prefetch=[models.Prefetch(**arm, filter=condition, limit=candidates) for arm in arms],
             query=models.RrfQuery(rrf=models.Rrf(k=self._fusion.k, weights=weights)),
             limit=limit,
-            with_payload=True,
+            **shown,
         )
 
     async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
@@ -322,7 +333,7 @@ def _sparse(vector: SparseVector) -> models.SparseVector:
     return models.SparseVector(indices=list(vector.indices), values=list(vector.values))
 
 
-def _dense_of(record: models.Record) -> Vector:
+def _dense_of(record: models.Record | models.ScoredPoint) -> Vector:
     assert isinstance(record.vector, dict)
     dense = record.vector["dense"]
     assert isinstance(dense, list)

@@ -61,9 +61,11 @@ class Search:
         top_k: int,
         *,
         explain: bool = False,
+        scores: bool = False,
         lost: list[DegradedBlock] | None = None,
     ) -> list[Hit]:
-        """The best *top_k* chunks, best first, without any floor; with *explain* each arm's rank and raw score.
+        """The best *top_k* chunks, best first, without any floor; with *explain* each arm's rank and raw score, with
+        *scores* the raw scores alone.
 
         Raises `IndexUnavailable` and `EmbedderUnavailable`.
         """
@@ -73,7 +75,7 @@ class Search:
         sparse = await encoded(query)
         dense = await self._embedder.embed_query(query)
         wanted = max(top_k, self._reranker.candidates) if self._reranker else top_k
-        hits = await self._index.search(scope, Kind.DOCUMENT, dense, sparse, wanted, explain=explain)
+        hits = await self._index.search(scope, Kind.DOCUMENT, dense, sparse, wanted, explain=explain, scores=scores)
         return (await self._reranked(scope, query, hits, lost))[:top_k]
 
     async def _reranked(self, scope: Scope, query: str, hits: list[Hit], lost: list[DegradedBlock] | None) -> list[Hit]:
@@ -105,7 +107,7 @@ class Search:
         query = shorten(query)
         # The engine answers one after the other, so that asking for both at once saves the way there and back.
         hits, size = await asyncio.gather(
-            self.search(scope, query, top_k * CANDIDATES_PER_PASSAGE, explain=True, lost=lost),
+            self.search(scope, query, top_k * CANDIDATES_PER_PASSAGE, scores=True, lost=lost),
             self._index.estimate(scope, Kind.DOCUMENT),
         )
         if not hits:

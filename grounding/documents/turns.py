@@ -70,7 +70,7 @@ class Turns:
         dense = await self._embedder.embed_query(query)
         hits, size = await asyncio.gather(
             self._index.search(
-                scope, Kind.TURN, dense, sparse, top_k, explain=True, exclude_sources=sorted(set(exclude))
+                scope, Kind.TURN, dense, sparse, top_k, scores=True, exclude_sources=sorted(set(exclude))
             ),
             self._index.estimate(scope, Kind.TURN),
         )

@@ -20,6 +20,7 @@ from qdrant_client.http import exceptions
 from connectors.message import Scope
 from grounding.documents import qdrant_embedded, qdrant_server
 from grounding.documents.index import (
+    Arm,
     Entry,
     Fusion,
     IndexUnavailable,
@@ -259,6 +260,27 @@ async def test_the_fused_score_is_weighted_reciprocal_rank_fusion_of_the_arms(in
     assert len(hits) == 90
     assert [hit.score for hit in hits] == pytest.approx(expected, abs=1e-5)
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+
+
+async def test_the_raw_scores_alone_are_those_that_the_arms_give(index: PassageIndex) -> None:
+    await index.upsert(ACME, random_entries(1, 90))
+    asked = random_entries(2, 1)[0]
+    explained = await index.search(ACME, DOCUMENT, asked.dense, asked.sparse, 20, explain=True)
+    scored = await index.search(ACME, DOCUMENT, asked.dense, asked.sparse, 20, scores=True)
+    assert [hit.passage for hit in scored] == [hit.passage for hit in explained]
+    for bare, whole in zip(scored, explained, strict=True):
+        assert bare.dense is not None
+        assert whole.dense is not None
+        assert bare.dense.rank == 0
+        assert bare.dense.score == pytest.approx(whole.dense.score, abs=1e-5)
+        assert (bare.sparse and bare.sparse.score) == (whole.sparse and whole.sparse.score)
+    (one, *_) = await index.search(ACME, DOCUMENT, asked.dense, None, 5, scores=True)
+    assert one.dense is not None
+    assert one.dense.score == pytest.approx(one.score, abs=1e-5)
+    assert one.sparse is None
+    (one, *_) = await index.search(ACME, DOCUMENT, None, asked.sparse, 5, scores=True)
+    assert one.sparse == Arm(0, one.score)
+    assert one.dense is None
 
 
 async def test_embedded_passages_survive_a_restart(tmp_path: Path) -> None:
