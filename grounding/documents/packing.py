@@ -28,7 +28,7 @@ _BETWEEN_TOKENS = 4
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """A passage for the prompt: one stretch of one document. ``score`` is its best hit's, by which the hits are in order."""
+    """A passage for the prompt: one stretch of one document. ``score`` is its best hit's."""
 
     source: str
     heading: str
