@@ -41,8 +41,8 @@ def label(source: str, heading: str) -> str:
 
 
 def section(passages: Sequence[Passage], tokens: Tokens, excerpt_bytes: int, *, is_incomplete: bool = False) -> Section:
-    """The passages, each within *excerpt_bytes* bytes, in the order given; the best is kept longest. *is_incomplete* says that
-    documents changed which were not searched."""
+    """The passages, each within *excerpt_bytes* bytes, in the order given, the best kept longest. *is_incomplete* says
+    that documents changed which were not searched."""
     pieces = tuple(
         label(passage.source, passage.heading)
         + "\n"

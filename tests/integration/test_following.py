@@ -134,7 +134,7 @@ async def test_nothing_found_while_documents_are_behind_is_no_answer(make: Machi
     async with beside(here.knowledge.open(), "open"):
         await here.knowledge.opened()
         with pytest.raises((IndexUnavailable, EmbedderUnavailable)):
-            await here.knowledge.passages(ACME, "refunds", 3, 1000, [])
+            await here.knowledge.passages(ACME, "refunds", 3, 1000, 900, lost=[])
         assert here.knowledge.doubt(ACME) == STALE
     await here.knowledge.close()
 
@@ -147,7 +147,7 @@ async def test_what_is_found_while_a_change_waits_too_long_is_named_degraded(mak
         await make.knowledge.index(ACME)
         await make.knowledge._backlog.add(ACME, ["b.md"], time.time() - 60)
         for_prompt: list[DegradedBlock] = []
-        found = await make.knowledge.passages(ACME, "refunds thirty days", 3, 1000, for_prompt)
+        found = await make.knowledge.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=for_prompt)
         assert [passage.source for passage in found] == ["a.md"]
         for_people: list[DegradedBlock] = []
         await make.knowledge.search(ACME, "refunds", 3, lost=for_people)
