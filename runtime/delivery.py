@@ -216,8 +216,10 @@ class _Sending:
             # Those that are there come back; where none are, or it is too long ago, the whole part is sent by this.
             shown = await self._until_taken(part, lambda: _within(connector.send(message, draft)))
         else:
-            found, _ = await self._read_back(draft)
+            found, known = await self._read_back(draft)
             if found is None:
+                if not known:  # the reply goes beside them, if they are there
+                    _log.warning("reply.ambiguous", part=part.index, why="first words", then="resend")
                 return None
             shown = found
         return await self._finish(part, PartState(Stage.SHOWN, shown.message_id))

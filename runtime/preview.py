@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import structlog
 
-from connectors.connector import AppendsText, Connector, EditsMessages, SendFailed, StreamsText
+from connectors.connector import AppendsText, Connector, EditsMessages, ReadsBack, SendFailed, StreamsText
 from connectors.message import OutboundMessage, OutboundPart, Receipt, StoreUnavailable, Superseded
 from runtime.governor import Governor
 from runtime.part_states import PartStates
@@ -27,6 +27,9 @@ FIRST_SECONDS = 0.7
 _LONGEST_CALL_SECONDS = 30.0
 _STREAM_CHARACTERS = 3_500
 """A reply that is added to is shown up to here; its last form, which may be several messages, shows the rest."""
+BEGINNING_CHARACTERS = 60
+"""Of first words on a platform that cannot be asked for them again: they stay behind where the process dies."""
+_MORE = "…"
 _log = structlog.get_logger()
 
 
@@ -167,6 +170,7 @@ class Growing(_Paced):
         assert isinstance(connector, EditsMessages)
         self._connector = connector
         self._edits: EditsMessages = connector
+        self._tells_again = isinstance(connector, ReadsBack) or connector.capabilities.idempotency == "nonce"
         self._shown: dict[int, tuple[str, Receipt]] = {}
 
     async def _take_up(self, states: Mapping[int, PartState]) -> None:
@@ -189,10 +193,28 @@ class Growing(_Paced):
                 self._shown[part.index] = (part.text, known[1])
 
     async def _begin(self, message: OutboundMessage, part: OutboundPart) -> None:
+        first = part if self._tells_again else self._few_words(message, part)
         await self._states.mark(message, part.index, Stage.DRAFTING)
-        receipt = await self._connector.send(message, drafted(part))
+        receipt = await self._connector.send(message, drafted(first))
         await self._states.mark(message, part.index, Stage.SHOWN, receipt.message_id)
-        self._shown[part.index] = (part.text, receipt)
+        self._shown[part.index] = (first.text, receipt)
+        if first.text != part.text:
+            self._news.set()  # the rest is there to be shown
+
+    def _few_words(self, message: OutboundMessage, part: OutboundPart) -> OutboundPart:
+        """*part* as it is sent first: the beginning of its text, or a sign that it is coming."""
+        if len(part.text) <= BEGINNING_CHARACTERS:
+            return part
+        words = _beginning(message.text) if part.index == 0 else _MORE
+        rendered = self._connector.render(replace(message, text=words)) or [part]
+        return replace(part, text=rendered[0].text, payload=rendered[0].payload)
+
+
+def _beginning(text: str) -> str:
+    """The first words of *text*, or as much of the first as there is room for."""
+    begun = text[:BEGINNING_CHARACTERS]
+    words = begun if text[BEGINNING_CHARACTERS : BEGINNING_CHARACTERS + 1].isspace() else begun.rpartition(" ")[0]
+    return (words.rstrip() or begun) + _MORE if len(text) > len(begun) else text
 
 
 class Appending(_Paced):

@@ -366,6 +366,53 @@ async def test_first_words_whose_process_died_become_the_reply_where_the_platfor
     assert board.shown == ["one"]
 
 
+class Wide(Board):
+    """A part holds two hundred characters."""
+
+    def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
+        texts = [message.text[at : at + 200] for at in range(0, len(message.text), 200)]
+        return [OutboundPart(n, len(texts), text, f"{message.turn_id}:{n}") for n, text in enumerate(texts)]
+
+
+class WideFoundAgain(Wide, FoundAgain):
+    pass
+
+
+LONG = "The harbour is deep enough for ships that carry steel, and for those that carry sand as well as ore."
+
+
+async def test_no_more_than_a_few_words_are_sent_before_their_receipt_where_nobody_could_find_them(
+    redis: Redis,
+) -> None:
+    """The rest comes by an edit at once, though nothing more is written."""
+    board = Wide()
+    await write(box(redis, board), board, (LONG, (LONG,)))
+    assert board.seen[0]["id1"] == "The harbour is deep enough for ships that carry steel, and…"
+
+
+async def test_first_words_that_can_be_found_again_are_all_there_is(redis: Redis) -> None:
+    board = WideFoundAgain()
+    await write(box(redis, board), board, (LONG, (LONG,)))
+    assert board.seen[0]["id1"] == LONG
+
+
+async def test_a_further_message_begins_with_a_sign_that_it_is_coming(redis: Redis) -> None:
+    board = Wide()
+    await write(box(redis, board), board, (LONG * 3, (LONG * 2, LONG)))
+    assert next(seen["id2"] for seen in board.seen if "id2" in seen) == "…"
+
+
+async def test_first_words_that_may_have_stayed_behind_are_counted(redis: Redis) -> None:
+    board = Board()
+    outbox = box(redis, board)
+    await outbox.outbox.states.mark(DRAFT, 0, Stage.DRAFTING)
+    with capture_logs() as told:
+        await outbox.deliver(replace(DRAFT, text="one"))
+    (ambiguous,) = [one for one in told if one["event"] == "reply.ambiguous"]
+    assert (ambiguous["why"], ambiguous["then"]) == ("first words", "resend")
+    assert board.shown == ["one"]
+
+
 async def test_news_that_come_after_the_reply_show_nothing_more(redis: Redis) -> None:
     """News take their time where a process is busy; the reply does not wait for them."""
     board = Board()
