@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope
+from grounding.asked import ASSISTANT, asked_before
 from grounding.layers import retrieval
 from grounding.memory.contexts import ContextDocument, ContextDocuments
 from grounding.run_context import (
@@ -26,7 +27,6 @@ from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 
 T = TypeVar("T")
-ASSISTANT = "assistant"
 MAX_TAIL_ENTRY_CHARACTERS = 2000
 RECALLED_TURNS = 4
 _log = structlog.get_logger()
@@ -36,18 +36,28 @@ class FindsPassages(Protocol):
     """Finds what the workspace's documents say."""
 
     async def passages(
-        self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, max_tokens: int, *, lost: list[DegradedBlock]
+        self,
+        scope: Scope,
+        query: str,
+        top_k: int,
+        excerpt_bytes: int,
+        max_tokens: int,
+        *,
+        lost: list[DegradedBlock],
+        earlier: Sequence[str],
     ) -> Sequence[Passage]:
         """At most *top_k* relevant passages of *excerpt_bytes* bytes each and *max_tokens* tokens together, labels
         included, the best first; none where nothing is relevant. *lost* is given what could not be had while the rest
-        answered."""
+        answered. *earlier* is what people said just before, the oldest first: *query* may lean on it."""
 
 
 class RecallsTurns(Protocol):
     """Finds earlier turns of one conversation."""
 
-    async def recall(self, scope: Scope, query: str, top_k: int, exclude: frozenset[str]) -> Sequence[RecalledTurn]:
-        """At most *top_k* turns that bear on *query*, without those of *exclude*."""
+    async def recall(
+        self, scope: Scope, query: str, top_k: int, exclude: frozenset[str], *, earlier: Sequence[str]
+    ) -> Sequence[RecalledTurn]:
+        """At most *top_k* turns that bear on *query*, without those of *exclude*. *earlier* as in `FindsPassages`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +101,14 @@ class Pipeline:
             summary = layers.create_task(self._layer("summary", degraded, lambda: self._summary(key, history)))
             tail = layers.create_task(self._layer("tail", degraded, lambda: self._tail(key, budgets, turn_id, history)))
             passages = (
-                layers.create_task(
-                    self._layer("retrieved", degraded, lambda: self._passages(key.scope, text, budgets, degraded))
-                )
+                layers.create_task(self._passages(tail, degraded, key.scope, text, budgets))
                 if choice.wants_documents
                 else None
             )
         recalled: tuple[RecalledTurn, ...] | None = None
         if choice.wants_history and history is None:
-            shown = frozenset(entry.turn_id for entry in tail.result() or ())
-            recalled = await self._layer("records", degraded, lambda: self._recalled(key, text, shown))
+            said = tail.result() or ()
+            recalled = await self._layer("records", degraded, lambda: self._recalled(key, text, said))
         return Grounds(
             summary.result(),
             tail.result() or (),
@@ -144,15 +152,29 @@ class Pipeline:
         return tuple(_tail_entry(entry) for entry in entries)
 
     async def _passages(
-        self, scope: Scope, text: str, budgets: Budgets, degraded: list[DegradedBlock]
-    ) -> tuple[Passage, ...]:
-        query = search_text(text)
-        room = retrieval.room(budgets.retrieved_tokens)
-        found = await self.documents.passages(scope, query, budgets.top_k, budgets.excerpt_bytes, room, lost=degraded)
-        return tuple(found)
+        self,
+        tail: asyncio.Task[tuple[TailEntry, ...] | None],
+        degraded: list[DegradedBlock],
+        scope: Scope,
+        text: str,
+        budgets: Budgets,
+    ) -> tuple[Passage, ...] | None:
+        """The layer of passages. It begins when the tail is there; without one the message is searched for alone."""
+        query, earlier = search_text(text), asked_before(await tail or ())
 
-    async def _recalled(self, key: ConversationKey, text: str, shown: frozenset[str]) -> tuple[RecalledTurn, ...]:
-        return tuple(await self.turns.recall(key.scope, text, RECALLED_TURNS, shown))
+        async def found() -> tuple[Passage, ...]:
+            room = retrieval.room(budgets.retrieved_tokens)
+            return tuple(
+                await self.documents.passages(
+                    scope, query, budgets.top_k, budgets.excerpt_bytes, room, lost=degraded, earlier=earlier
+                )
+            )
+
+        return await self._layer("retrieved", degraded, found)
+
+    async def _recalled(self, key: ConversationKey, text: str, tail: Sequence[TailEntry]) -> tuple[RecalledTurn, ...]:
+        shown = frozenset(entry.turn_id for entry in tail)
+        return tuple(await self.turns.recall(key.scope, text, RECALLED_TURNS, shown, earlier=asked_before(tail)))
 
 
 def _tail_entry(entry: Entry) -> TailEntry:

@@ -48,6 +48,10 @@ class LiteLLMEmbedder:
         """The unit vector of a question. Raises `EmbedderUnavailable`."""
         return (await self.embed_documents([text]))[0]
 
+    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
+        """The unit vectors of a few questions, in one request. Raises `EmbedderUnavailable`."""
+        return await self.embed_documents(texts)
+
 
 async def open_embedder(settings: Settings) -> LiteLLMEmbedder:
     """The embedder of ``EMBEDDING_MODEL``, which must be set. Raises `EmbedderUnavailable`.

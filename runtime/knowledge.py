@@ -138,7 +138,15 @@ class Knowledge:
         await self._opened.wait()
 
     async def passages(
-        self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, max_tokens: int, *, lost: list[DegradedBlock]
+        self,
+        scope: Scope,
+        query: str,
+        top_k: int,
+        excerpt_bytes: int,
+        max_tokens: int,
+        *,
+        lost: list[DegradedBlock],
+        earlier: Sequence[str] = (),
     ) -> Sequence[Passage]:
         """See `grounding.pipeline.FindsPassages`. Waits for an index that is being opened or filled.
 
@@ -150,7 +158,8 @@ class Knowledge:
             async with asyncio.timeout(_FILLING_SECONDS):
                 await self._following.until_ahead(scope)
         found, doubt = await asyncio.gather(
-            search.passages(scope, query, top_k, excerpt_bytes, max_tokens, lost=lost), self._doubt_after_a_look(scope)
+            search.passages(scope, query, top_k, excerpt_bytes, max_tokens, lost=lost, earlier=earlier),
+            self._doubt_after_a_look(scope),
         )
         if not found and self._following.is_behind(scope):
             raise IndexUnavailable("the documents are still being indexed")
@@ -168,11 +177,13 @@ class Knowledge:
             return STALE
         return self._doubts.doubt(scope)
 
-    async def recall(self, scope: Scope, query: str, top_k: int, exclude: frozenset[str]) -> Sequence[RecalledTurn]:
+    async def recall(
+        self, scope: Scope, query: str, top_k: int, exclude: frozenset[str], *, earlier: Sequence[str] = ()
+    ) -> Sequence[RecalledTurn]:
         """See `grounding.pipeline.RecallsTurns`."""
         await self._ready()
         assert self._turns is not None
-        return await self._turns.recall(scope, query, top_k, exclude)
+        return await self._turns.recall(scope, query, top_k, exclude, earlier=earlier)
 
     async def search(
         self,

@@ -39,6 +39,9 @@ class Embedder(Protocol):
     async def embed_query(self, text: str) -> Vector:
         """The vector of a question. Raises `EmbedderUnavailable`."""
 
+    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
+        """`embed_query` of a few *texts* at once."""
+
 
 class WordLlamaEmbedder:
     """The static model in the ``wordllama`` wheel: 256 dimensions, about 0.1 ms a query, no network.
@@ -72,9 +75,13 @@ class WordLlamaEmbedder:
 
     async def embed_query(self, text: str) -> Vector:
         """Unit vector. Raises `EmbedderUnavailable` when the wheel is not installed."""
-        if self._model is not None and len(text) <= self.SHORT_CHARACTERS:
-            return self._embed([text])[0]
-        return (await asyncio.to_thread(self._embed, [text]))[0]
+        return (await self.embed_queries([text]))[0]
+
+    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
+        """Unit vectors. Raises `EmbedderUnavailable` when the wheel is not installed."""
+        if self._model is not None and all(len(text) <= self.SHORT_CHARACTERS for text in texts):
+            return self._embed(list(texts))
+        return await asyncio.to_thread(self._embed, list(texts))
 
     def _embed(self, texts: list[str]) -> list[Vector]:
         model = self._model or self._loaded()

@@ -30,7 +30,10 @@ DENSE = "dense"
 RRF = "rrf, k=60"
 """Plain reciprocal rank fusion of the first `RRF_DEPTH` passages of both arms with equal weights, for reference: what
 Cormack, Clarke and Büttcher (SIGIR 2009) propose, and most hybrid searches do."""
+ALONE = "fused, alone"
+"""As `FUSED`, of the question as it stands. Only for sets in which something was said before some questions."""
 FUSED = "fused"
+"""What turns use: with what people said before the question, where the set has it."""
 RERANKED = "reranked"
 ASKED = 10
 ENOUGH_DOCUMENTS = 50
@@ -164,7 +167,7 @@ class _LastQuery:
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
-        self._last: tuple[str, Vector] | None = None
+        self._last: tuple[Sequence[str], list[Vector]] | None = None
         self.name, self.dimensions = embedder.name, embedder.dimensions
 
     def forget(self) -> None:
@@ -174,8 +177,11 @@ class _LastQuery:
         return await self._embedder.embed_documents(texts)
 
     async def embed_query(self, text: str) -> Vector:
-        if self._last is None or self._last[0] != text:
-            self._last = (text, await self._embedder.embed_query(text))
+        return (await self.embed_queries([text]))[0]
+
+    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
+        if self._last is None or self._last[0] != texts:
+            self._last = (texts, await self._embedder.embed_queries(texts))
         return self._last[1]
 
 
@@ -197,28 +203,31 @@ class _Run:
         self._fused = Search(index, self._embedder)
         self._reranked = Search(index, self._embedder, reranker=reranker) if reranker else None
         self._candidates = reranker.candidates if reranker else 0
-        self.arms = (BM25, DENSE, RRF, FUSED, *((RERANKED,) if reranker else ()))
+        alone = any(question.history for question in questions.questions)
+        self.arms = (BM25, DENSE, RRF, *((ALONE,) if alone else ()), FUSED, *((RERANKED,) if reranker else ()))
         self.lost: dict[tuple[str, str], int] = {}
         self.first: dict[str, list[Hit]] = {}
 
     async def ask(self, question: Question) -> dict[str, Ranking]:
         """What each arm finds. The fused one goes first, so that its time holds what a first question costs."""
         scope, found = self._scopes[question.workspace], {}
-        ask = self._fusing(question.text, scope)
+        ask = self._fusing(question.text, scope, _earlier(question))
         found[FUSED], fused = await self._ranked(question, ask)
         self.first[question.id] = fused[:SHOWN]
         if self._reranked is not None:
             found[RERANKED], reranked = await self._ranked_again(question, scope, self._reranked, ask)
             self.first[question.id] = reranked[:SHOWN]
+        if ALONE in self.arms:
+            found[ALONE], _ = await self._ranked(question, self._fusing(question.text, scope))
         found[BM25], sparse = await self._ranked(question, self._alone(BM25, question.text, scope))
         found[DENSE], dense = await self._ranked(question, self._alone(DENSE, question.text, scope))
         both = reciprocal_rank_fusion([sparse[:RRF_DEPTH], dense[:RRF_DEPTH]])
         found[RRF] = self._ranking(question, both, None)
         return {arm: found[arm] for arm in self.arms}
 
-    def _fusing(self, text: str, scope: Scope) -> Ask:
+    def _fusing(self, text: str, scope: Scope, earlier: Sequence[str] = ()) -> Ask:
         async def ask(top_k: int) -> list[Hit]:
-            return await self._fused.search(scope, text, top_k)
+            return await self._fused.search(scope, text, top_k, earlier=earlier)
 
         return ask
 
@@ -248,7 +257,7 @@ class _Run:
         self._embedder.forget()
         lost: list[DegradedBlock] = []
         began = time.perf_counter()
-        hits = await search.search(scope, question.text, self._candidates, lost=lost)
+        hits = await search.search(scope, question.text, self._candidates, lost=lost, earlier=_earlier(question))
         took = (time.perf_counter() - began) * 1000
         for part in lost:
             self.lost[part.block, part.why] = self.lost.get((part.block, part.why), 0) + 1
@@ -275,6 +284,10 @@ class _Run:
             question.expected,
             took,
         )
+
+
+def _earlier(question: Question) -> list[str]:
+    return [text for role, text in question.history if role == "user"]
 
 
 def _is_enough(hits: Iterable[Hit]) -> bool:

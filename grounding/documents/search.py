@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from connectors.message import Scope
-from grounding.documents.embedding import Embedder
+from grounding.documents import followup
+from grounding.documents.embedding import Embedder, Vector
 from grounding.documents.excerpts import utf8
 from grounding.documents.index import Hit, Kind, PassageIndex
 from grounding.documents.packing import Retrieved, Room, choose, neighbours_wanted, pack
 from grounding.documents.relevance import Floor, floor_for
 from grounding.documents.rerank import Reranker, RerankUnavailable, rerank
-from grounding.documents.sparse import SparseVector, encode_query
+from grounding.documents.sparse import SparseVector, encode_query, term_set
 from grounding.run_context import DegradedBlock
 from grounding.run_context import Passage as PromptPassage
 
@@ -63,19 +64,22 @@ class Search:
         explain: bool = False,
         scores: bool = False,
         lost: list[DegradedBlock] | None = None,
+        earlier: Sequence[str] = (),
     ) -> list[Hit]:
         """The best *top_k* chunks, best first, without any floor; with *explain* each arm's rank and raw score, with
-        *scores* the raw scores alone.
+        *scores* the raw scores alone. *earlier* is what people said before *query* in the same conversation, the oldest
+        first.
 
         Raises `IndexUnavailable` and `EmbedderUnavailable`.
         """
         query = shorten(query)
         if not query.strip():
             return []
-        sparse = await encoded(query)
-        dense = await self._embedder.embed_query(query)
+        dense, sparse = await query_vectors(self._embedder, query, earlier)
         wanted = max(top_k, self._reranker.candidates) if self._reranker else top_k
         hits = await self._index.search(scope, Kind.DOCUMENT, dense, sparse, wanted, explain=explain, scores=scores)
+        if self._reranker is not None and earlier and len(query) <= SHORT_QUERY_CHARACTERS:
+            query = followup.spelled_out(query, earlier, len(term_set(query)))
         return (await self._reranked(scope, query, hits, lost))[:top_k]
 
     async def _reranked(self, scope: Scope, query: str, hits: list[Hit], lost: list[DegradedBlock] | None) -> list[Hit]:
@@ -98,16 +102,17 @@ class Search:
         max_tokens: int | None = None,
         *,
         lost: list[DegradedBlock] | None = None,
+        earlier: Sequence[str] = (),
     ) -> list[Retrieved]:
         """At most *top_k* passages of at most *max_bytes* bytes each, with their labels of at most *max_tokens* tokens
-        together, best first; an empty list where nothing is relevant.
+        together, best first; an empty list where nothing is relevant. *earlier* as in `search`.
 
         Raises `IndexUnavailable` and `EmbedderUnavailable`: an outage never poses as "no such document".
         """
         query = shorten(query)
         # The engine answers one after the other, so that asking for both at once saves the way there and back.
         hits, size = await asyncio.gather(
-            self.search(scope, query, top_k * CANDIDATES_PER_PASSAGE, scores=True, lost=lost),
+            self.search(scope, query, top_k * CANDIDATES_PER_PASSAGE, scores=True, lost=lost, earlier=earlier),
             self._index.estimate(scope, Kind.DOCUMENT),
         )
         if not hits:
@@ -146,12 +151,29 @@ class Search:
         max_tokens: int | None = None,
         *,
         lost: list[DegradedBlock] | None = None,
+        earlier: Sequence[str] = (),
     ) -> list[PromptPassage]:
         """`retrieve`, in the form of a turn's input."""
-        found = await self.retrieve(scope, query, top_k, excerpt_bytes, max_tokens, lost=lost)
+        found = await self.retrieve(scope, query, top_k, excerpt_bytes, max_tokens, lost=lost, earlier=earlier)
         return [
             PromptPassage(source=item.source, heading=item.heading, text=item.text, score=item.score) for item in found
         ]
+
+
+async def query_vectors(embedder: Embedder, query: str, earlier: Sequence[str] = ()) -> tuple[Vector, SparseVector]:
+    """What *query* is searched with, after what was said *earlier* (see `grounding.documents.followup`). A long one
+    says itself what it is about.
+
+    Raises `EmbedderUnavailable`.
+    """
+    sparse = await encoded(query)
+    before = followup.recent(earlier) if len(query) <= SHORT_QUERY_CHARACTERS else ()
+    if not before:
+        return await embedder.embed_query(query), sparse
+    own, *turns = await embedder.embed_queries([query, *before])
+    own_terms = len(term_set(query))
+    dense = followup.mix_vectors(own, turns, own_terms)
+    return dense, followup.mix_terms(sparse, [encode_query(text) for text in before], own_terms)
 
 
 async def encoded(query: str) -> SparseVector:

@@ -11,17 +11,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from connectors.message import Scope
+from grounding.documents import followup
 from grounding.documents.embedding import Embedder, Vector
 from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source
 from grounding.documents.relevance import Floor, floor_for
 from grounding.documents.search import SHORT_QUERY_CHARACTERS, encoded
-from grounding.documents.sparse import TURN_AVERAGE_TERMS, encode_document
+from grounding.documents.sparse import TURN_AVERAGE_TERMS, encode_document, term_set
 from grounding.run_context import RecalledTurn
 
 PART_MAX_CHARACTERS = 1500
 """Longer turns are stored in parts; each is found by itself, and recalled with its turn's id."""
 TURN_MAX_PARTS = 40
 """Beyond 60,000 characters a turn's end is not searchable: nobody said that, somebody pasted it."""
+
+FEW_TERMS = 1
+"""A message such as "what did we say about that?" says nothing that could be found; all others are searched for as they
+are: what was said last is in the prompt already, and finds mostly what is like itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +63,17 @@ class Turns:
 
         await self._index.replace(await asyncio.to_thread(sources))
 
-    async def recall(self, scope: Scope, query: str, top_k: int, exclude: Iterable[str] = ()) -> list[RecalledTurn]:
+    async def recall(
+        self, scope: Scope, query: str, top_k: int, exclude: Iterable[str] = (), *, earlier: Sequence[str] = ()
+    ) -> list[RecalledTurn]:
         """At most *top_k* parts of earlier turns, but for those of *exclude*, that *query* speaks of, best first; none
-        below the floor. Their day is UTC's.
+        below the floor. Their day is UTC's. *earlier*, what people said just before (the oldest first), is searched for
+        too where *query* has at most `FEW_TERMS` terms of its own.
 
         Raises `IndexUnavailable`, `EmbedderUnavailable`, and `ValueError` for a scope without context.
         """
+        if earlier and len(query) <= SHORT_QUERY_CHARACTERS:
+            query = followup.spelled_out(query, earlier, len(term_set(query)), FEW_TERMS)
         sparse = await encoded(query)
         if not sparse.indices:
             return []

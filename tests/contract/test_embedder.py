@@ -40,6 +40,12 @@ async def test_a_batch_gives_what_each_text_gives_alone(embedder: Embedder) -> N
         assert together[place] == pytest.approx(await embedder.embed_query(texts[place]), abs=1e-4)
 
 
+async def test_several_questions_get_the_vectors_that_each_gets_alone(embedder: Embedder) -> None:
+    questions = ["refunds?", "and what about the window of refunds", ""]
+    alone = [await embedder.embed_query(question) for question in questions]
+    assert await embedder.embed_queries(questions) == [pytest.approx(one, abs=1e-4) for one in alone]
+
+
 class Noted(ThreadPoolExecutor):
     """Threads, and how often one was asked for."""
 

@@ -30,6 +30,9 @@ class HashedWords:
             raise EmbedderUnavailable("the embedder was switched off", retryable=True)
         return self._embed(text)
 
+    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
+        return [await self.embed_query(text) for text in texts]
+
     def _embed(self, text: str) -> Vector:
         vector = [0.0] * self.dimensions
         for term in terms(text):

@@ -281,6 +281,31 @@ async def test_passages_come_in_the_form_of_a_turn_s_input(house: House) -> None
     assert (passage.source, passage.heading) == ("a.md", "Refunds")
 
 
+async def windows(house: House) -> None:
+    await asyncio.to_thread(house.write, "office.md", "# Office\n\nThe window of the office is cleaned on Friday.")
+    await asyncio.to_thread(house.write, "refunds.md", "# Refunds\n\nRefunds: the window is open for thirty days.")
+    await asyncio.to_thread(house.write, "parcels.md", "# Parcels\n\nParcels leave on Monday from the harbour.")
+    await house.indexer.sync(ACME)
+
+
+@pytest.mark.parametrize("subject", ["office", "refunds"])
+async def test_a_follow_up_finds_what_the_conversation_is_about(house: House, subject: str) -> None:
+    await windows(house)
+
+    found = await house.search.retrieve(ACME, "And what about the window?", 1, 1200, earlier=[f"Tell me of {subject}"])
+
+    assert [one.source for one in found] == [f"{subject}.md"]
+
+
+async def test_a_message_that_changes_the_subject_finds_what_it_would_find_alone(house: House) -> None:
+    await windows(house)
+    before = ["How long is the window of refunds open?", "And the window of the office?"]
+
+    first, *_ = await house.search.search(ACME, "When do parcels leave the harbour?", 3, earlier=before)
+
+    assert first.passage.source == "parcels.md"
+
+
 def test_a_very_long_question_is_searched_by_its_beginning_and_end() -> None:
     assert len(shorten("a" * 100_000 + "end")) == QUERY_MAX_CHARACTERS + 1
     assert shorten("a" * 100_000 + "end").endswith("end")
@@ -302,6 +327,26 @@ async def test_turns_are_recalled_in_their_own_conversation_only(house: House) -
     await turns.forget(there)
     assert await turns.recall(there, "deploy key", 5) == []
     assert await house.sources("deploy key") == []
+
+
+async def test_a_message_without_a_subject_recalls_what_was_just_spoken_of(house: House) -> None:
+    turns = Turns(house.index, house.embedder, floor=Floor(0.2))
+    scope = Scope("acme", "slack:C1")
+    now = datetime(2026, 11, 21, 10, tzinfo=UTC)
+    await turns.remember(
+        [
+            Memory(scope, "t1", "The roof is painted green.", now),
+            Memory(scope, "t2", "Kiki is a parrot.", now),
+            Memory(scope, "t3", "What colour is the roof?", now),
+        ]
+    )
+    shown, earlier = ["t3"], ["What colour is the roof?"]
+
+    assert await turns.recall(scope, "what did we say about that?", 4, shown) == []
+    (found, *_) = await turns.recall(scope, "what did we say about that?", 4, shown, earlier=earlier)
+    assert found.turn_id == "t1"
+    (other, *_) = await turns.recall(scope, "Kiki, our parrot?", 4, shown, earlier=earlier)
+    assert other.turn_id == "t2"
 
 
 async def test_a_turn_can_be_forgotten(house: House) -> None:

@@ -27,6 +27,15 @@ async def test_texts_become_unit_vectors_in_their_order(
     assert len(openai_server.embedding_requests) == 4
 
 
+async def test_several_questions_are_one_request(model_settings: MakeSettings, openai_server: FakeOpenAI) -> None:
+    embedder = await open_embedder(model_settings(embedding_model="openai/fake-embedding"))
+    questions = ["refunds?", "and the window?"]
+    before = len(openai_server.embedding_requests)
+    vectors = await embedder.embed_queries(questions)
+    assert len(openai_server.embedding_requests) == before + 1
+    assert vectors == [await embedder.embed_query(question) for question in questions]
+
+
 @pytest.mark.parametrize(
     ("trouble", "retryable"), [("unauthorized", False), ("server_error", True), ("not_found", False)]
 )

@@ -24,19 +24,32 @@ class Shelf:
 
     def __init__(self) -> None:
         self.searched: list[str] = []
+        self.earlier: list[tuple[str, ...]] = []
         self.excluded: list[frozenset[str]] = []
         self.hangs = False
 
     async def passages(
-        self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, max_tokens: int, *, lost: list[DegradedBlock]
+        self,
+        scope: Scope,
+        query: str,
+        top_k: int,
+        excerpt_bytes: int,
+        max_tokens: int,
+        *,
+        lost: list[DegradedBlock],
+        earlier: Sequence[str],
     ) -> Sequence[Passage]:
         self.searched.append(query)
+        self.earlier.append(tuple(earlier))
         if self.hangs:
             await asyncio.Event().wait()
         return [Passage(source="a.md", heading="", text="blue", score=1.0)]
 
-    async def recall(self, scope: Scope, query: str, top_k: int, exclude: frozenset[str]) -> Sequence[RecalledTurn]:
+    async def recall(
+        self, scope: Scope, query: str, top_k: int, exclude: frozenset[str], *, earlier: Sequence[str]
+    ) -> Sequence[RecalledTurn]:
         self.excluded.append(exclude)
+        self.earlier.append(tuple(earlier))
         return []
 
 
@@ -99,3 +112,42 @@ async def test_a_layer_that_takes_too_long_is_left_out_and_named(redis: Redis) -
 
     assert [(part.block, part.why) for part in grounds.degraded] == [("retrieved", "timeout")]
     assert [entry.text for entry in grounds.tail] == ["before"]
+
+
+async def test_documents_and_earlier_turns_are_searched_with_what_was_asked_before(redis: Redis) -> None:
+    await record(redis, "t1", "how do refunds work?")
+    shelf = Shelf()
+
+    await pipeline(redis, shelf).ground(KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2")
+
+    assert shelf.earlier == [("how do refunds work?",)] * 2
+
+
+async def test_a_given_history_is_what_was_asked_before(redis: Redis) -> None:
+    await record(redis, "t1", "how do refunds work?")
+    shelf = Shelf()
+    given = [
+        TailEntry(speaker="user", text="when do parcels leave?", turn_id=""),
+        TailEntry(speaker="assistant", text="On Monday.", turn_id=""),
+    ]
+
+    await pipeline(redis, shelf).ground(KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2", given)
+
+    assert shelf.earlier == [("when do parcels leave?",)]
+
+
+async def test_without_the_tail_the_message_is_searched_for_alone(redis: Redis) -> None:
+    class Broken(Transcript):
+        async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> list[Entry]:
+            await asyncio.Event().wait()
+            return []
+
+    shelf = Shelf()
+    grounding = Pipeline(Broken(redis), ContextDocuments(redis), shelf, shelf, 0.2)
+
+    async with asyncio.timeout(5):
+        grounds = await grounding.ground(KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2")
+
+    assert [(part.block, part.why) for part in grounds.degraded] == [("tail", "timeout")]
+    assert shelf.earlier[0] == ()
+    assert [passage.text for passage in grounds.passages] == ["blue"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from connectors.message import Scope
-from grounding.documents.evaluate import BM25, DENSE, FUSED, RERANKED, RRF, evaluate, reciprocal_rank_fusion
+from grounding.documents.evaluate import ALONE, BM25, DENSE, FUSED, RERANKED, RRF, evaluate, reciprocal_rank_fusion
 from grounding.documents.index import Hit, Kind, Passage
 from grounding.documents.metrics import score
 from grounding.documents.qdrant_embedded import EmbeddedIndex
@@ -48,10 +49,12 @@ class Backwards:
     def __init__(self, candidates: int = 2, why: str = "") -> None:
         self.candidates = candidates
         self.why = why
+        self.asked: list[str] = []
 
     async def scores(self, scope: Scope, query: str, texts: Sequence[str]) -> list[float]:
         if self.why:
             raise RerankUnavailable("away", why=self.why, retryable=True)
+        self.asked.append(query)
         return [float(at) for at in range(len(texts))]
 
 
@@ -66,6 +69,24 @@ async def test_each_arm_is_asked_each_question(tmp_path: Path, open_index: Calla
     assert (found.arms[FUSED]["q"].latency_ms or 0) > 0
     assert found.first["q"][0].passage.text == "refunds in thirty days"
     assert told == [("documents", 2, 2), ("questions", 1, 1)]
+
+
+async def test_a_question_is_asked_with_what_was_said_before_it_and_alone(
+    tmp_path: Path, open_index: Callable[[], EmbeddedIndex]
+) -> None:
+    """The window of the office is found alone, that of the refunds after talk of them."""
+    texts = {"office": "the window of the office", "refunds": "refunds have a window of thirty long and many days"}
+    questions = beir(tmp_path, texts, {"q": ("the window?", "refunds")})
+    said = (("user", "how do refunds work?"), ("agent", "the office window knows"))
+    after = replace(questions, questions=(replace(questions.questions[0], history=said),))
+    reranker = Backwards()
+
+    found = await evaluate(after, HashedWords(), words, open_index, reranker=reranker)
+
+    assert list(found.arms) == [BM25, DENSE, RRF, ALONE, FUSED, RERANKED]
+    first = {arm: rankings["q"].found[0] for arm, rankings in found.arms.items()}
+    assert (first[ALONE], first[FUSED]) == ("office", "refunds")
+    assert reranker.asked == ["how do refunds work?\nthe window?"]
 
 
 async def test_a_question_is_put_to_its_own_workspace_only(
