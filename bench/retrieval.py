@@ -1,17 +1,21 @@
-"""Speed of indexing and searching in process: ``python -m bench.retrieval [CHUNKS …]``.
+"""Speed of indexing and searching in process: ``python -m bench.retrieval [--workspaces N] [CHUNKS …]``.
 
-Passages are made of words of a Zipf-like vocabulary, 110 words each, over ten workspaces. A search is the
-embedding of the question, its sparse vector and one hybrid query; ``explain`` adds both arms' raw scores.
+Passages are made of words of a Zipf-like vocabulary, 110 words each, twenty to a document, in one workspace or spread
+over *N*. ``search`` is the embedding of the question, its sparse vector and one hybrid query for ten chunks; ``prompt``
+is what a turn asks for: the same with raw scores, the relevance floor, neighbours and packing. ``hold`` is the longest
+that the event loop was kept from coming round while searches, prompts and indexing went on at once for `BUSY_SECONDS`;
+``late`` is how late it then came round at p99. Peak memory is the process's.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import random
 import resource
-import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from connectors.message import Scope
@@ -20,11 +24,14 @@ from grounding.documents.index import Entry, Kind, Passage
 from grounding.documents.metrics import percentile
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.search import Search
-from grounding.documents.sparse import encode_document
+from grounding.documents.sparse import SparseVector, encode_document
+from grounding.tokens import LineByLine, load_tokens
 
-WORKSPACES = 10
 QUERIES = 400
 BATCH = 512
+PARTS = 20
+BUSY_SECONDS = 10.0
+TICK_SECONDS = 0.002
 
 
 def passages(count: int, dice: random.Random) -> list[str]:
@@ -37,8 +44,64 @@ def passages(count: int, dice: random.Random) -> list[str]:
     return [" ".join(dice.choices(vocabulary, weights, k=110)) for _ in range(count)]
 
 
-async def measure(count: int, folder: Path) -> None:
-    """Print one line for *count* chunks."""
+def encoded(texts: list[str]) -> list[SparseVector]:
+    """The sparse vectors of *texts*."""
+    return [encode_document(text) for text in texts]
+
+
+async def indexed(
+    index: EmbeddedIndex, embedder: WordLlamaEmbedder, texts: list[str], workspaces: int, first: int = 0
+) -> None:
+    """Store *texts*, numbered from *first*."""
+    for start in range(0, len(texts), BATCH):
+        group = texts[start : start + BATCH]
+        vectors = await embedder.embed_documents(group)
+        sparse = await asyncio.to_thread(encoded, group)
+        entries = []
+        for n, text in enumerate(group):
+            number = (first + start + n) // workspaces
+            place = Passage(
+                str(first + start + n), Kind.DOCUMENT, f"{number // PARTS}.md", text, ordinal=number % PARTS,
+                start=number % PARTS * 10_000, end=number % PARTS * 10_000 + len(text),
+            )  # fmt: skip
+            entries.append(Entry(place, vectors[n], sparse[n]))
+        for workspace in range(workspaces):
+            await index.upsert(Scope(f"w{workspace}"), entries[workspace::workspaces])
+
+
+async def timed(ask: Callable[[int], Awaitable[object]]) -> list[str]:
+    """Milliseconds at p50 and p95 of `QUERIES` calls, one after the other."""
+    took = []
+    for number in range(QUERIES):
+        began = time.perf_counter()
+        await ask(number)
+        took.append((time.perf_counter() - began) * 1000)
+    return [f"{percentile(took, share):>8.2f}" for share in (0.5, 0.95)]
+
+
+async def busy(*works: Callable[[int], Awaitable[object]]) -> list[str]:
+    """The loop's worst hold and how late it is at p99, in milliseconds, while all *works* go on."""
+    late: list[float] = []
+    until = time.perf_counter() + BUSY_SECONDS
+
+    async def again(work: Callable[[int], Awaitable[object]]) -> None:
+        number = 0
+        while time.perf_counter() < until:
+            await work(number)
+            number += 1
+
+    async with asyncio.TaskGroup() as group:
+        for work in works:
+            group.create_task(again(work))
+        while time.perf_counter() < until:
+            ticked = time.perf_counter()
+            await asyncio.sleep(TICK_SECONDS)
+            late.append((time.perf_counter() - ticked - TICK_SECONDS) * 1000)
+    return [f"{max(late):>8.2f}", f"{percentile(late, 0.99):>8.2f}"]
+
+
+async def measure(count: int, workspaces: int, folder: Path) -> None:
+    """Print one line for *count* chunks in *workspaces*."""
     dice = random.Random(7)
     texts = passages(count, dice)
     embedder = WordLlamaEmbedder()
@@ -46,43 +109,50 @@ async def measure(count: int, folder: Path) -> None:
     index = EmbeddedIndex(folder, embedder.name, embedder.dimensions, timeout_seconds=60)
     await index.ensure()
     began = time.perf_counter()
-    for start in range(0, count, BATCH):
-        group = texts[start : start + BATCH]
-        vectors = await embedder.embed_documents(group)
-        entries = [
-            Entry(Passage(str(start + n), Kind.DOCUMENT, f"{start + n}.md", text), vector, encode_document(text))
-            for n, (text, vector) in enumerate(zip(group, vectors, strict=True))
-        ]
-        for workspace in range(WORKSPACES):
-            await index.upsert(Scope(f"w{workspace}"), entries[workspace::WORKSPACES])
+    await indexed(index, embedder, texts, workspaces)
     rate = count / (time.perf_counter() - began)
     await index.close()
     index = EmbeddedIndex(folder, embedder.name, embedder.dimensions, timeout_seconds=60)
     began = time.perf_counter()
     await index.check()
     reopen = (time.perf_counter() - began) * 1000
-    search = Search(index, embedder)
-    cells = [f"{count:>7}", f"{rate:>9.0f}", f"{reopen:>9.0f}"]
-    for explain in (False, True):
-        took = []
-        for number in range(QUERIES):
-            words = " ".join(dice.sample(texts[number % count].split(), 6))
-            began = time.perf_counter()
-            await search.search(Scope(f"w{number % WORKSPACES}"), words, 10, explain=explain)
-            took.append((time.perf_counter() - began) * 1000)
-        cells += [f"{percentile(took, 0.5):>8.2f}", f"{percentile(took, 0.95):>8.2f}"]
+    tokens = LineByLine(await asyncio.to_thread(load_tokens))
+    search = Search(index, embedder, count=tokens.count)
+
+    def question(number: int) -> str:
+        return " ".join(dice.sample(texts[number % count].split(), 6))
+
+    async def searching(number: int) -> None:
+        await search.search(Scope(f"w{number % workspaces}"), question(number), 10)
+
+    async def prompting(number: int) -> None:
+        await search.passages(Scope(f"w{number % workspaces}"), question(number), 3, 1200, 840)
+
+    async def indexing(number: int) -> None:
+        some = passages(BATCH, random.Random(number))
+        await indexed(index, embedder, some, workspaces, first=count + number * BATCH)
+
+    cells = [f"{count:>7}", f"{workspaces:>10}", f"{rate:>8.0f}", f"{reopen:>9.0f}"]
+    cells += await timed(searching) + await timed(prompting) + await busy(searching, prompting, indexing)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(" | ".join([*cells, f"{memory:>8.0f}"]))
+    print(" | ".join([*cells, f"{memory:>8.0f}"]), flush=True)
     await index.close()
 
 
-async def main(counts: list[int]) -> None:
+async def main(counts: list[int], workspaces: int) -> None:
     """Print the table."""
-    print(" chunks | chunks/s  | reopen ms | p50 ms   | p95 ms   | p50 expl | p95 expl | peak MiB")
+    print(
+        " chunks | workspaces | chunks/s | reopen ms | search   |      p95 | prompt   |      p95 | hold ms  | late p99 "
+        "| peak MiB"
+    )
     for count in counts:
         with tempfile.TemporaryDirectory() as folder:
-            await measure(count, Path(folder))
+            await measure(count, workspaces, Path(folder))
 
 
 if __name__ == "__main__":
-    asyncio.run(main([int(argument) for argument in sys.argv[1:]] or [1_000, 10_000]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("chunks", nargs="*", type=int, default=[1_000, 10_000])
+    parser.add_argument("--workspaces", type=int, default=1)
+    asked = parser.parse_args()
+    asyncio.run(main(asked.chunks, asked.workspaces))
