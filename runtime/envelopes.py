@@ -81,6 +81,12 @@ class Offer:
     key: ConversationKey
     entry: str
 
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Sorts offers by how long they wait."""
+        milliseconds, _, number = self.entry.partition("-")
+        return int(milliseconds), int(number)
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:

@@ -168,6 +168,10 @@ class Mailbox:
         many."""
         return [_offer(given) for given in await self._streams.abandoned(self._all_work, silent_seconds, most, most)]
 
+    async def pass_on(self, offers: Sequence[Offer]) -> None:
+        """Let others have the conversations of *offers*, none of them claimed: behind what else waits."""
+        await self._streams.behind(Given(self._work(offer.key.tag), offer.entry, {}) for offer in offers)
+
     async def claim(self, offer: Offer) -> Lease | None:
         """Hold the conversation of *offer*; every earlier hold of it is void. None where nothing waits in it."""
         fence = Fence(self._key(offer.key, "current"), uuid.uuid4().hex)

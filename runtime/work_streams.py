@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from redis.commands.core import AsyncScript
 
 GROUP = "workers"
-_AT_ONCE_RENEWED = 500
+_AT_ONCE = 500
 _MINE_AT_ONCE = 10_000
 _ALL_AT_ONCE = 1_000_000
 
@@ -96,6 +96,22 @@ return renewed
 """
 
 
+# An entry that was given to another meanwhile stays there.
+_BEHIND = """
+for at = 3, #ARGV, 2 do
+  local stream, id = KEYS[tonumber(ARGV[at])], ARGV[at + 1]
+  local pending = redis.pcall('XPENDING', stream, ARGV[1], id, id, 1, ARGV[2])
+  if not pending.err and #pending > 0 then
+    local entry = redis.call('XRANGE', stream, id, id)[1]
+    redis.call('XACK', stream, ARGV[1], id)
+    redis.call('XDEL', stream, id)
+    if entry then redis.call('XADD', stream, '*', unpack(entry[2])) end
+  end
+end
+return 1
+"""
+
+
 class WorkStreams:
     """Streams by name; *consumer* is this process's name in their groups.
 
@@ -108,6 +124,7 @@ class WorkStreams:
         self._offer = redis.register_script(_OFFER)
         self._abandoned = redis.register_script(_ABANDONED)
         self._renew = redis.register_script(_RENEW)
+        self._behind = redis.register_script(_BEHIND)
 
     async def prepare(self, streams: Iterable[str]) -> None:
         """Make the groups that are not there yet: reading makes what it misses, this saves it the detour."""
@@ -140,11 +157,19 @@ class WorkStreams:
 
     async def renew(self, given: Iterable[Given]) -> None:
         """Say that what was given is still worked on. What was given to another process meanwhile stays that one's."""
-        for some in _batched(given, _AT_ONCE_RENEWED):
+        await self._each(self._renew, given)
+
+    async def behind(self, given: Iterable[Given]) -> None:
+        """Put what was given behind what else waits in its stream, for whoever asks next. What was given to another
+        process meanwhile stays that one's."""
+        await self._each(self._behind, given)
+
+    async def _each(self, script: AsyncScript, given: Iterable[Given]) -> None:
+        for some in _batched(given, _AT_ONCE):
             for streams in self.together(list(dict.fromkeys(one.stream for one in some))):
                 place = {stream: number for number, stream in enumerate(streams, 1)}
                 pairs = [part for one in some if one.stream in place for part in (place[one.stream], one.id)]
-                await self._renew(keys=streams, args=[GROUP, self.consumer, *pairs])
+                await script(keys=streams, args=[GROUP, self.consumer, *pairs])
 
     async def done(self, given: Given) -> None:
         """Take an entry away for good."""

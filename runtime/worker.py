@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Protocol
 
 import structlog
@@ -14,6 +15,7 @@ from connectors.message import PARTITIONS, ConversationKey, StoreUnavailable, Su
 from runtime.envelopes import Batch, Lane, Lease, Merged, Offer
 from runtime.holding import HAND_BACK_SECONDS, hand_back, holding
 from runtime.hub import Hub, News
+from runtime.in_hand import InHand
 from runtime.mailbox import Mailbox
 from runtime.progress import tell_superseded
 from runtime.replies import superseded
@@ -22,8 +24,9 @@ SWEEP_SECONDS = 2.0
 """How often waiting conversations are looked for that nobody announced: after an outage or a restart."""
 MAX_CONCURRENT_TURNS = 64
 """For each connector."""
-MAX_HELD = 256
-"""Conversations that one worker holds at a time."""
+_EACH = 16
+"""Conversations that are asked for at a time, of every partition."""
+_RECLAIMED_AT_ONCE = 256
 COLLECT_SECONDS = 1.5
 """How long the rest of a message that looks unfinished is waited for, where TURN_COLLECT_MILLISECONDS says nothing."""
 _RETRY_SECONDS = (0.5, 5.0)
@@ -85,7 +88,7 @@ class Worker:
         """Whether to look for abandoned conversations, before any new one is held: they have waited for longer."""
         self._rung: set[int] = set()
         self._bell = asyncio.Event()
-        self._held: set[asyncio.Task[None]] = set()
+        self._held = InHand(self._bell.set)
         self._queued: set[asyncio.Task[None]] = set()
         """Of them, those that have no slot yet."""
         self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_CONCURRENT_TURNS))
@@ -117,7 +120,7 @@ class Worker:
                 self._stopping = True
                 for task in self._queued:
                     task.cancel()
-                await asyncio.shield(_finish(self._held, self._rest_of_grace()))
+                await asyncio.shield(_finish(self._held.tasks, self._rest_of_grace()))
 
     def _rest_of_grace(self) -> float:
         if self._stop_by is None:
@@ -127,45 +130,62 @@ class Worker:
     async def _take_work(self) -> None:
         """Hold what was abandoned and what waits in the partitions that were rung for, as far as there is room."""
         try:
-            while (room := MAX_HELD - len(self._held)) > 0 and (self._reclaims or self._rung):
+            while True:
                 if self._reclaims:
-                    await self._reclaim(room)
+                    await self._reclaim()
+                elif self._rung:
+                    await self._take_rung()
+                elif (connector := self._held.roomy()) is not None:
+                    await self._take_more(connector)
                 else:
-                    await self._take_rung(room)
+                    return
         except StoreUnavailable as error:
             self._prepared = False  # another server may have come up in its place
             _log.warning("store.degraded", store="redis", why=str(error))  # the sweep rings for all of them
 
-    async def _reclaim(self, room: int) -> None:
+    async def _reclaim(self) -> None:
         if not self._prepared:
             await self._mailbox.prepare()
-        offers = await self._mailbox.abandoned(self._silent_seconds, room)
+        offers = await self._mailbox.abandoned(self._silent_seconds, _RECLAIMED_AT_ONCE)
         # From now on what is held may be this worker's own.
         self._prepared, self._silent_seconds = True, self._lease_seconds
         for offer in offers:
             _log.info("turn.reclaimed", workspace_id=offer.key.workspace_id, context_id=offer.key.context_id)
-            self._hold(offer)
-        self._reclaims = len(offers) >= room  # there may be more
+        await self._hold_all(offers)
+        self._reclaims = len(offers) >= _RECLAIMED_AT_ONCE  # there may be more
 
-    async def _take_rung(self, room: int) -> None:
+    async def _take_rung(self) -> None:
         partitions, self._rung = self._rung, set()
-        each = max(1, room // len(partitions))
-        offers = await self._mailbox.offers(partitions, each)
-        for offer in offers:
-            self._hold(offer)
+        offers = await self._mailbox.offers(partitions, _EACH)
+        passed_on = await self._hold_all(offers)
         given = Counter(offer.key.partition for offer in offers)
-        self._rung |= {partition for partition, count in given.items() if count >= each}  # there may be more
+        # There may be more; but where some were passed on, they would only come around again.
+        self._rung |= {one for one, count in given.items() if count >= _EACH} - passed_on
 
-    def _hold(self, offer: Offer) -> None:
-        # Not in the group: the end of `run` gives them time, where a group would cancel them.
-        task = asyncio.create_task(self._serve(offer), name=f"turns of {offer.key.context_id}")
-        self._held.add(task)
-        task.add_done_callback(self._let_go)
+    async def _take_more(self, connector: str) -> None:
+        """Look where more of *connector* waits, no further than there is room: passing on is work for nothing."""
+        partitions = self._held.look(connector)
+        each = max(1, self._held.room(connector) // len(partitions))
+        offers = await self._mailbox.offers(partitions, each)
+        given = Counter(offer.key.partition for offer in offers)
+        self._held.more(connector, (one for one in partitions if given[one] >= each))
+        await self._hold_all(offers)
 
-    def _let_go(self, task: asyncio.Task[None]) -> None:
-        self._held.discard(task)
-        if self._rung or self._reclaims:
-            self._bell.set()
+    async def _hold_all(self, offers: Sequence[Offer]) -> set[int]:
+        """Hold those of *offers* that there is room for, of each connector those that wait for longest; the partitions
+        of the others, which are passed on."""
+        beyond: list[Offer] = []
+        for offer in sorted(offers, key=lambda offer: offer.rank):
+            if self._held.room(offer.key.connector):
+                # Not in the group: the end of `run` gives them time, where a group would cancel them.
+                task = asyncio.create_task(self._serve(offer), name=f"turns of {offer.key.context_id}")
+                self._held.hold(offer.key.connector, task)
+            else:
+                beyond.append(offer)
+                self._held.more(offer.key.connector, [offer.key.partition])
+        if beyond:
+            await self._mailbox.pass_on(beyond)
+        return {offer.key.partition for offer in beyond}
 
     async def _sweep(self) -> None:
         while True:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from connectors.message import (
 )
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
+from runtime import in_hand
 from runtime import worker as module
 from runtime.envelopes import Batch, Envelope, Lane, Offer
 from runtime.hub import Hub
@@ -354,7 +356,7 @@ async def given_to(redis: Redis, worker: str) -> int:
 async def test_a_worker_reclaims_what_it_has_room_for_and_the_rest_when_it_has(
     redis: Redis, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_HELD", 10)
+    monkeypatch.setattr(in_hand, "MAX_HELD", 10)
     keys = [ConversationKey("acme", "http", f"desk{number}") for number in range(45)]
     go_on = asyncio.Event()
     began: list[ConversationKey] = []
@@ -372,7 +374,9 @@ async def test_a_worker_reclaims_what_it_has_room_for_and_the_rest_when_it_has(
             while len(began) < 10:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(1.5)  # sweeps come and go
-            held = await given_to(redis, "new")
+            while await given_to(redis, "new") != 10:  # while it looks for more it is given what it passes on at once
+                await asyncio.sleep(0.01)
+            held = len(began)
             go_on.set()
             while await Mailbox(redis).ready():
                 await asyncio.sleep(0.01)
@@ -380,6 +384,69 @@ async def test_a_worker_reclaims_what_it_has_room_for_and_the_rest_when_it_has(
     assert held == 10
     assert sorted(key.external_id for key in began) == sorted(key.external_id for key in keys)
     assert [log["event"] for log in logs] == ["turn.reclaimed"] * 45
+
+
+@pytest.mark.parametrize("left_by", ["nobody", "a dead worker"])
+async def test_a_flood_of_one_connector_holds_up_no_conversation_of_another(
+    redis: Redis, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, left_by: str
+) -> None:
+    """However many wait there, and though none of them comes to an end."""
+    monkeypatch.setattr(in_hand, "MAX_HELD", 4)
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 0.5)
+    flood = [ConversationKey("acme", "telegram", str(number)) for number in range(300)]
+    other = ConversationKey("acme", "http", "desk")
+    go_on, answered = asyncio.Event(), Counter[ConversationKey]()
+    begun: set[ConversationKey] = set()
+
+    async def answer(batch: Batch) -> None:
+        if batch.key != other:
+            begun.add(batch.key)
+            await go_on.wait()
+        answered[batch.key] += 1
+
+    mailbox = Mailbox(redis, worker="one")
+    if left_by == "nobody":
+        for key in flood:
+            await mailbox.store(key, envelope(key, 1))
+    else:
+        await abandon(redis, flood)
+    await mailbox.store(other, envelope(other, 1))
+    async with working(settings(turn_lease_seconds=1), mailbox, answer, redis), asyncio.timeout(30):
+        while not answered[other]:
+            await asyncio.sleep(0.01)
+        assert answered == {other: 1}
+        assert len(begun) <= 4
+        go_on.set()
+        while await mailbox.ready():
+            await asyncio.sleep(0.01)
+        assert answered == Counter([*flood, other])
+
+        await mailbox.store(other, envelope(other, 2))
+        while answered[other] < 2:  # the flood is over, the worker is not
+            await asyncio.sleep(0.01)
+
+
+async def test_who_waits_for_longest_is_answered_first_in_a_flood(
+    redis: Redis, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever partition it is in."""
+    monkeypatch.setattr(in_hand, "MAX_HELD", 4)
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 60.0)
+    keys = [ConversationKey("acme", "telegram", str(number)) for number in range(40)]
+    answered: list[ConversationKey] = []
+
+    async def answer(batch: Batch) -> None:
+        answered.append(batch.key)
+
+    mailbox = Mailbox(redis)
+    for key in keys:
+        await mailbox.store(key, envelope(key, 1))
+        await asyncio.sleep(0.002)
+    async with working(settings(), mailbox, answer, redis), asyncio.timeout(30):
+        while len(answered) < len(keys):
+            await asyncio.sleep(0.01)
+    assert answered[:4] == keys[:4]
+    assert sorted(key.external_id for key in answered) == sorted(key.external_id for key in keys)
 
 
 async def test_two_hundred_abandoned_conversations_of_one_connector_are_each_reclaimed_and_answered_once(
