@@ -168,17 +168,22 @@ class RememberTurns:
         said = await self._transcript.of_turns([(job.key, job.turn_id) for job in jobs])
         memories: dict[Turn, Memory] = {}
         for turn, entries in said.items():
-            spoken = [entry for entry in entries if entry.role is not EntryRole.TOOL]
-            if spoken:
-                key, turn_id = turn
-                text = "\n".join(map(_line, spoken))
-                memories[turn] = Memory(key.scope, turn_id, text, datetime.fromisoformat(spoken[0].at))
+            if (memory := memory_of(*turn, entries)) is not None:
+                memories[turn] = memory
         if memories:
             await self._turns.remember(list(memories.values()))
         there = await self._transcript.recorded(list(memories))
         # Forgotten in between, or before: then an interrupted attempt may have made it findable.
         for key, turn_id in {(job.key, job.turn_id) for job in jobs} - there:
             await self._turns.forget(key.scope, [turn_id])
+
+
+def memory_of(key: ConversationKey, turn_id: str, entries: Sequence[Entry]) -> Memory | None:
+    """A turn's *entries* as they are recalled; None where nothing was spoken."""
+    said = [entry for entry in entries if entry.role is not EntryRole.TOOL]
+    if not said:
+        return None
+    return Memory(key.scope, turn_id, "\n".join(map(_line, said)), datetime.fromisoformat(said[0].at))
 
 
 def _unread(reach: Reach, covered: Reach | None) -> int:

@@ -103,6 +103,10 @@ class Turns:
         for turn_id in turn_ids:
             await self._index.delete(scope, Kind.TURN, source=turn_id)
 
+    async def known(self, scope: Scope) -> set[str]:
+        """The turns of the scope's context that can be found. Raises `IndexUnavailable`."""
+        return set(await self._index.sources(scope, Kind.TURN))
+
 
 def _passages(memory: Memory) -> list[Passage]:
     stamp = memory.said_at.astimezone(UTC).isoformat()

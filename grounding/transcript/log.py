@@ -7,14 +7,16 @@ made of messages afterwards: by message its new text, empty where it was deleted
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from connectors.message import ConversationKey, Fence, Superseded, partition_tag, redis_key
+from connectors.message import ConversationKey, Fence, Scope, Superseded, partition_tag, redis_key
 from grounding.transcript.entry import Entry, EntryRole, Reach
+from grounding.transcript.restore import EntryId, Merged, merge
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -26,6 +28,7 @@ _PAGE = 64
 _FIRST_PAGE = 4
 """Mostly the turn is the newest: its messages and the answer."""
 _LONG_PAGE = 1000
+_RESTORE_ATTEMPTS = 5
 _SEARCHED_PAGES = 80
 """Work that follows turns may lag behind them by this many pages of the log: a flood, an outage."""
 
@@ -100,6 +103,15 @@ redis.call('XADD', KEYS[3], '*', 'key', ARGV[1], 'forget', '')
 return 1
 """
 
+# The log is exchanged for the one that was put together beside it, if nothing was appended meanwhile.
+_RESTORE = """
+local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
+if redis.call('XLEN', KEYS[1]) ~= tonumber(ARGV[1]) or (newest[1] and newest[1][1] or '') ~= ARGV[2] then return 0 end
+redis.call('RENAME', KEYS[2], KEYS[1])
+redis.call('HSET', KEYS[3], 'v', '1', 'entries', ARGV[3], 'turns', ARGV[4])
+return 1
+"""
+
 
 Turn = tuple[ConversationKey, str]
 """A conversation and the id of one of its turns."""
@@ -131,6 +143,7 @@ class Transcript:
         self._begin_session = redis.register_script(_BEGIN_SESSION)
         self._forget_turn = redis.register_script(_FORGET_TURN)
         self._forget_all = redis.register_script(_FORGET_ALL)
+        self._restore = redis.register_script(_RESTORE)
 
     async def append(
         self, key: ConversationKey, turn_id: str, entries: Sequence[Entry], fence: Fence | None = None
@@ -282,6 +295,58 @@ class Transcript:
             if len(page) < _LONG_PAGE:
                 return [turn_id for turn_id in found if turn_id]
             newest = f"({page[-1][0]}"
+
+    async def conversations(self, scope: Scope) -> list[ConversationKey]:
+        """All conversations of the scope's workspace that have a log. Looks at all keys: for work in the background."""
+        found = set()
+        async for name in self._redis.scan_iter(match=f"ar:{_OWNER}:*:log:{scope.workspace_id}/*", count=_LONG_PAGE):
+            found.add(str(name).rpartition(":")[2])
+        return [ConversationKey.decode(encoded) for encoded in sorted(found)]
+
+    async def whole(self, key: ConversationKey) -> AsyncIterator[list[tuple[EntryId, Entry]]]:
+        """The whole log, oldest first, in pages, as it was said; entries have their ids."""
+        oldest = "-"
+        while True:
+            page: Any = await self._redis.xrange(self._key(key, "log"), min=oldest, count=_LONG_PAGE)
+            if page:
+                yield [(_moment(entry_id), Entry.from_fields(fields)) for entry_id, fields in page]
+            if len(page) < _LONG_PAGE:
+                return
+            oldest = f"({page[-1][0]}"
+
+    async def restore(self, key: ConversationKey, logged: Sequence[Entry], now_ms: int, *, dry_run: bool) -> Merged:
+        """Put the turns of *logged* that are missing back into the log; which, with *dry_run*, would be. Idempotent.
+
+        Raises `connectors.message.Superseded` where the conversation goes on at this very moment.
+        """
+        for _ in range(_RESTORE_ATTEMPTS):
+            stored = [one async for page in self.whole(key) for one in page]
+            merged = await asyncio.to_thread(merge, stored, logged, now_ms)
+            if dry_run or not merged.restored or await self._exchange(key, stored, merged):
+                return merged
+        raise Superseded(f"{key.context_id} goes on while it is restored: try again")
+
+    async def _exchange(self, key: ConversationKey, stored: Sequence[tuple[EntryId, Entry]], merged: Merged) -> bool:
+        beside = self._key(key, "restoring")
+        await self._redis.delete(beside)
+        for start in range(0, len(merged.entries), _LONG_PAGE):
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for (milliseconds, number), entry in merged.entries[start : start + _LONG_PAGE]:
+                    fields: Any = entry.fields()
+                    pipe.xadd(beside, fields, id=f"{milliseconds}-{number}")
+                await pipe.execute()
+        answered = {entry.turn_id for _, entry in merged.entries if entry.role is EntryRole.INBOUND}
+        newest = "{}-{}".format(*stored[-1][0]) if stored else ""
+        return bool(
+            await self._restore(
+                keys=[self._key(key, "log"), beside, self._key(key, "meta")],
+                args=[len(stored), newest, len(merged.entries), len(answered)],
+            )
+        )
+
+    async def as_amended(self, key: ConversationKey, entries: list[Entry]) -> list[Entry]:
+        """*entries* of *key* as people made them read since they were said."""
+        return await self._as_amended(key, entries)
 
     async def last_turn(self, key: ConversationKey) -> str:
         """The newest turn of a conversation; empty where it has none."""

@@ -16,6 +16,7 @@ _HEADER = re.compile(r"^## (\S+) `(INBOUND|OUTBOUND|TOOL)` (\S+)$")
 # Where Markdown or an editor shows a new line though no line feed is there; CR LF is one.
 _LINE_END = re.compile("\r(?!$)|[\v\f\x1c-\x1e\x85\u2028\u2029]")
 _QUOTED_LINE_END = re.compile("([\r\v\f\x1c-\x1e\x85\u2028\u2029])> ")
+_TITLE = re.compile(r"# Chat Log\n\n- connector: `(.*)`\n- external_id: `(.*)`\n")
 _FIELD = re.compile(r"^- (actor|user|message): `(.*)`$")
 
 
@@ -29,6 +30,17 @@ def path(key: ConversationKey) -> PurePosixPath:
 def title(key: ConversationKey) -> str:
     """The head of a log file."""
     return f"# Chat Log\n\n- connector: `{_span(key.connector)}`\n- external_id: `{_span(key.external_id)}`\n"
+
+
+def key_of(text: str, workspace_id: str) -> ConversationKey | None:
+    """The conversation of a log file's *text* by its `title`; None where it has none."""
+    match = _TITLE.match(text)
+    if match is None:
+        return None
+    try:
+        return ConversationKey(workspace_id, _unspan(match[1]), _unspan(match[2]))
+    except ValueError:
+        return None
 
 
 def render(entry: Entry) -> str:

@@ -27,6 +27,7 @@ from runtime.api.health import DoctorRoutes, HealthRoutes
 from runtime.api.metrics import Metrics
 from runtime.api.places import PlaceRoutes
 from runtime.api.prompts import PromptRoutes
+from runtime.api.rebuilding import RebuildingRoutes
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.api.turns import TurnRoutes
@@ -68,6 +69,7 @@ def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
         UsageRoutes(runtime),
         BudgetRoutes(runtime),
         DoctorRoutes(runtime),
+        RebuildingRoutes(runtime, stopping),
     ]
     for connector in runtime.connectors.values():
         if isinstance(connector, MountsRoutes):

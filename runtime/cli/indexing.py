@@ -38,3 +38,16 @@ async def ensure_indexed(client: Client, workspace: str, status: StatusLine) -> 
     state = await client.get(f"/v1/workspaces/{segment(workspace)}/index")
     if state["pending"]:
         await index(client, workspace, status)
+
+
+async def rebuild(client: Client, path: str, body: dict[str, Any], what: str, status: StatusLine) -> dict[str, Any]:
+    """Have the runtime do what *path* does, with its progress shown; what was done. Raises `ApiError`,
+    `IndexingEnded`."""
+    status.show(f"{what} …")
+    async for name, data in client.events("POST", path, body):
+        if name == "progress":
+            status.show(f"{what} {data['workspace']}: {data['done']}/{data['total']}  {data['path']}")
+        elif name == "done":
+            status.clear()
+            return data
+    raise IndexingEnded("the runtime stopped before it was done; give the command again")

@@ -39,6 +39,8 @@ _COMMANDS = {
     "metrics": "Read the structured events.",
     "usage": "Tokens and cost, by workspace and model.",
     "eval": "Score retrieval on a set of questions.",
+    "logs": "Rebuild transcripts in Redis from the Markdown chat logs.",
+    "reindex": "Rebuild the search index from documents and transcripts.",
     "doctor": "Check settings, stores, model, platforms and disk; say what to do.",
 }
 """Each command is ``runtime.cli.commands.<name>.command``, with ``_`` for ``-``; the summary stands here, so that it

@@ -555,3 +555,30 @@ async def test_doctor_asks_the_platforms_and_every_model_that_is_set(
     assert checks["platform telegram"]["detail"] == "the bot is @helper_bot"
     assert checks["fallback model openai/second"]["ok"]
     assert checks["transcription model"]["detail"] == "openai/whisper-1 answered"
+
+
+async def test_logs_are_restored_and_the_index_is_built_anew(running: None, command: Command) -> None:
+    await command("chat", "-m", "hello there", "--json")
+    assert (await command("logs", "restore", "--dry-run")).out.startswith("0 turns (0 messages) of 0 conversations")
+    done = (await command("logs", "restore", "--json")).json
+    assert (done["turns"], done["refused"]) == (0, [])
+    again = (await command("reindex", "--json")).json
+    assert (again["documents"], again["skipped"]) == (11, [])
+    assert "indexed anew" in (await command("reindex", "-w", "sample")).out
+    assert (await command("reindex", "-w", "nowhere")).code == 1
+
+
+async def test_a_chat_log_that_cannot_be_read_is_named(running: None, command: Command, data_dir: Path) -> None:
+    folder = data_dir / "workspaces" / "sample" / "logs" / "chats" / "console"
+    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+    await asyncio.to_thread((folder / "copied.md").write_text, "# Chat Log\n")
+    done = await command("logs", "restore")
+    assert done.code == 1
+    assert "console/copied.md" in done.err
+
+
+async def test_an_index_run_names_what_is_no_document(running: None, command: Command, data_dir: Path) -> None:
+    docs = data_dir / "workspaces" / "sample" / "docs"
+    await asyncio.to_thread((docs / "scan.md").write_bytes, b"\0\1")
+    done = await command("index")
+    assert "skipped scan.md: binary" in done.err

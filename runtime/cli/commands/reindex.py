@@ -1,0 +1,38 @@
+"""``agent-runtime reindex``: build the search index anew."""
+
+from __future__ import annotations
+
+import click
+
+from config.settings import Settings
+from runtime.cli.client import connect
+from runtime.cli.indexing import rebuild
+from runtime.cli.invocation import Invocation, json_option, run
+from runtime.cli.output import count, line, note, print_json, status_line
+
+
+@click.command()
+@click.option("-w", "--workspace", metavar="W", help="Only this workspace; default: all.")
+@json_option
+@click.pass_obj
+def command(invocation: Invocation, workspace: str | None, as_json: bool) -> None:
+    """Build the search index anew: documents as they are kept, and what is remembered of conversations.
+
+    What is in the index can be found until it is replaced. If this is interrupted, start it again.
+    """
+    run(_reindex(invocation.settings(), workspace, as_json=as_json))
+
+
+async def _reindex(settings: Settings, workspace: str | None, *, as_json: bool) -> None:
+    with status_line("opening the stores …") as status:
+        async with connect(settings) as client:
+            done = await rebuild(client, "/v1/reindex", {"workspace": workspace}, "indexing", status)
+    if as_json:
+        print_json(done)
+        return
+    line(
+        f"{count(done['documents'], 'document')} ({count(done['chunks'], 'chunk')}) and {count(done['turns'], 'turn')} "
+        f"of {count(done['conversations'], 'conversation')} indexed anew, {done['deleted']} deleted"
+    )
+    for skipped in done["skipped"]:
+        note(f"skipped {skipped['path']}: {skipped['why']}")

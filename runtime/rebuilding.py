@@ -1,0 +1,129 @@
+"""Rebuilds what can be rebuilt: the index from documents and transcripts, transcripts from the chat logs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from connectors.message import ConversationKey, Scope, Superseded
+from grounding.documents.indexer import Progress
+from grounding.documents.library import Skipped
+from grounding.documents.turns import Turns as TurnIndex
+from grounding.transcript.copy import MarkdownCopy
+from grounding.transcript.entry import Entry
+from grounding.transcript.log import Transcript
+from grounding.transcript.restore import UnreadableLog, read_log
+from runtime.after_turn import memory_of
+from runtime.knowledge import Knowledge
+from runtime.workspaces import Workspaces
+
+TURNS_TOGETHER = 64
+Tells = Callable[[Progress], None]
+
+
+@dataclass(slots=True)
+class Reindexed:
+    """What was put into the index anew, over all workspaces that were asked for."""
+
+    documents: int = 0
+    chunks: int = 0
+    deleted: int = 0
+    conversations: int = 0
+    turns: int = 0
+    skipped: list[Skipped] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Restored:
+    """What was, or with a dry run would be, put back into the transcripts. ``refused`` are files that were not read."""
+
+    files: int = 0
+    conversations: int = 0
+    turns: int = 0
+    entries: int = 0
+    refused: list[dict[str, str]] = field(default_factory=list)
+
+
+class Rebuilding:
+    """Of one workspace at a time. All of it can be done while people talk, interrupted, and done again."""
+
+    def __init__(
+        self, data_dir: Path, knowledge: Knowledge, transcript: Transcript, copy: MarkdownCopy, workspaces: Workspaces
+    ) -> None:
+        self._data_dir = data_dir
+        self._knowledge = knowledge
+        self._transcript = transcript
+        self._copy = copy
+        self._workspaces = workspaces
+
+    async def reindex(self, scope: Scope, done: Reindexed, tell: Tells) -> None:
+        """Cut and embed all documents and remembered turns anew; they can be found meanwhile. Adds to *done*.
+
+        Raises `IndexUnavailable`, `EmbedderUnavailable`, `StoreUnavailable` and `OSError`.
+        """
+        synced = await self._knowledge.sync(scope, None, tell, fresh=True)
+        done.documents += synced.documents
+        done.chunks += synced.chunks
+        done.deleted += synced.deleted
+        done.skipped += synced.skipped
+        turns = await self._knowledge.turns()
+        conversations = await self._transcript.conversations(scope)
+        for number, key in enumerate(conversations, start=1):
+            done.turns += await self._remember_all(turns, key)
+            done.conversations += 1
+            tell(Progress(number, len(conversations), key.context_id))
+
+    async def _remember_all(self, turns: TurnIndex, key: ConversationKey) -> int:
+        """Make all turns of a conversation findable, and none that it has not; how many those are."""
+        said: dict[str, list[Entry]] = {}
+        count = 0
+        async for page in self._transcript.whole(key):
+            for entry in await self._transcript.as_amended(key, [entry for _, entry in page]):
+                said.setdefault(entry.turn_id, []).append(entry)
+            # The newest may go on in the next page.
+            whole = list(said)[:-1]
+            count += await self._remember(turns, key, {turn_id: said.pop(turn_id) for turn_id in whole})
+        count += await self._remember(turns, key, said)
+        recorded = set(await self._transcript.turn_ids(key))  # last: some may have been forgotten since
+        await turns.forget(key.scope, sorted(await turns.known(key.scope) - recorded))
+        return count
+
+    async def _remember(self, turns: TurnIndex, key: ConversationKey, said: dict[str, list[Entry]]) -> int:
+        found = (memory_of(key, turn_id, entries) for turn_id, entries in said.items())
+        memories = [memory for memory in found if memory is not None]
+        for start in range(0, len(memories), TURNS_TOGETHER):
+            await turns.remember(memories[start : start + TURNS_TOGETHER])
+        return len(memories)
+
+    def workspaces_with_logs(self) -> list[str]:
+        """Workspaces under DATA_DIR that have chat logs, whether or not Redis knows of them. Blocking."""
+        return sorted(path.parent.parent.name for path in (self._data_dir / "workspaces").glob("*/logs/chats"))
+
+    async def restore(self, scope: Scope, done: Restored, tell: Tells, *, dry_run: bool) -> None:
+        """Put what the chat logs under DATA_DIR hold and Redis does not back into the transcripts. Adds to *done*.
+
+        A workspace that Redis has lost is created. Raises `StoreUnavailable` and `OSError`.
+        """
+        await self._copy.flush()  # what was forgotten has to leave the files before they are read
+        files = await asyncio.to_thread(self._logs, scope)
+        if files and not dry_run:
+            await self._workspaces.create(scope.workspace_id)
+        for number, file in enumerate(files, start=1):
+            name = file.relative_to(self._data_dir).as_posix()
+            try:
+                key, logged = await asyncio.to_thread(read_log, self._data_dir, file, scope.workspace_id)
+                merged = await self._transcript.restore(key, logged, round(time.time() * 1000), dry_run=dry_run)
+            except (UnreadableLog, Superseded, OSError) as error:
+                done.refused.append({"path": name, "why": str(error)})
+            else:
+                done.files += 1
+                done.conversations += bool(merged.restored)
+                done.turns += merged.turns
+                done.entries += merged.restored
+            tell(Progress(number, len(files), name))
+
+    def _logs(self, scope: Scope) -> Sequence[Path]:
+        return sorted((self._data_dir / "workspaces" / scope.workspace_id / "logs" / "chats").glob("*/*.md"))

@@ -1,0 +1,101 @@
+"""Redis is lost, or the index: what was said and written is there again, once, and can be found."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from config.settings import Settings
+from connectors.message import ConversationKey, Scope
+from grounding.documents.index import Kind
+from runtime.rebuilding import Rebuilding, Reindexed, Restored
+from tests.emulators.bot import Bot, running_bot
+from tests.emulators.openai import FakeOpenAI
+
+ACME = Scope("acme")
+HERE, THERE = ConversationKey("acme", "http", "here"), ConversationKey("acme", "http", "there/7")
+
+
+def rebuilding(bot: Bot) -> Rebuilding:
+    runtime = bot.runtime
+    return Rebuilding(
+        runtime.settings.data_dir, runtime.knowledge, runtime.transcript, runtime.copy, runtime.workspaces
+    )
+
+
+async def restored(bot: Bot, *, dry_run: bool = False) -> Restored:
+    done = Restored()
+    await rebuilding(bot).restore(ACME, done, lambda _: None, dry_run=dry_run)
+    return done
+
+
+async def texts(bot: Bot, key: ConversationKey) -> list[str]:
+    return [entry.text for entry in await bot.runtime.transcript.newest(key, 100)]
+
+
+async def test_conversations_come_back_from_the_chat_logs_once_and_in_order(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    """After everything in Redis was lost, and the talk had gone on for a while."""
+    async with running_bot(model_settings(), openai_server) as bot, asyncio.timeout(60):
+        for number in range(3):
+            await bot.say(f"word {number}\n## not a header", context="here")
+        await bot.say("elsewhere", context="there/7")
+        await bot.settle()
+        before = {key: await texts(bot, key) for key in (HERE, THERE)}
+        reach = await bot.runtime.transcript.reach(HERE)
+        await bot.runtime.store.client.flushall()
+        await bot.runtime.workspaces.create("acme")
+        await bot.say("later", context="here")
+        await bot.settle()
+        later = await texts(bot, HERE)
+        assert len(later) == 2
+
+        planned = await restored(bot, dry_run=True)
+        assert await texts(bot, HERE) == later
+        done = await restored(bot)
+        assert (done.turns, done.conversations, done.entries, done.refused) == (4, 2, 8, [])
+        assert (planned.turns, planned.entries) == (4, 8)
+        assert await texts(bot, HERE) == [*before[HERE], *later]
+        assert await texts(bot, THERE) == before[THERE]
+        assert (await bot.runtime.transcript.reach(HERE)).turns == reach.turns + 1
+        assert (await restored(bot)).turns == 0
+
+        await bot.say("and on it goes", context="here")
+        await bot.settle()
+        assert (await texts(bot, HERE))[:-2] == [*before[HERE], *later]
+        assert (await restored(bot)).turns == 0
+
+
+async def test_a_turn_that_was_forgotten_does_not_come_back(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    async with running_bot(model_settings(), openai_server) as bot, asyncio.timeout(60):
+        first = await bot.say("one", context="here")
+        await bot.say("two", context="here")
+        await bot.settle()
+        await bot.runtime.transcript.forget_turn(HERE, first["turn_id"])
+        bot.runtime.copy.forgotten(HERE)
+        assert (await restored(bot)).turns == 0
+        assert (await texts(bot, HERE))[0] == "two"
+
+
+async def test_an_index_that_was_emptied_is_filled_with_documents_and_turns(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    async with running_bot(model_settings(), openai_server) as bot, asyncio.timeout(60):
+        said = [await bot.say(f"The deploy key {n} lives in Lockbox {n}.", context="here") for n in range(3)]
+        await bot.settle()
+        index = bot.runtime.knowledge._index
+        assert index is not None
+        await index.drop_workspace(ACME)
+        done = Reindexed()
+        await rebuilding(bot).reindex(ACME, done, lambda _: None)
+        assert (done.documents, done.conversations, done.turns) == (3, 1, 3)
+        assert set(await index.sources(HERE.scope, Kind.TURN)) == {one["turn_id"] for one in said}
+        assert set(await index.sources(ACME, Kind.DOCUMENT)) == {"pricing.md", "refunds.md", "oncall.md"}
+        assert await bot.runtime.knowledge.recall(HERE.scope, "deploy key 1 Lockbox", 3, frozenset())
+
+        await bot.runtime.transcript.forget_turn(HERE, said[0]["turn_id"])
+        await rebuilding(bot).reindex(ACME, Reindexed(), lambda _: None)
+        assert said[0]["turn_id"] not in await index.sources(HERE.scope, Kind.TURN)
