@@ -21,6 +21,8 @@ from runtime.model_errors import judge
 from runtime.usage import Usage
 
 PURPOSE = "rerank"
+IMPORT_SECONDS = 20.0
+"""What the first call of a process may wait for LiteLLM's import; the turn's answer waits for it as well."""
 _log = structlog.get_logger()
 
 

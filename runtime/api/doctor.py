@@ -55,7 +55,7 @@ async def examine(runtime: Runtime) -> list[Check]:
         _bounded("transcription model", runtime.settings.llm_timeout_seconds, lambda: _transcription(runtime)),
         _local_model(runtime),
         _bounded("embedding", runtime.settings.embedding_timeout_seconds, lambda: _embedding(runtime)),
-        _bounded("reranker", runtime.settings.rerank_timeout_seconds + 1, lambda: _reranker(runtime)),
+        _bounded("reranker", runtime.settings.llm_timeout_seconds, lambda: _reranker(runtime)),
         asyncio.to_thread(_disk, runtime.settings.data_dir),
         _connectors(runtime),
         _bounded("indexes", 4 * runtime.settings.redis_timeout_seconds, lambda: _indexes(runtime)),

@@ -20,7 +20,7 @@ from runtime.knowledge import Knowledge
 from runtime.model import Model
 from runtime.prices import Prices
 from runtime.prompting import Prompting
-from runtime.reranker import LiteLLMReranker, RerankCosts
+from runtime.reranker import IMPORT_SECONDS, LiteLLMReranker, RerankCosts
 from runtime.spending import Spending, held_seconds
 from runtime.stops import Stops
 from runtime.turn import Turns
@@ -102,5 +102,5 @@ def _jobs(settings: Settings, kept: Kept, knowledge: Knowledge, model: Model, sp
 def _layer_timeout(settings: Settings) -> float:
     """A layer asks Redis, or the embedder, then Qdrant, and then the reranker."""
     remote = settings.embedding_timeout_seconds if settings.embedding_model else 0.0
-    remote += settings.rerank_timeout_seconds if settings.rerank_model else 0.0
+    remote += settings.rerank_timeout_seconds + IMPORT_SECONDS if settings.rerank_model else 0.0
     return max(settings.redis_timeout_seconds, settings.qdrant_timeout_seconds + remote)

@@ -294,7 +294,7 @@ async def _rerank(fake: FakeOpenAI, request: web.Request) -> web.Response:
     body = await request.json()
     fake.keys.append(request.headers.get("Authorization", "").removeprefix("Bearer "))
     fake.rerank_requests.append(body)
-    if fake.replies:
+    if fake.replies and fake.replies[0].trouble:
         reply = fake.replies.popleft()
         if reply.trouble == "hang":
             await fake.release.wait()

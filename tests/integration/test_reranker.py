@@ -24,6 +24,7 @@ from runtime.reranker import LiteLLMReranker, RerankCosts
 from runtime.usage import Usage
 from tests.conftest import MakeSettings
 from tests.emulators.embedder import HashedWords
+from tests.emulators.face import ADMIN, serving_face
 from tests.emulators.openai import FakeOpenAI, Reply
 
 ACME = Scope("acme")
@@ -149,3 +150,29 @@ async def test_a_search_that_found_nothing_asks_no_reranker(
     reranker = LiteLLMReranker(rerank_settings())
     assert await Search(index, HashedWords(), reranker=reranker).search(Scope("empty"), "kayak", 4) == []
     assert openai_server.rerank_requests == []
+
+
+async def test_a_turn_whose_reranker_fails_is_answered_and_says_so(
+    model_settings: MakeSettings, openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(
+        rerank_model="hosted_vllm/cross", rerank_api_base=openai_server.base_url, admin_token=ADMIN
+    )
+    async with serving_face(settings) as face:
+        here = await face.workspace("zoo")
+        await face.client.put(f"{here}/documents/zebra.md?wait=true", content=b"# Stripes\n\nThe zebra has stripes.")
+        found = (await face.client.get(f"{here}/search", params={"q": "zebra", "explain": 1})).json()
+        assert found.get("degraded") == [], found
+        assert (found["results"][0]["rerank"]["rank"], found["results"][0]["fused"]["rank"]) == (1, 1)
+        asked = {"text": "What do the docs say about the zebra?"}
+        well = (await face.client.post(f"{here}/messages", json=asked)).json()
+        assert well["degraded"] == []
+        openai_server.rerank_forgets = True
+        lost = (await face.client.post(f"{here}/messages", json=asked)).json()
+        assert lost["degraded"] == [{"block": "rerank", "why": "bad_response"}]
+        assert [source["source"] for source in lost["sources"]] == ["zebra.md"]
+        assert "zebra has stripes" in openai_server.prompts[-1]
+        found = (await face.client.get(f"{here}/search", params={"q": "zebra"})).json()
+        assert found["degraded"] == lost["degraded"]
+        usage = (await face.client.get(f"{here}/usage")).json()
+        assert "hosted_vllm/cross" in str(usage)
