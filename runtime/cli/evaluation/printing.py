@@ -6,7 +6,8 @@ from grounding.documents.metrics import Difference, Scores
 from runtime.cli.evaluation.result import TITLES, Comparison, Result
 from runtime.cli.output import count, line, note, table
 
-HEADERS = ("arm", "recall@5", "recall@10", "nDCG@10", "MRR", "recall@1000tok", "p50 ms", "p95 ms")
+HEADERS = ("arm", "recall@5", "recall@10", "nDCG@10", "MRR", "@1000tok", "p50", "p95")
+"""Short, so that the table fits into 80 columns."""
 COMPARED = ("recall_at_5", "recall_at_10", "ndcg_at_10", "recall_at_1000_tokens")
 
 
@@ -16,9 +17,10 @@ def print_result(result: Result) -> None:
     asked = count(len(questions.questions), "question")
     line(f"{result.name}: {count(len(questions.known), 'document')}, {count(evaluation.chunks, 'passage')}, {asked}")
     table(HEADERS, [[arm, *_cells(one)] for arm, one in scores.items()], right=HEADERS[1:])
+    line("@1000tok: recall within 1,000 tokens of whole documents; p50, p95: milliseconds.")
     if any(one.recall_at_1000_tokens != one.recall_at_1000_tokens_of_passages for one in scores.values()):
         told = ", ".join(f"{arm} {one.recall_at_1000_tokens_of_passages:.3f}" for arm, one in scores.items())
-        line("recall@1000tok counts whole documents. Counting passages, as a prompt does:")
+        line("Within 1,000 tokens of passages, which is what a prompt pays for:")
         line(told)
     for (what, why), times in evaluation.lost.items():
         note(f"{what} failed for {count(times, 'question')} ({why}): there the fused order stands")
@@ -33,7 +35,7 @@ def print_comparison(comparison: Comparison) -> None:
     headers = ["arm", *(TITLES[field] for field in COMPARED)]
     rows = [[arm, *(_change(changes[field]) for field in COMPARED)] for arm, changes in comparison.arms.items()]
     table(headers, rows, right=headers[1:])
-    line("noise: within the 95 % interval of a paired t-test, which a repetition could turn round.")
+    line("noise: within the 95 % interval of a paired t-test over the questions.")
 
 
 def _cells(scores: Scores) -> list[str]:
