@@ -171,7 +171,7 @@ async def _run_parts(stack: AsyncExitStack, built: _Built, parts: frozenset[Part
         stack.push_async_callback(built.kept.last_copy)
     if "jobs" in parts or "follow" in parts:
         jobs = runtime.jobs if "jobs" in parts else None
-        duties = wire_duties(built.kept, jobs, runtime.knowledge if "follow" in parts else None)
+        duties = wire_duties(runtime.settings, built.kept, jobs, runtime.knowledge if "follow" in parts else None)
         await stack.enter_async_context(beside(duties.run(), "duties"))
     if "jobs" in parts:
         stack.push_async_callback(runtime.jobs.finish)  # before their runner ends

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 STALE = "index_stale"
 """Documents changed, and the index does not have them yet."""
+REBUILDING = "index_rebuilding"
+"""The index of this embedding model is being filled, and has less than half of the documents."""
 LOOK_SECONDS = 1.0
 """How long what was seen of a workspace is not asked for again."""
 LEADERLESS_SECONDS = 20.0

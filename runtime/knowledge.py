@@ -16,11 +16,11 @@ import structlog
 
 from config.settings import Settings
 from connectors.connector import Health, State
-from connectors.message import Scope
-from grounding.documents.backlog import Backlog
+from connectors.message import Scope, redis_key
+from grounding.documents.backlog import OWNER, Backlog
 from grounding.documents.disk_copy import DiskCopy
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, WordLlamaEmbedder
-from grounding.documents.index import Hit, IndexUnavailable, PassageIndex
+from grounding.documents.index import Hit, IndexUnavailable, PassageIndex, collection_name
 from grounding.documents.indexer import Indexer, Progress, Status, Synced
 from grounding.documents.lease import StoringLease
 from grounding.documents.library import Library, Skipped
@@ -32,7 +32,7 @@ from grounding.documents.turns import Turns as TurnIndex
 from grounding.run_context import DegradedBlock, Passage, RecalledTurn
 from grounding.tokens import Tokens
 from promptpolicy.files import FilingPublisher
-from runtime.doubts import STALE, Doubts
+from runtime.doubts import REBUILDING, STALE, Doubts
 from runtime.embedder import open_embedder
 from runtime.following import Following
 from runtime.workspaces import Workspaces
@@ -161,7 +161,7 @@ class Knowledge:
             search.passages(scope, query, top_k, excerpt_bytes, max_tokens, lost=lost, earlier=earlier),
             self._doubt_after_a_look(scope),
         )
-        if not found and self._following.is_behind(scope):
+        if not found and (self._following.is_behind(scope) or doubt == REBUILDING):
             raise IndexUnavailable("the documents are still being indexed")
         if doubt:
             lost.append(DegradedBlock(block="retrieved", why=doubt))
@@ -169,6 +169,8 @@ class Knowledge:
 
     async def _doubt_after_a_look(self, scope: Scope) -> str:
         await self._doubts.look(scope)
+        if self.copy is not None and self._indexer is not None and await self._indexer.is_being_filled(scope):
+            return REBUILDING
         return self.doubt(scope)
 
     def doubt(self, scope: Scope) -> str:
@@ -261,6 +263,21 @@ class Knowledge:
         await self._ready()
         assert self._indexer is not None
         await self._indexer.forget_workspace(scope)
+
+    async def remembers_turns(self) -> bool:
+        """Whether what was said before this collection of the index was made has been put into it. Raises
+        `IndexUnavailable` and `StoreUnavailable`."""
+        await self._ready()
+        return bool(await self._redis.exists(self._remembered_key()))
+
+    async def has_remembered_turns(self) -> None:
+        """Say that it has."""
+        await self._redis.set(self._remembered_key(), "1")
+
+    def _remembered_key(self) -> str:
+        assert self._embedder is not None
+        collection = collection_name(self._embedder.name, self._embedder.dimensions)
+        return redis_key(OWNER, "{index}", "remembered", collection)
 
     async def turns(self) -> TurnIndex:
         """The earlier turns, once the index is open."""

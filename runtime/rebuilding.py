@@ -8,7 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from connectors.message import ConversationKey, Scope, Superseded
+import structlog
+
+from connectors.message import ConversationKey, Scope, StoreUnavailable, Superseded
+from grounding.documents.embedding import EmbedderUnavailable
+from grounding.documents.index import IndexUnavailable
 from grounding.documents.indexer import Progress
 from grounding.documents.library import Skipped
 from grounding.documents.turns import Turns as TurnIndex
@@ -21,6 +25,8 @@ from runtime.knowledge import Knowledge
 from runtime.workspaces import Workspaces
 
 TURNS_TOGETHER = 64
+_RETRY_SECONDS = (1.0, 30.0)
+_log = structlog.get_logger()
 Tells = Callable[[Progress], None]
 
 
@@ -75,6 +81,30 @@ class Rebuilding:
             done.turns += await self._remember_all(turns, key)
             done.conversations += 1
             tell(Progress(number, len(conversations), key.context_id))
+
+    async def fill_new_index(self) -> None:
+        """Remember all that was said, once for each collection of the index: another embedding model has another.
+
+        It goes on until it is done, whatever is away meanwhile; begun again it does no harm.
+        """
+        await self._knowledge.opened()
+        wait, longest = _RETRY_SECONDS
+        while True:
+            try:
+                if await self._knowledge.remembers_turns():
+                    return
+                turns, count = await self._knowledge.turns(), 0
+                for workspace in await self._workspaces.all():
+                    for key in await self._transcript.conversations(Scope(workspace.id)):
+                        count += await self._remember_all(turns, key)
+                await self._knowledge.has_remembered_turns()
+            except (IndexUnavailable, EmbedderUnavailable, StoreUnavailable) as error:
+                _log.warning("index.failed", why=str(error))
+            else:
+                _log.info("index.remembered", turns=count)
+                return
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, longest)
 
     async def _remember_all(self, turns: TurnIndex, key: ConversationKey) -> int:
         """Make all turns of a conversation findable, and none that it has not; how many those are."""

@@ -334,6 +334,11 @@ class Indexer:
             await self._ledger.all(scope), await self._ledger.skipped(scope), there, unfit, self._fingerprint
         )
 
+    async def is_being_filled(self, scope: Scope) -> bool:
+        """Whether less than half of the shared documents are in this collection yet. Raises `StoreUnavailable`."""
+        documents, kept = await asyncio.gather(self._ledger.documents(scope), self._shelf.size(scope))
+        return 2 * documents < kept
+
     async def status(self, scope: Scope, waiting: int | None = None) -> Status:
         """What the index holds. *waiting* is how many documents are pending, where that is known: else all of them
         are looked at. Raises `StoreUnavailable` and `IndexUnavailable`."""

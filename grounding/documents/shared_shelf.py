@@ -69,6 +69,9 @@ class SharedShelf:
         found = await self.catalogue(scope)
         return [found[path] for path in sorted(found)], []
 
+    async def size(self, scope: Scope) -> int:
+        return int(await self._redis.hlen(_key(scope, "catalogue")))
+
     async def catalogue(self, scope: Scope, paths: Sequence[str] | None = None) -> dict[str, Found]:
         """All documents, or those of *paths* that there are. Raises `CatalogueTooNew`."""
         name = _key(scope, "catalogue")

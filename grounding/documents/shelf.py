@@ -23,6 +23,9 @@ class Shelf(Protocol):
     async def look_through(self, scope: Scope) -> tuple[list[Found], list[Skipped]]:
         """Everything that may be a document, by path, and what by its size or kind is none."""
 
+    async def size(self, scope: Scope) -> int:
+        """How many documents there may be."""
+
     async def read(self, scope: Scope, paths: Sequence[str], known: Mapping[str, str]) -> Read:
         """What lies at the first of *paths*: as many of them as fit into about `READ_BYTES`, at least one. *known* are
         SHA-256 of texts that need not be read again."""
@@ -48,6 +51,9 @@ class FileShelf:
 
     async def look_through(self, scope: Scope) -> tuple[list[Found], list[Skipped]]:
         return await asyncio.to_thread(self._library.walk, scope)
+
+    async def size(self, scope: Scope) -> int:
+        return len((await self.look_through(scope))[0])
 
     async def read(self, scope: Scope, paths: Sequence[str], known: Mapping[str, str]) -> Read:
         """All that fit are read: a file's looks say nothing certain about its text."""

@@ -11,6 +11,7 @@ from runtime.envelopes import Lane
 from runtime.jobs import Jobs
 from runtime.knowledge import Knowledge
 from runtime.leadership import Leadership
+from runtime.rebuilding import Rebuilding
 from runtime.wiring.answering import Answering
 from runtime.wiring.conversing import Conversing
 from runtime.wiring.kept import Kept
@@ -38,8 +39,9 @@ def wire_workers(settings: Settings, kept: Kept, answering: Answering, conversin
     }
 
 
-def wire_duties(kept: Kept, jobs: Jobs | None, knowledge: Knowledge | None) -> Leadership:
-    """What follows turns and the Markdown copies, where *jobs* are given; following the disk, where *knowledge* is."""
+def wire_duties(settings: Settings, kept: Kept, jobs: Jobs | None, knowledge: Knowledge | None) -> Leadership:
+    """What follows turns and the Markdown copies, where *jobs* are given; following the disk, and filling an index that
+    is new, where *knowledge* is."""
 
     async def duties() -> None:
         async with asyncio.TaskGroup() as group:
@@ -48,5 +50,7 @@ def wire_duties(kept: Kept, jobs: Jobs | None, knowledge: Knowledge | None) -> L
                 group.create_task(jobs.run(), name="jobs")
             if knowledge is not None:
                 group.create_task(knowledge.follow(), name="follow")
+                rebuilding = Rebuilding(settings.data_dir, knowledge, kept.transcript, kept.copy, kept.workspaces)
+                group.create_task(rebuilding.fill_new_index(), name="remembered turns")
 
     return Leadership(kept.store.client, kept.hub.name, duties)

@@ -155,6 +155,27 @@ async def test_what_is_found_while_a_change_waits_too_long_is_named_degraded(mak
     await make.knowledge.close()
 
 
+async def test_nothing_found_in_a_collection_that_is_being_filled_is_no_answer(
+    redis: Redis, make: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after another embedding model was set, in a process that follows no files."""
+    await make.knowledge.shelf.put(ACME, "a.md", "# Refunds\n\nRefunds take thirty days.")
+    async with beside(make.knowledge.open(), "open"):
+        await make.knowledge.opened()
+        await make.knowledge.index(ACME)
+        assert await make.knowledge.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=[])
+    await make.knowledge.close()
+    other = await machine(make.settings, redis, monkeypatch)
+    other.embedder.name = "another-model"
+    async with beside(other.knowledge.open(), "open"):
+        await other.knowledge.opened()
+        with pytest.raises(IndexUnavailable):
+            await other.knowledge.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=[])
+        await other.knowledge.index(ACME)
+        assert await other.knowledge.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=[])
+    await other.knowledge.close()
+
+
 async def test_a_document_that_waits_too_long_makes_what_is_found_doubtful(redis: Redis, make: Machine) -> None:
     clock = [time.time()]
     backlog = make.knowledge._backlog

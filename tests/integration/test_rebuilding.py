@@ -99,3 +99,23 @@ async def test_an_index_that_was_emptied_is_filled_with_documents_and_turns(
         await bot.runtime.transcript.forget_turn(HERE, said[0]["turn_id"])
         await rebuilding(bot).reindex(ACME, Reindexed(), lambda _: None)
         assert said[0]["turn_id"] not in await index.sources(HERE.scope, Kind.TURN)
+
+
+async def test_an_index_of_another_model_gets_what_was_said_before(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    """By itself, once, and after a restart in the middle again."""
+    async with running_bot(model_settings(), openai_server) as bot, asyncio.timeout(60):
+        said = await bot.say("The deploy key lives in Lockbox.", context="here")
+        await bot.settle()
+        knowledge = bot.runtime.knowledge
+        assert knowledge._index is not None
+        while not await knowledge.remembers_turns():
+            await asyncio.sleep(0.02)
+        await knowledge._index.drop_workspace(ACME)
+        await bot.runtime.store.client.delete(knowledge._remembered_key())
+        await rebuilding(bot).fill_new_index()
+        assert set(await knowledge._index.sources(HERE.scope, Kind.TURN)) == {said["turn_id"]}
+        await knowledge._index.drop_workspace(ACME)
+        await rebuilding(bot).fill_new_index()
+        assert await knowledge._index.sources(HERE.scope, Kind.TURN) == {}
