@@ -148,6 +148,13 @@ class Settings(BaseModel):
     llm_grounding_memory_summary_source_max_lines: Positive = 120
     """Newest log entries that a refresh reads."""
 
+    # The strategy.
+    strategy_vocabulary: bool = True
+    """A message without cues is looked up in the workspace's documents; what they speak of is retrieved. Off: cues
+    alone decide."""
+    strategy_vocabulary_timeout_seconds: PositiveSeconds = 0.5
+    """What that look may take at most; then the cues' decision stands."""
+
     # The whole prompt.
     llm_grounding_layout: Literal["user_first", "prefix_stable"] = "user_first"
     """user_first (message, summary, tail, passages, hint) or prefix_stable (what changes least first, the message

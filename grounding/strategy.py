@@ -14,7 +14,9 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Literal
 
-from grounding.cues import ENGLISH, Cues
+from grounding.cues.english import ENGLISH
+from grounding.cues.kinds import Cues
+from grounding.cues.words import WORD, fold, words_of
 
 SHORT_WORDS = 4
 """Up to this many words "what changed?" is about this conversation."""
@@ -22,16 +24,19 @@ SHORT_WORDS = 4
 MIN_QUESTION_WORDS = 5
 """A shorter question is too thin to search for on the strength of an anchor alone."""
 
-_WORD = re.compile(r"[^\W_]+(?:['’\-][^\W_]+)*")
+VOCABULARY_LOG_ODDS = 2.0
+"""How sure the best passage must be of a message without cues. Twelve in a hundred at even odds are wrong by the
+formula; measured: docs/decisions/0011."""
+
+ASSISTANT_LOG_ODDS = 1.5
+"""How much surer it must be where the message speaks of the assistant itself ("what is your favourite book?")."""
+
 _URL = re.compile(r"\bhttps?://\S", re.IGNORECASE)
 _DOTTED = re.compile(r"(?<![\w@.\-])(?:[\w\-]+\.)+([a-z]{2,10})(?![\w@])", re.IGNORECASE)
 _GREETS_NAME = re.compile(
     r"\s*(?:hi|hello|hey|good (?:morning|afternoon|evening)|thanks|thank you|bye),? ([^\W\d_]+)\s*[!.,]*\s*",
     re.IGNORECASE,
 )
-_NOT_BACK = {
-    (word,) for word in ("than", "version", "versions", "release", "releases", "this", "in", "models", "works")
-}
 _LONGEST_CONSIDERED_CHARACTERS = 20_000
 
 
@@ -49,6 +54,7 @@ Reason = Literal[
     "chat_memory_cue",
     "workspace_retrieval_cue",
     "implicit_workspace_question",
+    "workspace_vocabulary",
     "no_retrieval_cue",
 ]
 
@@ -74,10 +80,11 @@ def choose(text: str, cues: Cues = ENGLISH) -> Choice:
     text = unicodedata.normalize("NFKC", text[:_LONGEST_CONSIDERED_CHARACTERS])
     if not text.strip():
         return Choice(Strategy.NONE, "empty")
-    words = tuple(word.lower().replace("’", "'") for word in _WORD.findall(text))
+    words = words_of(text)
     documents = _names_documents(text, words, cues)
-    asks, refers = _has(words, cues.asks_history), _leans_on_history(words, cues)
-    weakly_asks = _has(words, cues.weakly_asks_history) and (len(words) <= SHORT_WORDS or "since" in words)
+    refers = _has(words, cues.refers_to_history, cues)
+    asks = _has(words, cues.asks_history, cues, but=cues.refers_to_history)
+    weakly_asks = _has(words, cues.weakly_asks_history, cues) and (len(words) <= SHORT_WORDS or "since" in words)
     implied = _implies_documents(text, words, cues)
     history = asks or refers or (weakly_asks and not documents) or _only_continues(words, cues)
     if not (documents or history or implied) and _is_small_talk(text, words, cues):
@@ -91,12 +98,27 @@ def choose(text: str, cues: Cues = ENGLISH) -> Choice:
     return Choice(Strategy.NONE, "no_retrieval_cue")
 
 
+def considered(choice: Choice, alone: float, with_history: float | None, *, addresses_assistant: bool) -> Choice:
+    """*choice*, which no cue decided, in the light of how much the workspace's documents speak of the message.
+
+    *alone* is the relevance (log-odds, see `grounding.documents.relevance`) of the best passage for the message by
+    itself, *with_history* for it together with what was said before. The mean of both counts, or the message alone
+    where that is more: small talk behind a question about documents must not be taken for one. Pure.
+    """
+    needed = VOCABULARY_LOG_ODDS + (ASSISTANT_LOG_ODDS if addresses_assistant else 0.0)
+    if alone >= needed:
+        return Choice(Strategy.QMD, "workspace_vocabulary", wants_documents=True)
+    if with_history is not None and (alone + with_history) / 2 >= needed:
+        return Choice(Strategy.QMD, "workspace_vocabulary", wants_history=True, wants_documents=True)
+    return choice
+
+
 def search_text(text: str, cues: Cues = ENGLISH) -> str:
     """*text* without the words that say where to look or how to answer, for searching: "which file explains
     pricing?" is about pricing. *text* itself where nothing else would be left. Pure."""
     text = text[:_LONGEST_CONSIDERED_CHARACTERS]
-    spans = [match.span() for match in _WORD.finditer(text)]
-    words = tuple(text[start:end].lower().replace("’", "'") for start, end in spans)
+    spans = [match.span() for match in WORD.finditer(text)]
+    words = tuple(fold(text[start:end]) for start, end in spans)
     dropped: set[int] = set()
     for start, length in _matches(words, cues.containers):
         dropped.update(range(start, start + length))
@@ -111,30 +133,32 @@ def search_text(text: str, cues: Cues = ENGLISH) -> str:
     return " ".join("".join([*pieces, text[at:]]).split())
 
 
+def addresses_assistant(text: str, cues: Cues = ENGLISH) -> bool:
+    """Whether *text* speaks of the assistant itself, politeness aside: "what is your name?", not "can you tell me …".
+    Pure."""
+    words = words_of(text[:_LONGEST_CONSIDERED_CHARACTERS])
+    polite = {
+        index for start, length in _matches(words, cues.polite_requests) for index in range(start, start + length)
+    }
+    return any(start not in polite for start, _ in _matches(words, cues.assistant))
+
+
 def _names_documents(text: str, words: tuple[str, ...], cues: Cues) -> bool:
     if _URL.search(text):
         return True
     known_endings = _set(cues.domains) | _set(cues.file_endings)
     if any(match[1].lower() in known_endings for match in _DOTTED.finditer(text)):
         return True
-    return _has(words, cues.documents) or (
-        _has(words, cues.search) and (_has(words, cues.anchors) or _has(words, cues.parts))
+    return _has(words, cues.documents, cues) or (
+        _has(words, cues.search, cues) and (_has(words, cues.anchors, cues) or _has(words, cues.parts, cues))
     )
 
 
 def _implies_documents(text: str, words: tuple[str, ...], cues: Cues) -> bool:
     if len(words) < MIN_QUESTION_WORDS:
         return False
-    asks = "?" in text or words[0] in cues.question_words
-    return asks and _has(words, cues.anchors)
-
-
-def _leans_on_history(words: tuple[str, ...], cues: Cues) -> bool:
-    """Whether a phrase refers back; "earlier than" compares, and "earlier versions" are not ours."""
-    return any(
-        words[start : start + length] != ("earlier",) or words[start + 1 : start + 2] not in _NOT_BACK
-        for start, length in _matches(words, cues.refers_to_history)
-    )
+    asks = "?" in text or any(start == 0 for start, _ in _matches(words, cues.question_words))
+    return asks and _has(words, cues.anchors, cues)
 
 
 def _only_continues(words: tuple[str, ...], cues: Cues) -> bool:
@@ -162,8 +186,16 @@ def _is_small_talk(text: str, words: tuple[str, ...], cues: Cues) -> bool:
     return name is not None and name[1].istitle() and words[-1] not in _set(cues.question_words)
 
 
-def _has(words: tuple[str, ...], phrases: tuple[str, ...]) -> bool:
-    return next(_matches(words, phrases), None) is not None
+def _has(words: tuple[str, ...], phrases: tuple[str, ...], cues: Cues, but: tuple[str, ...] = ()) -> bool:
+    """Whether one of *phrases* stands in *words*, and not inside a longer idiom or a longer one of *but*."""
+    found = list(_matches(words, phrases))
+    if not found:
+        return False
+    masks = [*_matches(words, cues.idioms), *_matches(words, but)]
+    return any(
+        not any(mask <= start and start + length <= mask + longer and longer > length for mask, longer in masks)
+        for start, length in found
+    )
 
 
 def _matches(words: tuple[str, ...], phrases: tuple[str, ...]) -> Iterator[tuple[int, int]]:
@@ -175,11 +207,11 @@ def _matches(words: tuple[str, ...], phrases: tuple[str, ...]) -> Iterator[tuple
                 yield start, len(phrase)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _by_first_word(phrases: tuple[str, ...]) -> dict[str, tuple[tuple[str, ...], ...]]:
     grouped: dict[str, list[tuple[str, ...]]] = {}
     for phrase in phrases:
-        parts = tuple(word.lower() for word in _WORD.findall(phrase))
+        parts = words_of(phrase)
         if parts:
             grouped.setdefault(parts[0], []).append(parts)
     return {first: tuple(sorted(group, key=len, reverse=True)) for first, group in grouped.items()}
@@ -190,6 +222,6 @@ def _phrase_set(phrases: tuple[str, ...]) -> frozenset[tuple[str, ...]]:
     return frozenset(phrase for group in _by_first_word(phrases).values() for phrase in group)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _set(words: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(words)
+    return frozenset(words) | frozenset(part for word in words for part in words_of(word))

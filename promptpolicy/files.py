@@ -7,6 +7,7 @@ use a plain `Publisher`, and what they publish is copied by the next import here
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -15,8 +16,8 @@ import structlog
 from connectors.message import Scope
 from promptpolicy.directives import Directives
 from promptpolicy.policy import CountTokens, PolicyTooLarge
-from promptpolicy.publishing import Publisher
-from promptpolicy.slot import EVERYWHERE, Place, Slot, digest
+from promptpolicy.publishing import Check, Publisher
+from promptpolicy.slot import EVERYWHERE, InvalidDirective, Kind, Place, Slot, digest
 from promptpolicy.tree import RECORD, Copied, DirectiveTree, Found, Refusal, UnreadableRecord
 from promptpolicy.versions import Draft, Version
 
@@ -76,8 +77,15 @@ class FilingPublisher(Publisher):
     the disk would not take a copy, which the next import tries again.
     """
 
-    def __init__(self, directives: Directives, count: CountTokens, max_tokens: int, tree: DirectiveTree) -> None:
-        super().__init__(directives, count, max_tokens)
+    def __init__(
+        self,
+        directives: Directives,
+        count: CountTokens,
+        max_tokens: int,
+        tree: DirectiveTree,
+        checks: Mapping[Kind, Check] | None = None,
+    ) -> None:
+        super().__init__(directives, count, max_tokens, checks)
         self._tree = tree
         self._lock = asyncio.Lock()
         self._told: dict[str, str] = {}
@@ -149,11 +157,11 @@ class FilingPublisher(Publisher):
     async def _settle_all(self, pending: list[_Pending], record: dict[str, Copied], done: Imported) -> None:
         """Settle each; one that is too large is tried again after the others, of which one may have shrunk."""
         while pending:
-            refused: list[tuple[_Pending, PolicyTooLarge]] = []
+            refused: list[tuple[_Pending, PolicyTooLarge | InvalidDirective]] = []
             for one in pending:
                 try:
                     await self._settle(one, record, done)
-                except PolicyTooLarge as error:
+                except (PolicyTooLarge, InvalidDirective) as error:
                     refused.append((one, error))
             if len(refused) == len(pending):
                 for one, problem in refused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -11,11 +12,14 @@ from connectors.message import AgentRuntimeError
 from promptpolicy.directives import Directives, Snapshot
 from promptpolicy.limits import check_fits
 from promptpolicy.policy import CountTokens
-from promptpolicy.slot import EVERYWHERE, Directive, InvalidDirective, Level, Slot, canonical
+from promptpolicy.slot import EVERYWHERE, Directive, InvalidDirective, Kind, Level, Slot, canonical
 from promptpolicy.versions import Draft, Origin, Version
 
 ATTEMPTS = 20
 """Times that a change is checked again because another process published in between."""
+
+Check = Callable[[str], str]
+"""What is wrong with a text; empty where nothing is."""
 
 log = structlog.get_logger()
 
@@ -41,8 +45,9 @@ class PublishContended(AgentRuntimeError):
 class Publisher:
     """Publishes directives to Redis.
 
-    *count* counts tokens as `policy.compose` does; *max_tokens* is ``POLICY_MAX_TOKENS``. All methods
-    that change something raise `InvalidDirective`, `PolicyTooLarge`, `VersionMoved` (a 409 over HTTP),
+    *count* counts tokens as `policy.compose` does; *max_tokens* is ``POLICY_MAX_TOKENS``; *checks* say what is
+    wrong with a text of a kind that others read, which raises `InvalidDirective`. All methods that change
+    something raise `InvalidDirective`, `PolicyTooLarge`, `VersionMoved` (a 409 over HTTP),
     `PublishContended`, after which nothing was changed, and `StoreUnavailable`, after which only the
     history can tell.
 
@@ -51,10 +56,13 @@ class Publisher:
     by two processes may together exceed it; `policy.compose` then says so in each turn.
     """
 
-    def __init__(self, directives: Directives, count: CountTokens, max_tokens: int) -> None:
+    def __init__(
+        self, directives: Directives, count: CountTokens, max_tokens: int, checks: Mapping[Kind, Check] | None = None
+    ) -> None:
         self.directives = directives
         self._count = count
         self._max_tokens = max_tokens
+        self._checks = checks or {}
 
     async def publish(
         self, slot: Slot, text: str, *, author: str, origin: Origin, expected_version: int | None = None
@@ -99,6 +107,9 @@ class Publisher:
         return "\n".join(lines)
 
     async def _put(self, slot: Slot, draft: Draft, expected_version: int | None = None) -> Version:
+        check = self._checks.get(slot.kind)
+        if check is not None and draft.text is not None and (problem := await asyncio.to_thread(check, draft.text)):
+            raise InvalidDirective(f"{slot.label}: {problem}")
         for _ in range(ATTEMPTS):
             only = slot.place if slot.place.level is Level.CONTEXT else None
             snapshot = await self.directives.snapshot(slot.place.home, only)

@@ -39,11 +39,12 @@ class Level(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a directive is, in the order of composition."""
+    """What a directive is, in the order of composition; ``cues`` are kept with the others and composed into nothing."""
 
     SYSTEM = "system"
     SOUL = "soul"
     SKILL = "skill"
+    CUES = "cues"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class Slot:
         if level not in list(Level):
             raise InvalidDirective(f"the scope is global, workspace or context, not {level!r}")
         if kind not in list(Kind):
-            raise InvalidDirective(f"the kind is system, soul or skill, not {kind!r}")
+            raise InvalidDirective(f"the kind is system, soul, skill or cues, not {kind!r}")
         return cls(_place(Level(level), scope), Kind(kind), name)
 
     @property

@@ -29,6 +29,7 @@ from grounding.documents.search import Search
 from grounding.documents.shared_shelf import SharedShelf
 from grounding.documents.shelf import FileShelf, Shelf
 from grounding.documents.turns import Turns as TurnIndex
+from grounding.documents.vocabulary import Vocabulary
 from grounding.run_context import DegradedBlock, Passage, RecalledTurn
 from grounding.tokens import Tokens
 from promptpolicy.files import FilingPublisher
@@ -79,6 +80,7 @@ class Knowledge:
         self._opened = asyncio.Event()
         self._index: PassageIndex | None = None
         self._search: Search | None = None
+        self._vocabulary: Vocabulary | None = None
         self._indexer: Indexer | None = None
         self._turns: TurnIndex | None = None
         self._why = ""
@@ -166,6 +168,10 @@ class Knowledge:
         if doubt:
             lost.append(DegradedBlock(block="retrieved", why=doubt))
         return found
+
+    async def relevance(self, scope: Scope, text: str) -> float | None:
+        """See `grounding.deciding.SpeaksOf`. Waits for nothing: None while the index is being opened."""
+        return None if self._vocabulary is None else await self._vocabulary.relevance(scope, text)
 
     async def _doubt_after_a_look(self, scope: Scope) -> str:
         await self._doubts.look(scope)
@@ -307,6 +313,7 @@ class Knowledge:
             raise
         self._index, self._embedder = index, embedder
         self._search = Search(index, embedder, count=self._tokens.count, reranker=self._reranker)
+        self._vocabulary = Vocabulary(index, embedder)
         self._turns = TurnIndex(index, embedder)
         self._indexer = Indexer(
             self.shelf,

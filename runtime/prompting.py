@@ -6,19 +6,28 @@ import asyncio
 import time
 from collections.abc import Sequence
 
+import structlog
+
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, Role, Scope
 from grounding import assemble
+from grounding.cues.english import ENGLISH
+from grounding.cues.file import InvalidCues, cues_of
+from grounding.cues.kinds import Cues
+from grounding.deciding import Deciding
 from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
 from grounding.pipeline import Grounds, Pipeline, why
 from grounding.run_context import Budgets, DegradedBlock, RunContext, TailEntry
-from grounding.strategy import Choice, Strategy, choose
+from grounding.strategy import Choice, Strategy
 from grounding.tokens import LineByLine, Tokens
 from promptpolicy import policy
 from promptpolicy.directives import Directives
 from promptpolicy.policy import Composer, Policy, PolicyTooLarge
+from promptpolicy.slot import Directive, Kind
 from runtime.model import Model
 from runtime.question import Built, Question
+
+_log = structlog.get_logger()
 
 LONG_TEXT_CHARACTERS = 20_000
 """Beyond this a prompt is put together off the event loop."""
@@ -28,9 +37,17 @@ class Prompting:
     """Builds prompts. Holds what that needs; between them it keeps only what is the same for the same input."""
 
     def __init__(
-        self, settings: Settings, *, pipeline: Pipeline, directives: Directives, model: Model, tokens: Tokens
+        self,
+        settings: Settings,
+        *,
+        deciding: Deciding,
+        pipeline: Pipeline,
+        directives: Directives,
+        model: Model,
+        tokens: Tokens,
     ) -> None:
         self._settings = settings
+        self._deciding = deciding
         self._pipeline = pipeline
         self._directives = directives
         self._model = model
@@ -52,34 +69,50 @@ class Prompting:
         """
         window = await self._model.window_tokens(first)  # the first time it may wait for LiteLLM's import
         started = time.perf_counter()
-        choice = choose(question.text)
         budgets = Budgets.from_settings(self._settings, window)
+        scope = question.key.scope
+        guessed = _cues(self._directives.last_loaded(scope) or ())
         async with asyncio.TaskGroup() as parts:
-            identity = parts.create_task(self._identity(question.key.scope, question.role))
-            grounds = parts.create_task(
-                self._pipeline.ground(question.key, question.text, choice, budgets, turn_id, history)
-            )
-        context = self._context(question, turn_id, choice, budgets, grounds.result(), identity.result())
+            holding = parts.create_task(self._held(scope))
+            grounding = parts.create_task(self._ground(question, turn_id, history, budgets, guessed))
+        held, degraded = holding.result()
+        choice, grounds = grounding.result()
+        if (cues := _cues(held)) is not guessed:
+            # They were changed since this process looked last: rare enough to ask all layers again.
+            choice, grounds = await self._ground(question, turn_id, history, budgets, cues)
+        identity = self._identity(question.role, held, degraded)
+        context = self._context(question, turn_id, choice, budgets, grounds, identity)
         if question.characters > LONG_TEXT_CHARACTERS:
             prompt = await asyncio.to_thread(assemble.prompt, context, self._tokens)
         else:
             prompt = assemble.prompt(context, self._tokens)
         return Built(context, prompt, (time.perf_counter() - started) * 1000)
 
-    async def _identity(self, scope: Scope, role: Role) -> tuple[Policy, tuple[DegradedBlock, ...]]:
-        """How the model must behave. Without the store the baseline and the action policy still hold."""
+    async def _ground(
+        self, question: Question, turn_id: str, history: Sequence[TailEntry] | None, budgets: Budgets, cues: Cues
+    ) -> tuple[Choice, Grounds]:
+        key, text = question.key, question.text
+        choice = await self._deciding.choose(key, text, cues, turn_id, history)
+        return choice, await self._pipeline.ground(key, text, choice, budgets, turn_id, history)
+
+    async def _held(self, scope: Scope) -> tuple[tuple[Directive, ...], tuple[DegradedBlock, ...]]:
+        """The directives that hold. Without the store those that held a moment ago: better than no rules at all."""
         try:
             async with asyncio.timeout(self._settings.redis_timeout_seconds):
-                directives = await self._directives.load(scope)
-            return self._composer.compose(role, directives), ()
+                return await self._directives.load(scope), ()
+        except (AgentRuntimeError, TimeoutError) as error:
+            return self._directives.last_loaded(scope) or (), (DegradedBlock(block="identity", why=why(error)),)
+
+    def _identity(
+        self, role: Role, held: tuple[Directive, ...], degraded: tuple[DegradedBlock, ...]
+    ) -> tuple[Policy, tuple[DegradedBlock, ...]]:
+        """How the model must behave. Without the store the baseline and the action policy still hold."""
+        if degraded:
+            return policy.measure(role, held, self._tokens.count), degraded
+        try:
+            return self._composer.compose(role, held), ()
         except PolicyTooLarge as error:
             return error.policy, (DegradedBlock(block="identity", why="over_policy_max_tokens"),)
-        except (AgentRuntimeError, TimeoutError) as error:
-            # What held a moment ago is better than no rules at all.
-            remembered = self._directives.last_loaded(scope) or ()
-            return policy.measure(role, remembered, self._tokens.count), (
-                DegradedBlock(block="identity", why=why(error)),
-            )
 
     def _context(
         self,
@@ -128,3 +161,16 @@ class Prompting:
         started = time.perf_counter()
         prompt = await asyncio.to_thread(assemble.prompt, context, self._tokens)
         return Built(context, prompt, (time.perf_counter() - started) * 1000)
+
+
+def _cues(held: Sequence[Directive]) -> Cues:
+    """The cues that the directives *held* make, least specific first; always the same object for the same ones."""
+    texts = tuple(
+        one.text for one in sorted(held, key=lambda one: one.slot.place.level.rank) if one.slot.kind is Kind.CUES
+    )
+    try:
+        return cues_of(texts) if texts else ENGLISH
+    except InvalidCues as error:
+        # They were checked when they were published: by a release that knew more kinds than this one.
+        _log.warning("cues.unreadable", why=str(error), **held[-1].slot.place.ids)
+        return ENGLISH

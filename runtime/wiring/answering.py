@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from config.settings import Settings
+from grounding.deciding import Deciding
 from grounding.pipeline import Pipeline
 from grounding.tokens import Tokens
 from runtime.after_turn import RememberTurns, SummaryRefresh
@@ -53,7 +54,12 @@ def wire_answering(
     spending = Spending(settings, budgets, kept.usage, model, Prices(), tokens)
     jobs = _jobs(settings, kept, knowledge, model, spending)
     pipeline = Pipeline(kept.transcript, kept.contexts, knowledge, knowledge, _layer_timeout(settings))
-    prompting = Prompting(settings, pipeline=pipeline, directives=kept.directives, model=model, tokens=tokens)
+    deciding = Deciding(
+        kept.transcript, knowledge, settings.strategy_vocabulary_timeout_seconds, settings.strategy_vocabulary
+    )
+    prompting = Prompting(
+        settings, deciding=deciding, pipeline=pipeline, directives=kept.directives, model=model, tokens=tokens
+    )
     stops = Stops(kept.hub, kept.turns)
     turns = Turns(
         settings,

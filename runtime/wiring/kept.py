@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from config.settings import Settings
 from connectors.message import StoreUnavailable
+from grounding.cues.file import problem_in
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.copy import ContextCopy
 from grounding.tokens import Tokens
@@ -16,6 +17,7 @@ from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.log import Transcript
 from promptpolicy.directives import Directives
 from promptpolicy.files import FilingPublisher
+from promptpolicy.slot import Kind
 from promptpolicy.tree import DirectiveTree
 from runtime.dead_letters import DeadLetters
 from runtime.envelopes import Lane
@@ -90,7 +92,7 @@ def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
         context_copy=ContextCopy(settings.data_dir),
         manifests=Manifests(redis),
         directives=directives,
-        publisher=FilingPublisher(directives, tokens.count, settings.policy_max_tokens, tree),
+        publisher=FilingPublisher(directives, tokens.count, settings.policy_max_tokens, tree, {Kind.CUES: problem_in}),
         usage=Usage(redis),
         places=Places(redis),
     )

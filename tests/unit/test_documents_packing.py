@@ -247,5 +247,6 @@ def test_the_floor_keeps_what_the_question_is_about_and_drops_the_best_of_nothin
 
 def test_a_model_whose_cosines_nobody_measured_is_judged_by_words_alone() -> None:
     floor = floor_for("some/model", Kind.DOCUMENT)
-    assert floor.relevance("refund", Hit(passage("Refunds"), 1.0, Arm(1, 0.99), None), 10) == 0.3
+    likely, unlikely = (Hit(passage("Refunds"), 1.0, Arm(1, cosine), None) for cosine in (0.99, 0.0))
+    assert floor.relevance("refund", likely, 10) == floor.relevance("refund", unlikely, 10)
     assert floor.keep("refund", [Hit(passage("unrelated"), 1.0, Arm(1, 0.99), None)], 10) == []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.cues import ENGLISH
+from grounding.cues.english import ENGLISH
 from grounding.strategy import Strategy, choose, search_text
 
 SMALL_TALK = """

@@ -7,8 +7,10 @@ import pytest
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope, Source, StoreUnavailable
+from grounding.cues.kinds import Cues
 from grounding.pipeline import Grounds
 from grounding.run_context import Passage
+from grounding.strategy import Choice, choose
 from grounding.tokens import load_tokens
 from promptpolicy.slot import EVERYWHERE, Directive, Kind, Slot
 from runtime import replies
@@ -59,9 +61,17 @@ class Window:
         return 8192
 
 
+class Cued:
+    """Decides by cues alone."""
+
+    async def choose(self, key: ConversationKey, text: str, cues: Cues, *more: Any) -> Choice:
+        return choose(text, cues)
+
+
 def prompting(rules: Rules | None = None, layers: Layers | None = None) -> Prompting:
     return Prompting(
         Settings(),
+        deciding=cast("Any", Cued()),
         pipeline=cast("Any", layers or Layers()),
         directives=cast("Any", rules or Rules()),
         model=cast("Any", Window()),

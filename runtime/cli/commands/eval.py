@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from runtime.cli.evaluation.strategy import strategy
 from runtime.cli.invocation import Invocation, json_option, keep_events_off_the_screen, run
 from runtime.cli.output import note, print_json, status_line
 
@@ -15,6 +16,9 @@ from runtime.cli.output import note, print_json, status_line
 @click.group()
 def command() -> None:
     """Score parts of the pipeline on a set of questions."""
+
+
+command.add_command(strategy)
 
 
 @command.command()

@@ -52,7 +52,9 @@ def slot_options(function: F) -> F:
         click.option(
             "--scope", type=click.Choice(["global", "workspace", "context"]), default="workspace", show_default=True
         ),
-        click.option("--kind", type=click.Choice(["system", "soul", "skill"]), default="system", show_default=True),
+        click.option(
+            "--kind", type=click.Choice(["system", "soul", "skill", "cues"]), default="system", show_default=True
+        ),
         click.option("--name", help="Of the skill."),
         click.option("--context", metavar="CONTEXT_ID", help="With --scope context, e.g. telegram:-10001."),
     ]

@@ -33,19 +33,20 @@ async def run_retrieval(settings: Settings, questions: QuestionSet, folder: Path
     from grounding.tokens import load_tokens
 
     status.show("loading the embedding model …")
-    embedder = await _embedder(settings)
+    embedder = await embedder_of(settings)
     tokens = await asyncio.to_thread(load_tokens)
     return await evaluate(
         questions,
         embedder,
         tokens.count,
-        lambda: _index(settings, embedder, folder),
+        lambda: trial_index(settings, embedder, folder),
         reranker=_reranker(settings),
         progress=_Shown(status).show,
     )
 
 
-def _index(settings: Settings, embedder: Embedder, folder: Path) -> PassageIndex:
+def trial_index(settings: Settings, embedder: Embedder, folder: Path) -> PassageIndex:
+    """An empty embedded index under *folder*. Raises `NoLocalIndex`."""
     try:
         from grounding.documents.qdrant_embedded import EmbeddedIndex
     except ImportError as error:
@@ -64,7 +65,8 @@ def _reranker(settings: Settings) -> Reranker | None:
     return LiteLLMReranker(settings)
 
 
-async def _embedder(settings: Settings) -> Embedder:
+async def embedder_of(settings: Settings) -> Embedder:
+    """The embedding model of *settings*."""
     from grounding.documents.embedding import WordLlamaEmbedder
     from runtime.embedder import open_embedder
 

@@ -1,64 +1,11 @@
-"""The words and phrases by which a message shows what it needs. Data, matched as whole words."""
+"""English cues: the ones that every workspace has."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-
-_COMMON_DOMAINS = (
-    "com org net edu gov io dev ai app co uk de fr es it nl eu ch at be pl se no dk fi jp cn in au ca br us me "
-    "info biz cloud tech tv gg ly sh so to xyz"
-)
-_FILE_ENDINGS = (
-    "md markdown txt rst pdf doc docx odt xls xlsx ppt pptx csv tsv json yaml yml toml ini cfg conf env log "
-    "html css js ts py go rs java rb php sh sql xml ipynb"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Cues:
-    """Phrases per need. Each is one or more words in lower case."""
-
-    small_talk: tuple[str, ...]
-    """What is said to be polite. A message of nothing else needs no memory."""
-    filler: tuple[str, ...]
-    """Words that may stand beside small talk without making it a request."""
-    asks_history: tuple[str, ...]
-    """The message asks about this conversation."""
-    refers_to_history: tuple[str, ...]
-    """The message leans on this conversation, whatever it asks for."""
-    weakly_asks_history: tuple[str, ...]
-    """Asks about this conversation in a short message, or with "since", unless documents are named."""
-    continues: tuple[str, ...]
-    """Asks to go on, if nothing else but politeness is said."""
-    documents: tuple[str, ...]
-    """Each is enough to want documents."""
-    search: tuple[str, ...]
-    """Wants documents together with an anchor."""
-    anchors: tuple[str, ...]
-    """Things that live in a workspace."""
-    parts: tuple[str, ...]
-    """Parts of documents: anchors beside a search, but not beside any question."""
-    containers: tuple[str, ...]
-    """Words for where an answer stands and how it is asked for, which say nothing of what it is about."""
-    question_words: tuple[str, ...]
-    """A message that begins with one is a question."""
-    domains: tuple[str, ...] = tuple(_COMMON_DOMAINS.split())
-    file_endings: tuple[str, ...] = tuple(_FILE_ENDINGS.split())
-
-    def extended(self, **more: tuple[str, ...]) -> Cues:
-        """These cues with *more* of some kinds. Raises TypeError for a kind that there is not."""
-        unknown = set(more) - {field.name for field in fields(self)}
-        if unknown:
-            raise TypeError(f"no such kind of cue: {', '.join(sorted(unknown))}")
-        return replace(self, **{kind: getattr(self, kind) + phrases for kind, phrases in more.items()})
-
-
-def _phrases(text: str) -> tuple[str, ...]:
-    return tuple(phrase.strip() for phrase in text.replace("\n", ",").split(",") if phrase.strip())
-
+from grounding.cues.kinds import Cues, phrases
 
 ENGLISH = Cues(
-    small_talk=_phrases("""
+    small_talk=phrases("""
         hi, hii, hello, hey, heya, hiya, howdy, yo, sup, greetings, hi there, hello there, hey there
         good morning, good afternoon, good evening, good night, good day, morning, evening, thanks, thank you
         thanks a lot, thanks a bunch, thank you so much, many thanks, thx, ty, cheers, much appreciated
@@ -66,7 +13,8 @@ ENGLISH = Cues(
         sweet, neat, wonderful, excellent, lovely, good, fine, good job, well done, nice one, got it, understood
         makes sense, sounds good, alright, all right, no problem, np, no worries, you're welcome, youre welcome
         welcome, lol, haha, hahaha, hehe, wow, bravo, congrats, congratulations, bye, bye bye, goodbye, good bye
-        see you, see ya, cya, see you later, later, take care, talk to you later, ttyl, have a nice day
+        see you, see you tomorrow, see you soon, see you then, see you around, see you next week, see ya, cya
+        see you later, later, take care, talk to you later, ttyl, have a nice day
         have a good day, have a great day, have a nice weekend, have a good weekend, how are you
         how are you doing, how are you today, how are things, how's it going, hows it going, how is it going
         how do you do, what's up, whats up, what is up, wassup, are you there, you there, anyone there
@@ -76,13 +24,14 @@ ENGLISH = Cues(
         thats nice, that's all, thats all, that is all, that helps, that helped, very helpful, you're great
         you are great, you rock
     """),
-    filler=_phrases("""
+    filler=phrases("""
         there, bot, agent, assistant, friend, buddy, mate, pal, dude, man, all, everyone, everybody, team, folks
         guys, again, so, very, really, a, lot, much, too, to, you, for, that, this, it, the, your, help, today
         now, oh, ah, hm, hmm, uh, um, well, then, and, just, is, was, very much, quick, reply, answer, me, my
         dear, kind, both, guy
     """),
-    asks_history=_phrases("""
+    asks_history=phrases("""
+        what do you mean, what does that mean,
         what did we, what have we, what were we, what had we, what did you, what were you saying
         what was it you, what did i, what have i, what was i, where were we, where did we, when did we
         when did i, why did we, who did we, how did we, did we, did i say, did i tell, did i ask, did i mention
@@ -98,7 +47,7 @@ ENGLISH = Cues(
         recap this conversation, recap this chat, recap what we, recap of our, recap of this, quick recap
         short recap
     """),
-    refers_to_history=_phrases("""
+    refers_to_history=phrases("""
         as we discussed, as discussed, as we talked, as we said, as we agreed, as agreed, as i said
         as i mentioned, as i told, as you said, as you mentioned, as you suggested, as mentioned, as above
         like i said, like you said, like we said, like we discussed, like before, as before, same as before
@@ -111,18 +60,19 @@ ENGLISH = Cues(
         last time, last conversation, last discussion, last session, our conversation, our chat, our discussion
         this conversation, this chat, this thread, follow up on, following up, follow-up, to follow up
         continue from, continue with, continue where, continue our, let's continue, lets continue, pick up where
-        left off, back to what, going back to, remember that we, remember that i, remember that you, remember i
+        left off, back to what, back to what we said, back to what we discussed, back to what you said
+        back to what i said, going back to, remember that we, remember that i, remember that you, remember i
         remember we, remember you, i asked you, i asked before, i asked earlier, previously discussed
         previously said, previously mentioned, previously agreed, previously decided, previous one
         previous step, previous topic, previous plan, previous approach, you previously, we previously
     """),
-    weakly_asks_history=_phrases("""
+    weakly_asks_history=phrases("""
         what changed, what has changed, what's changed, whats changed
     """),
-    continues=_phrases("""
+    continues=phrases("""
         continue, go on, carry on, keep going, go ahead, proceed, more, next, and then, recap, summarize, summarise
     """),
-    documents=_phrases("""
+    documents=phrases("""
         docs, documentation, readme, policy, policies, pricing, price list, runbook, runbooks, handbook
         handbooks, wiki, playbook, playbooks, guideline, guidelines, knowledge base, codebase, repo, repos
         repository, repositories, which file, which files, which document, which documents, which doc
@@ -133,24 +83,36 @@ ENGLISH = Cues(
         standard operating procedure, standard operating procedures, onboarding guide, the manual, our manual
         user manual
     """),
-    search=_phrases("""
+    search=phrases("""
         search, search for, find, lookup, look up, look for, where is, where are, where's, wheres, where do i find
     """),
-    anchors=_phrases("""
+    anchors=phrases("""
         workspace, project, file, files, folder, folders, directory, directories, path, paths, document
         documents, doc, markdown, md, repo, repository, codebase, docs, readme, wiki
     """),
     parts=("page", "pages", "section", "sections", "chapter", "chapters", "appendix"),
-    containers=_phrases("""
+    containers=phrases("""
         docs, doc, documentation, document, documents, file, files, page, pages, folder, folders, directory, markdown
         workspace, knowledge base, repo, repository, codebase, wiki, handbook, manual, search, look up, lookup, look for
         find, which, show me, tell me, explain, explains, describe, describes, hold, holds, contain, contains, mention
         mentions, cover, covers, say, says, said, according to, please, thanks, thank you, hi, hello, hey
         as we discussed, as discussed, as agreed, as i said, as you said, earlier, previously
     """),
-    question_words=_phrases("""
+    question_words=phrases("""
         how, what, why, when, where, which, who, whose, can, could, do, does, did, is, are, was, were, should
         would, will, may, what's, whats, where's, who's, how's
     """),
+    idioms=phrases("""
+        earlier than, earlier version, earlier versions, earlier release, earlier releases, earlier this
+        earlier models, earlier works, file system, file systems, filesystem, file size, file sizes, file format
+        file formats, file extension, i file, to file, file my, file a, file an, file for, file taxes, nail file
+        critical path, career path, cycle path, document type, project management, manila folder, welcome to
+    """),
+    assistant=phrases("you, your, yours, yourself, you're, youre, you've, you'd, you'll, ur, assistant, chatbot"),
+    polite_requests=phrases("""
+        can you, could you, would you, will you, do you know, do you have, are you able to, you tell me
+        you explain, you show me, you give me, you help me, thank you, help you, what do you, how do you, if you
+        when you
+    """),
 )
-"""The cues that ship."""
+"""The cues of every workspace."""

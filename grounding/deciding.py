@@ -1,0 +1,94 @@
+"""Decides the strategy of a turn: by the message's cues and, where none decides, by the workspace's documents."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from connectors.message import AgentRuntimeError, ConversationKey, Scope
+from grounding.cues.kinds import Cues
+from grounding.run_context import TailEntry
+from grounding.strategy import Choice, addresses_assistant, choose, considered
+from grounding.transcript.entry import Entry, EntryRole
+
+LATEST_ENTRIES = 6
+"""Entries in which what the person said last is looked for."""
+HOPELESS_LOG_ODDS = -4.0
+"""Below this what was said before cannot make a message a question for documents."""
+ASSISTANT = "assistant"
+_log = structlog.get_logger()
+
+
+class SpeaksOf(Protocol):
+    """Knows what the workspace's documents speak of."""
+
+    async def relevance(self, scope: Scope, text: str) -> float | None:
+        """The log-odds that a passage answers *text*; None where nobody can tell now."""
+
+
+class SaidBefore(Protocol):
+    """Knows what was said before; see `grounding.transcript.log.Transcript.tail`."""
+
+    async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> Sequence[Entry]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Deciding:
+    """*timeout_seconds* bounds the look into the documents; with *vocabulary* off cues alone decide."""
+
+    transcript: SaidBefore
+    documents: SpeaksOf
+    timeout_seconds: float
+    vocabulary: bool = True
+
+    async def choose(
+        self,
+        key: ConversationKey,
+        text: str,
+        cues: Cues,
+        turn_id: str = "",
+        history: Sequence[TailEntry] | None = None,
+    ) -> Choice:
+        """The strategy for *text*. A *history* given stands in for the stored one. Never raises: where the documents
+        cannot be asked in time the cues' choice stands, and ``strategy.unsure`` is logged."""
+        choice = choose(text, cues)
+        if choice.reason != "no_retrieval_cue" or not self.vocabulary:
+            return choice
+        try:
+            async with asyncio.timeout(self.timeout_seconds):
+                return await self._considered(choice, key, text, cues, turn_id, history)
+        except (AgentRuntimeError, TimeoutError) as error:
+            _log.warning("strategy.unsure", why=str(error) or "timeout", workspace_id=key.workspace_id)
+            return choice
+
+    async def _considered(
+        self,
+        choice: Choice,
+        key: ConversationKey,
+        text: str,
+        cues: Cues,
+        turn_id: str,
+        history: Sequence[TailEntry] | None,
+    ) -> Choice:
+        alone = await self.documents.relevance(key.scope, text)
+        if alone is None:
+            return choice
+        addressed = addresses_assistant(text, cues)
+        decided = considered(choice, alone, None, addresses_assistant=addressed)
+        if decided is not choice or alone < HOPELESS_LOG_ODDS:
+            return decided
+        before = await self._said_last(key, turn_id, history)
+        if not before:
+            return choice
+        together = await self.documents.relevance(key.scope, f"{before}\n{text}")
+        return considered(choice, alone, together, addresses_assistant=addressed)
+
+    async def _said_last(self, key: ConversationKey, turn_id: str, history: Sequence[TailEntry] | None) -> str:
+        if history is not None:
+            return next((entry.text for entry in reversed(history) if entry.speaker != ASSISTANT), "")
+        entries = await self.transcript.tail(key, LATEST_ENTRIES, except_turn=turn_id)
+        return next((entry.text for entry in reversed(entries) if entry.role is EntryRole.INBOUND), "")

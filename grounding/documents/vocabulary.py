@@ -1,0 +1,46 @@
+"""Whether a workspace's documents speak of what a message says: a cheap look into the index, for the strategy.
+
+It is the search itself, over five passages: nothing has to be kept in step with the documents, and what they speak
+of without using the message's words counts too.
+"""
+
+from __future__ import annotations
+
+import math
+
+from connectors.message import Scope
+from grounding.documents.embedding import Embedder
+from grounding.documents.index import Kind, PassageIndex
+from grounding.documents.relevance import Floor, floor_for
+from grounding.documents.search import encoded, shorten
+
+CANDIDATES = 5
+"""Passages looked at. Ten change the relevance of one message in twenty (bench.calibrate)."""
+NOTHING = -math.inf
+"""Where there is no passage at all."""
+
+
+class Vocabulary:
+    """Looks messages up among the passages of one embedding model."""
+
+    def __init__(self, index: PassageIndex, embedder: Embedder, *, floor: Floor | None = None) -> None:
+        self._index = index
+        self._embedder = embedder
+        self._floor = floor or floor_for(embedder.name, Kind.DOCUMENT)
+
+    async def relevance(self, scope: Scope, text: str) -> float:
+        """The log-odds that the best passage of the scope's workspace answers *text*; `NOTHING` without passages.
+
+        Where the floor does not weigh cosines nothing is embedded: with a model that is paid for, every message would
+        cost a call. Raises `IndexUnavailable` and `EmbedderUnavailable`.
+        """
+        text = shorten(text)
+        sparse = await encoded(text)
+        if not sparse.indices:
+            return NOTHING
+        dense = await self._embedder.embed_query(text) if self._floor.dense_weight else None
+        hits = await self._index.search(scope, Kind.DOCUMENT, dense, sparse, CANDIDATES, explain=True)
+        if not hits:
+            return NOTHING
+        size = await self._index.count(scope, Kind.DOCUMENT)
+        return max(self._floor.relevance(text, hit, size) for hit in hits)

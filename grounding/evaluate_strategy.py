@@ -1,0 +1,199 @@
+"""Scores the strategy on a set of labelled messages.
+
+Two kinds of sets are read. JSON lines of ``{"text", "strategy"?, "reason"?, "needs_history"?, "needs_documents"?,
+"history"?: [{"role", "text"}], "languages"?}``; what a line does not say is not scored. Or a folder with
+``queries.jsonl`` whose ``metadata`` says ``label``, ``needs_history``, ``needs_documents``, ``history`` and
+``gold_in_pool``: a question whose answer is not among the documents (false) does not count for the need of documents.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from connectors.message import AgentRuntimeError, ConversationKey
+from grounding.cues.kinds import Cues
+from grounding.cues.languages import LANGUAGES, spoken
+from grounding.deciding import ASSISTANT, Deciding
+from grounding.run_context import TailEntry
+from grounding.strategy import Choice, Strategy
+
+ROLES = {"user": "user", "assistant": ASSISTANT, "agent": ASSISTANT}
+
+
+class BadMessages(AgentRuntimeError):
+    """A set that cannot be read; the text names the file, the line and what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message and what should be decided; None where nobody said."""
+
+    text: str
+    strategy: str | None = None
+    reason: str | None = None
+    needs_history: bool | None = None
+    needs_documents: bool | None = None
+    counts_documents: bool = True
+    """Whether it counts for the need of documents."""
+    history: tuple[TailEntry, ...] = ()
+    languages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Precision and recall (0 to 1) of one label or need, their harmonic mean, and how many messages have it."""
+
+    precision: float
+    recall: float
+    f1: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """A message that was decided otherwise than the set says."""
+
+    text: str
+    expected: dict[str, Any]
+    got: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyScores:
+    """``accuracy``, ``macro_f1`` (over the labels that the set has), ``labels`` and ``confusion`` (expected, then
+    decided) are those of the strategy; None or empty where the set does not say it."""
+
+    messages: int
+    accuracy: float | None
+    macro_f1: float | None
+    reason_accuracy: float | None
+    labels: dict[str, Share]
+    confusion: dict[str, dict[str, int]]
+    needs_documents: Share | None
+    needs_documents_scored: int
+    needs_history: Share | None
+    wrong: tuple[Wrong, ...]
+
+
+def load_messages(path: Path) -> tuple[Message, ...]:
+    """The set at *path*. Raises `BadMessages`."""
+    file = path / "queries.jsonl" if path.is_dir() else path
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadMessages(f"{file} cannot be read: {error}") from error
+    messages = [_message(file, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not messages:
+        raise BadMessages(f"{file} holds no message")
+    return tuple(messages)
+
+
+def _message(file: Path, number: int, line: str) -> Message:
+    where = f"{file}, line {number}"
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise BadMessages(f"{where}: no JSON: {error}") from error
+    if not isinstance(record, dict) or not isinstance(record.get("text"), str):
+        raise BadMessages(f'{where}: expected an object with "text"')
+    said: dict[str, Any] = {**(record.get("metadata") or {}), **record}
+    strategy = said.get("strategy", said.get("label"))
+    if strategy not in (None, *Strategy):
+        raise BadMessages(f"{where}: the strategy is none, tail or qmd, not {strategy!r}")
+    bits = [said.get(need) for need in ("needs_history", "needs_documents")]
+    if any(bit not in (None, True, False) for bit in bits):
+        raise BadMessages(f"{where}: needs_history and needs_documents are true or false")
+    languages = tuple(said.get("languages") or ())
+    if unknown := [one for one in languages if one not in LANGUAGES]:
+        raise BadMessages(f"{where}: no cues ship for {unknown[0]!r}: use {', '.join(LANGUAGES)}")
+    counts = not (bits[1] and said.get("gold_in_pool") is False)
+    history = _history(where, said.get("history") or [])
+    return Message(record["text"], strategy, said.get("reason"), bits[0], bits[1], counts, history, languages)
+
+
+def _history(where: str, given: Any) -> tuple[TailEntry, ...]:
+    try:
+        return tuple(TailEntry(speaker=ROLES[one["role"]], text=one["text"], turn_id="") for one in given)
+    except (KeyError, TypeError) as error:
+        raise BadMessages(f'{where}: history is a list of {{"role": "user"|"assistant", "text"}}') from error
+
+
+async def evaluate_strategy(
+    messages: Sequence[Message],
+    deciding: Deciding,
+    cues: Cues,
+    key: ConversationKey,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> StrategyScores:
+    """Decide each of *messages*, said in *key*'s workspace under *cues* and the message's own languages, and score."""
+    decided: list[Choice] = []
+    for number, message in enumerate(messages, start=1):
+        spoken_here = cues.joined(spoken(message.languages)) if message.languages else cues
+        decided.append(await deciding.choose(key, message.text, spoken_here, history=message.history))
+        progress(number, len(messages))
+    return score_strategy(messages, decided)
+
+
+def score_strategy(messages: Sequence[Message], decided: Sequence[Choice]) -> StrategyScores:
+    """The figures for *decided*, one for each of *messages*. Pure."""
+    both = list(zip(messages, decided, strict=True))
+    named = [(one.strategy, choice.strategy.value) for one, choice in both if one.strategy is not None]
+    labels = {
+        label: _share([expected == label for expected, _ in named], [got == label for _, got in named])
+        for label in sorted({expected for expected, _ in named})
+    }
+    reasons = [one.reason == choice.reason for one, choice in both if one.reason is not None]
+    documents = [
+        (one.needs_documents, choice.wants_documents)
+        for one, choice in both
+        if one.needs_documents is not None and one.counts_documents
+    ]
+    history = [(one.needs_history, choice.wants_history) for one, choice in both if one.needs_history is not None]
+    pairs = Counter(named)
+    return StrategyScores(
+        messages=len(both),
+        accuracy=_mean([expected == got for expected, got in named]),
+        macro_f1=sum(share.f1 for share in labels.values()) / len(labels) if labels else None,
+        reason_accuracy=_mean(reasons),
+        labels=labels,
+        confusion={label: {got.value: pairs[label, got.value] for got in Strategy} for label in labels},
+        needs_documents=_needed(documents),
+        needs_documents_scored=len(documents),
+        needs_history=_needed(history),
+        wrong=tuple(wrong for one, choice in both if (wrong := _wrong(one, choice)) is not None),
+    )
+
+
+def _needed(pairs: Sequence[tuple[bool | None, bool]]) -> Share | None:
+    return _share([bool(expected) for expected, _ in pairs], [got for _, got in pairs]) if pairs else None
+
+
+def _share(expected: Sequence[bool], got: Sequence[bool]) -> Share:
+    hits = sum(one and other for one, other in zip(expected, got, strict=True))
+    precision = hits / sum(got) if any(got) else 0.0
+    recall = hits / sum(expected) if any(expected) else 0.0
+    f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
+    return Share(precision, recall, f1, sum(expected))
+
+
+def _mean(right: Sequence[bool]) -> float | None:
+    return sum(right) / len(right) if right else None
+
+
+def _wrong(message: Message, choice: Choice) -> Wrong | None:
+    said = {
+        "strategy": (message.strategy, choice.strategy.value),
+        "reason": (message.reason, choice.reason),
+        "needs_history": (message.needs_history, choice.wants_history),
+        "needs_documents": (message.needs_documents if message.counts_documents else None, choice.wants_documents),
+    }
+    differs = {name: pair for name, pair in said.items() if pair[0] is not None and pair[0] != pair[1]}
+    if not differs:
+        return None
+    expected = {name: pair[0] for name, pair in differs.items()}
+    return Wrong(message.text, expected, {name: pair[1] for name, pair in said.items()})
