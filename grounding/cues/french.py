@@ -1,4 +1,4 @@
-"""French cues, for workspaces that choose them. Accents make no difference; "l'" and the like are words of their own."""
+"""French cues, for workspaces that choose them. Accents make no difference; "l'" and the like are words."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ FRENCH = Cues(
     """),
     parts=phrases("page, pages, section, sections, chapitre, chapitres, annexe, annexes"),
     containers=phrases("""
-        documentation, document, documents, fichier, fichiers, page, dossier, manuel, wiki, cherche, trouve, quel, quelle
-        montre-moi, dis-moi, explique, décrit, contient, mentionne, dit, selon, s'il te plaît, s'il vous plaît, merci
-        bonjour, comme convenu
+        documentation, document, documents, fichier, fichiers, page, dossier, manuel, wiki, cherche, trouve, quel
+        quelle, montre-moi, dis-moi, explique, décrit, contient, mentionne, dit, selon, s'il te plaît, s'il vous plaît
+        merci, bonjour, comme convenu
     """),
     question_words=phrases("""
         comment, que, qu, quoi, pourquoi, quand, où, quel, quelle, quels, quelles, qui, combien, peux-tu, pouvez-vous

@@ -30,17 +30,22 @@ class Floor:
     def relevance(self, query: str, hit: Hit, corpus_size: int) -> float:
         """*hit* must carry its arms; an arm that did not offer it counts as 0. *corpus_size* is the number of
         passages that were searched."""
-        cosine = max(hit.dense.score, 0.0) if hit.dense is not None else 0.0
-        rare = hit.sparse.score / largest_idf(corpus_size) if hit.sparse is not None else 0.0
-        passage = hit.passage
-        text = "\n".join((passage.title, passage.heading, passage.lead, passage.text))
-        covered = coverage(query, text)
+        cosine, covered, rare = features(query, hit, corpus_size)
         weighed = self.dense_weight * cosine + self.coverage_weight * covered + self.sparse_weight * rare
         return self.constant + weighed
 
     def keep(self, query: str, hits: Sequence[Hit], corpus_size: int) -> list[Hit]:
         """Those of *hits* that reach the floor, in their order."""
         return [hit for hit in hits if self.relevance(query, hit, corpus_size) >= self.minimum]
+
+
+def features(query: str, hit: Hit, corpus_size: int) -> tuple[float, float, float]:
+    """What is weighed: the cosine (0 to 1), the coverage (0 to 1), and BM25 / largest IDF (mostly 0 to 4)."""
+    cosine = max(hit.dense.score, 0.0) if hit.dense is not None else 0.0
+    rare = hit.sparse.score / largest_idf(corpus_size) if hit.sparse is not None else 0.0
+    passage = hit.passage
+    text = "\n".join((passage.title, passage.heading, passage.lead, passage.text))
+    return cosine, coverage(query, text), rare
 
 
 def largest_idf(corpus_size: int) -> float:

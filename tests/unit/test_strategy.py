@@ -1,13 +1,25 @@
 """What a message needs is decided by what it says, as words and phrases."""
 
+import math
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grounding.cues.english import ENGLISH
-from grounding.strategy import Strategy, choose, search_text
+from grounding.cues.languages import LANGUAGES, spoken
+from grounding.evaluate_strategy import Message, load_messages
+from grounding.strategy import (
+    ASSISTANT_LOG_ODDS,
+    VOCABULARY_LOG_ODDS,
+    Strategy,
+    addresses_assistant,
+    choose,
+    considered,
+    search_text,
+)
 
 SMALL_TALK = """
 hi|Hello!|hey there|Good morning|good evening, bot|Hello Lena!|hi team|hello again|yo|sup
@@ -147,6 +159,64 @@ def test_cues_can_be_extended_per_workspace() -> None:
     assert choose("was steht im Handbuch?", german).strategy is Strategy.QMD
     assert choose("Moin", german).small_talk
     assert choose("was steht im Handbuch?").strategy is Strategy.NONE
+
+
+EXPLICIT = load_messages(Path(__file__).parents[1] / "data" / "explicit_cues.jsonl")
+
+
+@pytest.mark.parametrize("message", EXPLICIT, ids=lambda message: repr(message.text))
+def test_an_explicit_cue_is_understood(message: Message) -> None:
+    choice = choose(message.text, spoken(message.languages))
+
+    assert (choice.strategy.value, choice.reason) == (message.strategy, message.reason)
+    assert (choice.wants_history, choice.wants_documents) == (message.needs_history, message.needs_documents)
+
+
+def test_cues_of_other_languages_cost_english_nothing() -> None:
+    """A workspace that chooses all languages still decides English messages as before."""
+    everything = spoken(LANGUAGES)
+    english = [message for message in EXPLICIT if not message.languages]
+    changed = [message.text for message in english if choose(message.text, everything) != choose(message.text)]
+
+    assert changed == []
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("what is your name?", True),
+        ("do you like cats or are they beneath you?", True),
+        ("can you tell me the difference?", False),
+        ("how do I reset my password?", False),
+    ],
+)
+def test_a_polite_request_does_not_speak_of_the_assistant(text: str, addresses: bool) -> None:
+    assert addresses_assistant(text) is addresses
+
+
+UNDECIDED = choose("is the moon made of cheese?")
+
+
+@pytest.mark.parametrize(
+    ("alone", "with_history", "assistant", "history", "documents"),
+    [
+        (VOCABULARY_LOG_ODDS, None, False, False, True),
+        (VOCABULARY_LOG_ODDS - 0.1, None, False, False, False),
+        (VOCABULARY_LOG_ODDS, None, True, False, False),
+        (VOCABULARY_LOG_ODDS + ASSISTANT_LOG_ODDS, None, True, False, True),
+        (0.0, 2 * VOCABULARY_LOG_ODDS, False, True, True),
+        (0.0, 2 * VOCABULARY_LOG_ODDS - 0.1, False, False, False),
+        (VOCABULARY_LOG_ODDS, -9.0, False, False, True),
+        (-math.inf, 9.0, False, False, False),
+    ],
+)
+def test_a_message_without_cues_wants_documents_that_speak_of_it(
+    alone: float, with_history: float | None, assistant: bool, history: bool, documents: bool
+) -> None:
+    choice = considered(UNDECIDED, alone, with_history, addresses_assistant=assistant)
+
+    assert (choice.wants_history, choice.wants_documents) == (history, documents)
+    assert choice.reason == ("workspace_vocabulary" if documents else "no_retrieval_cue")
 
 
 def test_an_unknown_kind_of_cue_is_refused() -> None:

@@ -1,0 +1,171 @@
+"""The relevance of passages as log-odds: ``python -m bench.calibrate COLLECTION… --messages FOLDER``.
+
+A COLLECTION is a folder with ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/test.tsv``: its questions are answerable
+in its own corpus and, by assumption, in no other one's. FOLDER's ``queries.jsonl`` has messages with
+``metadata.needs_documents``: those that need none (by ``metadata.source``) are answerable nowhere.
+
+Fits the constants of `grounding.documents.relevance` by logistic regression on the best passage of each message, every
+group of messages weighing the same, and prints how well they part the answerable from each group: by the area under
+the ROC curve, also where that group had no part in the fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from connectors.message import Scope
+from grounding.documents.embedding import WordLlamaEmbedder
+from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.relevance import features
+from grounding.documents.trial import fill, load_documents
+from grounding.documents.vocabulary import Vocabulary
+from grounding.tokens import load_tokens
+
+Floats = NDArray[np.float64]
+ROUNDS = 8
+RIDGE = 0.3
+MINIMA = (-2.0, -1.0, 0.0, 1.0, 2.0)
+ARMS = {"all": [0, 1, 2], "words": [1, 2]}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Messages of one kind in one collection; ``hits`` has a row of features for each passage of each of them."""
+
+    name: str
+    collection: str
+    answerable: bool
+    hits: list[Floats]
+
+
+def records(file: Path) -> list[dict[str, Any]]:
+    """The lines of *file*."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
+
+
+def answerable(folder: Path) -> list[str]:
+    """The questions of *folder* that have an answer in its corpus."""
+    rows = [row.split("\t") for row in (folder / "qrels" / "test.tsv").read_text(encoding="utf-8").splitlines()]
+    known = {row[0] for row in rows if len(row) == 3 and row[2].isdigit() and int(row[2]) > 0}
+    return [record["text"] for record in records(folder / "queries.jsonl") if record["_id"] in known]
+
+
+async def groups(collections: list[Path], messages: Path, folder: Path) -> list[Group]:
+    """All groups, through an index in *folder*."""
+    embedder = WordLlamaEmbedder()
+    index = EmbeddedIndex(folder, embedder.name, embedder.dimensions, timeout_seconds=60)
+    await index.ensure()
+    vocabulary = Vocabulary(index, embedder)
+    scopes = {collection.name: Scope(f"c{number}") for number, collection in enumerate(collections)}
+    tokens = load_tokens()
+    for collection in collections:
+        await fill(index, scopes[collection.name], load_documents(collection), embedder, tokens.count)
+
+    async def looked_up(scope: Scope, text: str) -> Floats:
+        hits = await vocabulary.hits(scope, text)
+        size = await vocabulary.size(scope)
+        return np.array([features(text, hit, size) for hit in hits] or [(0.0, 0.0, 0.0)])
+
+    sources: dict[str, list[str]] = {}
+    for record in records(messages / "queries.jsonl"):
+        if not record["metadata"]["needs_documents"]:
+            sources.setdefault(record["metadata"]["source"], []).append(record["text"])
+    sources |= {collection.name: answerable(collection) for collection in collections}
+    found = [
+        Group(name, where, name == where, [await looked_up(scope, text) for text in texts])
+        for where, scope in scopes.items()
+        for name, texts in sources.items()
+    ]
+    await index.close()
+    return found
+
+
+def best(weights: Floats, hits: Floats, columns: list[int]) -> tuple[float, Floats]:
+    """The log-odds and the features of the best passage."""
+    scores = hits[:, columns] @ weights[:-1] + weights[-1]
+    return float(scores.max()), hits[int(scores.argmax())][columns]
+
+
+def fit(found: Iterable[Group], columns: list[int]) -> Floats:
+    """Weights of *columns* and a constant; which passage is the best one is decided anew in each round."""
+    weights = np.r_[np.array([8.0, 4.0, 2.0])[columns], -6.0]
+    found = list(found)
+    for _ in range(ROUNDS):
+        rows = [np.array([best(weights, hits, columns)[1] for hits in group.hits]) for group in found]
+        labels = np.concatenate([np.full(len(group.hits), float(group.answerable)) for group in found])
+        shares = np.concatenate([np.full(len(group.hits), 300 / len(group.hits)) for group in found])
+        shares[labels == 1] *= shares[labels == 0].sum() / shares[labels == 1].sum()
+        weights = regression(np.concatenate(rows), labels, shares)
+    return np.asarray(weights)
+
+
+def regression(rows: Floats, labels: Floats, shares: Floats) -> Floats:
+    """Ridge logistic regression by Newton's method; the last weight is the constant."""
+    rows = np.c_[rows, np.ones(len(rows))]
+    weights = np.zeros(rows.shape[1])
+    penalty = np.r_[np.full(rows.shape[1] - 1, RIDGE), 1e-6]
+    for _ in range(40):
+        odds = 1 / (1 + np.exp(-rows @ weights))
+        slope = rows.T @ (shares * (labels - odds)) - penalty * weights
+        curve = (rows * (shares * odds * (1 - odds))[:, None]).T @ rows + np.diag(penalty)
+        weights = weights + np.linalg.solve(curve, slope)
+    return weights
+
+
+def area(positive: Floats, negative: Floats) -> float:
+    """Area under the ROC curve."""
+    ordered = np.sort(positive)
+    below = np.searchsorted(ordered, negative, "left") + np.searchsorted(ordered, negative, "right")
+    return float(1 - np.mean(below) / 2 / len(ordered))
+
+
+def report(found: list[Group], columns: list[int]) -> None:
+    """Print the constants, and how well they part."""
+    weights = fit(found, columns)
+    names = np.array(["dense_weight", "coverage_weight", "sparse_weight"])[columns]
+    constants = ", ".join(f"{name}={value:.2f}" for name, value in zip(names, weights, strict=False))
+    print(f"{constants}, constant={weights[-1]:.2f}")
+    print("group                    in            AUC    left out | share at or above " + " ".join(map(str, MINIMA)))
+    for group in found:
+        scores = scored(group, weights, columns)
+        reached = " ".join(f"{(scores >= minimum).mean():.2f}" for minimum in MINIMA)
+        areas = " " * 17
+        if not group.answerable:
+            rest = [other for other in found if other.name != group.name or other.answerable]
+            own = next(other for other in found if other.answerable and other.collection == group.collection)
+            without = fit(rest, columns)
+            areas = f"{area(scored(own, weights, columns), scores):.3f}  "
+            areas += f"{area(scored(own, without, columns), scored(group, without, columns)):.3f}       "
+        print(f"{group.name:<24} {group.collection:<12} {areas}| {reached}")
+
+
+def scored(group: Group, weights: Floats, columns: list[int]) -> Floats:
+    """The log-odds of each message's best passage."""
+    return np.array([best(weights, hits, columns)[0] for hits in group.hits])
+
+
+def main() -> None:
+    """Print the constants with and without the cosine."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("collections", type=Path, nargs="+", metavar="COLLECTION")
+    parser.add_argument("--messages", type=Path, required=True, metavar="FOLDER")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = asyncio.run(groups(given.collections, given.messages, Path(folder)))
+    for name, columns in ARMS.items():
+        print(f"\n{name}")
+        report(found, columns)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""What no cue decides is looked up in the workspace's documents."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectors.message import ConversationKey, Scope
+from grounding.cues.english import ENGLISH
+from grounding.deciding import Deciding
+from grounding.documents.index import IndexUnavailable
+from grounding.run_context import TailEntry
+from grounding.transcript.entry import Entry, EntryRole
+
+KEY = ConversationKey("acme", "http", "default")
+AT = "2026-11-21T10:00:00.000Z"
+
+
+@dataclass
+class Shelf:
+    """Documents that speak of some texts, and keep what they were asked."""
+
+    known: dict[str, float] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    away: bool = False
+    hangs: bool = False
+    opening: bool = False
+
+    async def relevance(self, scope: Scope, text: str) -> float | None:
+        self.asked.append(text)
+        if self.away:
+            raise IndexUnavailable("away")
+        if self.hangs:
+            await asyncio.Event().wait()
+        return None if self.opening else self.known.get(text, -3.0)
+
+
+class Said:
+    """A conversation."""
+
+    def __init__(self, *entries: Entry) -> None:
+        self._entries = entries
+
+    async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> Sequence[Entry]:
+        return [entry for entry in self._entries if entry.turn_id != except_turn][-max_entries:]
+
+
+QUESTION = "how much is the harbour plan?"
+BEFORE = Said(
+    Entry(EntryRole.INBOUND, QUESTION, "t1", AT),
+    Entry(EntryRole.OUTBOUND, "Twelve euros.", "t1", AT),
+    Entry(EntryRole.INBOUND, "and the ocean one?", "t2", AT),
+)
+
+
+async def test_a_question_that_the_documents_speak_of_is_for_them() -> None:
+    choice = await Deciding(Said(), Shelf({QUESTION: 3.0}), 1.0).choose(KEY, QUESTION, ENGLISH)
+
+    assert (choice.strategy.value, choice.reason, choice.wants_history) == ("qmd", "workspace_vocabulary", False)
+
+
+async def test_one_that_they_do_not_speak_of_is_not() -> None:
+    choice = await Deciding(Said(), Shelf(), 1.0).choose(KEY, "who wrote Hamlet?", ENGLISH)
+
+    assert choice.reason == "no_retrieval_cue"
+
+
+async def test_a_follow_up_is_looked_up_with_what_was_said_before_it_and_needs_both() -> None:
+    shelf = Shelf({f"{QUESTION}\nand the ocean one?": 6.0, "and the ocean one?": -1.0})
+    choice = await Deciding(BEFORE, shelf, 1.0).choose(KEY, "and the ocean one?", ENGLISH, "t2")
+
+    assert (choice.reason, choice.wants_history, choice.wants_documents) == ("workspace_vocabulary", True, True)
+
+
+async def test_a_history_that_is_given_stands_in_for_the_stored_one() -> None:
+    shelf = Shelf({"and?": 0.0, "what of boats?\nand?": 5.0})
+    given = [
+        TailEntry(speaker="user", text="what of boats?", turn_id=""),
+        TailEntry(speaker="assistant", text="They float.", turn_id=""),
+    ]
+    choice = await Deciding(BEFORE, shelf, 1.0).choose(KEY, "and?", ENGLISH, history=given)
+
+    assert choice.reason == "workspace_vocabulary"
+
+
+@pytest.mark.parametrize("text", ["hello", "thanks!", "", "what did we decide?", "which file holds it?"])
+async def test_what_cues_decide_is_never_looked_up(text: str) -> None:
+    shelf = Shelf()
+    await Deciding(BEFORE, shelf, 1.0).choose(KEY, text, ENGLISH)
+
+    assert shelf.asked == []
+
+
+async def test_one_setting_turns_the_look_off() -> None:
+    shelf = Shelf({QUESTION: 9.0})
+    choice = await Deciding(BEFORE, shelf, 1.0, vocabulary=False).choose(KEY, QUESTION, ENGLISH)
+
+    assert (choice.reason, shelf.asked) == ("no_retrieval_cue", [])
+
+
+@pytest.mark.parametrize(("shelf", "why"), [(Shelf(away=True), "away"), (Shelf(hangs=True), "timeout")])
+async def test_documents_that_cannot_be_asked_leave_the_decision_to_the_cues(shelf: Shelf, why: str) -> None:
+    with capture_logs() as events:
+        choice = await Deciding(Said(), shelf, 0.05).choose(KEY, QUESTION, ENGLISH)
+
+    assert choice.reason == "no_retrieval_cue"
+    assert [(event["event"], event["why"]) for event in events] == [("strategy.unsure", why)]
+
+
+async def test_an_index_that_is_being_opened_is_not_waited_for() -> None:
+    with capture_logs() as events:
+        choice = await Deciding(Said(), Shelf(opening=True), 1.0).choose(KEY, QUESTION, ENGLISH)
+
+    assert (choice.reason, events) == ("no_retrieval_cue", [])
+
+
+async def test_a_hopeless_message_is_looked_up_once() -> None:
+    shelf = Shelf({"no": -9.0})
+    await Deciding(BEFORE, shelf, 1.0).choose(KEY, "no", ENGLISH)
+
+    assert shelf.asked == ["no"]
