@@ -6,13 +6,9 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-import structlog
-
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, Role, Scope
 from grounding import assemble
-from grounding.cues.english import ENGLISH
-from grounding.cues.file import InvalidCues, cues_of
 from grounding.cues.kinds import Cues
 from grounding.deciding import Deciding
 from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
@@ -23,11 +19,10 @@ from grounding.tokens import LineByLine, Tokens
 from promptpolicy import policy
 from promptpolicy.directives import Directives
 from promptpolicy.policy import Composer, Policy, PolicyTooLarge
-from promptpolicy.slot import Directive, Kind
+from promptpolicy.slot import Directive
+from runtime.cues import cues_in
 from runtime.model import Model
 from runtime.question import Built, Question
-
-_log = structlog.get_logger()
 
 LONG_TEXT_CHARACTERS = 20_000
 """Beyond this a prompt is put together off the event loop."""
@@ -71,13 +66,13 @@ class Prompting:
         started = time.perf_counter()
         budgets = Budgets.from_settings(self._settings, window)
         scope = question.key.scope
-        guessed = _cues(self._directives.last_loaded(scope) or ())
+        guessed = cues_in(self._directives.last_loaded(scope) or ())
         async with asyncio.TaskGroup() as parts:
             holding = parts.create_task(self._held(scope))
             grounding = parts.create_task(self._ground(question, turn_id, history, budgets, guessed))
         held, degraded = holding.result()
         choice, grounds = grounding.result()
-        if (cues := _cues(held)) is not guessed:
+        if (cues := cues_in(held)) is not guessed:
             # They were changed since this process looked last: rare enough to ask all layers again.
             choice, grounds = await self._ground(question, turn_id, history, budgets, cues)
         identity = self._identity(question.role, held, degraded)
@@ -161,16 +156,3 @@ class Prompting:
         started = time.perf_counter()
         prompt = await asyncio.to_thread(assemble.prompt, context, self._tokens)
         return Built(context, prompt, (time.perf_counter() - started) * 1000)
-
-
-def _cues(held: Sequence[Directive]) -> Cues:
-    """The cues that the directives *held* make, least specific first; always the same object for the same ones."""
-    texts = tuple(
-        one.text for one in sorted(held, key=lambda one: one.slot.place.level.rank) if one.slot.kind is Kind.CUES
-    )
-    try:
-        return cues_of(texts) if texts else ENGLISH
-    except InvalidCues as error:
-        # They were checked when they were published: by a release that knew more kinds than this one.
-        _log.warning("cues.unreadable", why=str(error), **held[-1].slot.place.ids)
-        return ENGLISH

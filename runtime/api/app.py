@@ -17,6 +17,7 @@ from starlette.responses import Response
 from connectors.connector import MountsRoutes
 from runtime.api.access import AccessRoutes
 from runtime.api.budget import BudgetRoutes
+from runtime.api.cues import CueRoutes
 from runtime.api.dead_letters import DeadLetterRoutes
 from runtime.api.documents import DocumentRoutes
 from runtime.api.errors import error_response
@@ -63,6 +64,7 @@ def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
         TurnRoutes(runtime),
         DeadLetterRoutes(runtime),
         PromptRoutes(runtime),
+        CueRoutes(runtime),
         PlaceRoutes(runtime),
         AccessRoutes(runtime),
         EventRoutes(runtime, stopping),

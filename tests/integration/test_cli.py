@@ -373,6 +373,47 @@ async def test_stores_that_another_process_holds_are_a_clear_error(
 SAMPLE_SET = Path(__file__).parents[2] / "runtime" / "sample"
 
 
+async def test_the_strategy_is_scored_on_labelled_messages(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "messages.jsonl"
+    file.write_text(
+        '{"text": "hello", "strategy": "none", "reason": "small_talk"}\n'
+        '{"text": "how hot is the kiln fired?", "needs_documents": true}\n'
+        '{"text": "is it in the netlist?", "strategy": "qmd"}\n'
+    )
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "kiln.md").write_text("# Kiln\n\nThe kiln is fired to cone six, which is 1,222 degrees hot.")
+    (tmp_path / "CUES.toml").write_text('[add]\ndocuments = ["netlist"]')
+    asked = ("eval", "strategy", str(file))
+
+    bare = json.loads((await command(*asked, "--json")).out)
+    all_of_it = (*asked, "--documents", str(tmp_path / "docs"), "--cues", str(tmp_path / "CUES.toml"))
+    told = await command(*all_of_it, "--wrong")
+
+    assert (bare["accuracy"], bare["needs_documents"]["recall"], bare["wrong"]) == (0.5, 0.0, 2)
+    assert "strategy: accuracy 1.000" in told.out
+    assert "needs documents: precision 1.000, recall 1.000" in told.out
+    assert "'is it in the netlist?': expected strategy qmd; got none" in (await command(*asked, "--wrong")).out
+    file.write_text("{")
+    assert "line 1: no JSON" in (await command(*asked)).err
+
+
+async def test_cues_are_published_like_directives_and_hold_at_once(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "CUES.toml"
+    file.write_text('[add]\ndocuments = ["netlist"]')
+    question = ("ground", "is it in the netlist?", "--json")
+    before = json.loads((await command(*question)).out)
+    assert (await command("prompt", "set", "--kind", "cues", "--file", str(file))).code == 0
+    after = json.loads((await command(*question)).out)
+
+    assert (before["reason"], after["reason"]) == ("no_retrieval_cue", "workspace_retrieval_cue")
+    assert "netlist" in json.loads((await command("prompt", "cues", "--json")).out)["cues"]["documents"]
+    assert "netlist" in (await command("prompt", "cues")).out
+    file.write_text('[add]\ndocumentz = ["x"]')
+    refused = await command("prompt", "set", "--kind", "cues", "--file", str(file))
+    assert refused.code == 1
+    assert "documentz is no kind of cue" in refused.err
+
+
 async def test_retrieval_is_scored_for_each_arm(command: Command) -> None:
     done = await command("eval", "retrieval", str(SAMPLE_SET), "--json")
     assert done.code == 0, done.err

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope, Source, StoreUnavailable
@@ -12,7 +13,7 @@ from grounding.pipeline import Grounds
 from grounding.run_context import Passage
 from grounding.strategy import Choice, choose
 from grounding.tokens import load_tokens
-from promptpolicy.slot import EVERYWHERE, Directive, Kind, Slot
+from promptpolicy.slot import EVERYWHERE, Directive, Kind, Place, Slot
 from runtime import replies
 from runtime.envelopes import Batch, Envelope
 from runtime.exchange import Completion
@@ -152,3 +153,34 @@ async def test_while_the_store_is_away_the_rules_that_held_last_still_hold() -> 
 
     assert RULE.text in built.prompt.system
     assert [part.block for part in built.context.degraded] == ["identity"]
+
+
+class Remembered(Rules):
+    """Directives that were changed since this process looked last."""
+
+    async def load(self, scope: Scope) -> tuple[Directive, ...]:
+        cues = Slot(Place(Scope("acme")), Kind.CUES)
+        return (RULE, Directive(cues, 1, '[add]\ndocuments = ["netlist"]'))
+
+
+async def test_cues_that_were_just_changed_hold_in_this_very_turn_and_stay_out_of_the_prompt() -> None:
+    message = replace(MESSAGE, text="is it in the netlist?")
+    built = await prompting(Remembered()).build(Question.of(batch((message, Role.MEMBER))), "t1")
+
+    assert built.context.reason == "workspace_retrieval_cue"
+    assert "netlist" not in built.context.identity
+
+
+class FromLater(Rules):
+    """Cues that a newer release published."""
+
+    async def load(self, scope: Scope) -> tuple[Directive, ...]:
+        return (Directive(Slot(Place(Scope("acme")), Kind.CUES), 1, "[later]"),)
+
+
+async def test_cues_that_this_release_cannot_read_leave_those_that_ship() -> None:
+    with capture_logs() as events:
+        built = await prompting(FromLater()).build(Question.of(batch((MESSAGE, Role.MEMBER))), "t1")
+
+    assert built.context.reason == "workspace_retrieval_cue"
+    assert events[0]["event"] == "cues.unreadable"

@@ -122,6 +122,27 @@ async def _show(settings: Settings, slot: Slot, version: int | None, as_json: bo
             note(f"({slot}, version {found['version']} by {found['author']}, {found['at'][:19]})")
 
 
+@command.command()
+@workspace_option
+@click.option("--context", metavar="CONTEXT_ID", default="", help="Those of one context, e.g. telegram:-10001.")
+@json_option
+@click.pass_obj
+def cues(invocation: Invocation, workspace: str | None, context: str, as_json: bool) -> None:
+    """Show the words and phrases that decide the strategy: what ships, with what --kind cues changes."""
+    run(_cues(invocation.settings(), workspace, context, as_json))
+
+
+async def _cues(settings: Settings, workspace: str | None, context: str, as_json: bool) -> None:
+    async with connect(settings) as client:
+        path = f"/v1/workspaces/{segment(workspace_of(settings, workspace))}/cues"
+        found = await client.get(path, context=context or None)
+    if as_json:
+        print_json(found)
+        return
+    for kind, phrases in found["cues"].items():
+        line(f"{kind}: {', '.join(phrases)}")
+
+
 @command.command(name="set")
 @click.argument("text", required=False)
 @slot_options

@@ -18,7 +18,7 @@ from runtime.cli.output import StatusLine, count, line, print_json, status_line,
 if TYPE_CHECKING:
     from connectors.message import ConversationKey, Scope
     from grounding.cues.kinds import Cues
-    from grounding.deciding import Deciding
+    from grounding.documents.vocabulary import Vocabulary
     from grounding.evaluate_strategy import Message, Share, StrategyScores
     from grounding.transcript.entry import Entry
 
@@ -48,9 +48,12 @@ def strategy(
 
     settings = invocation.settings()
     keep_events_off_the_screen(settings)
-    with status_line("reading the set …") as status:
+    with (
+        status_line("reading the set …") as status,
+        tempfile.TemporaryDirectory(prefix="agent-runtime-eval-", ignore_cleanup_errors=True) as folder,
+    ):
         messages = load_messages(path)
-        scores = run(_score(settings, messages, documents, _cues(cues), status))
+        scores = run(_score(settings, messages, documents, _cues(cues), Path(folder), status))
     if as_json:
         print_json(asdict(scores) if wrong else {**asdict(scores), "wrong": len(scores.wrong)})
         return
@@ -67,7 +70,12 @@ def _cues(file: Path | None) -> Cues:
 
 
 async def _score(
-    settings: Settings, messages: tuple[Message, ...], documents: Path | None, cues: Cues, status: StatusLine
+    settings: Settings,
+    messages: tuple[Message, ...],
+    documents: Path | None,
+    cues: Cues,
+    folder: Path,
+    status: StatusLine,
 ) -> StrategyScores:
     from connectors.message import ConversationKey
     from grounding.deciding import Deciding
@@ -84,14 +92,15 @@ async def _score(
         if documents is None:
             deciding = Deciding(_NothingSaid(), _NoDocuments(), patient, vocabulary=False)
         else:
-            deciding = await _indexed(settings, documents, key, patient, status, stack)
+            vocabulary = await _indexed(settings, documents, key.scope, folder, status, stack)
+            deciding = Deciding(_NothingSaid(), vocabulary, patient)
         return await evaluate_strategy(messages, deciding, cues, key, show)
 
 
 async def _indexed(
-    settings: Settings, path: Path, key: ConversationKey, patient: float, status: StatusLine, stack: AsyncExitStack
-) -> Deciding:
-    from grounding.deciding import Deciding
+    settings: Settings, path: Path, scope: Scope, folder: Path, status: StatusLine, stack: AsyncExitStack
+) -> Vocabulary:
+    """What the documents at *path* speak of, through an index under *folder* that is closed with *stack*."""
     from grounding.documents.trial import fill, load_documents
     from grounding.documents.vocabulary import Vocabulary
     from grounding.tokens import load_tokens
@@ -100,16 +109,15 @@ async def _indexed(
     documents = await asyncio.to_thread(load_documents, path)
     embedder = await embedder_of(settings)
     tokens = await asyncio.to_thread(load_tokens)
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-runtime-eval-", ignore_cleanup_errors=True))
-    index = trial_index(settings, embedder, Path(folder))
+    index = await asyncio.to_thread(trial_index, settings, embedder, folder)
     stack.push_async_callback(index.close)
     await index.ensure()
 
     def show(done: int, total: int) -> None:
         status.show(f"indexing {done}/{total} documents …")
 
-    await fill(index, key.scope, documents, embedder, tokens.count, show)
-    return Deciding(_NothingSaid(), Vocabulary(index, embedder), patient)
+    await fill(index, scope, documents, embedder, tokens.count, show)
+    return Vocabulary(index, embedder)
 
 
 class _NothingSaid:
