@@ -24,9 +24,8 @@ SHORT_WORDS = 4
 MIN_QUESTION_WORDS = 5
 """A shorter question is too thin to search for on the strength of an anchor alone."""
 
-VOCABULARY_LOG_ODDS = 2.0
-"""How sure the best passage must be of a message without cues. Twelve in a hundred at even odds are wrong by the
-formula; measured: docs/decisions/0011."""
+VOCABULARY_LOG_ODDS = 1.7
+"""How sure the best passage must be of a message without cues; what that was measured to give: docs/decisions/0011."""
 
 ASSISTANT_LOG_ODDS = 1.5
 """How much surer it must be where the message speaks of the assistant itself ("what is your favourite book?")."""
