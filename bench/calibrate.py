@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from connectors.message import Scope
 from grounding.documents.embedding import WordLlamaEmbedder
+from grounding.documents.index import Kind
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.relevance import features
 from grounding.documents.trial import fill, load_documents
@@ -73,7 +74,7 @@ async def groups(collections: list[Path], messages: Path, folder: Path) -> list[
 
     async def looked_up(scope: Scope, text: str) -> Floats:
         hits = await vocabulary.hits(scope, text)
-        size = await vocabulary.size(scope)
+        size = await index.estimate(scope, Kind.DOCUMENT)
         return np.array([features(text, hit, size) for hit in hits] or [(0.0, 0.0, 0.0)])
 
     sources: dict[str, list[str]] = {}

@@ -6,9 +6,8 @@ in other words counts too.
 
 from __future__ import annotations
 
+import asyncio
 import math
-import time
-from collections.abc import Callable
 
 from connectors.message import Scope
 from grounding.documents.embedding import Embedder
@@ -18,29 +17,17 @@ from grounding.documents.search import encoded, shorten
 
 CANDIDATES = 5
 """Passages looked at; with ten the relevance of hardly any message is another one."""
-SIZE_SECONDS = 60.0
-"""How long a workspace's number of passages is believed: only its logarithm matters."""
-REMEMBERED_SIZES = 10_000
 NOTHING = -math.inf
 """Where there is no passage at all."""
 
 
 class Vocabulary:
-    """Looks messages up among the passages of one embedding model. *now* is a clock in seconds."""
+    """Looks messages up among the passages of one embedding model."""
 
-    def __init__(
-        self,
-        index: PassageIndex,
-        embedder: Embedder,
-        *,
-        floor: Floor | None = None,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, index: PassageIndex, embedder: Embedder, *, floor: Floor | None = None) -> None:
         self._index = index
         self._embedder = embedder
         self._floor = floor or floor_for(embedder.name, Kind.DOCUMENT)
-        self._now = now
-        self._sizes: dict[str, tuple[float, int]] = {}
 
     async def relevance(self, scope: Scope, text: str) -> float:
         """The log-odds that the best passage of the scope's workspace answers *text*; `NOTHING` without passages.
@@ -49,26 +36,15 @@ class Vocabulary:
         cost a call. Raises `IndexUnavailable` and `EmbedderUnavailable`.
         """
         text = shorten(text)
-        hits = await self.hits(scope, text)
+        hits, size = await asyncio.gather(self.hits(scope, text), self._index.estimate(scope, Kind.DOCUMENT))
         if not hits:
             return NOTHING
-        size = await self.size(scope)
         return max(self._floor.relevance(text, hit, size) for hit in hits)
 
     async def hits(self, scope: Scope, text: str) -> list[Hit]:
-        """The passages that are looked at, with what each arm says of them."""
+        """The passages that are looked at, with their raw scores."""
         sparse = await encoded(text)
         if not sparse.indices:
             return []
         dense = await self._embedder.embed_query(text) if self._floor.dense_weight else None
-        return await self._index.search(scope, Kind.DOCUMENT, dense, sparse, CANDIDATES, explain=True)
-
-    async def size(self, scope: Scope) -> int:
-        """How many passages the scope's workspace has, or had a moment ago."""
-        at, size = self._sizes.get(scope.workspace_id, (-math.inf, 0))
-        if self._now() - at > SIZE_SECONDS:
-            size = await self._index.count(scope, Kind.DOCUMENT)
-            if len(self._sizes) >= REMEMBERED_SIZES:
-                self._sizes.clear()
-            self._sizes[scope.workspace_id] = (self._now(), size)
-        return size
+        return await self._index.search(scope, Kind.DOCUMENT, dense, sparse, CANDIDATES, scores=True)

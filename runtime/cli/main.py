@@ -38,7 +38,7 @@ _COMMANDS = {
     "access": "Who may talk to the bot, and as what.",
     "metrics": "Read the structured events.",
     "usage": "Tokens and cost, by workspace and model.",
-    "eval": "Score retrieval on a set of questions.",
+    "eval": "Score retrieval, or the strategy, on a set.",
     "logs": "Rebuild transcripts in Redis from the Markdown chat logs.",
     "reindex": "Rebuild the search index from documents and transcripts.",
     "doctor": "Check settings, stores, model, platforms and disk; say what to do.",

@@ -9,7 +9,7 @@ from connectors.message import Scope
 from grounding.documents.embedding import Vector, WordLlamaEmbedder
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.trial import fill
-from grounding.documents.vocabulary import NOTHING, SIZE_SECONDS, Vocabulary
+from grounding.documents.vocabulary import NOTHING, Vocabulary
 from grounding.strategy import VOCABULARY_LOG_ODDS
 from grounding.tokens import load_tokens
 
@@ -33,13 +33,6 @@ class Unmeasured(WordLlamaEmbedder):
     async def embed_query(self, text: str) -> Vector:
         self.asked += 1
         return await super().embed_query(text)
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def opened(folder: Path, embedder: WordLlamaEmbedder) -> EmbeddedIndex:
@@ -86,14 +79,3 @@ async def test_a_model_whose_cosines_nobody_measured_is_not_asked(tmp_path: Path
 
     assert known > strange
     assert embedder.asked == 0
-
-
-async def test_how_many_passages_there_are_is_asked_once_a_while(index: EmbeddedIndex) -> None:
-    clock = Clock()
-    vocabulary = Vocabulary(index, WordLlamaEmbedder(), now=clock)
-    before = await vocabulary.size(ACME)
-    await fill(index, ACME, {"new.md": "# New\n\nClay."}, WordLlamaEmbedder(), load_tokens().count)
-
-    assert await vocabulary.size(ACME) == before
-    clock.now = SIZE_SECONDS + 1
-    assert await vocabulary.size(ACME) == before + 1
