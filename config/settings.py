@@ -117,6 +117,18 @@ class Settings(BaseModel):
     """One rerank call. When it is over, or the call fails, the order of the search stands."""
     rerank_candidates: Annotated[int, Field(ge=2, le=100)] = 30
     """Passages that are reranked, the best of the search."""
+    retrieval_fusion: Literal["dbsf", "rrf"] = "dbsf"
+    """How the rankings by meaning and by words become one: by scores on a common scale, or by weighted ranks."""
+    retrieval_rrf_k: Positive = 2
+    """Rank constant of `rrf`."""
+    retrieval_rrf_dense_weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Weight of the ranking by meaning in `rrf`."""
+    retrieval_rrf_sparse_weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.5
+    """Weight of the ranking by words in `rrf`."""
+    retrieval_candidates: Positive = 300
+    """Passages that each ranking offers."""
+    retrieval_centring: Annotated[float, Field(ge=0, le=1)] = 0.75
+    """Share of what all passages of a workspace (or turns of a chat) have in common that is taken from a question."""
     transcription_model: str | None = None
     """A LiteLLM transcription id, e.g. openai/whisper-1. Unset: voice messages are not heard."""
 

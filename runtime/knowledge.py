@@ -36,6 +36,7 @@ from promptpolicy.files import FilingPublisher
 from runtime.doubts import REBUILDING, STALE, Doubts
 from runtime.embedder import open_embedder
 from runtime.following import Following
+from runtime.fusion import fusion_of
 from runtime.workspaces import Workspaces
 
 if TYPE_CHECKING:
@@ -338,6 +339,7 @@ def _adapter(settings: Settings, embedder: Embedder) -> PassageIndex:
             embedder.name,
             embedder.dimensions,
             timeout_seconds=settings.qdrant_timeout_seconds,
+            fusion=fusion_of(settings),
         )
     from grounding.documents.qdrant_server import ServerIndex
 
@@ -348,4 +350,5 @@ def _adapter(settings: Settings, embedder: Embedder) -> PassageIndex:
         embedder.dimensions,
         timeout_seconds=settings.qdrant_timeout_seconds,
         api_key=key.get_secret_value() if key else None,
+        fusion=fusion_of(settings),
     )

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from connectors.message import AgentRuntimeError, Scope
 from grounding.documents.embedding import Vector
@@ -89,7 +89,7 @@ class Source:
 @dataclass(frozen=True, slots=True)
 class Arm:
     """Where one arm of the search put a passage: its rank from 1 (0 where only the score was asked for), and its own
-    raw score."""
+    raw score. The dense arm's is the cosine of question and passage as they are, without any centring."""
 
     rank: int
     score: float
@@ -111,18 +111,23 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """Weighted reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009) of the two arms.
+    """How Qdrant makes one ranking of the two arms.
 
-    ``k`` is the rank constant, ``candidates`` how many passages each arm offers. Qdrant divides the rank
-    by the weight: 1 / (k - 1 + rank / weight). The defaults were chosen on four development sets together
-    (documents and chat turns): a small constant lets the arm that is sure of itself win, where k = 60
-    falls behind BM25 alone as soon as the dense arm is weak.
+    ``dbsf``: distribution-based score fusion, the sum of both arms' scores, each on the scale from three standard
+    deviations below to three above the mean of its candidates. It has no weights. ``rrf``: weighted reciprocal rank
+    fusion (Cormack, Clarke and Büttcher, SIGIR 2009) with the rank constant ``k``; Qdrant divides the rank by the
+    weight, 1 / (k - 1 + rank / weight).
+
+    ``candidates`` is how many passages each arm offers. ``centring`` is the share (0 to 1) of the scope's mean vector
+    that is taken from the question before the arms are fused (see `grounding.documents.centre`).
     """
 
+    method: Literal["dbsf", "rrf"] = "dbsf"
     k: int = 2
     dense: float = 1.0
     sparse: float = 1.5
-    candidates: int = 100
+    candidates: int = 300
+    centring: float = 0.75
 
 
 @dataclass(frozen=True, slots=True)

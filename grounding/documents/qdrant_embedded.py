@@ -21,6 +21,7 @@ import structlog
 
 from connectors.message import Scope
 from grounding.documents import index as port
+from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, off_centre
 from grounding.documents.embedding import Vector
 from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, Where
 from grounding.documents.sparse import SparseVector
@@ -76,6 +77,7 @@ class EmbeddedIndex:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="qdrant-edge")
         self._shard: Any = None
         self._closed = False
+        self._centres = Centres()
 
     async def _run(self, call: Callable[[Any], T]) -> T:
         """*call* with the open shard, on the engine's thread."""
@@ -122,6 +124,8 @@ class EmbeddedIndex:
             port.where(scope, kind)  # A scope that may not hold these is refused before anything is stored.
         for batch in _batches([(scope, entry) for entry in entries]):
             await self._run(partial(_upsert, entries=batch))
+        for entry in entries:
+            self._centres.changed(port.tenant(scope, entry.passage.kind), 1)
 
     async def replace(self, sources: Sequence[Source]) -> None:
         if not sources:
@@ -145,6 +149,8 @@ class EmbeddedIndex:
                     shard.update(edge.UpdateOperation.delete_points([*stale]))
 
         await self._run(finish)
+        for one in sources:
+            self._centres.changed(port.tenant(one.scope, one.kind), max(len(one.entries), 1))
 
     async def delete(self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] = ()) -> None:
         if ids:
@@ -152,8 +158,13 @@ class EmbeddedIndex:
             await self._run(lambda shard: shard.update(edge.UpdateOperation.delete_points([*points])))
         else:
             await self._delete_where(port.where(scope, kind, source=source))
+        if ids or source is not None:
+            self._centres.changed(port.tenant(scope, kind), max(len(ids), 1))
+        else:
+            self._centres.forget(port.tenant(scope, kind))
 
     async def drop_workspace(self, scope: Scope) -> None:
+        self._centres.clear()
         await self._delete_where(port.whole_workspace(scope))
 
     async def _delete_where(self, condition: Where) -> None:
@@ -180,11 +191,19 @@ class EmbeddedIndex:
             return []
         apart = [name for name in given if explain or (scores and name == "sparse")]
         cosines = dense if scores and not explain else None
-        requests = [
-            self._request([*given.values()], condition, top_k + port.TIES, with_vector=cosines is not None),
-            *(self._request([given[name]], condition, self._fusion.candidates, bare=True) for name in apart),
-        ]
-        found = await self._run(lambda shard: shard.query_batch(edge.QueryBatchRequest(requests)))
+
+        def answered(shard: Any) -> list[list[Any]]:
+            fused = given
+            if dense is not None and "sparse" in given and self._fusion.centring:
+                centre = self._centre(shard, port.tenant(scope, kind), corpus)
+                fused = given | {"dense": _nearest(off_centre(dense, centre, self._fusion.centring))}
+            requests = [
+                self._request([*fused.values()], condition, top_k + port.TIES, with_vector=cosines is not None),
+                *(self._request([given[name]], condition, self._fusion.candidates, bare=True) for name in apart),
+            ]
+            return cast("list[list[Any]]", shard.query_batch(edge.QueryBatchRequest(requests)))
+
+        found = await self._run(answered)
         arm_of = port.ranked if explain else port.unranked
         told = {
             name: arm_of((str(point.id), point.score) for point in points)
@@ -196,6 +215,16 @@ class EmbeddedIndex:
             )
         fused = [(str(point.id), point.score, port.passage_of(point.payload)) for point in found[0]]
         return port.merge_arms(fused, told.get("dense", {}), told.get("sparse", {}), top_k)
+
+    def _centre(self, shard: Any, tenant: str, corpus: Where) -> Centre:
+        known = self._centres.of(tenant)
+        if known is None:
+            records, _ = shard.scroll(
+                edge.ScrollRequest(limit=SAMPLE, filter=_filter(corpus), with_payload=False, with_vector=["dense"])
+            )
+            known = centre_of([record.vector["dense"] for record in records])
+            self._centres.put(tenant, known)
+        return known
 
     def _request(
         self,
@@ -214,7 +243,7 @@ class EmbeddedIndex:
         candidates = max(self._fusion.candidates, limit)
         return edge.QueryRequest(
             limit=limit,
-            query=cast("Any", edge.Fusion.Rrf)(k=self._fusion.k, weights=[self._fusion.dense, self._fusion.sparse]),
+            query=_fusion_query(self._fusion),
             prefetches=[
                 edge.Prefetch(limit=candidates, query=query, filter=wanted, params=params) for query, params in arms
             ],
@@ -310,7 +339,11 @@ def _sparse(vector: SparseVector) -> Any:
 
 
 def _dense_query(dense: Vector | None) -> tuple[Any, Any] | None:
-    return None if dense is None else (edge.Query.Nearest(dense, using="dense"), None)
+    return None if dense is None else _nearest(dense)
+
+
+def _nearest(dense: Vector) -> tuple[Any, Any]:
+    return edge.Query.Nearest(dense, using="dense"), None
 
 
 def _sparse_query(sparse: SparseVector | None, corpus: Where) -> tuple[Any, Any] | None:
@@ -319,6 +352,12 @@ def _sparse_query(sparse: SparseVector | None, corpus: Where) -> tuple[Any, Any]
     # How rare a word is, is measured within the asker's own scope: others' documents have no say in it.
     params = edge.SearchParams(idf=edge.IdfParams(corpus=_filter(corpus)))
     return edge.Query.Nearest(_sparse(sparse), using="sparse"), params
+
+
+def _fusion_query(fusion: Fusion) -> Any:
+    if fusion.method == "dbsf":
+        return cast("Any", edge.Fusion.Dbsf)()
+    return cast("Any", edge.Fusion.Rrf)(k=fusion.k, weights=[fusion.dense, fusion.sparse])
 
 
 def _match(values: Sequence[Any]) -> Any:

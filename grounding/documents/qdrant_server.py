@@ -22,6 +22,7 @@ from qdrant_client.http.exceptions import ApiException, ResponseHandlingExceptio
 
 from connectors.message import Scope
 from grounding.documents import index as port
+from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, off_centre
 from grounding.documents.embedding import Vector
 from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, Where
 from grounding.documents.sparse import SparseVector
@@ -92,6 +93,7 @@ class ServerIndex:
         self._api_key = api_key
         self._made = client
         self._closed = False
+        self._centres = Centres()
 
     async def _client(self) -> AsyncQdrantClient:
         """The client, made on first use in a thread: making it reads package metadata from disk."""
@@ -149,6 +151,8 @@ class ServerIndex:
             port.where(scope, kind)  # A scope that may not hold these is refused before anything is stored.
         for batch in _batches([(scope, entry) for entry in entries]):
             await self._ask((await self._client()).upsert(self._collection, _points(batch), wait=True))
+        for entry in entries:
+            self._centres.changed(port.tenant(scope, entry.passage.kind), 1)
 
     async def replace(self, sources: Sequence[Source]) -> None:
         """The new passages are stored before the old ones go, in one request where they fit in one batch:
@@ -164,6 +168,8 @@ class ServerIndex:
         ]
         operations += deletions
         await self._ask((await self._client()).batch_update_points(self._collection, operations, wait=True))
+        for one in sources:
+            self._centres.changed(port.tenant(one.scope, one.kind), max(len(one.entries), 1))
 
     async def delete(self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] = ()) -> None:
         if ids:
@@ -172,8 +178,13 @@ class ServerIndex:
         else:
             selector = models.FilterSelector(filter=_filter(port.where(scope, kind, source=source)))
         await self._ask((await self._client()).delete(self._collection, selector, wait=True))
+        if ids or source is not None:
+            self._centres.changed(port.tenant(scope, kind), max(len(ids), 1))
+        else:
+            self._centres.forget(port.tenant(scope, kind))
 
     async def drop_workspace(self, scope: Scope) -> None:
+        self._centres.clear()
         selector = models.FilterSelector(filter=_filter(port.whole_workspace(scope)))
         await self._ask((await self._client()).delete(self._collection, selector, wait=True))
 
@@ -200,8 +211,12 @@ class ServerIndex:
             return []
         apart = [name for name in arms if explain or (scores and name == "sparse")]
         cosines = dense if scores and not explain else None
+        fused_arms = dict(arms)
+        if dense is not None and "sparse" in arms and self._fusion.centring:
+            centre = await self._centre(port.tenant(scope, kind), corpus)
+            fused_arms["dense"] = _nearest(off_centre(dense, centre, self._fusion.centring))
         requests = [
-            self._request(list(arms.values()), condition, top_k + port.TIES, with_vector=cosines is not None),
+            self._request(list(fused_arms.values()), condition, top_k + port.TIES, with_vector=cosines is not None),
             *(
                 models.QueryRequest(**arms[name], filter=condition, limit=self._fusion.candidates, with_payload=False)
                 for name in apart
@@ -219,6 +234,19 @@ class ServerIndex:
         fused = [(str(point.id), point.score, port.passage_of(point.payload)) for point in found]
         return port.merge_arms(fused, told.get("dense", {}), told.get("sparse", {}), top_k)
 
+    async def _centre(self, tenant: str, corpus: models.Filter) -> Centre:
+        """The first request of a tenant's first search, and of one now and then; it is remembered."""
+        known = self._centres.of(tenant)
+        if known is None:
+            records, _ = await self._ask(
+                (await self._client()).scroll(
+                    self._collection, scroll_filter=corpus, limit=SAMPLE, with_payload=False, with_vectors=["dense"]
+                )
+            )
+            known = await asyncio.to_thread(centre_of, [_dense_of(record) for record in records])
+            self._centres.put(tenant, known)
+        return known
+
     def _request(
         self, arms: Sequence[dict[str, Any]], condition: models.Filter, limit: int, *, with_vector: bool = False
     ) -> models.QueryRequest:
@@ -226,10 +254,9 @@ class ServerIndex:
         if len(arms) == 1:
             return models.QueryRequest(**arms[0], filter=condition, limit=limit, **shown)
         candidates = max(self._fusion.candidates, limit)
-        weights = [self._fusion.dense, self._fusion.sparse]
         return models.QueryRequest(
             prefetch=[models.Prefetch(**arm, filter=condition, limit=candidates) for arm in arms],
-            query=models.RrfQuery(rrf=models.Rrf(k=self._fusion.k, weights=weights)),
+            query=_fusion_query(self._fusion),
             limit=limit,
             **shown,
         )
@@ -341,7 +368,11 @@ def _dense_of(record: models.Record | models.ScoredPoint) -> Vector:
 
 
 def _dense_arm(dense: Vector | None) -> dict[str, Any] | None:
-    return None if dense is None else {"query": models.NearestQuery(nearest=dense), "using": "dense"}
+    return None if dense is None else _nearest(dense)
+
+
+def _nearest(dense: Vector) -> dict[str, Any]:
+    return {"query": models.NearestQuery(nearest=dense), "using": "dense"}
 
 
 def _sparse_arm(sparse: SparseVector | None, corpus: models.Filter) -> dict[str, Any] | None:
@@ -350,6 +381,12 @@ def _sparse_arm(sparse: SparseVector | None, corpus: models.Filter) -> dict[str,
     # How rare a word is, is measured within the asker's own scope: others' documents have no say in it.
     params = models.SearchParams(idf=models.IdfCorpusParams(corpus=corpus))
     return {"query": models.NearestQuery(nearest=_sparse(sparse)), "using": "sparse", "params": params}
+
+
+def _fusion_query(fusion: Fusion) -> models.FusionQuery | models.RrfQuery:
+    if fusion.method == "dbsf":
+        return models.FusionQuery(fusion=models.Fusion.DBSF)
+    return models.RrfQuery(rrf=models.Rrf(k=fusion.k, weights=[fusion.dense, fusion.sparse]))
 
 
 def _filter(condition: Where) -> models.Filter:

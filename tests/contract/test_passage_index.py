@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
+import statistics
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,7 @@ from grounding.documents.index import (
     Arm,
     Entry,
     Fusion,
+    Hit,
     IndexUnavailable,
     Kind,
     Passage,
@@ -49,7 +51,7 @@ def embedded(folder: Path) -> PassageIndex:
 
 
 def server(_: Path) -> PassageIndex:
-    client = AsyncQdrantClient(location=":memory:")
+    client = AsyncQdrantClient(":memory:")
     return ServerIndex("local", EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=10, client=client)
 
 
@@ -250,16 +252,100 @@ async def test_both_adapters_find_the_same_ten_with_the_same_scores(tmp_path: Pa
     assert all(len(ten) == 10 for ten in answers[0])
 
 
-async def test_the_fused_score_is_weighted_reciprocal_rank_fusion_of_the_arms(index: PassageIndex) -> None:
-    await index.upsert(ACME, random_entries(1, 90))
+def fused_by(fusion: Fusion, folder: Path) -> list[PassageIndex]:
+    client = AsyncQdrantClient(":memory:")
+    return [
+        EmbeddedIndex(folder, EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=10, fusion=fusion),
+        ServerIndex("memory", EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=10, client=client, fusion=fusion),
+    ]
+
+
+async def fused_hits(opened: PassageIndex, top_k: int) -> list[Hit]:
+    """What is found among 90 random passages with both arms."""
     asked = random_entries(2, 1)[0]
-    hits = await index.search(ACME, DOCUMENT, asked.dense, asked.sparse, 90, explain=True)
-    fusion = Fusion()
-    weighted = [((hit.dense, fusion.dense), (hit.sparse, fusion.sparse)) for hit in hits]
-    expected = [sum(1 / (fusion.k - 1 + arm.rank / weight) for arm, weight in arms if arm) for arms in weighted]
-    assert len(hits) == 90
-    assert [hit.score for hit in hits] == pytest.approx(expected, abs=1e-5)
-    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    await opened.ensure()
+    await opened.upsert(ACME, random_entries(1, 90))
+    return await opened.search(ACME, DOCUMENT, asked.dense, asked.sparse, top_k, explain=True)
+
+
+async def test_ranks_are_fused_by_weighted_reciprocal_ranks(tmp_path: Path) -> None:
+    fusion = Fusion("rrf", k=5, dense=0.5, sparse=2.0, centring=0)
+    for opened in fused_by(fusion, tmp_path):
+        hits = await fused_hits(opened, 90)
+        weighted = [((hit.dense, fusion.dense), (hit.sparse, fusion.sparse)) for hit in hits]
+        expected = [sum(1 / (fusion.k - 1 + arm.rank / weight) for arm, weight in arms if arm) for arms in weighted]
+        assert len(hits) == 90
+        assert [hit.score for hit in hits] == pytest.approx(expected, abs=1e-5)
+        await opened.close()
+
+
+async def test_scores_are_fused_on_a_scale_of_six_standard_deviations(tmp_path: Path) -> None:
+    for opened in fused_by(Fusion(centring=0), tmp_path):
+        hits = await fused_hits(opened, 90)
+        expected = [0.0] * 90
+        for arms in ([hit.dense for hit in hits], [hit.sparse for hit in hits]):
+            scores = [arm.score for arm in arms if arm]
+            mean, deviation = statistics.mean(scores), statistics.stdev(scores)
+            for place, arm in enumerate(arms):
+                expected[place] += (arm.score - mean) / (6 * deviation) + 0.5 if arm else 0.0
+        assert [hit.score for hit in hits] == pytest.approx(expected, abs=1e-4)
+        await opened.close()
+
+
+async def test_centring_changes_the_fused_ranking_alike_in_both_adapters_and_no_arm(tmp_path: Path) -> None:
+    plain = await fused_hits(fused_by(Fusion(centring=0), tmp_path / "plain")[0], 10)
+    answers = [await fused_hits(opened, 10) for opened in fused_by(Fusion(centring=1), tmp_path / "centred")]
+    found = [[(hit.passage.id, round(hit.score, 4)) for hit in hits] for hits in answers]
+    assert found[0] == found[1]
+    assert found[0] != [(hit.passage.id, round(hit.score, 4)) for hit in plain]
+    arms = {hit.passage.id: (hit.dense, hit.sparse) for hit in plain}
+    same = [hit for hit in answers[0] if hit.passage.id in arms]
+    assert same
+    for hit in same:
+        dense, sparse = arms[hit.passage.id]
+        for arm, before in ((hit.dense, dense), (hit.sparse, sparse)):
+            assert arm is not None
+            assert before is not None
+            assert arm.rank == before.rank
+            assert arm.score == pytest.approx(before.score, abs=1e-4)
+
+
+async def test_what_passages_have_in_common_counts_for_less(tmp_path: Path) -> None:
+    """A passage that is near to everything does not win over the one that is near to what was asked."""
+    size = EMBEDDER.dimensions
+    dice = random.Random(3)
+    common = [1.0] * size
+
+    def passage(number: int, own: float) -> Entry:
+        dense = [one + own * dice.gauss(0, 1) for one in common]
+        return Entry(Passage(str(number), DOCUMENT, "a.md", "x", ordinal=number), dense, encode_document("refund"))
+
+    crowd = [passage(number, 2.0) for number in range(60)]
+    typical = passage(60, 0.1)
+    meant = crowd[7]
+    asked = [one + 0.35 * (value - one) for one, value in zip(common, meant.dense, strict=True)]
+    first: dict[float, list[str]] = {}
+    for share in (0.0, 1.0):
+        for opened in fused_by(Fusion(centring=share), tmp_path / str(share)):
+            await opened.ensure()
+            await opened.upsert(ACME, [*crowd, typical])
+            hits = await opened.search(ACME, DOCUMENT, asked, encode_query("refund"), 1)
+            first.setdefault(share, []).append(hits[0].passage.id)
+            await opened.close()
+    assert first == {0.0: ["60", "60"], 1.0: ["7", "7"]}
+
+
+async def test_a_deleted_kind_leaves_no_centre_behind(index: PassageIndex) -> None:
+    entries = random_entries(1, 90)
+    asked = random_entries(2, 1)[0]
+    await index.upsert(ACME, entries[:45])
+    await index.search(ACME, DOCUMENT, asked.dense, asked.sparse, 10)
+    await index.delete(ACME, DOCUMENT)
+    await index.upsert(ACME, entries[45:])
+    after = await index.search(ACME, DOCUMENT, asked.dense, asked.sparse, 10)
+    await index.upsert(OTHER, entries[45:])
+    fresh = await index.search(OTHER, DOCUMENT, asked.dense, asked.sparse, 10)
+    assert [(hit.passage.id, hit.score) for hit in after] == [(hit.passage.id, hit.score) for hit in fresh]
 
 
 async def test_the_raw_scores_alone_are_those_that_the_arms_give(index: PassageIndex) -> None:

@@ -12,6 +12,7 @@ from connectors.message import AgentRuntimeError
 from grounding.documents.evaluate import Evaluation, evaluate
 from grounding.documents.question_set import QuestionSet
 from runtime.cli.output import StatusLine
+from runtime.fusion import fusion_of
 
 if TYPE_CHECKING:
     from grounding.documents.embedding import Embedder
@@ -54,7 +55,9 @@ def trial_index(settings: Settings, embedder: Embedder, folder: Path) -> Passage
             "questions are scored in an embedded index, so that yours is left alone: install agent-runtime[local]"
         ) from error
     seconds = settings.qdrant_timeout_seconds
-    return EmbeddedIndex(folder, embedder.name, embedder.dimensions, timeout_seconds=seconds)
+    return EmbeddedIndex(
+        folder, embedder.name, embedder.dimensions, timeout_seconds=seconds, fusion=fusion_of(settings)
+    )
 
 
 def _reranker(settings: Settings) -> Reranker | None:

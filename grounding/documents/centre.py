@@ -1,0 +1,90 @@
+"""The centre of a scope's vectors, and questions seen from there. Pure, but for the state it keeps.
+
+Texts of one workspace resemble each other: their vectors share a large part, and passages that have most of it are
+near to every question (Radovanović, Nanopoulos and Ivanović, "Hubs in Space", JMLR 2010; centring as the remedy:
+Suzuki et al., "Centering Similarity Measures to Reduce Hubs", EMNLP 2013). Taking a share of the mean away from the
+question alone does the same to the ranking and leaves the stored vectors as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from grounding.documents.embedding import Vector
+
+SAMPLE = 256
+"""Vectors that the mean is taken of: the first by their ids, which are digests, so that it is a fair sample and the
+same for every adapter."""
+TRUSTED = 32
+"""With so many vectors half of the share is taken away, with fewer less: their mean says little."""
+MAX_AGE_SECONDS = 600.0
+"""A mean is taken again after this long, because other processes change the index too."""
+CENTRES = 1000
+"""How many are remembered, a few kB each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Centre:
+    """The mean of *count* unit vectors; empty where there are none."""
+
+    mean: tuple[float, ...]
+    count: int
+
+
+def centre_of(vectors: Sequence[Sequence[float]]) -> Centre:
+    """The centre of *vectors*, all of one size."""
+    count = len(vectors)
+    return Centre(tuple(sum(column) / count for column in zip(*vectors, strict=True)), count)
+
+
+def off_centre(vector: Vector, centre: Centre, share: float) -> Vector:
+    """*vector* without *share* (0 to 1) of the centre's mean, as long as the vector is; nothing is taken from zeros."""
+    share *= centre.count / (centre.count + TRUSTED)
+    length = math.hypot(*vector)
+    if not share or not length:
+        return vector
+    share *= length  # only the direction counts in a cosine
+    moved = [value - share * mean for value, mean in zip(vector, centre.mean, strict=True)]
+    # A question that is the mean itself has no direction left.
+    return moved if math.hypot(*moved) > 1e-6 * length else vector
+
+
+class Centres:
+    """Remembers the centres of tenants until about a tenth of what they were made of has changed, or they are old."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._known: dict[str, tuple[Centre, float]] = {}
+        self._changes: dict[str, int] = {}
+
+    def of(self, tenant: str) -> Centre | None:
+        """The centre of *tenant*, if it is known and still good."""
+        centre, since = self._known.get(tenant, (None, 0.0))
+        if centre is None or self._now() - since > MAX_AGE_SECONDS:
+            return None
+        return centre if self._changes.get(tenant, 0) * 10 <= centre.count else None
+
+    def put(self, tenant: str, centre: Centre) -> None:
+        """Remember the *centre* of *tenant*."""
+        if len(self._known) >= CENTRES:
+            self.clear()
+        self._known[tenant] = centre, self._now()
+        self._changes.pop(tenant, None)
+
+    def changed(self, tenant: str, count: int) -> None:
+        """*count* passages of *tenant* were stored or deleted."""
+        if tenant in self._known:
+            self._changes[tenant] = self._changes.get(tenant, 0) + count
+
+    def forget(self, tenant: str) -> None:
+        """Passages of *tenant* were deleted, nobody knows how many."""
+        self._known.pop(tenant, None)
+        self._changes.pop(tenant, None)
+
+    def clear(self) -> None:
+        """Forget all centres."""
+        self._known.clear()
+        self._changes.clear()
