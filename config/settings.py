@@ -176,7 +176,10 @@ class Settings(BaseModel):
     policy_max_tokens: Positive = 3000
     """Tokens of the identity; more is an error when publishing."""
     global_context_max_tokens: Positive = 800
-    """Read, not used yet: global context is to come."""
+    """Tokens of the global context as it stands in a prompt; a line beyond is refused when it is written."""
+    global_context_approval: Literal["untrusted", "always", "never"] = "untrusted"
+    """Which lines that the model writes wait until a person approves them: those written in a turn that was shown
+    retrieved text, files or, in a group, what others said (untrusted), always, or never."""
     codex_window_ratio: Annotated[float, Field(gt=0, le=1)] = 0.7
     """Read, not used yet: whole-dataset context is to come."""
     prompt_max_characters: Positive = 96_000
@@ -184,7 +187,7 @@ class Settings(BaseModel):
     history_max_turns: Positive = 20
     """Read, not used yet: the governor is to come."""
     session_idle_seconds: Positive = 1800
-    """Read, not used yet: sessions are to come."""
+    """A pause after which a conversation's next message begins a new session: the global context is renumbered."""
     censor_block_activations: Positive = 3
     """Read, not used yet: typed records are to come."""
 

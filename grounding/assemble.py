@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from connectors.message import AgentRuntimeError
 from grounding.blocks import PLACES, SEPARATOR, Block, Layout, Prompt
-from grounding.layers import query, recall, retrieval, summary, tail
-from grounding.run_context import RunContext
+from grounding.layers import global_context, query, recall, retrieval, summary, tail
+from grounding.run_context import Budgets, RunContext
 from grounding.sections import Section, neutral
 from grounding.tokens import Remembered, Tokens, utf8_length
 
@@ -55,18 +55,36 @@ def prompt(context: RunContext, tokens: Tokens) -> Prompt:
     identity = Block(
         "identity", context.identity, tokens.count(context.identity), context.budgets.policy_tokens, "policy"
     )
-    ceiling = _user_ceiling(context, identity)
+    constitutive = _global_context(context, identity, tokens)
+    system = [identity, *([constitutive] if constitutive else [])]
+    ceiling = _user_ceiling(context, system)
     drafts = _drafts(context, tokens)
     texts = {
         name: draft.section.fit(tokens, draft.budget, context.budgets.prompt_bytes) for name, draft in drafts.items()
     }
     order = _order(context.layout)
     whole = _shrink(texts, drafts, order, tokens, ceiling, context.budgets.prompt_bytes)
-    blocks = [identity]
+    blocks = list(system)
     for name in order:
         draft = drafts[name]
         blocks.append(Block(name, texts[name], tokens.count(texts[name]), draft.budget, _why(draft, texts[name])))
-    return Prompt(tuple(blocks), context.layout, context.identity, whole, tokens.count(whole))
+    told = SEPARATOR.join(block.text for block in system if block.used)
+    return Prompt(tuple(blocks), context.layout, told, whole, tokens.count(whole))
+
+
+def _global_context(context: RunContext, identity: Block, tokens: Tokens) -> Block | None:
+    """The block behind the identity; it yields to a small window, but never so much that a message has no room."""
+    lines, budget = context.global_context, context.budgets.global_context_tokens
+    if lines is None:
+        failed = next((part.why for part in context.degraded if part.block == "global_context"), None)
+        return Block("global_context", "", 0, budget, f"degraded: {failed}") if failed else None
+    room = _window_room(context.budgets) - identity.tokens - MIN_USER_TOKENS
+    text = global_context.text(lines, tokens, min(budget, max(room, 0)))
+    said = sum(1 for line in lines if line.content)
+    why = f"{said} lines" if said else "empty"
+    if global_context.GUIDANCE not in text:
+        why += "; little room" if text else "; no room"
+    return Block("global_context", text, tokens.count(text), budget, why)
 
 
 def _drafts(context: RunContext, tokens: Tokens) -> dict[str, _Draft]:
@@ -127,13 +145,19 @@ def _order(layout: Layout) -> list[str]:
     return [place.name for place in sorted(present, key=rank)]
 
 
-def _user_ceiling(context: RunContext, identity: Block) -> int:
-    """Tokens that the user message may have. Raises `ContextTooLarge`."""
+def _user_ceiling(context: RunContext, system: list[Block]) -> int:
+    """Tokens that the user message may have beside the blocks of the *system* message. Raises `ContextTooLarge`."""
     budgets = context.budgets
-    room = int((budgets.window_tokens - budgets.output_tokens) / WINDOW_SAFETY) - identity.tokens
+    room = _window_room(budgets) - sum(block.tokens for block in system)
     if room < MIN_USER_TOKENS:
-        raise ContextTooLarge("identity", identity.tokens, budgets.window_tokens)
+        largest = max(system, key=lambda block: block.tokens)
+        raise ContextTooLarge(largest.name, largest.tokens, budgets.window_tokens)
     return min(budgets.prompt_tokens, budgets.context_tokens, room)
+
+
+def _window_room(budgets: Budgets) -> int:
+    """Tokens, as we count them, that the window has for messages."""
+    return int((budgets.window_tokens - budgets.output_tokens) / WINDOW_SAFETY)
 
 
 def _join(texts: dict[str, str], order: list[str]) -> str:

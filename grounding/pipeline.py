@@ -13,8 +13,12 @@ from connectors.message import AgentRuntimeError, ConversationKey, Scope
 from grounding.asked import ASSISTANT, asked_before
 from grounding.layers import retrieval
 from grounding.memory.contexts import ContextDocument, ContextDocuments
+from grounding.memory.global_context import GlobalContexts
+from grounding.memory.global_context_lines import UNTRUSTED
+from grounding.memory.global_context_origin import model_in
 from grounding.run_context import (
     Budgets,
+    ContextLine,
     DegradedBlock,
     Passage,
     RecalledTurn,
@@ -68,6 +72,7 @@ class Grounds:
     tail: tuple[TailEntry, ...] = ()
     recalled: tuple[RecalledTurn, ...] = ()
     passages: tuple[Passage, ...] = ()
+    global_context: tuple[ContextLine, ...] | None = None
     degraded: tuple[DegradedBlock, ...] = ()
 
 
@@ -77,6 +82,7 @@ class Pipeline:
 
     transcript: Transcript
     contexts: ContextDocuments
+    global_contexts: GlobalContexts
     documents: FindsPassages
     turns: RecallsTurns
     timeout_seconds: float
@@ -89,15 +95,21 @@ class Pipeline:
         budgets: Budgets,
         turn_id: str = "",
         history: Sequence[TailEntry] | None = None,
+        person: str | None = None,
     ) -> Grounds:
         """Everything that *choice* asks for. A *history* given stands in for the stored one.
 
-        A layer that fails is left out and named in ``degraded``; the others come all the same.
+        *person* is whose own lines of the global context are shown, in a direct message. Without a *turn_id* nothing
+        is stored. A layer that fails is left out and named in ``degraded``; the others come all the same.
         """
-        if choice.small_talk:
-            return Grounds()
         degraded: list[DegradedBlock] = []
+        if choice.small_talk:
+            known = await self._layer("global_context", degraded, lambda: self._known(key, person, turn_id))
+            return Grounds(global_context=known, degraded=tuple(degraded))
         async with asyncio.TaskGroup() as layers:
+            always = layers.create_task(
+                self._layer("global_context", degraded, lambda: self._known(key, person, turn_id))
+            )
             summary = layers.create_task(self._layer("summary", degraded, lambda: self._summary(key, history)))
             tail = layers.create_task(self._layer("tail", degraded, lambda: self._tail(key, budgets, turn_id, history)))
             passages = (
@@ -114,6 +126,7 @@ class Pipeline:
             tail.result() or (),
             recalled or (),
             (passages and passages.result()) or (),
+            always.result(),
             tuple(sorted(degraded, key=lambda part: part.block)),
         )
 
@@ -129,6 +142,13 @@ class Pipeline:
             _log.exception("layer.failed", block=block)
             degraded.append(DegradedBlock(block=block, why=why(error)))
         return None
+
+    async def _known(self, key: ConversationKey, person: str | None, turn_id: str) -> tuple[ContextLine, ...]:
+        """The global context, whatever else is wanted."""
+        lines = await self.global_contexts.open(model_in(key, person), store=bool(turn_id))
+        return tuple(
+            ContextLine(number=line.number, content=line.content, marked=line.origin in UNTRUSTED) for line in lines
+        )
 
     async def _summary(self, key: ConversationKey, history: Sequence[TailEntry] | None) -> SummaryInput | None:
         if history is not None:

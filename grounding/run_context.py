@@ -32,6 +32,7 @@ class Budgets(_Strict):
     tail_lines: int = Field(gt=0)
     tail_bytes: int = Field(gt=0)
     records_tokens: int = Field(default=400, gt=0)
+    global_context_tokens: int = Field(default=800, gt=0)
     hint_tokens: int = Field(default=40, gt=0)
     policy_tokens: int = Field(gt=0)
     context_tokens: int = Field(gt=0)
@@ -52,6 +53,7 @@ class Budgets(_Strict):
             retrieved_tokens=settings.llm_grounding_qmd_max_tokens,
             tail_lines=settings.llm_grounding_chat_tail_lines,
             tail_bytes=settings.llm_grounding_chat_tail_bytes,
+            global_context_tokens=settings.global_context_max_tokens,
             policy_tokens=settings.policy_max_tokens,
             context_tokens=settings.context_max_tokens,
             window_tokens=window_tokens,
@@ -111,6 +113,17 @@ class TailEntry(_Strict):
     turn_id: str
 
 
+class ContextLine(_Strict):
+    """A line of the global context under the number of this session; without content it was deleted in it.
+
+    ``marked``: it came from untrusted text, and nobody has approved it.
+    """
+
+    number: int = Field(ge=0)
+    content: str
+    marked: bool = False
+
+
 class SummaryInput(_Strict):
     """The context document as it stood, and up to which turn it reaches."""
 
@@ -166,6 +179,8 @@ class RunContext(_Strict):
     small_talk: bool
     wants_history: bool
     wants_documents: bool
+    global_context: tuple[ContextLine, ...] | None = None
+    """None where it could not be had."""
     summary: SummaryInput | None = None
     tail: tuple[TailEntry, ...] = ()
     recalled: tuple[RecalledTurn, ...] = ()

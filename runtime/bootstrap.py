@@ -16,6 +16,7 @@ from connectors.connector import Accept, Connector, Health
 from connectors.http.connector import HttpConnector
 from connectors.message import StoreUnavailable
 from grounding.memory.contexts import ContextDocuments
+from grounding.memory.global_context import GlobalContexts
 from grounding.tokens import Tokens, load_tokens
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.log import Transcript
@@ -86,6 +87,7 @@ class Runtime:
     transcript: Transcript
     copy: MarkdownCopy
     contexts: ContextDocuments
+    global_contexts: GlobalContexts
     directives: Directives
     publisher: FilingPublisher
     knowledge: Knowledge
@@ -232,6 +234,7 @@ async def _build(
         transcript=kept.transcript,
         copy=kept.copy,
         contexts=kept.contexts,
+        global_contexts=kept.global_contexts,
         directives=kept.directives,
         publisher=kept.publisher,
         knowledge=knowledge,

@@ -57,7 +57,8 @@ class Prompting:
         *,
         first: str | None = None,
     ) -> Built:
-        """The prompt for *question*. Nothing is stored. Raises `grounding.assemble.ContextTooLarge`.
+        """The prompt for *question*. Raises `grounding.assemble.ContextTooLarge`. Without a *turn_id* nothing is
+        stored, else the numbers that the lines of the global context were given.
 
         *history* stands in for the stored conversation where it is given; *first* is the model that will be asked
         first, if not the one of the settings.
@@ -88,7 +89,7 @@ class Prompting:
     ) -> tuple[Choice, Grounds]:
         key, text = question.key, question.text
         choice = await self._deciding.choose(key, text, cues, turn_id, history)
-        return choice, await self._pipeline.ground(key, text, choice, budgets, turn_id, history)
+        return choice, await self._pipeline.ground(key, text, choice, budgets, turn_id, history, question.person)
 
     async def _held(self, scope: Scope) -> tuple[tuple[Directive, ...], tuple[DegradedBlock, ...]]:
         """The directives that hold. Without the store those that held a moment ago: better than no rules at all."""
@@ -140,6 +141,7 @@ class Prompting:
             small_talk=choice.small_talk,
             wants_history=choice.wants_history,
             wants_documents=choice.wants_documents,
+            global_context=grounds.global_context,
             summary=grounds.summary,
             tail=grounds.tail,
             recalled=grounds.recalled,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from connectors.message import ConversationKey, Role
 from grounding.blocks import Prompt
 from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
+from grounding.memory.global_context_origin import person_of
 from grounding.run_context import DegradedBlock, Participant, Query, QuotedMessage, RunContext
 from grounding.sections import speaker, spoken
 from runtime.attachments.reading import NOTHING, Contents
@@ -30,6 +31,11 @@ class Question:
     def characters(self) -> int:
         """How much there is to be put together."""
         return len(self.query.text) + sum(len(file.text) for file in self.query.files)
+
+    @property
+    def person(self) -> str | None:
+        """Whose own lines of the global context may be shown."""
+        return person_of(self.direct, self.authors)
 
     @classmethod
     def of(cls, batch: Batch, contents: Contents = NOTHING) -> Question:

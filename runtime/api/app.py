@@ -22,6 +22,7 @@ from runtime.api.dead_letters import DeadLetterRoutes
 from runtime.api.documents import DocumentRoutes
 from runtime.api.errors import error_response
 from runtime.api.events import EventRoutes
+from runtime.api.global_context import GlobalContextRoutes
 from runtime.api.ground import GroundRoutes
 from runtime.api.guard import Guard
 from runtime.api.health import DoctorRoutes, HealthRoutes
@@ -64,6 +65,7 @@ def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
         TurnRoutes(runtime),
         DeadLetterRoutes(runtime),
         PromptRoutes(runtime),
+        GlobalContextRoutes(runtime),
         CueRoutes(runtime),
         PlaceRoutes(runtime),
         AccessRoutes(runtime),

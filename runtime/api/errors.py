@@ -16,6 +16,14 @@ from grounding.assemble import ContextTooLarge
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
 from grounding.documents.library import DocumentMissing, DocumentRefused
+from grounding.memory.global_context_lines import (
+    GlobalContextFull,
+    LineChanged,
+    NoSuchLine,
+    NothingWaits,
+    TooManyWaiting,
+    UnfitLine,
+)
 from promptpolicy.policy import PolicyTooLarge
 from promptpolicy.publishing import VersionMoved
 from promptpolicy.slot import InvalidDirective
@@ -62,6 +70,12 @@ _TABLE: tuple[tuple[type[AgentRuntimeError], int, str], ...] = (
     (PolicyTooLarge, 413, "policy_too_large"),
     (VersionMoved, 409, "version_moved"),
     (ContextTooLarge, 422, "context_too_large"),
+    (NoSuchLine, 404, "no_such_line"),
+    (NothingWaits, 404, "not_found"),
+    (UnfitLine, 400, "bad_request"),
+    (GlobalContextFull, 413, "global_context_full"),
+    (LineChanged, 409, "line_changed"),
+    (TooManyWaiting, 409, "too_many_waiting"),
     (UnknownCode, 404, "unknown_code"),
     (TooManyAttempts, 429, "too_many_attempts"),
     (IndexUnavailable, 503, "index_unavailable"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from connectors.message import ConversationKey, Role
+from grounding.memory.global_context import GlobalContexts
+from grounding.memory.global_context_origin import model_in
 from grounding.transcript.log import Transcript
 from runtime.commands.command import Command, Invocation
 
@@ -19,8 +21,14 @@ NOTHING_TO_STOP = "I am not writing anything here."
 class Session:
     """*stop* ends the answer that is being written in a conversation; False where none is."""
 
-    def __init__(self, transcript: Transcript, stop: Callable[[ConversationKey], Awaitable[bool]]) -> None:
+    def __init__(
+        self,
+        transcript: Transcript,
+        global_contexts: GlobalContexts,
+        stop: Callable[[ConversationKey], Awaitable[bool]],
+    ) -> None:
         self._transcript = transcript
+        self._global_contexts = global_contexts
         self._stop = stop
 
     def commands(self) -> list[Command]:
@@ -37,6 +45,8 @@ class Session:
 
     async def new(self, invocation: Invocation) -> str:
         await self._transcript.begin_session(invocation.key, invocation.message.message_id)
+        person = invocation.user if invocation.message.direct else None
+        await self._global_contexts.begin_session(model_in(invocation.key, person))
         return FRESH
 
     async def stop(self, invocation: Invocation) -> str:

@@ -9,11 +9,13 @@ from connectors.connector import Health
 from connectors.message import ConversationKey, Scope
 from grounding.documents.indexer import Status as IndexStatus
 from grounding.memory.contexts import ContextDocuments
+from grounding.memory.global_context import GlobalContexts
 from grounding.transcript.log import Transcript
 from promptpolicy.publishing import Publisher
 from runtime.access import Access
 from runtime.budgets import Budgets
 from runtime.commands.command import Command
+from runtime.commands.global_context import GlobalContext
 from runtime.commands.help import Help
 from runtime.commands.memory import Memory
 from runtime.commands.people import People
@@ -35,6 +37,7 @@ _ORDER = (
     "stop",
     "explain",
     "memory",
+    "context",
     "forget",
     "model",
     "usage",
@@ -54,6 +57,7 @@ def build_commands(
     *,
     transcript: Transcript,
     contexts: ContextDocuments,
+    global_contexts: GlobalContexts,
     manifests: Manifests,
     usage: Usage,
     budgets: Budgets,
@@ -77,9 +81,10 @@ def build_commands(
 
     for part in (
         Help(all_commands),
-        Session(transcript, stop),
+        Session(transcript, global_contexts, stop),
         TurnFacts(transcript, manifests, usage, budgets),
         Memory(contexts, forgetting, stop, at_hand),
+        GlobalContext(global_contexts),
         SettledHere(settings, places, model),
         Status(model, stores, connectors, index),
         Prompts(publisher),

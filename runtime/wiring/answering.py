@@ -53,7 +53,9 @@ def wire_answering(
     budgets = Budgets(kept.store.client, settings, held_seconds(settings, len(model.names)))
     spending = Spending(settings, budgets, kept.usage, model, Prices(), tokens)
     jobs = _jobs(settings, kept, knowledge, model, spending)
-    pipeline = Pipeline(kept.transcript, kept.contexts, knowledge, knowledge, _layer_timeout(settings))
+    pipeline = Pipeline(
+        kept.transcript, kept.contexts, kept.global_contexts, knowledge, knowledge, _layer_timeout(settings)
+    )
     deciding = Deciding(
         kept.transcript, knowledge, settings.strategy_vocabulary_timeout_seconds, settings.strategy_vocabulary
     )

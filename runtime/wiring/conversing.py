@@ -78,6 +78,7 @@ def _commands(
         settings,
         transcript=kept.transcript,
         contexts=kept.contexts,
+        global_contexts=kept.global_contexts,
         manifests=kept.manifests,
         usage=kept.usage,
         budgets=answering.budgets,

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from config.settings import Settings
 from connectors.message import StoreUnavailable
 from grounding.cues.file import problem_in
+from grounding.layers import global_context
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.copy import ContextCopy
+from grounding.memory.global_context import GlobalContexts
 from grounding.tokens import Tokens
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.log import Transcript
@@ -51,6 +53,7 @@ class Kept:
     copy: MarkdownCopy
     contexts: ContextDocuments
     context_copy: ContextCopy
+    global_contexts: GlobalContexts
     manifests: Manifests
     directives: Directives
     publisher: FilingPublisher
@@ -90,6 +93,12 @@ def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
         copy=MarkdownCopy(transcript, settings.data_dir, alone=settings.redis_url is None),
         contexts=ContextDocuments(redis),
         context_copy=ContextCopy(settings.data_dir),
+        global_contexts=GlobalContexts(
+            redis,
+            tokens,
+            max_tokens=max(0, settings.global_context_max_tokens - global_context.frame_tokens(tokens)),
+            idle_seconds=settings.session_idle_seconds,
+        ),
         manifests=Manifests(redis),
         directives=directives,
         publisher=FilingPublisher(directives, tokens.count, settings.policy_max_tokens, tree, {Kind.CUES: problem_in}),

@@ -8,9 +8,12 @@ from redis.asyncio import Redis
 from config import load
 from connectors.message import ConversationKey, Scope
 from grounding.memory.contexts import ContextDocuments
+from grounding.memory.global_context import GlobalContexts
+from grounding.memory.global_context_lines import By, Editor
 from grounding.pipeline import Pipeline
 from grounding.run_context import Budgets, DegradedBlock, Passage, RecalledTurn, TailEntry
 from grounding.strategy import choose
+from grounding.tokens import load_tokens
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 
@@ -53,8 +56,12 @@ class Shelf:
         return []
 
 
+def known(redis: Redis) -> GlobalContexts:
+    return GlobalContexts(redis, load_tokens(), max_tokens=700, idle_seconds=1800)
+
+
 def pipeline(redis: Redis, shelf: Shelf, timeout_seconds: float = 5.0) -> Pipeline:
-    return Pipeline(Transcript(redis), ContextDocuments(redis), shelf, shelf, timeout_seconds)
+    return Pipeline(Transcript(redis), ContextDocuments(redis), known(redis), shelf, shelf, timeout_seconds)
 
 
 async def record(redis: Redis, turn_id: str, text: str) -> None:
@@ -143,7 +150,7 @@ async def test_without_the_tail_the_message_is_searched_for_alone(redis: Redis) 
             return []
 
     shelf = Shelf()
-    grounding = Pipeline(Broken(redis), ContextDocuments(redis), shelf, shelf, 0.2)
+    grounding = Pipeline(Broken(redis), ContextDocuments(redis), known(redis), shelf, shelf, 0.2)
 
     async with asyncio.timeout(5):
         grounds = await grounding.ground(KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2")
@@ -151,3 +158,24 @@ async def test_without_the_tail_the_message_is_searched_for_alone(redis: Redis) 
     assert [(part.block, part.why) for part in grounds.degraded] == [("tail", "timeout")]
     assert shelf.earlier[0] == ()
     assert [passage.text for passage in grounds.passages] == ["blue"]
+
+
+async def test_the_global_context_comes_with_small_talk_and_with_a_given_history_too(redis: Redis) -> None:
+    await known(redis).append(Editor(Scope("acme"), "api"), "Answers are wanted in French", By("admin"))
+
+    chat = await pipeline(redis, Shelf()).ground(KEY, "hello", choose("hello"), BUDGETS, "t1")
+    dry = await pipeline(redis, Shelf()).ground(KEY, "now", choose("now what?"), BUDGETS, "", [])
+
+    for grounds in (chat, dry):
+        assert grounds.global_context is not None
+        assert [line.content for line in grounds.global_context] == ["Answers are wanted in French"]
+    assert chat.tail == ()
+
+
+async def test_a_dry_run_gives_out_no_numbers(redis: Redis) -> None:
+    await known(redis).append(Editor(Scope("acme"), "api"), "one", By("admin"))
+    before = sorted(await redis.keys("*"))
+
+    await pipeline(redis, Shelf()).ground(KEY, "now", choose("now what?"), BUDGETS)
+
+    assert sorted(await redis.keys("*")) == before

@@ -1,0 +1,267 @@
+"""The global context in Redis: numbered lines that stand in every prompt of a workspace, and of a person.
+
+Keys (owner ``global_context``, under the workspace's tag; ``of`` is empty for the workspace's own lines, else the
+person): ``lines:<of>`` a hash of ids, never given twice, to lines, and ``last``; ``history:<of>`` a stream of the
+newest edits; ``waiting:<of>`` a hash of edits that wait for approval; ``given:<editor>`` the numbering that an editor
+was given; ``done:<key>`` what came of an edit.
+
+The ids of lines stay; numbers are an editor's own. An edit is checked against what its editor was shown, and made, in
+one step: it lands on the line that was seen, or is refused with what the line says now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from connectors.message import Scope, encode_id, redis_key
+from grounding.memory import global_context_scripts as scripts
+from grounding.memory.global_context_lines import (
+    By,
+    Change,
+    Edited,
+    Editor,
+    GlobalContextFull,
+    Line,
+    LineChanged,
+    NoSuchLine,
+    NothingWaits,
+    Owner,
+    TooManyWaiting,
+    Waiting,
+    folded,
+    weight,
+)
+from grounding.tokens import Tokens
+from grounding.transcript.entry import UnknownFormat
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+_OWNER = "global_context"
+_GIVEN_SECONDS = 7 * 24 * 3600
+"""How long a numbering is known: as long as a turn may be taken up again."""
+_DONE_SECONDS = 24 * 3600
+HISTORY_MAX_EDITS = 1000
+WAITING_MAX_EDITS = 50
+_LETTERS: dict[Owner, str] = {"workspace": "w", "user": "u"}
+_OWNERS: dict[str, Owner] = {letter: owner for owner, letter in _LETTERS.items()}
+
+
+class GlobalContexts:
+    """The lines of all workspaces. Raises `connectors.message.StoreUnavailable` throughout, and `UnknownFormat`.
+
+    *max_tokens* bounds the lines in one view, *idle_seconds* is the pause after which an editor's session is over.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        tokens: Tokens,
+        *,
+        max_tokens: int,
+        idle_seconds: int,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._redis = redis
+        self._tokens = tokens
+        self._max_tokens = max_tokens
+        self._idle_seconds = idle_seconds
+        self._now = now
+        self._open = redis.register_script(scripts.OPEN)
+        self._edit = redis.register_script(scripts.EDIT)
+        self._decide = redis.register_script(scripts.DECIDE)
+        self._forget = redis.register_script(scripts.FORGET)
+
+    async def open(self, editor: Editor, *, store: bool = True) -> tuple[Line, ...]:
+        """The lines in *editor*'s view by number, the workspace's first; one round trip.
+
+        Within a session numbers stay, deleted lines are blanks and new ones come at the end. Without *store* nothing
+        is remembered: a look at what `open` would give.
+        """
+        keys = [self._given(editor), *self._lines(editor.scope)]
+        seconds = _GIVEN_SECONDS if store else 0
+        answer: Any = await self._open(keys=keys, args=[len(keys) - 1, self._idle_seconds * 1000, seconds])
+        _raise_for(answer)
+        names, packed = answer[1::2], answer[2::2]
+        return tuple(_line(number, name, one) for number, (name, one) in enumerate(zip(names, packed, strict=True)))
+
+    async def append(self, editor: Editor, content: str, by: By, *, waits: bool = False) -> Edited:
+        """Add a line at the end: see `Editor.appends_to`. Raises `UnfitLine`, `GlobalContextFull`."""
+        line = self._checked(content)
+        return await self._edited(editor, "append", _LETTERS[editor.appends_to], line, by, "", waits=waits)
+
+    async def replace(
+        self, editor: Editor, number: int, content: str, by: By, expected: int | None = None, *, waits: bool = False
+    ) -> Edited:
+        """Let line *number* say *content*.
+
+        Where it is not as *editor* saw it (for programs: not at version *expected*, if they say one) it is left as it
+        is: `LineChanged`. Raises `NoSuchLine`, `UnfitLine`, `GlobalContextFull`.
+        """
+        return await self._edited(
+            editor, "replace", str(number), self._checked(content), by, _check(editor, expected), waits=waits
+        )
+
+    async def delete(
+        self, editor: Editor, number: int, by: By, expected: int | None = None, *, waits: bool = False
+    ) -> Edited:
+        """Take line *number* away; its number stays a blank in this session. Raises as `replace`."""
+        return await self._edited(editor, "delete", str(number), "", by, _check(editor, expected), waits=waits)
+
+    async def begin_session(self, editor: Editor) -> None:
+        """Let the next `open` renumber; until then the numbers given hold."""
+        key = self._given(editor)
+        if await self._redis.exists(key):
+            await self._redis.hset(key, "at", "0")
+
+    async def history(self, scope: Scope, limit: int = 50) -> list[Change]:
+        """The newest *limit* edits, the newest first, of the person's own lines (`scope.user`), or the workspace's."""
+        found: Any = await self._redis.xrevrange(self._key(scope, "history", encode_id(scope.user or "")), count=limit)
+        return [
+            Change(
+                action=one["action"],
+                line=one["line"],
+                by=one["by"],
+                turn_id=one["turn"],
+                at=one["at"],
+                origin=one["origin"],
+                before=one["before"],
+                after=one["after"],
+            )
+            for _, one in found
+        ]
+
+    async def waiting(self, scope: Scope) -> list[Waiting]:
+        """The edits that wait for approval, the oldest first; of whom: see `history`."""
+        found: Any = await self._redis.hgetall(self._key(scope, "waiting", encode_id(scope.user or "")))
+        owner: Owner = "workspace" if scope.user is None else "user"
+        return [_waiting(id_, owner, found[id_]) for id_ in sorted((one for one in found if one != "last"), key=int)]
+
+    async def approve(self, scope: Scope, id_: str, by: str) -> None:
+        """Let an edit that waits hold; of whom: see `history`. Raises `NothingWaits`, `NoSuchLine`, `LineChanged`,
+        `GlobalContextFull`; it then waits on."""
+        await self._decided(scope, id_, "approve", by)
+
+    async def deny(self, scope: Scope, id_: str, by: str) -> None:
+        """Drop an edit that waits. Raises `NothingWaits`."""
+        await self._decided(scope, id_, "deny", by)
+
+    async def forget_person(self, scope: Scope) -> None:
+        """Drop the own lines of `scope.user`, what waits, and what they once were."""
+        if scope.user is None:
+            raise ValueError("a person is forgotten: name one in the scope")
+        of = encode_id(scope.user)
+        await self._forget(keys=[self._key(scope, part, of) for part in ("lines", "history", "waiting")])
+
+    def _checked(self, content: str) -> str:
+        if not self._tokens.fits(content, self._max_tokens):
+            raise GlobalContextFull(
+                f"the line alone takes more than the {self._max_tokens} tokens that there are for all lines: shorten it"
+            )
+        return folded(content)
+
+    async def _edited(
+        self, editor: Editor, action: str, target: str, content: str, by: By, check: str, *, waits: bool
+    ) -> Edited:
+        scope = editor.scope
+        lines = self._lines(scope)
+        owners = ["", scope.user][: len(lines)]
+        further = [self._key(scope, part, encode_id(one or "")) for one in owners for part in ("history", "waiting")]
+        done = hashlib.sha256((by.key or uuid.uuid4().hex).encode("utf-8", "surrogatepass")).hexdigest()
+        answer: Any = await self._edit(
+            keys=[self._given(editor), *lines, self._key(scope, "done", done), *further],
+            args=[
+                len(lines),
+                _GIVEN_SECONDS,
+                self._max_tokens,
+                HISTORY_MAX_EDITS,
+                action,
+                target,
+                content,
+                weight(content, by.origin, self._tokens.count) if content else 0,
+                by.author,
+                by.turn_id,
+                self._at(),
+                by.origin,
+                check,
+                int(waits),
+                WAITING_MAX_EDITS,
+                _DONE_SECONDS,
+            ],
+        )
+        self._raise_for(answer)
+        return Edited(waits=str(answer[1])) if answer[0] == "waits" else Edited(int(answer[1]))
+
+    async def _decided(self, scope: Scope, id_: str, what: Literal["approve", "deny"], by: str) -> None:
+        lines = self._lines(scope)
+        of = encode_id(scope.user or "")
+        keys = [lines[0], lines[-1], self._key(scope, "history", of), self._key(scope, "waiting", of)]
+        args: list[str | int] = [id_, what, by, self._at(), self._max_tokens, HISTORY_MAX_EDITS]
+        self._raise_for(await self._decide(keys=keys, args=args))
+
+    def _raise_for(self, answer: Any) -> None:
+        if answer[0] == "full":
+            raise GlobalContextFull(
+                f"no room: all lines take {answer[1]} of {self._max_tokens} tokens, and this one {answer[2]}. "
+                "Merge lines that belong together into shorter ones, or delete what no longer matters, and try again"
+            )
+        _raise_for(answer)
+
+    def _lines(self, scope: Scope) -> list[str]:
+        owners = [""] if scope.user is None else ["", scope.user]
+        return [self._key(scope, "lines", encode_id(owner)) for owner in owners]
+
+    def _given(self, editor: Editor) -> str:
+        return self._key(editor.scope, "given", editor.encoded)
+
+    def _at(self) -> str:
+        return self._now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    @staticmethod
+    def _key(scope: Scope, *parts: str) -> str:
+        return redis_key(_OWNER, scope.tag, *parts)
+
+
+def _check(editor: Editor, expected: int | None) -> str:
+    if expected is not None:
+        return str(expected)
+    return "" if editor.kind == "api" else "seen"
+
+
+def _raise_for(answer: Any) -> None:
+    """Raises what *answer* of a script says that is no success."""
+    word, *more = answer
+    if word == "range":
+        count = int(more[0])
+        there = f"the lines are 0 to {count - 1}" if count else "there are no lines"
+        raise NoSuchLine(f"there is no line of that number: {there}")
+    if word == "gone":
+        raise NoSuchLine("that line was deleted; to have it back, append it")
+    if word == "changed":
+        raise LineChanged(int(more[0]), str(more[1]), str(more[2]), int(more[3]))
+    if word == "waiting_full":
+        raise TooManyWaiting(f"{more[0]} edits wait for approval already: have somebody approve or deny them first")
+    if word == "unknown":
+        raise NothingWaits("no edit of that number waits for approval")
+    if word == "format":
+        raise UnknownFormat(f"a line of the global context has format {more[0]}; this runtime reads 1: upgrade it")
+
+
+def _line(number: int, name: str, packed: str) -> Line:
+    owner = _OWNERS[name[0]]
+    if not packed:
+        return Line(number, "", owner)
+    one = json.loads(packed)
+    return Line(number, one["c"], owner, one["a"], one["t"], one["at"], int(one["v"]), one["o"])
+
+
+def _waiting(id_: str, owner: Owner, packed: str) -> Waiting:
+    one = json.loads(packed)
+    if one["f"] != 1:
+        raise UnknownFormat(f"an edit that waits has format {one['f']}; this runtime reads 1: upgrade it")
+    return Waiting(id_, one["action"], owner, one["c"], one["before"], one["a"], one["t"], one["at"], one["o"])

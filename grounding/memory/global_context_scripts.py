@@ -1,0 +1,222 @@
+"""The Lua of `grounding.memory.global_context`: each a single atomic step under one hash tag.
+
+Keys of all of them: the numbering of the editor, then the lines of the workspace and, where they are in view, of the
+person; ``ARGV[1]`` is how many of these there are. A line's name is its owner's letter (``w``, ``u``) and its id.
+
+A numbering is a hash: ``at`` (when it was last given out, in the server's milliseconds) and ``lines``, the names in
+the order of their numbers, each with the version that the editor has seen: ``w3:1 w4:2 u1:0``; 0 is unseen.
+"""
+
+_COMMON = """
+local owners, letters = tonumber(ARGV[1]), {'w', 'u'}
+local raw, lines, order, sums = {}, {}, {}, {w = 0, u = 0}
+for owner = 1, owners do
+  local flat, ids = redis.call('HGETALL', KEYS[owner + 1]), {}
+  for at = 1, #flat, 2 do
+    local id = tonumber(flat[at])
+    if id then
+      local name, line = letters[owner] .. flat[at], cjson.decode(flat[at + 1])
+      if line.f ~= 1 then return {'format', tostring(line.f)} end
+      ids[#ids + 1] = id
+      raw[name], lines[name] = flat[at + 1], line
+      sums[letters[owner]] = sums[letters[owner]] + line.k
+    end
+  end
+  table.sort(ids)
+  for _, id in ipairs(ids) do order[#order + 1] = letters[owner] .. string.format('%d', id) end
+end
+local given, place = {}, {}
+local function give(name, seen)
+  given[#given + 1] = {name, seen}
+  place[name] = #given
+end
+local function remembered()
+  for name, seen in string.gmatch(redis.call('HGET', KEYS[1], 'lines') or '', '(%a%d+):(%d+)') do
+    give(name, tonumber(seen))
+  end
+end
+local function extend()
+  for _, name in ipairs(order) do
+    if not place[name] then give(name, 0) end
+  end
+end
+local function number_of(name) return place[name] - 1 end
+local function now()
+  local clock = redis.call('TIME')
+  return clock[1] * 1000 + math.floor(clock[2] / 1000)
+end
+local function keep(seconds)
+  local parts = {}
+  for _, one in ipairs(given) do parts[#parts + 1] = one[1] .. ':' .. string.format('%d', one[2]) end
+  redis.call('HSET', KEYS[1], 'lines', table.concat(parts, ' '))
+  redis.call('EXPIRE', KEYS[1], seconds)
+end
+local function use() redis.call('HSET', KEYS[1], 'at', string.format('%d', now())) end
+local function fits(letter, more)
+  local whole = letter == 'w' and sums.w or sums.w + sums.u
+  return whole + more <= tonumber(ARGV[3]), whole
+end
+local function hash_of(name) return KEYS[(string.sub(name, 1, 1) == 'w') and 2 or 3] end
+local function id_of(name) return string.sub(name, 2) end
+local function note(key, fields)
+  redis.call('XADD', key, 'MAXLEN', '~', ARGV[4], '*', unpack(fields))
+end
+"""
+
+OPEN = (
+    _COMMON
+    + """
+-- ARGV: owners, idle milliseconds, seconds to keep the numbering (0: nothing is stored)
+local last = tonumber(redis.call('HGET', KEYS[1], 'at') or '0')
+if math.abs(now() - last) <= tonumber(ARGV[2]) then remembered() end
+extend()
+for _, one in ipairs(given) do
+  if lines[one[1]] then one[2] = lines[one[1]].v end
+end
+if tonumber(ARGV[3]) > 0 then
+  keep(ARGV[3])
+  use()
+end
+local answer = {'ok'}
+for _, one in ipairs(given) do
+  answer[#answer + 1] = one[1]
+  answer[#answer + 1] = raw[one[1]] or ''
+end
+return answer
+"""
+)
+"""Gives out the numbering: that of the session, longer by what is new; a new and gapless one after a pause."""
+
+EDIT = (
+    _COMMON
+    + """
+-- KEYS after the lines: what was done, and then of each owner its history and what waits
+-- ARGV: owners, seconds to keep the numbering, cap, most of the history, action, number or the owner's letter, content,
+-- tokens, author, turn, at, origin, check ('seen', '' or a version), waits, most that wait, seconds to remember
+local done = KEYS[owners + 2]
+local known = redis.call('GET', done)
+if known then return cjson.decode(known) end
+local action, content, tokens = ARGV[5], ARGV[7], tonumber(ARGV[8])
+local author, turn, at, origin = ARGV[9], ARGV[10], ARGV[11], ARGV[12]
+remembered()
+extend()
+local name, line, before, letter
+if action == 'append' then
+  letter, before = ARGV[6], ''
+else
+  local asked = tonumber(ARGV[6])
+  if asked < 0 or asked >= #given then return {'range', #given} end
+  local one = given[asked + 1]
+  name = one[1]
+  line = lines[name]
+  letter = string.sub(name, 1, 1)
+  if not line then return {'gone', asked} end
+  local expected = ARGV[13] == 'seen' and one[2] or tonumber(ARGV[13])
+  if expected and expected ~= line.v then
+    one[2] = line.v
+    keep(ARGV[2])
+    return {'changed', asked, line.c, line.a, line.v}
+  end
+  before = line.c
+end
+local more = action == 'append' and tokens or (action == 'replace' and tokens - line.k or 0)
+local room, whole = fits(letter, more)
+if more > 0 and not room then return {'full', whole, tokens} end
+local third = owners + 3 + 2 * ((letter == 'w') and 0 or 1)
+local history, waiting = KEYS[third], KEYS[third + 1]
+local fields = {'by', author, 'turn', turn, 'at', at, 'origin', origin, 'before', before, 'after', content}
+if ARGV[14] == '1' then
+  if redis.call('HLEN', waiting) > tonumber(ARGV[15]) then return {'waiting_full', ARGV[15]} end
+  local id = string.format('%d', redis.call('HINCRBY', waiting, 'last', 1))
+  redis.call('HSET', waiting, id, cjson.encode({f = 1, action = action, line = name and id_of(name) or '',
+    v = line and line.v or 0, c = content, k = tokens, before = before, a = author, t = turn, at = at, o = origin}))
+  note(history, {'action', 'propose ' .. action, 'line', name and id_of(name) or '', unpack(fields)})
+  local answer = {'waits', id}
+  redis.call('SET', done, cjson.encode(answer), 'EX', ARGV[16])
+  return answer
+end
+if action == 'delete' then
+  redis.call('HDEL', hash_of(name), id_of(name))
+else
+  local id, version
+  if action == 'append' then
+    local hash = KEYS[(letter == 'w') and 2 or 3]
+    id, version = string.format('%d', redis.call('HINCRBY', hash, 'last', 1)), 1
+    name = letter .. id
+    give(name, 1)
+  else
+    id, version = id_of(name), line.v + 1
+    given[place[name]][2] = version
+  end
+  redis.call('HSET', hash_of(name), id,
+    cjson.encode({f = 1, c = content, k = tokens, v = version, a = author, t = turn, at = at, o = origin}))
+end
+note(history, {'action', action, 'line', id_of(name), unpack(fields)})
+keep(ARGV[2])
+if redis.call('HGET', KEYS[1], 'at') ~= '0' then use() end -- '0': a new session is to begin
+local answer = {'ok', number_of(name)}
+redis.call('SET', done, cjson.encode(answer), 'EX', ARGV[16])
+return answer
+"""
+)
+"""One edit: all of it, or nothing and why not. The same one again, by its key, is answered as it was."""
+
+DECIDE = """
+-- KEYS: lines of the workspace, lines of the owner, its history, what waits
+-- ARGV: id, 'approve' or 'deny', who decides, at, cap, most of the history
+local packed = redis.call('HGET', KEYS[4], ARGV[1])
+if not packed or ARGV[1] == 'last' then return {'unknown'} end
+local asked = cjson.decode(packed)
+if asked.f ~= 1 then return {'format', tostring(asked.f)} end
+local fields = {'line', asked.line, 'by', ARGV[3], 'turn', asked.t, 'at', ARGV[4], 'origin', asked.o,
+  'before', asked.before, 'after', asked.c}
+local function note(action)
+  redis.call('HDEL', KEYS[4], ARGV[1])
+  redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[6], '*', 'action', action .. ' ' .. asked.action, unpack(fields))
+end
+if ARGV[2] == 'deny' then
+  note('deny')
+  return {'ok'}
+end
+local current = asked.line ~= '' and redis.call('HGET', KEYS[2], asked.line)
+local line = current and cjson.decode(current)
+if asked.action ~= 'append' then
+  if not line then return {'gone', 0} end
+  if line.v ~= asked.v then return {'changed', 0, line.c, line.a, line.v} end
+end
+if asked.action == 'delete' then
+  redis.call('HDEL', KEYS[2], asked.line)
+else
+  local whole = 0
+  for at = 1, (KEYS[1] == KEYS[2]) and 1 or 2 do
+    local flat = redis.call('HGETALL', KEYS[at])
+    for field = 1, #flat, 2 do
+      if tonumber(flat[field]) then whole = whole + cjson.decode(flat[field + 1]).k end
+    end
+  end
+  local more = asked.k - (line and line.k or 0)
+  if more > 0 and whole + more > tonumber(ARGV[5]) then return {'full', whole, asked.k} end
+  local id = line and asked.line or string.format('%d', redis.call('HINCRBY', KEYS[2], 'last', 1))
+  redis.call('HSET', KEYS[2], id, cjson.encode({f = 1, c = asked.c, k = asked.k, v = (line and line.v or 0) + 1,
+    a = asked.a, t = asked.t, at = asked.at, o = 'approved'}))
+  fields[2] = id
+end
+note('approve')
+return {'ok'}
+"""
+"""Makes an edit that waited hold, or drops it; where what it was about has changed since, neither."""
+
+FORGET = """
+-- KEYS: lines of a person, their history, what waits. The counters stay: no id is ever given twice.
+for at = 1, #KEYS do
+  if at == 2 then
+    redis.call('DEL', KEYS[at])
+  else
+    for _, field in ipairs(redis.call('HKEYS', KEYS[at])) do
+      if field ~= 'last' then redis.call('HDEL', KEYS[at], field) end
+    end
+  end
+end
+return 1
+"""
+"""Takes away all that is kept of a person's own lines, also what they once were."""

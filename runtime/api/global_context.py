@@ -1,0 +1,170 @@
+"""The global context over HTTP: lines, edits, what waits for approval, and what was changed by whom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from fastapi import Path, Query
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from connectors.message import Role, Scope
+from grounding.memory.global_context_lines import By, Change, Editor, Line, Waiting
+from runtime.api.bodies import Body, read_json
+from runtime.api.errors import ApiError
+from runtime.api.guard import caller_of
+from runtime.api.replies import reply
+from runtime.api.routing import Routes
+from runtime.api.workspaces import enter
+
+if TYPE_CHECKING:
+    from runtime.bootstrap import Runtime
+
+OWN_CONNECTOR = "http:"
+User = Annotated[str, Field(pattern=r"^[a-z]+:.+$", max_length=600)]
+Number = Annotated[int, Path(ge=0, le=10**9)]
+Version = Annotated[int | None, Query(ge=1, le=2**53)]
+
+
+class NewLine(Body):
+    content: str
+    user: User | None = Field(default=None, description="connector:user_id: a line of that person's own.")
+
+
+class ChangedLine(NewLine):
+    expected_version: Annotated[int, Field(ge=1, le=2**53)] | None = None
+
+
+class Decision(Body):
+    decision: Literal["approve", "deny"]
+    user: User | None = None
+
+
+class GlobalContextRoutes(Routes):
+    """Numbers are those of programs: they stay until a look after a pause of SESSION_IDLE_SECONDS. A person's lines are
+    for admins, save those of the http connector's people: their names are the programs' own."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("global context")
+        self._runtime = runtime
+        self._lines = runtime.global_contexts
+        self._limit = runtime.settings.http_max_body_bytes
+        here = "/workspaces/{workspace_id}/global-context"
+        self.add("GET", here, self.show, Role.VIEWER, answers="The lines")
+        self.add("POST", here, self.append, Role.MEMBER, body=NewLine, answers="The new line")
+        # These are words, no numbers: before the lines.
+        self.add("GET", f"{here}/history", self.history, Role.VIEWER, answers="The newest edits")
+        self.add("GET", f"{here}/waiting", self.waiting, Role.VIEWER, answers="Edits that wait for approval")
+        self.add("POST", f"{here}/waiting/{{id}}", self.decide, Role.ADMIN, body=Decision, answers="What was decided")
+        self.add("PUT", f"{here}/{{line}}", self.replace, Role.MEMBER, body=ChangedLine, answers="The line")
+        self.add("DELETE", f"{here}/{{line}}", self.delete, Role.MEMBER, answers="The line's number")
+
+    async def show(self, request: Request, workspace_id: str, user: Annotated[User | None, Query()] = None) -> Response:
+        editor = await self._editor(request, workspace_id, user)
+        return reply({"lines": [line_row(line) for line in await self._lines.open(editor)]})
+
+    async def append(self, request: Request, workspace_id: str) -> Response:
+        body = await read_json(request, NewLine, self._limit)
+        editor = await self._editor(request, workspace_id, body.user)
+        edited = await self._lines.append(editor, body.content, _by(request))
+        return reply(await self._row(editor, edited.number), 201)
+
+    async def replace(self, request: Request, workspace_id: str, line: Number) -> Response:
+        body = await read_json(request, ChangedLine, self._limit)
+        editor = await self._editor(request, workspace_id, body.user)
+        edited = await self._lines.replace(editor, line, body.content, _by(request), body.expected_version)
+        return reply(await self._row(editor, edited.number))
+
+    async def delete(
+        self,
+        request: Request,
+        workspace_id: str,
+        line: Number,
+        user: Annotated[User | None, Query()] = None,
+        expected_version: Version = None,
+    ) -> Response:
+        editor = await self._editor(request, workspace_id, user)
+        await self._lines.delete(editor, line, _by(request), expected_version)
+        return reply({"line": line, "deleted": True})
+
+    async def history(
+        self,
+        request: Request,
+        workspace_id: str,
+        user: Annotated[User | None, Query()] = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    ) -> Response:
+        scope = (await self._editor(request, workspace_id, user)).scope
+        return reply({"edits": [change_row(one) for one in await self._lines.history(scope, limit)]})
+
+    async def waiting(
+        self, request: Request, workspace_id: str, user: Annotated[User | None, Query()] = None
+    ) -> Response:
+        scope = (await self._editor(request, workspace_id, user)).scope
+        return reply({"waiting": [waiting_row(one) for one in await self._lines.waiting(scope)]})
+
+    async def decide(self, request: Request, workspace_id: str, id: str) -> Response:  # noqa: A002 - as the path has it
+        body = await read_json(request, Decision, self._limit)
+        scope = (await self._editor(request, workspace_id, body.user)).scope
+        act = self._lines.approve if body.decision == "approve" else self._lines.deny
+        await act(scope, id, caller_of(request).id)
+        return reply({"id": id, "decision": body.decision})
+
+    async def _editor(self, request: Request, workspace_id: str, user: str | None) -> Editor:
+        scope = await enter(self._runtime, workspace_id)
+        if user is not None and not user.startswith(OWN_CONNECTOR) and not caller_of(request).role.covers(Role.ADMIN):
+            raise ApiError(403, "forbidden", "lines of another connector's people are for admins' tokens")
+        return Editor(Scope(scope.workspace_id, None, user), "api")
+
+    async def _row(self, editor: Editor, number: int) -> dict[str, Any]:
+        lines = await self._lines.open(editor, store=False)
+        if number >= len(lines):  # renumbered, or taken away with its person, in between
+            raise ApiError(409, "line_changed", "the line was changed in the meantime; look again")
+        return line_row(lines[number])
+
+
+def line_row(line: Line) -> dict[str, Any]:
+    return {
+        "line": line.number,
+        "content": line.content,
+        "owner": line.owner,
+        "author": line.author,
+        "turn_id": line.turn_id,
+        "at": line.at,
+        "version": line.version,
+        "origin": line.origin,
+    }
+
+
+def change_row(one: Change) -> dict[str, Any]:
+    return {
+        "action": one.action,
+        "line_id": one.line,
+        "by": one.by,
+        "turn_id": one.turn_id,
+        "at": one.at,
+        "origin": one.origin,
+        "before": one.before,
+        "after": one.after,
+    }
+
+
+def waiting_row(one: Waiting) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "action": one.action,
+        "owner": one.owner,
+        "content": one.content,
+        "before": one.before,
+        "author": one.author,
+        "turn_id": one.turn_id,
+        "at": one.at,
+        "origin": one.origin,
+    }
+
+
+def _by(request: Request) -> By:
+    key = request.headers.get("idempotency-key", "")
+    caller = caller_of(request).id
+    return By(caller, key=f"api:{caller}:{request.method}:{request.url.path}:{key}" if key else "")

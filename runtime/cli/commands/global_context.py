@@ -1,0 +1,188 @@
+"""``agent-runtime global-context``: the lines that stand in every prompt of a workspace, or of one person."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from config.settings import Settings
+from runtime.cli.client import connect, segment
+from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
+from runtime.cli.output import line, print_json, table
+
+user_option = click.option("--user", metavar="CONNECTOR:ID", help="With this person's own lines.")
+expected_option = click.option("--expected-version", type=int, help="Only if the line still has this version.")
+
+
+@click.group()
+def command() -> None:
+    """What the bot always knows: numbered lines in every prompt of a workspace, and, in direct messages, of a person.
+
+    Numbers stay until a look after a pause (AGENT_RUNTIME_SESSION_IDLE_SECONDS): a deleted line leaves a blank.
+    """
+
+
+@command.command()
+@click.option("--waiting", is_flag=True, help="The edits that wait for approval.")
+@click.option("--history", is_flag=True, help="The newest edits, with their authors.")
+@user_option
+@workspace_option
+@json_option
+@click.pass_obj
+def show(
+    invocation: Invocation, waiting: bool, history: bool, user: str | None, workspace: str | None, as_json: bool
+) -> None:
+    """Show the lines, by number."""
+    if waiting and history:
+        raise click.UsageError("give --waiting or --history, not both")
+    settings = invocation.settings()
+    part = "waiting" if waiting else "history" if history else ""
+    run(_show(settings, part, user, workspace_of(settings, workspace), as_json))
+
+
+async def _show(settings: Settings, part: str, user: str | None, workspace: str, as_json: bool) -> None:
+    async with connect(settings) as client:
+        found = await client.get(f"{_path(workspace)}{f'/{part}' if part else ''}", user=user)
+    if as_json:
+        print_json(found)
+    elif part == "waiting":
+        rows = [[one["id"], one["action"], one["before"], one["content"], one["author"]] for one in found["waiting"]]
+        _table(["id", "edit", "was", "text", "by"], rows, "nothing waits for approval")
+    elif part == "history":
+        rows = [[one["at"][:19], one["action"], one["before"], one["after"], one["by"]] for one in found["edits"]]
+        _table(["at", "edit", "was", "text", "by"], rows, "nothing was ever changed")
+    else:
+        rows = [[f"{one['line']}--", one["content"], one["author"], one["version"]] for one in found["lines"]]
+        _table(["line", "text", "by", "version"], rows, "it is empty; `global-context append` adds a line")
+
+
+@command.command()
+@click.argument("content")
+@user_option
+@workspace_option
+@json_option
+@click.pass_obj
+def append(invocation: Invocation, content: str, user: str | None, workspace: str | None, as_json: bool) -> None:
+    """Add CONTENT as a line at the end."""
+    settings = invocation.settings()
+    run(_append(settings, _given(content=content, user=user), workspace_of(settings, workspace), as_json))
+
+
+async def _append(settings: Settings, body: dict[str, Any], workspace: str, as_json: bool) -> None:
+    async with connect(settings) as client:
+        _told(await client.post(_path(workspace), body), as_json)
+
+
+@command.command()
+@click.argument("number", type=click.IntRange(0))
+@click.argument("content")
+@expected_option
+@user_option
+@workspace_option
+@json_option
+@click.pass_obj
+def replace(
+    invocation: Invocation,
+    number: int,
+    content: str,
+    expected_version: int | None,
+    user: str | None,
+    workspace: str | None,
+    as_json: bool,
+) -> None:
+    """Let line NUMBER say CONTENT."""
+    settings = invocation.settings()
+    body = _given(content=content, user=user, expected_version=expected_version)
+    run(_replace(settings, number, body, workspace_of(settings, workspace), as_json))
+
+
+async def _replace(settings: Settings, number: int, body: dict[str, Any], workspace: str, as_json: bool) -> None:
+    async with connect(settings) as client:
+        _told(await client.put(f"{_path(workspace)}/{number}", body), as_json)
+
+
+@command.command()
+@click.argument("number", type=click.IntRange(0))
+@expected_option
+@user_option
+@workspace_option
+@json_option
+@click.pass_obj
+def delete(
+    invocation: Invocation,
+    number: int,
+    expected_version: int | None,
+    user: str | None,
+    workspace: str | None,
+    as_json: bool,
+) -> None:
+    """Take line NUMBER away."""
+    settings = invocation.settings()
+    run(_delete(settings, number, expected_version, user, workspace_of(settings, workspace), as_json))
+
+
+async def _delete(
+    settings: Settings, number: int, expected: int | None, user: str | None, workspace: str, as_json: bool
+) -> None:
+    async with connect(settings) as client:
+        answer = await client.delete(f"{_path(workspace)}/{number}", user=user, expected_version=expected)
+    if as_json:
+        print_json(answer)
+    else:
+        line(f"line {number} is deleted")
+
+
+@command.command()
+@click.argument("id_", metavar="ID")
+@user_option
+@workspace_option
+@json_option
+@click.pass_obj
+def approve(invocation: Invocation, id_: str, user: str | None, workspace: str | None, as_json: bool) -> None:
+    """Let the edit ID (see `show --waiting`) hold."""
+    settings = invocation.settings()
+    run(_decide(settings, id_, "approve", user, workspace_of(settings, workspace), as_json))
+
+
+@command.command()
+@click.argument("id_", metavar="ID")
+@user_option
+@workspace_option
+@json_option
+@click.pass_obj
+def deny(invocation: Invocation, id_: str, user: str | None, workspace: str | None, as_json: bool) -> None:
+    """Drop the edit ID (see `show --waiting`)."""
+    settings = invocation.settings()
+    run(_decide(settings, id_, "deny", user, workspace_of(settings, workspace), as_json))
+
+
+async def _decide(settings: Settings, id_: str, decision: str, user: str | None, workspace: str, as_json: bool) -> None:
+    async with connect(settings) as client:
+        answer = await client.post(f"{_path(workspace)}/waiting/{segment(id_)}", _given(decision=decision, user=user))
+    if as_json:
+        print_json(answer)
+    else:
+        line(f"edit {id_} {'holds now' if decision == 'approve' else 'is dropped'}")
+
+
+def _path(workspace: str) -> str:
+    return f"/v1/workspaces/{segment(workspace)}/global-context"
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _told(row: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(row)
+    else:
+        line(f"{row['line']}-- {row['content']}")
+
+
+def _table(headers: list[str], rows: list[list[Any]], otherwise: str) -> None:
+    if rows:
+        table(headers, rows)
+    else:
+        line(otherwise)
