@@ -18,6 +18,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+import structlog
+
 from connectors.message import Scope, encode_id, redis_key
 from grounding.memory import global_context_scripts as scripts
 from grounding.memory.global_context_lines import (
@@ -49,6 +51,7 @@ _DONE_SECONDS = 24 * 3600
 HISTORY_MAX_EDITS = 1000
 WAITING_MAX_EDITS = 50
 _LETTERS: dict[Owner, str] = {"workspace": "w", "user": "u"}
+_log = structlog.get_logger()
 _OWNERS: dict[str, Owner] = {letter: owner for owner, letter in _LETTERS.items()}
 
 
@@ -122,6 +125,9 @@ class GlobalContexts:
     async def history(self, scope: Scope, limit: int = 50) -> list[Change]:
         """The newest *limit* edits, the newest first, of the person's own lines (`scope.user`), or the workspace's."""
         found: Any = await self._redis.xrevrange(self._key(scope, "history", encode_id(scope.user or "")), count=limit)
+        for _, one in found:
+            if one["v"] != "1":
+                raise UnknownFormat(f"an edit was kept with format {one['v']}; this runtime reads 1: upgrade it")
         return [
             Change(
                 action=one["action"],
@@ -195,6 +201,13 @@ class GlobalContexts:
             ],
         )
         self._raise_for(answer)
+        _log.info(
+            "context.changed",
+            workspace_id=scope.workspace_id,
+            action=action,
+            origin=by.origin,
+            waits=answer[0] == "waits",
+        )
         return Edited(waits=str(answer[1])) if answer[0] == "waits" else Edited(int(answer[1]))
 
     async def _decided(self, scope: Scope, id_: str, what: Literal["approve", "deny"], by: str) -> None:
@@ -203,6 +216,7 @@ class GlobalContexts:
         keys = [lines[0], lines[-1], self._key(scope, "history", of), self._key(scope, "waiting", of)]
         args: list[str | int] = [id_, what, by, self._at(), self._max_tokens, HISTORY_MAX_EDITS]
         self._raise_for(await self._decide(keys=keys, args=args))
+        _log.info("context.decided", workspace_id=scope.workspace_id, decision=what)
 
     def _raise_for(self, answer: Any) -> None:
         if answer[0] == "full":

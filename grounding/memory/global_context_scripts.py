@@ -48,7 +48,7 @@ end
 local function keep(seconds)
   local parts = {}
   for _, one in ipairs(given) do parts[#parts + 1] = one[1] .. ':' .. string.format('%d', one[2]) end
-  redis.call('HSET', KEYS[1], 'lines', table.concat(parts, ' '))
+  redis.call('HSET', KEYS[1], 'v', 1, 'lines', table.concat(parts, ' '))
   redis.call('EXPIRE', KEYS[1], seconds)
 end
 local function use() redis.call('HSET', KEYS[1], 'at', string.format('%d', now())) end
@@ -59,7 +59,7 @@ end
 local function hash_of(name) return KEYS[(string.sub(name, 1, 1) == 'w') and 2 or 3] end
 local function id_of(name) return string.sub(name, 2) end
 local function note(key, fields)
-  redis.call('XADD', key, 'MAXLEN', '~', ARGV[4], '*', unpack(fields))
+  redis.call('XADD', key, 'MAXLEN', '~', ARGV[4], '*', 'v', 1, unpack(fields))
 end
 """
 
@@ -172,7 +172,8 @@ local fields = {'line', asked.line, 'by', ARGV[3], 'turn', asked.t, 'at', ARGV[4
   'before', asked.before, 'after', asked.c}
 local function note(action)
   redis.call('HDEL', KEYS[4], ARGV[1])
-  redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[6], '*', 'action', action .. ' ' .. asked.action, unpack(fields))
+  redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[6], '*', 'v', 1,
+    'action', action .. ' ' .. asked.action, unpack(fields))
 end
 if ARGV[2] == 'deny' then
   note('deny')

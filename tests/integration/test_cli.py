@@ -623,3 +623,23 @@ async def test_an_index_run_names_what_is_no_document(running: None, command: Co
     await asyncio.to_thread((docs / "scan.md").write_bytes, b"\0\1")
     done = await command("index")
     assert "skipped scan.md: binary" in done.err
+
+
+async def test_the_global_context_is_shown_and_edited(running: None, command: Command) -> None:
+    assert "is empty" in (await command("global-context", "show")).out
+    added = await command("global-context", "append", "Ships on Mondays", "--json")
+    assert (added.code, added.json["line"]) == (0, 0)
+    await command("global-context", "append", "Closed on Fridays")
+    assert (await command("global-context", "replace", "0", "Ships on Tuesdays")).out == "0-- Ships on Tuesdays\n"
+    refused = await command("global-context", "delete", "0", "--expected-version", "1")
+    assert refused.code == 1
+    assert "now says: Ships on Tuesdays" in refused.err
+    assert (await command("global-context", "delete", "0")).code == 0
+
+    shown = await command("global-context", "show", "--json")
+    assert [(one["line"], one["content"]) for one in shown.json["lines"]] == [(0, ""), (1, "Closed on Fridays")]
+    assert "replace" in (await command("global-context", "show", "--history")).out
+    assert "nothing waits" in (await command("global-context", "show", "--waiting")).out
+    assert (await command("global-context", "approve", "1")).code == 1
+    own = await command("global-context", "append", "Likes tea", "--user", "slack:U1", "--json")
+    assert (own.json["line"], own.json["owner"]) == (2, "user")

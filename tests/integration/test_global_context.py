@@ -158,7 +158,9 @@ async def test_the_cap_refuses_what_does_not_fit_and_takes_what_makes_room(redis
     with pytest.raises(GlobalContextFull, match=r"all lines take \d+ of 24 tokens, and this one \d+\. Merge lines"):
         await context.append(turn(), "eight nine ten eleven twelve thirteen", BY)
     with pytest.raises(GlobalContextFull):
-        await context.replace(turn(), 0, "one two three four five six seven eight nine ten eleven twelve", BY)
+        await context.replace(
+            turn(), 0, "one two three four five six seven eight nine ten eleven twelve thirteen fourteen", BY
+        )
     with pytest.raises(GlobalContextFull, match="shorten it"):
         await context.append(turn(), "word " * 1_000_000, BY)
     await context.replace(turn(), 0, "one to seven", BY)
@@ -286,7 +288,7 @@ async def test_what_waits_holds_only_when_somebody_approves_it(redis: Redis) -> 
 async def test_an_approved_line_must_fit_then_and_waits_on_where_it_does_not(redis: Redis) -> None:
     context = store(redis, max_tokens=17)
     waits = (await context.append(turn(), "one two three four five six", BY, waits=True)).waits
-    await context.append(turn(), "seven eight nine ten eleven twelve", BY)
+    await context.append(turn(), "seven eight nine ten eleven twelve thirteen fourteen", BY)
 
     with pytest.raises(GlobalContextFull):
         await context.approve(Scope("acme"), waits, "admin")

@@ -16,6 +16,9 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable, partition_tag, redis_key
+from grounding.memory.global_context import GlobalContexts
+from grounding.memory.global_context_lines import By, Editor
+from grounding.tokens import load_tokens
 from runtime.budget_terms import BudgetExceeded, Cost, Term
 from runtime.budgets import Budgets
 from runtime.stores import connect
@@ -177,3 +180,17 @@ async def test_replies_are_delivered_in_order_whichever_master_keeps_them(client
     assert sorted(shown) == sorted(message.text for message in messages)
     for place in range(8):
         assert [text for text in shown if text.startswith(f"{place}.")] == [f"{place}.{n}" for n in range(3)]
+
+
+async def test_every_step_of_the_global_context_stays_on_one_node(client: Redis) -> None:
+    lines = GlobalContexts(client, load_tokens(), max_tokens=700, idle_seconds=1800)
+    for workspace in ("acme", "beta", "gamma"):
+        mine = Editor(Scope(workspace, "http:dm", "http:u1"), "turn")
+        by = By("http:u1", "t1", "model")
+        await lines.append(Editor(Scope(workspace), "api"), "ours", by)
+        await lines.append(mine, "mine", by)
+        waits = (await lines.replace(mine, 1, "yours", by, waits=True)).waits
+        await lines.approve(mine.scope, waits, "http:u1")
+        assert [line.content for line in await lines.open(mine)] == ["ours", "yours"]
+        await lines.forget_person(mine.scope)
+        assert [line.content for line in await lines.open(mine) if line.content] == ["ours"]
