@@ -12,7 +12,7 @@ from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 
 UNRELATED = "what is the capital of France?"
-BO = {"author": {"id": "u2", "name": "Bo"}}
+BO: dict[str, Any] = {"author": {"id": "u2", "name": "Bo"}}
 
 
 def known(bot: Bot) -> str:

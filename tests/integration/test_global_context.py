@@ -53,7 +53,7 @@ def said(lines: tuple[Line, ...]) -> dict[int, str]:
 
 async def idle(redis: Redis, editor: Editor) -> None:
     """Let *editor*'s session be long over."""
-    await redis.hset(f"ar:global_context:{editor.scope.tag}:given:{editor.encoded}", "at", "1")  # type: ignore[misc]
+    await redis.hset(f"ar:global_context:{editor.scope.tag}:given:{editor.encoded}", "at", "1")
 
 
 async def test_a_delete_leaves_a_blank_until_the_next_session_renumbers(redis: Redis) -> None:
@@ -338,7 +338,8 @@ def test_nobody_sees_lines_of_another_workspace_or_of_another_person(
 
         client = stores.connect(f"unix://{redis_socket}", 5.0)
         await client.flushall()
-        context, kept = store(client, 100_000), []
+        context = store(client, 100_000)
+        kept: list[tuple[str, str | None, str]] = []
         for number, ((workspace, place, user), is_edit) in enumerate(writes):
             editor = Editor(Scope(workspace, place, user), "turn")
             view = await context.open(editor)
