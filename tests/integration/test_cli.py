@@ -642,4 +642,4 @@ async def test_the_global_context_is_shown_and_edited(running: None, command: Co
     assert "nothing waits" in (await command("global-context", "show", "--waiting")).out
     assert (await command("global-context", "approve", "1")).code == 1
     own = await command("global-context", "append", "Likes tea", "--user", "slack:U1", "--json")
-    assert (own.json["line"], own.json["owner"]) == (2, "user")
+    assert (own.json["line"], own.json["owner"]) == (1, "user")
