@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.documents.sparse import coverage, encode_document, encode_query, term_index, term_set, terms
+from grounding.documents.sparse import (
+    PAIR_WEIGHT,
+    coverage,
+    encode_document,
+    encode_query,
+    pair_index,
+    term_index,
+    term_set,
+    terms,
+)
 
 
 def test_words_are_folded_stemmed_and_freed_of_stop_words() -> None:
@@ -38,7 +47,16 @@ def test_the_same_term_weighs_less_in_a_longer_text() -> None:
 
 def test_a_document_of_average_length_has_weight_one_for_a_single_occurrence() -> None:
     vector = encode_document("refund filler", average_terms=2)
-    assert vector.values == pytest.approx((1.0, 1.0))
+    assert vector.values == pytest.approx((1.0, 1.0, 1.0))  # the third is the pair
+
+
+def test_terms_that_follow_each_other_are_found_as_a_pair_in_their_order_alone() -> None:
+    refund, window = term_index("refund"), term_index("window")
+    pair = pair_index(refund, window)
+    assert pair in encode_document("The refund window").indices
+    assert pair not in encode_document("The window of refunds").indices
+    asked = encode_query("refund window")
+    assert dict(zip(asked.indices, asked.values, strict=True)) == {refund: 1.0, window: 1.0, pair: PAIR_WEIGHT}
 
 
 def test_coverage_is_the_share_of_different_terms() -> None:
