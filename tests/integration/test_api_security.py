@@ -23,12 +23,15 @@ PARAMETERS = {
     "scope": "workspace",
     "kind": "soul",
     "name": "refunds",
+    "line": "0",
+    "id": "1",
 }
 NEEDS_ADMIN = [
     ("PUT", "/v1/workspaces/acme/documents/a.md"),
     ("DELETE", "/v1/workspaces/acme/documents/a.md"),
     ("POST", "/v1/workspaces/acme/documents"),
     ("POST", "/v1/workspaces/acme/index"),
+    ("POST", "/v1/workspaces/acme/global-context/waiting/1"),
     ("PUT", "/v1/workspaces/acme/prompts/workspace/soul"),
     ("DELETE", "/v1/workspaces/acme/prompts/workspace/soul"),
     ("POST", "/v1/workspaces/acme/prompts/workspace/soul/rollback"),
