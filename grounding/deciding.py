@@ -56,7 +56,7 @@ class Deciding:
         """The strategy for *text*. A *history* given stands in for the stored one. Never raises: where the documents
         cannot be asked in time the cues' choice stands, and ``strategy.unsure`` is logged."""
         choice = choose(text, cues)
-        if choice.reason != "no_retrieval_cue" or not self.vocabulary:
+        if not choice.open or not self.vocabulary:
             return choice
         try:
             async with asyncio.timeout(self.timeout_seconds):

@@ -31,7 +31,10 @@ ASSISTANT_LOG_ODDS = 1.5
 """How much surer it must be where the message speaks of the assistant itself ("what is your favourite book?")."""
 
 _URL = re.compile(r"\bhttps?://\S", re.IGNORECASE)
-_DOTTED = re.compile(r"(?<![\w@.\-])(?:[\w\-]+\.)+([a-z]{2,10})(?![\w@])", re.IGNORECASE)
+_DOTTED = re.compile(r"(?<![\w@.\-])((?:[\w\-]+\.)+)([a-z]{2,10})(?![\w@(])(?=(/?))", re.IGNORECASE)
+"""The labels before the ending, the ending, and a slash where a path follows; ``r.json()`` is a call, no file."""
+ENDINGS_THAT_ARE_WORDS = frozenset({"at", "be", "in", "it", "me", "no", "so", "to", "us"})
+"""Domains that are also English words: a site only behind two labels, or with a path ("t.me/acme")."""
 _GREETS_NAME = re.compile(
     r"\s*(?:hi|hello|hey|good (?:morning|afternoon|evening)|thanks|thank you|bye),? ([^\W\d_]+)\s*[!.,]*\s*",
     re.IGNORECASE,
@@ -68,6 +71,9 @@ class Choice:
     """Whether earlier turns of this conversation beyond the tail should be looked for."""
     wants_documents: bool = False
     """Whether the workspace's documents should be searched."""
+    open: bool = False
+    """Whether the cues leave it to the workspace's vocabulary if documents are needed: the message names none, and does
+    not ask about the conversation, though it may lean on it."""
 
     @property
     def small_talk(self) -> bool:
@@ -89,16 +95,17 @@ def choose(text: str, cues: Cues = ENGLISH) -> Choice:
     if not (documents or history or implied) and _is_small_talk(text, words, cues):
         return Choice(Strategy.NONE, "small_talk")
     if asks or (history and not documents):
-        return Choice(Strategy.TAIL, "chat_memory_cue", wants_history=True, wants_documents=documents)
+        leans = refers and not (asks or documents)
+        return Choice(Strategy.TAIL, "chat_memory_cue", wants_history=True, wants_documents=documents, open=leans)
     if documents:
         return Choice(Strategy.QMD, "workspace_retrieval_cue", wants_history=refers, wants_documents=True)
     if implied:
         return Choice(Strategy.QMD, "implicit_workspace_question", wants_documents=True)
-    return Choice(Strategy.NONE, "no_retrieval_cue")
+    return Choice(Strategy.NONE, "no_retrieval_cue", open=True)
 
 
 def considered(choice: Choice, alone: float, with_history: float | None, *, addresses_assistant: bool) -> Choice:
-    """*choice*, which no cue decided, in the light of how much the workspace's documents speak of the message.
+    """*choice*, which is open, in the light of how much the workspace's documents speak of the message.
 
     *alone* is the relevance (log-odds, see `grounding.documents.relevance`) of the best passage for the message by
     itself, *with_history* for it together with what was said before. The mean of both counts, or the message alone
@@ -106,7 +113,7 @@ def considered(choice: Choice, alone: float, with_history: float | None, *, addr
     """
     needed = VOCABULARY_LOG_ODDS + (ASSISTANT_LOG_ODDS if addresses_assistant else 0.0)
     if alone >= needed:
-        return Choice(Strategy.QMD, "workspace_vocabulary", wants_documents=True)
+        return Choice(Strategy.QMD, "workspace_vocabulary", wants_history=choice.wants_history, wants_documents=True)
     if with_history is not None and (alone + with_history) / 2 >= needed:
         return Choice(Strategy.QMD, "workspace_vocabulary", wants_history=True, wants_documents=True)
     return choice
@@ -133,24 +140,35 @@ def search_text(text: str, cues: Cues = ENGLISH) -> str:
 
 
 def addresses_assistant(text: str, cues: Cues = ENGLISH) -> bool:
-    """Whether *text* speaks of the assistant itself, politeness aside: "what is your name?", not "can you tell me …".
-    Pure."""
+    """Whether *text* speaks of the assistant itself, politeness and what it said aside: "what is your name?", not "can
+    you tell me …" and "you said …". Pure."""
     words = words_of(text[:_LONGEST_CONSIDERED_CHARACTERS])
-    polite = {
-        index for start, length in _matches(words, cues.polite_requests) for index in range(start, start + length)
-    }
+    masks = (*_matches(words, cues.polite_requests), *_matches(words, cues.refers_to_history))
+    polite = {index for start, length in masks for index in range(start, start + length)}
     return any(start not in polite for start, _ in _matches(words, cues.assistant))
 
 
 def _names_documents(text: str, words: tuple[str, ...], cues: Cues) -> bool:
     if _URL.search(text):
         return True
-    known_endings = _set(cues.domains) | _set(cues.file_endings)
-    if any(match[1].lower() in known_endings for match in _DOTTED.finditer(text)):
+    if any(_is_address(match, cues) for match in _DOTTED.finditer(text)):
         return True
     return _has(words, cues.documents, cues) or (
         _has(words, cues.search, cues) and (_has(words, cues.anchors, cues) or _has(words, cues.parts, cues))
     )
+
+
+def _is_address(match: re.Match[str], cues: Cues) -> bool:
+    """Whether a *match* of `_DOTTED` is a file or a site: "pricing.md"; not "node.js", an idiom, and not "I'm
+    done.so what", where only the space is missing."""
+    labels, ending = match[1], match[2].lower()
+    if words_of(match[0]) in _phrase_set(cues.idioms):
+        return False
+    if ending in _set(cues.file_endings):
+        return True
+    if ending not in _set(cues.domains):
+        return False
+    return ending not in ENDINGS_THAT_ARE_WORDS or labels.count(".") > 1 or bool(match[3])
 
 
 def _implies_documents(text: str, words: tuple[str, ...], cues: Cues) -> bool:

@@ -107,6 +107,8 @@ ENGLISH = Cues(
         earlier models, earlier works, file system, file systems, filesystem, file size, file sizes, file format
         file formats, file extension, i file, to file, file my, file a, file an, file for, file taxes, nail file
         critical path, career path, cycle path, document type, project management, manila folder, welcome to
+        node.js, next.js, vue.js, react.js, three.js, nuxt.js, express.js, d3.js, asp.net, vb.net, ml.net, ado.net
+        one last question, a last question, the last time i
     """),
     assistant=phrases("you, your, yours, yourself, you're, youre, you've, you'd, you'll, ur, assistant, chatbot"),
     polite_requests=phrases("""

@@ -49,7 +49,9 @@ def parse(text: str) -> Changes:
     """What *text* says. Raises `InvalidCues` with all that is wrong."""
     try:
         given = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise InvalidCues("no TOML that can be read: brackets in brackets, too deep") from None
+    except ValueError as error:  # a TOMLDecodeError, or a number of thousands of digits
         raise InvalidCues(f"no TOML: {error}") from error
     problems = [f"{key!r} is unknown: use languages, [add] and [remove]" for key in given if key not in _KEYS]
     languages = _languages(given.get("languages", []), problems)
@@ -70,9 +72,10 @@ def _languages(given: object, problems: list[str]) -> tuple[str, ...]:
     if not isinstance(given, list):
         problems.append('languages must be a list, such as ["german"]')
         return ()
-    unknown = [one for one in given if one not in LANGUAGES]
+    known = [one for one in given if isinstance(one, str) and one in LANGUAGES]
+    unknown = [one for one in given if one not in known]
     problems.extend(f"language {one!r} does not ship: use {', '.join(LANGUAGES)}" for one in unknown)
-    return tuple(one for one in given if one in LANGUAGES)
+    return tuple(known)
 
 
 def _phrases(part: str, given: Any, problems: list[str]) -> dict[str, tuple[str, ...]]:
@@ -96,7 +99,12 @@ def _problem(phrase: object) -> str:
         return f"{phrase!r} is no text"
     if len(phrase) > MAX_PHRASE_CHARACTERS:
         return f"{phrase[:40]!r}… has more than {MAX_PHRASE_CHARACTERS} characters"
-    return "" if words_of(phrase) else f"{phrase!r} holds no word"
+    words = words_of(phrase)
+    if not words:
+        return f"{phrase!r} holds no word"
+    if len("".join(words)) == 1 and len(phrase.strip()) > 1:
+        return f"{phrase!r} would be seen in every {words[0]!r}: signs are not compared"
+    return ""
 
 
 def problem_in(text: str) -> str:

@@ -74,6 +74,23 @@ async def test_a_follow_up_is_looked_up_with_what_was_said_before_it_and_needs_b
     assert (choice.reason, choice.wants_history, choice.wants_documents) == ("workspace_vocabulary", True, True)
 
 
+@pytest.mark.parametrize(
+    "text", ["you said it is cheap, how much is the harbour plan?", "as we discussed, I need the plan"]
+)
+async def test_a_message_that_leans_on_the_conversation_may_be_for_the_documents_too(text: str) -> None:
+    choice = await Deciding(Said(), Shelf({text: 3.0}), 1.0).choose(KEY, text, ENGLISH)
+
+    assert (choice.strategy.value, choice.reason) == ("qmd", "workspace_vocabulary")
+    assert choice.wants_history
+    assert choice.wants_documents
+
+
+async def test_one_that_leans_on_the_conversation_alone_stays_with_it() -> None:
+    choice = await Deciding(Said(), Shelf(), 1.0).choose(KEY, "as we discussed, make it blue", ENGLISH)
+
+    assert (choice.reason, choice.wants_documents) == ("chat_memory_cue", False)
+
+
 async def test_a_history_that_is_given_stands_in_for_the_stored_one() -> None:
     shelf = Shelf({"and?": 0.0, "what of boats?\nand?": 5.0})
     given = [
@@ -85,7 +102,7 @@ async def test_a_history_that_is_given_stands_in_for_the_stored_one() -> None:
     assert choice.reason == "workspace_vocabulary"
 
 
-@pytest.mark.parametrize("text", ["hello", "thanks!", "", "what did we decide?", "which file holds it?"])
+@pytest.mark.parametrize("text", ["hello", "thanks!", "", "what did we decide?", "go on", "which file holds it?"])
 async def test_what_cues_decide_is_never_looked_up(text: str) -> None:
     shelf = Shelf()
     await Deciding(BEFORE, shelf, 1.0).choose(KEY, text, ENGLISH)

@@ -25,7 +25,7 @@ SMALL_TALK = """
 hi|Hello!|hey there|Good morning|good evening, bot|Hello Lena!|hi team|hello again|yo|sup
 thanks|Thank you so much!|thanks a lot for your help|many thanks, that helps|ok|OK, cool|great|perfect, thanks
 got it|sounds good|how are you?|How are you today?|what's up|are you there?|bye|see you later|have a nice day
-👍|🎉🎉|!!!|:-)|no worries|nice to meet you|how fast are you|thx|ok thanks bye
+hello.me again|ok.is that all|👍|🎉🎉|!!!|:-)|no worries|nice to meet you|how fast are you|thx|ok thanks bye
 """
 
 TAIL = """
@@ -47,6 +47,7 @@ what's in notes.md|compare a.txt and b.txt|which document explains onboarding|se
 find the file with the deploy steps|pricing?|what are the policies|in the workspace there is something on that
 is it in the knowledge base|the repository is confusing|hi, which page covers it?|read CHANGELOG.md
 where is the config file|look up the refund page|our documents mention it|what does the release notes say
+see t.me/acme|what is on shop.acme.it|main.rs does not compile
 hey bot, what's the pricing for teams|ok, and the refund policy?|thanks! what about the docs?
 """
 
@@ -65,6 +66,9 @@ should I go on a diet?|what's new in Python 3.12?|what changed in the React 19 r
 I asked my boss for a raise, what now?|do earlier versions of Python have it?|a previously owned car
 how many pages does a novel have?|is a manual gearbox cheaper?|how has the weather been so far
 we need an apathetic reply|prepared before lunch|my beforehand work|help me|who won the world cup in 1990?
+I'm done.so what do I do now|Sounds good.To be clear, no|yes.no problem with me|what is node.js?|next.js or vue.js
+r = requests.get(url), then r.json() fails|is asp.net dead?|one last question, is it far?
+the last time I was in Rome it rained
 who is the pathologist on call today at the hospital?|hypothetically, should we move to a bigger office?
 """
 
