@@ -13,15 +13,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from connectors.message import AgentRuntimeError, ConversationKey
 from grounding.cues.kinds import Cues
 from grounding.cues.languages import LANGUAGES, spoken
 from grounding.deciding import ASSISTANT, Deciding
 from grounding.run_context import TailEntry
-from grounding.strategy import Choice, Strategy
+from grounding.strategy import Choice, Reason, Strategy
 
+LABELS = ("strategy", "reason", "needs_history", "needs_documents")
+"""What may be said of a message."""
+REASONS: tuple[str, ...] = get_args(Reason)
 ROLES = {"user": "user", "assistant": ASSISTANT, "agent": ASSISTANT}
 
 
@@ -42,6 +45,11 @@ class Message:
     """Whether it counts for the need of documents."""
     history: tuple[TailEntry, ...] = ()
     languages: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> tuple[str | bool | None, ...]:
+        """What the set says of it."""
+        return self.strategy, self.reason, self.needs_history, self.needs_documents
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +92,14 @@ def load_messages(path: Path) -> tuple[Message, ...]:
     """The set at *path*. Raises `BadMessages`."""
     file = path / "queries.jsonl" if path.is_dir() else path
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise BadMessages(f"{file} cannot be read: {error}") from error
     messages = [_message(file, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     if not messages:
         raise BadMessages(f"{file} holds no message")
+    if not any(said is not None for one in messages for said in one.labels):
+        raise BadMessages(f"{file} says nothing to score: give its lines {', '.join(LABELS)}, or some of these")
     return tuple(messages)
 
 
@@ -97,10 +107,12 @@ def _message(file: Path, number: int, line: str) -> Message:
     where = f"{file}, line {number}"
     try:
         record = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise BadMessages(f"{where}: no JSON: {error}") from error
     if not isinstance(record, dict) or not isinstance(record.get("text"), str):
         raise BadMessages(f'{where}: expected an object with "text"')
+    if not isinstance(record.get("metadata") or {}, dict):
+        raise BadMessages(f"{where}: metadata is an object")
     said: dict[str, Any] = {**(record.get("metadata") or {}), **record}
     strategy = said.get("strategy", said.get("label"))
     if strategy not in (None, *Strategy):
@@ -108,18 +120,22 @@ def _message(file: Path, number: int, line: str) -> Message:
     bits = [said.get(need) for need in ("needs_history", "needs_documents")]
     if any(bit not in (None, True, False) for bit in bits):
         raise BadMessages(f"{where}: needs_history and needs_documents are true or false")
-    languages = tuple(said.get("languages") or ())
-    if unknown := [one for one in languages if one not in LANGUAGES]:
+    if (reason := said.get("reason")) not in (None, *REASONS):
+        raise BadMessages(f"{where}: the reason is one of {', '.join(REASONS)}, not {reason!r}")
+    languages = said.get("languages") or []
+    if not isinstance(languages, list):
+        raise BadMessages(f'{where}: languages is a list, such as ["german"]')
+    if unknown := [one for one in languages if not isinstance(one, str) or one not in LANGUAGES]:
         raise BadMessages(f"{where}: no cues ship for {unknown[0]!r}: use {', '.join(LANGUAGES)}")
     counts = not (bits[1] and said.get("gold_in_pool") is False)
     history = _history(where, said.get("history") or [])
-    return Message(record["text"], strategy, said.get("reason"), bits[0], bits[1], counts, history, languages)
+    return Message(record["text"], strategy, reason, bits[0], bits[1], counts, history, tuple(languages))
 
 
 def _history(where: str, given: Any) -> tuple[TailEntry, ...]:
     try:
         return tuple(TailEntry(speaker=ROLES[one["role"]], text=one["text"], turn_id="") for one in given)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise BadMessages(f'{where}: history is a list of {{"role": "user"|"assistant", "text"}}') from error
 
 

@@ -26,7 +26,7 @@ _BRACKETS = re.compile(
 _TOGETHER = re.compile(r"[;；]|,(?=\s+[^\s,;]+\.(?:md|txt)\b)", re.IGNORECASE)
 _FILE = re.compile(
     rf"(?P<path>[^\s{re.escape('›>»→⟩❯|;,')}][^›>»→⟩❯|;\n]{{0,250}}?\.(?:md|txt))"
-    rf"(?P<rest>\s*[{re.escape(_ARROWS)}].*)?",
+    rf"(?P<rest>\s*[{re.escape(_ARROWS)},].*)?",
     re.IGNORECASE | re.DOTALL,
 )
 _ARROWED = re.compile(r"\s*[›>»→⟩❯]\s*|\s+->\s+")
@@ -35,6 +35,8 @@ _BEHIND = re.compile(r"†[^†]*$")
 _DECORATION = re.compile(r"[`*\"“”„«»'’‘]")
 _WORD = re.compile(r"\w+")
 _LIKE_A_LABEL = re.compile(r"\.(?:md|txt)|[›>»→⟩❯]", re.IGNORECASE)
+_SLASHES = re.compile(r"[/\\]+")
+_UPWARDS = re.compile(r"\A(?:\.{0,2}/)+")
 _HEADING_LINE = re.compile(r"^[ \t]*#{1,6}[ \t]+(.+)$", re.MULTILINE)
 _FENCE = re.compile(r"[ \t>]*(?:[-*+][ \t]+|\d{1,9}[.)][ \t]+)?(`{3,}|~{3,})")
 _TICKS = re.compile(r"`+")
@@ -176,7 +178,7 @@ def _parts(match: re.Match[str], given: Sequence[_Given]) -> Iterator[tuple[int,
     """Where the labels in a bracket stand: it as a whole, if that is a label, for headings may hold any mark."""
     start, end = match.span(match.lastgroup or 0)
     inside = match.string[start:end]
-    cuts = [] if _named(inside, given) else [cut.span() for cut in _TOGETHER.finditer(inside)]
+    cuts = [] if _exactly(inside, given) else [cut.span() for cut in _TOGETHER.finditer(inside)]
     firsts, lasts = [0, *(last for _, last in cuts)], [*(first for first, _ in cuts), len(inside)]
     for first, last in zip(firsts, lasts, strict=True):
         part = inside[first:last]
@@ -187,12 +189,16 @@ def _parts(match: re.Match[str], given: Sequence[_Given]) -> Iterator[tuple[int,
 def _named(part: str, given: Sequence[_Given]) -> tuple[Passage, ...]:
     """The passages that *part* names: by source and heading; by source alone all of it, also where the heading is one
     that none of them has."""
+    path, _ = _split(part)
+    return _exactly(part, given) or tuple(one.passage for one in given if path and one.is_source(path))
+
+
+def _exactly(part: str, given: Sequence[_Given]) -> tuple[Passage, ...]:
+    """The passages whose source and heading *part* names."""
     path, heading = _split(part)
-    if not path:
+    if not path or not heading:
         return ()
-    of_source = [one for one in given if one.is_source(path)]
-    exact = tuple(one.passage for one in of_source if heading and one.has_heading(heading))
-    return exact or tuple(one.passage for one in of_source)
+    return tuple(one.passage for one in given if one.is_source(path) and one.has_heading(heading))
 
 
 def _split(part: str) -> tuple[str, str]:
@@ -229,7 +235,8 @@ def _labels(prompt: str) -> frozenset[str]:
 
 
 def _path(said: str) -> str:
-    return said.strip().casefold().removeprefix("./").removeprefix("/").removeprefix("docs/")
+    """*said* as sources are compared; links between documents begin with ``../``."""
+    return _UPWARDS.sub("", _SLASHES.sub("/", said.strip().casefold())).removeprefix("docs/")
 
 
 def _folded(said: str) -> str:

@@ -51,6 +51,9 @@ def cited(reply: str) -> list[str]:
         "【refunds.md › Windows】",
         "【4:0†refunds.md†L1-L9】",
         "[[refunds.md › Windows]]",
+        "[../refunds.md › Windows]",
+        "[docs\\refunds.md › Windows]",
+        "[refunds.md, Windows]",
     ],
 )
 def test_a_passage_is_cited_in_the_ways_in_which_models_write_it(said: str) -> None:
@@ -61,6 +64,14 @@ def test_several_labels_in_one_bracket_are_cited_in_their_order() -> None:
     assert cited("So [notes.txt; docs/refunds.md › Windows].") == ["notes.txt", "refunds.md"]
     assert cited("So [notes.txt, refunds.md].") == ["notes.txt", "refunds.md"]
     assert cited("So [notes.txt][refunds.md].") == ["notes.txt", "refunds.md"]
+    assert cited("So [refunds.md › Windows; notes.txt › Boats].") == ["refunds.md", "notes.txt"]
+    assert cited("So [refunds.md › Windows, notes.txt › Boats].") == ["refunds.md", "notes.txt"]
+
+
+def test_an_invented_label_cannot_hide_behind_a_real_one() -> None:
+    checked = check("So [refunds.md › Windows; gifts.md › Rules].", GIVEN, PROMPT)
+    assert checked.text == f"So [refunds.md › Windows; gifts.md › Rules{MARK}]."
+    assert (checked.cited, checked.invented) == ((WINDOWS,), 1)
 
 
 def test_each_source_counts_once_in_the_order_of_its_first_citation() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from itertools import count
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +17,7 @@ from grounding.documents.duplicates import drop_near_duplicates
 from grounding.documents.excerpts import beginning, clip, without_bare_headings
 from grounding.documents.index import Arm, Hit, Kind, Passage
 from grounding.documents.packing import Retrieved, Room, choose, join, neighbours_wanted, pack
-from grounding.documents.relevance import Floor, floor_for
+from grounding.documents.relevance import MEASURED_CHUNKS, Floor, floor_for
 from grounding.tokens import load_tokens
 
 TOKENS = load_tokens()
@@ -243,6 +245,14 @@ def test_the_floor_keeps_what_the_question_is_about_and_drops_the_best_of_nothin
     nothing = Hit(passage("Rest of the world"), 1.0, Arm(1, 0.09), Arm(1, 4.5))
     assert floor.keep("refund days", [about], 70) == [about]
     assert floor.keep("who won the world cup in 1998", [nothing], 70) == []
+
+
+def test_what_a_passage_of_few_reaches_counts_for_more_up_to_the_size_that_was_measured() -> None:
+    floor = floor_for("wordllama-l2-supercat", Kind.DOCUMENT)
+    hit = Hit(passage("Refunds take thirty days."), 1.0, Arm(1, 0.3), None)
+    few, measured, many = (floor.relevance("refund", hit, size) for size in (0, MEASURED_CHUNKS, 10 * MEASURED_CHUNKS))
+    assert few > measured == many
+    assert floor.relevance("refund", hit, 74) == pytest.approx(measured + 0.5 * math.log(MEASURED_CHUNKS / 74))
 
 
 def test_a_model_whose_cosines_nobody_measured_is_judged_by_words_alone() -> None:

@@ -71,6 +71,13 @@ def test_what_was_decided_otherwise_is_listed_with_what_was_decided() -> None:
         ('{"text": "a", "needs_history": "yes"}', "are true or false"),
         ('{"text": "a", "history": [{"role": "robot", "text": "b"}]}', "history is a list of"),
         ('{"text": "a", "languages": ["klingon"]}', "no cues ship for 'klingon'"),
+        ('{"text": "a", "languages": "german"}', "languages is a list"),
+        ('{"text": "a", "languages": [["german"]]}', "no cues ship for ['german']"),
+        ('{"text": "a", "metadata": "none"}', "metadata is an object"),
+        ('{"text": "a", "history": [{"role": "user", "text": 5}]}', "history is a list of"),
+        ('{"text": "a", "reason": "smalltalk"}', "not 'smalltalk'"),
+        ("[" * 100_000, "no JSON"),
+        ('{"text": "a", "stratgy": "none"}', "says nothing to score"),
         ("", "holds no message"),
     ],
 )

@@ -64,9 +64,14 @@ def strategy(
 
 def _cues(file: Path | None) -> Cues:
     from grounding.cues.english import ENGLISH
-    from grounding.cues.file import cues_of
+    from grounding.cues.file import InvalidCues, cues_of
 
-    return ENGLISH if file is None else cues_of((file.read_text(encoding="utf-8"),))
+    if file is None:
+        return ENGLISH
+    try:
+        return cues_of((file.read_text(encoding="utf-8-sig"),))
+    except (InvalidCues, OSError, UnicodeDecodeError) as error:
+        raise InvalidCues(f"{file}: {error}") from error
 
 
 async def _score(
