@@ -444,7 +444,7 @@ async def test_a_result_of_another_set_is_refused_before_anything_is_run(command
     earlier.write_text(json.dumps({"per_question": {"fields": ["mrr"], "arms": {"fused": {"another question": [1]}}}}))
     refused = await command(*line)
     assert refused.code == 1
-    assert "0 questions in common" in refused.err
+    assert "no question in common" in refused.err
     earlier.write_text("arm  recall@5")
     assert "--json >" in (await command(*line)).err
 

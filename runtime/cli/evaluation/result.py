@@ -115,7 +115,7 @@ def read_earlier(file: Path) -> dict[str, dict[str, Figures]]:
         }
     except OSError as error:
         raise NoEarlierResult(f"{file} cannot be read: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise NoEarlierResult(
             f"{file} is no earlier result: write one with `agent-runtime eval retrieval PATH --json > {file.name}`"
         ) from error
@@ -138,8 +138,10 @@ def _rounded(found: Figures) -> Figures:
 
 def check_shared(questions: int, name: str) -> None:
     """Raises `NoEarlierResult` where too few *questions* are also in the earlier result *name*."""
-    if questions < 2:
-        raise NoEarlierResult(f"{name} and this run have {questions} questions in common: it is of another set")
+    if not questions:
+        raise NoEarlierResult(f"{name} and this run have no question in common: it is of another set")
+    if questions == 1:
+        raise NoEarlierResult(f"{name} and this run have one question in common: a comparison needs two or more")
 
 
 def differences(new: Mapping[str, Figures], old: Mapping[str, Figures]) -> dict[str, Difference]:
