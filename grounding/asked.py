@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 
+from grounding.cues.english import ENGLISH
+from grounding.cues.kinds import Cues
 from grounding.documents.followup import EARLIER_MAX_CHARACTERS, EARLIER_TURNS
 from grounding.run_context import TailEntry
 from grounding.strategy import choose, search_text
@@ -12,16 +14,16 @@ from grounding.strategy import choose, search_text
 ASSISTANT = "assistant"
 
 
-def asked_before(tail: Sequence[TailEntry]) -> tuple[str, ...]:
-    """What people said in the last turns of *tail*, the oldest first, without small talk and the words that only
-    say where to look. Messages that were answered together are one turn."""
-    found = islice(_newest_first(tail), EARLIER_TURNS)
-    return tuple(search_text(turn) for turn in found)[::-1]
+def asked_before(tail: Sequence[TailEntry], cues: Cues = ENGLISH) -> tuple[str, ...]:
+    """What people said in the last turns of *tail*, the oldest first, without what *cues* call small talk and the
+    words that only say where to look. Messages that were answered together are one turn."""
+    found = islice(_newest_first(tail, cues), EARLIER_TURNS)
+    return tuple(search_text(turn, cues) for turn in found)[::-1]
 
 
-def _newest_first(tail: Sequence[TailEntry]) -> Iterator[str]:
+def _newest_first(tail: Sequence[TailEntry], cues: Cues) -> Iterator[str]:
     spoken = [entry for entry in reversed(tail) if entry.speaker != ASSISTANT]
     for _, turn in groupby(enumerate(spoken), key=lambda item: item[1].turn_id or item[0]):
         text = "\n".join(entry.text for _, entry in reversed(list(turn)))[:EARLIER_MAX_CHARACTERS]
-        if text.strip() and not choose(text).small_talk:
+        if text.strip() and not choose(text, cues).small_talk:
             yield text

@@ -11,6 +11,8 @@ import structlog
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope
 from grounding.asked import ASSISTANT, asked_before
+from grounding.cues.english import ENGLISH
+from grounding.cues.kinds import Cues
 from grounding.layers import retrieval
 from grounding.memory.contexts import ContextDocument, ContextDocuments
 from grounding.memory.global_context import GlobalContexts
@@ -96,8 +98,9 @@ class Pipeline:
         turn_id: str = "",
         history: Sequence[TailEntry] | None = None,
         person: str | None = None,
+        cues: Cues = ENGLISH,
     ) -> Grounds:
-        """Everything that *choice* asks for. A *history* given stands in for the stored one.
+        """Everything that *choice*, made by *cues*, asks for. A *history* given stands in for the stored one.
 
         *person* is whose own lines of the global context are shown, in a direct message. Without a *turn_id* nothing
         is stored. A layer that fails is left out and named in ``degraded``; the others come all the same.
@@ -113,14 +116,14 @@ class Pipeline:
             summary = layers.create_task(self._layer("summary", degraded, lambda: self._summary(key, history)))
             tail = layers.create_task(self._layer("tail", degraded, lambda: self._tail(key, budgets, turn_id, history)))
             passages = (
-                layers.create_task(self._passages(tail, degraded, key.scope, text, budgets))
+                layers.create_task(self._passages(tail, degraded, key.scope, text, budgets, cues))
                 if choice.wants_documents
                 else None
             )
         recalled: tuple[RecalledTurn, ...] | None = None
         if choice.wants_history and history is None:
             said = tail.result() or ()
-            recalled = await self._layer("records", degraded, lambda: self._recalled(key, text, said))
+            recalled = await self._layer("records", degraded, lambda: self._recalled(key, text, said, cues))
         return Grounds(
             summary.result(),
             tail.result() or (),
@@ -178,9 +181,10 @@ class Pipeline:
         scope: Scope,
         text: str,
         budgets: Budgets,
+        cues: Cues,
     ) -> tuple[Passage, ...] | None:
         """The layer of passages. It begins when the tail is there; without one the message is searched for alone."""
-        query, earlier = search_text(text), asked_before(await tail or ())
+        query, earlier = search_text(text, cues), asked_before(await tail or (), cues)
 
         async def found() -> tuple[Passage, ...]:
             room = retrieval.room(budgets.retrieved_tokens)
@@ -192,9 +196,12 @@ class Pipeline:
 
         return await self._layer("retrieved", degraded, found)
 
-    async def _recalled(self, key: ConversationKey, text: str, tail: Sequence[TailEntry]) -> tuple[RecalledTurn, ...]:
+    async def _recalled(
+        self, key: ConversationKey, text: str, tail: Sequence[TailEntry], cues: Cues
+    ) -> tuple[RecalledTurn, ...]:
         shown = frozenset(entry.turn_id for entry in tail)
-        return tuple(await self.turns.recall(key.scope, text, RECALLED_TURNS, shown, earlier=asked_before(tail)))
+        earlier = asked_before(tail, cues)
+        return tuple(await self.turns.recall(key.scope, text, RECALLED_TURNS, shown, earlier=earlier))
 
 
 def _tail_entry(entry: Entry) -> TailEntry:

@@ -121,12 +121,14 @@ def considered(choice: Choice, alone: float, with_history: float | None, *, addr
 
 def search_text(text: str, cues: Cues = ENGLISH) -> str:
     """*text* without the words that say where to look or how to answer, for searching: "which file explains
-    pricing?" is about pricing. *text* itself where nothing else would be left. Pure."""
+    pricing?" is about pricing. Behind "about" they say what is asked: "the docs about the files field". *text* itself
+    where nothing else would be left. Pure."""
     text = text[:_LONGEST_CONSIDERED_CHARACTERS]
     spans = [match.span() for match in WORD.finditer(text)]
     words = tuple(fold(text[start:end]) for start, end in spans)
     dropped: set[int] = set()
-    for start, length in _matches(words, cues.containers):
+    subject = words.index("about") if "about" in words else len(words)
+    for start, length in _matches(words[:subject], cues.containers):
         dropped.update(range(start, start + length))
     idle = _set(cues.question_words) | _set(cues.filler)
     if all(index in dropped or word in idle for index, word in enumerate(words)):

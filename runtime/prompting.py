@@ -89,7 +89,8 @@ class Prompting:
     ) -> tuple[Choice, Grounds]:
         key, text = question.key, question.text
         choice = await self._deciding.choose(key, text, cues, turn_id, history)
-        return choice, await self._pipeline.ground(key, text, choice, budgets, turn_id, history, question.person)
+        person = question.person
+        return choice, await self._pipeline.ground(key, text, choice, budgets, turn_id, history, person, cues)
 
     async def _held(self, scope: Scope) -> tuple[tuple[Directive, ...], tuple[DegradedBlock, ...]]:
         """The directives that hold. Without the store those that held a moment ago: better than no rules at all."""

@@ -7,6 +7,7 @@ from redis.asyncio import Redis
 
 from config import load
 from connectors.message import ConversationKey, Scope
+from grounding.cues.file import cues_of
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.global_context import GlobalContexts
 from grounding.memory.global_context_lines import By, Editor
@@ -96,6 +97,17 @@ async def test_the_search_is_for_what_is_asked_and_not_for_the_words_that_say_wh
 
     assert "pricing" in shelf.searched[0]
     assert "file" not in shelf.searched[0]
+
+
+async def test_the_words_that_a_workspaces_cues_call_containers_are_not_searched_for(redis: Redis) -> None:
+    cues = cues_of(('[add]\ncontainers = ["binder"]\ndocuments = ["binder"]',))
+    shelf = Shelf()
+    question = "which binder has pricing?"
+
+    await pipeline(redis, shelf).ground(KEY, question, choose(question, cues), BUDGETS, cues=cues)
+
+    assert "pricing" in shelf.searched[0]
+    assert "binder" not in shelf.searched[0]
 
 
 async def test_a_history_that_is_given_stands_in_for_everything_stored(redis: Redis) -> None:

@@ -251,6 +251,7 @@ def test_a_megabyte_of_words_is_decided_by_its_beginning() -> None:
         ("which file explains pricing?", "pricing?"),
         ("thanks, which file holds the pricing policy?", ", the pricing policy?"),
         ("what do the docs say about refund windows", "what do the about refund windows"),
+        ("what do the docs say about the files field", "what do the about the files field"),
         ("where is readme?", "where is readme?"),
         ("which file?", "which file?"),
         ("Wie hoch ist die Gebühr?", "Wie hoch ist die Gebühr?"),
