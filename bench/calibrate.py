@@ -1,4 +1,4 @@
-"""The relevance of passages as log-odds: ``python -m bench.calibrate COLLECTION… --messages FOLDER``.
+"""The relevance of passages as log-odds: ``python -m bench.calibrate COLLECTION… --messages FOLDER [--model M]``.
 
 A COLLECTION is a folder with ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/test.tsv``: its questions are answerable
 in its own corpus and, by assumption, in no other one's. FOLDER's ``queries.jsonl`` has messages with
@@ -23,14 +23,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
-from grounding.documents.embedding import WordLlamaEmbedder
+from grounding.documents.embedding import Embedder
 from grounding.documents.index import Kind
 from grounding.documents.qdrant_embedded import EmbeddedIndex
-from grounding.documents.relevance import features
+from grounding.documents.relevance import Floor, features
 from grounding.documents.trial import fill, load_documents
 from grounding.documents.vocabulary import Vocabulary
 from grounding.tokens import load_tokens
+from runtime.embedder import open_embedder
 
 Floats = NDArray[np.float64]
 ROUNDS = 8
@@ -61,12 +63,12 @@ def answerable(folder: Path) -> list[str]:
     return [record["text"] for record in records(folder / "queries.jsonl") if record["_id"] in known]
 
 
-async def groups(collections: list[Path], messages: Path, folder: Path) -> list[Group]:
+async def groups(collections: list[Path], messages: Path, folder: Path, embedder: Embedder) -> list[Group]:
     """All groups, through an index in *folder*."""
-    embedder = WordLlamaEmbedder()
     index = EmbeddedIndex(folder, embedder.name, embedder.dimensions, timeout_seconds=60)
     await index.ensure()
-    vocabulary = Vocabulary(index, embedder)
+    # Any floor that weighs cosines: under that of a model that was not measured nothing would be embedded.
+    vocabulary = Vocabulary(index, embedder, floor=Floor(0.0))
     scopes = {collection.name: Scope(f"c{number}") for number, collection in enumerate(collections)}
     tokens = load_tokens()
     for collection in collections:
@@ -160,9 +162,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("collections", type=Path, nargs="+", metavar="COLLECTION")
     parser.add_argument("--messages", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--model", default=BUNDLED_EMBEDDING_MODELS[0], metavar="EMBEDDING_MODEL")
     given = parser.parse_args()
+
+    async def run(folder: Path) -> list[Group]:
+        embedder = await open_embedder(Settings(embedding_model=given.model))
+        return await groups(given.collections, given.messages, folder, embedder)
+
     with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(groups(given.collections, given.messages, Path(folder)))
+        found = asyncio.run(run(Path(folder)))
     for name, columns in ARMS.items():
         print(f"\n{name}")
         report(found, columns)

@@ -1,4 +1,4 @@
-"""Speed of indexing and searching in process: ``python -m bench.retrieval [--workspaces N] [CHUNKS …]``.
+"""Speed of indexing and searching in process: ``python -m bench.retrieval [--workspaces N] [--model M] [CHUNKS …]``.
 
 Passages are made of words of a Zipf-like vocabulary, 110 words each, twenty to a document, in one workspace or spread
 over *N*. ``search`` is the embedding of the question, its sparse vector and one hybrid query for ten chunks; ``prompt``
@@ -18,14 +18,16 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
-from grounding.documents.embedding import WordLlamaEmbedder
+from grounding.documents.embedding import Embedder
 from grounding.documents.index import Entry, Kind, Passage
 from grounding.documents.metrics import percentile
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.search import Search
 from grounding.documents.sparse import SparseVector, encode_document
 from grounding.tokens import LineByLine, load_tokens
+from runtime.embedder import open_embedder
 
 QUERIES = 400
 BATCH = 512
@@ -49,9 +51,7 @@ def encoded(texts: list[str]) -> list[SparseVector]:
     return [encode_document(text) for text in texts]
 
 
-async def indexed(
-    index: EmbeddedIndex, embedder: WordLlamaEmbedder, texts: list[str], workspaces: int, first: int = 0
-) -> None:
+async def indexed(index: EmbeddedIndex, embedder: Embedder, texts: list[str], workspaces: int, first: int = 0) -> None:
     """Store *texts*, numbered from *first*."""
     for start in range(0, len(texts), BATCH):
         group = texts[start : start + BATCH]
@@ -100,11 +100,11 @@ async def busy(*works: Callable[[int], Awaitable[object]]) -> list[str]:
     return [f"{max(late):>8.2f}", f"{percentile(late, 0.99):>8.2f}"]
 
 
-async def measure(count: int, workspaces: int, folder: Path) -> None:
+async def measure(count: int, workspaces: int, folder: Path, model: str) -> None:
     """Print one line for *count* chunks in *workspaces*."""
     dice = random.Random(7)
     texts = passages(count, dice)
-    embedder = WordLlamaEmbedder()
+    embedder = await open_embedder(Settings(embedding_model=model))
     await embedder.embed_query("warm up")
     index = EmbeddedIndex(folder, embedder.name, embedder.dimensions, timeout_seconds=60)
     await index.ensure()
@@ -139,7 +139,7 @@ async def measure(count: int, workspaces: int, folder: Path) -> None:
     await index.close()
 
 
-async def main(counts: list[int], workspaces: int) -> None:
+async def main(counts: list[int], workspaces: int, model: str) -> None:
     """Print the table."""
     print(
         " chunks | workspaces | chunks/s | reopen ms | search   |      p95 | prompt   |      p95 | hold ms  | late p99 "
@@ -147,12 +147,13 @@ async def main(counts: list[int], workspaces: int) -> None:
     )
     for count in counts:
         with tempfile.TemporaryDirectory() as folder:
-            await measure(count, workspaces, Path(folder))
+            await measure(count, workspaces, Path(folder), model)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("chunks", nargs="*", type=int, default=[1_000, 10_000])
     parser.add_argument("--workspaces", type=int, default=1)
+    parser.add_argument("--model", default=BUNDLED_EMBEDDING_MODELS[0], metavar="EMBEDDING_MODEL")
     asked = parser.parse_args()
-    asyncio.run(main(asked.chunks, asked.workspaces))
+    asyncio.run(main(asked.chunks, asked.workspaces, asked.model))

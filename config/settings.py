@@ -58,6 +58,19 @@ def _prefixed_secret(prefix: str) -> BeforeValidator:
 List = Annotated[tuple[str, ...], BeforeValidator(_comma_separated)]
 UserIds = Annotated[tuple[Annotated[str, Field(pattern=r"^[a-z]+:.+$")], ...], BeforeValidator(_comma_separated)]
 WorkspaceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+
+BUNDLED = "bundled/"
+BUNDLED_EMBEDDING_MODELS = ("bundled/wordllama", "bundled/minilm")
+"""Embedding models that run in this process. The first is the default."""
+
+
+def _known_if_bundled(value: object) -> object:
+    if isinstance(value, str) and value.startswith(BUNDLED) and value not in BUNDLED_EMBEDDING_MODELS:
+        raise ValueError(f"expected {' or '.join(BUNDLED_EMBEDDING_MODELS)}, or a LiteLLM embedding id")
+    return value
+
+
+EmbeddingModel = Annotated[str, BeforeValidator(_known_if_bundled)]
 WebUrl = Annotated[str, _url_with_scheme("http", "https")]
 
 
@@ -102,8 +115,9 @@ class Settings(BaseModel):
     """Reserved for the reply, and asked for."""
     llm_context_window_tokens: Positive | None = None
     """The model's window. Unset: as LiteLLM knows it, else 8192."""
-    embedding_model: str | None = None
-    """A LiteLLM embedding id. Unset: the bundled model. Another model makes another index."""
+    embedding_model: EmbeddingModel | None = None
+    """A LiteLLM embedding id, or bundled/minilm (finds more, indexes slowly) or bundled/wordllama. Unset:
+    bundled/wordllama. Another model makes another index."""
     embedding_timeout_seconds: PositiveSeconds = 20.0
     """One embedding call."""
     rerank_model: str | None = None
@@ -315,6 +329,12 @@ class Settings(BaseModel):
     """A part of a reply whose sending was interrupted: skip or resend."""
     shutdown_grace_seconds: PositiveSeconds = 20.0
     """How long turns in hand may take when the process stops."""
+
+    @property
+    def bundled_embedding_model(self) -> str | None:
+        """Which of `BUNDLED_EMBEDDING_MODELS` embeds; None where a provider does."""
+        name = self.embedding_model or BUNDLED_EMBEDDING_MODELS[0]
+        return name if name in BUNDLED_EMBEDDING_MODELS else None
 
     @property
     def listens_beyond_loopback(self) -> bool:

@@ -1,14 +1,15 @@
-"""Embeddings by any model that LiteLLM knows, behind `grounding.documents.embedding.Embedder`."""
+"""The embedding model of the settings: one that is bundled, or any that LiteLLM knows."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from config.settings import Settings
-from grounding.documents.embedding import EmbedderUnavailable, Vector
+from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector, WordLlamaEmbedder
+from grounding.documents.minilm import MiniLMEmbedder
 from runtime.loading import loaded_litellm
 from runtime.model import credentials
 from runtime.model_errors import judge
@@ -53,12 +54,20 @@ class LiteLLMEmbedder:
         return await self.embed_documents(texts)
 
 
-async def open_embedder(settings: Settings) -> LiteLLMEmbedder:
-    """The embedder of ``EMBEDDING_MODEL``, which must be set. Raises `EmbedderUnavailable`.
+_BUNDLED: dict[str, Callable[[], Embedder]] = {
+    "bundled/wordllama": WordLlamaEmbedder,
+    "bundled/minilm": MiniLMEmbedder,
+}
 
-    The size of its vectors is found by embedding one word: price lists are wrong about models of one's own.
+
+async def open_embedder(settings: Settings) -> Embedder:
+    """The embedder of ``EMBEDDING_MODEL``. Raises `EmbedderUnavailable`, of a bundled model only once it is used.
+
+    The size of a provider's vectors is found by embedding one word: price lists are wrong about models of one's own.
     """
-    assert settings.embedding_model is not None, "EMBEDDING_MODEL is not set"
+    if settings.bundled_embedding_model is not None:
+        return _BUNDLED[settings.bundled_embedding_model]()
+    assert settings.embedding_model is not None
     probe = await _embed(settings, settings.embedding_model, ["word"])
     return LiteLLMEmbedder(settings, settings.embedding_model, len(probe[0]))
 

@@ -19,7 +19,7 @@ from connectors.connector import Health, State
 from connectors.message import Scope, redis_key
 from grounding.documents.backlog import OWNER, Backlog
 from grounding.documents.disk_copy import DiskCopy
-from grounding.documents.embedding import Embedder, EmbedderUnavailable, WordLlamaEmbedder
+from grounding.documents.embedding import Embedder, EmbedderUnavailable
 from grounding.documents.index import Hit, IndexUnavailable, PassageIndex, collection_name
 from grounding.documents.indexer import Indexer, Progress, Status, Synced
 from grounding.documents.lease import StoringLease
@@ -106,8 +106,8 @@ class Knowledge:
                 wait = min(wait * 2, longest)
 
     async def warm(self) -> None:
-        """Load the bundled embedding model, so that the first search need not; `health` says if it cannot be."""
-        if self._embedder is None or self._settings.embedding_model:
+        """Load a bundled embedding model, so that the first search need not; `health` says if it cannot be."""
+        if self._embedder is None or self._settings.bundled_embedding_model is None:
             return
         try:
             await self._embedder.embed_query("warm")
@@ -305,7 +305,7 @@ class Knowledge:
 
     async def _open(self) -> None:
         settings = self._settings
-        embedder: Embedder = await open_embedder(settings) if settings.embedding_model else WordLlamaEmbedder()
+        embedder = await open_embedder(settings)
         index = await asyncio.to_thread(_adapter, settings, embedder)
         try:
             await index.ensure()

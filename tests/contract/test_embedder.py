@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import math
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, WordLlamaEmbedder
+from grounding.documents.minilm import MiniLMEmbedder
 from tests.emulators.embedder import HashedWords
 
 
-@pytest.fixture(params=[HashedWords, WordLlamaEmbedder], scope="module")
+@pytest.fixture(params=[HashedWords, WordLlamaEmbedder, MiniLMEmbedder], scope="module")
 def embedder(request: pytest.FixtureRequest) -> Embedder:
     made: Embedder = request.param()
     return made
@@ -79,8 +81,11 @@ def _cosine(left: list[float], right: list[float]) -> float:
     return sum(a * b for a, b in zip(left, right, strict=True))
 
 
-async def test_a_missing_wheel_says_what_to_install_or_set(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bundled", [WordLlamaEmbedder, MiniLMEmbedder])
+async def test_a_missing_wheel_says_what_to_install_or_set(
+    monkeypatch: pytest.MonkeyPatch, bundled: Callable[[], Embedder]
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(EmbedderUnavailable, match="EMBEDDING_MODEL") as refused:
-        await WordLlamaEmbedder().embed_query("x")
+        await bundled().embed_query("x")
     assert not refused.value.retryable

@@ -253,6 +253,7 @@ async def test_the_doctor_looks_at_everything(face: Face) -> None:
     assert all(set(one) == {"name", "ok", "detail", "advice"} for one in checks)
     assert all(one["ok"] or one["advice"] for one in checks)
     assert {one["name"]: one["ok"] for one in checks}["model"] is True
+    assert {one["name"]: one["detail"] for one in checks}["embedding"] == "bundled/wordllama"
 
 
 async def test_the_document_of_the_interface_is_whole(face: Face) -> None:

