@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import structlog
@@ -80,6 +81,8 @@ class Following:
         """Set, and replaced, whenever one of them was."""
         self._undone: dict[str, _Undone] = {}
         self._revisions: dict[str, int] = {}
+        self._unborn: set[str] = set()
+        """Folders with files, of workspaces that there were not when the files changed."""
         self.is_running = False
         """Whether this process looks at the files, and has looked at all of them."""
 
@@ -128,6 +131,7 @@ class Following:
         try:
             await self._publisher.import_all()
             workspaces = [workspace.id for workspace in await self._workspaces.all()]
+            self._unborn = await asyncio.to_thread(_folders, self._data_dir / "workspaces") - set(workspaces)
             self._behind = set(workspaces)
             for workspace_id in workspaces:
                 await self._keep_in_step(workspace_id, None)
@@ -172,6 +176,8 @@ class Following:
         try:
             if await self._workspaces.exists(workspace_id):
                 await self._publisher.import_workspace(Scope(workspace_id))
+            else:
+                self._unborn.add(workspace_id)
         except (AgentRuntimeError, OSError) as error:
             _log.warning("index.failed", workspace_id=workspace_id, why=str(error))
 
@@ -183,7 +189,9 @@ class Following:
         try:
             if not await self._workspaces.exists(workspace_id):
                 self._undone.pop(workspace_id, None)
+                self._unborn.add(workspace_id)
                 return
+            self._unborn.discard(workspace_id)
             scope = Scope(workspace_id)
             await self._bring_in_step(scope, paths, at, others=others)
         except (AgentRuntimeError, OSError) as error:
@@ -221,6 +229,7 @@ class Following:
                     if self._undone.get(workspace_id) is undone:  # nothing failed
                         del self._undone[workspace_id]
             try:
+                await self._look_at_newborn()
                 if self._shelf is not None:
                     await self._see_to_others(self._shelf)
                 if rescan_at <= time.monotonic():
@@ -228,6 +237,16 @@ class Following:
                     await self._rescan()
             except (AgentRuntimeError, OSError) as error:
                 _log.warning("index.failed", why=str(error))
+
+    async def _look_at_newborn(self) -> None:
+        """Take in the files of folders whose workspaces were made after them."""
+        if not self._unborn:
+            return
+        known = {workspace.id for workspace in await self._workspaces.all()}
+        for workspace_id in self._unborn & known:
+            self._unborn.discard(workspace_id)
+            await self._import_directives(workspace_id)
+            await self._keep_in_step(workspace_id, None)
 
     async def _see_to_others(self, shelf: SharedShelf) -> None:
         """Write what other processes put to the files, and index what they did not get to."""
@@ -251,3 +270,8 @@ class Following:
                 await self._copy.bring_in_step(scope)
             if paths := await self._index.unindexed(scope):
                 await self._keep_in_step(workspace.id, paths, at=time.time())
+
+
+def _folders(parent: Path) -> set[str]:
+    """The names of the folders in *parent*, which may not exist."""
+    return {entry.name for entry in parent.iterdir() if entry.is_dir()} if parent.is_dir() else set()

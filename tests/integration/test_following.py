@@ -107,6 +107,32 @@ async def test_what_could_not_be_embedded_is_found_when_the_embedder_is_back(
     await here.knowledge.close()
 
 
+async def test_files_that_lie_there_before_their_workspace_are_found_once_it_is_made(
+    redis: Redis, settings: MakeSettings, redis_socket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they lay there when the process began, or came later."""
+    made = settings(redis_url=None)
+    here = await machine(made, redis, monkeypatch)
+    workspaces = Workspaces(redis, made)
+    for early in ("before", "later"):
+        file = made.data_dir / "workspaces" / early / "docs" / "a.md"
+        if early == "before":
+            file.parent.mkdir(parents=True)
+            file.write_text("Refunds", encoding="utf-8")
+    async with beside(here.knowledge.open(), "open"), beside(here.knowledge.follow(), "follow"):
+        await here.knowledge.opened()
+        await here.until_sure()
+        await asyncio.to_thread(file.parent.mkdir, parents=True)
+        await asyncio.to_thread(file.write_text, "Refunds", encoding="utf-8")
+        await asyncio.sleep(0.5)  # what came is told of within it
+        for name in ("before", "later"):
+            await workspaces.create(name)
+            async with asyncio.timeout(20):
+                while not await here.knowledge.search(Scope(name), "refunds", 1):
+                    await asyncio.sleep(0.02)
+    await here.knowledge.close()
+
+
 async def test_the_process_that_leads_writes_files_and_finishes_what_another_left(make: Machine) -> None:
     """A process took a document over HTTP, and died before it was indexed."""
     here = make
