@@ -310,6 +310,15 @@ class Settings(BaseModel):
     """US dollars, by LiteLLM's prices, that one person in a workspace may cost in a month (UTC)."""
 
     # Tools.
+    llm_tools: Literal["auto", "always", "never"] = "auto"
+    """Whether models are offered tools: auto (where LiteLLM knows that the model calls functions), always (also where
+    it does not know: an own server) or never. The small local model is offered none."""
+    tool_max_rounds: Annotated[int, Field(ge=0)] = 4
+    """How often in one turn the model may call tools before it has to answer; 0: no tools."""
+    tool_timeout_seconds: PositiveSeconds = 20.0
+    """One tool call."""
+    tool_result_max_tokens: Positive = 1200
+    """Tokens of one tool's answer; what is longer is cut, and marked as cut."""
     sigils: dict[str, dict[str, Any]] = {}
     """Read, not used yet: tools are to come."""
     sigil_bindings: dict[str, str] = {}

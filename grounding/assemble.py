@@ -155,9 +155,15 @@ def _user_ceiling(context: RunContext, system: list[Block]) -> int:
     return min(budgets.prompt_tokens, budgets.context_tokens, room)
 
 
+def rounds_room(context: RunContext, prompt: Prompt) -> int:
+    """Tokens that the window has for what the model and its tools say after *prompt*, before the reply."""
+    system = sum(block.tokens for block in prompt.blocks if PLACES[block.name].message == "system")
+    return max(0, _window_room(context.budgets) - system - prompt.tokens_total)
+
+
 def _window_room(budgets: Budgets) -> int:
     """Tokens, as we count them, that the window has for messages."""
-    return int((budgets.window_tokens - budgets.output_tokens) / WINDOW_SAFETY)
+    return int((budgets.window_tokens - budgets.output_tokens) / WINDOW_SAFETY) - budgets.tools_tokens
 
 
 def _join(texts: dict[str, str], order: list[str]) -> str:

@@ -38,10 +38,12 @@ class Budgets(_Strict):
     context_tokens: int = Field(gt=0)
     window_tokens: int = Field(gt=0)
     output_tokens: int = Field(gt=0)
+    tools_tokens: int = Field(default=0, ge=0)
+    """What the descriptions of the tools take that are offered."""
 
     @classmethod
-    def from_settings(cls, settings: Settings, window_tokens: int) -> Budgets:
-        """The budgets of *settings* for a model with a window of *window_tokens*."""
+    def from_settings(cls, settings: Settings, window_tokens: int, tools_tokens: int = 0) -> Budgets:
+        """The budgets of *settings* for a model with a window of *window_tokens*, of which tools take some."""
         return cls(
             top_k=settings.llm_grounding_top_k,
             excerpt_bytes=settings.llm_grounding_max_doc_excerpt_bytes,
@@ -58,6 +60,7 @@ class Budgets(_Strict):
             context_tokens=settings.context_max_tokens,
             window_tokens=window_tokens,
             output_tokens=settings.llm_max_output_tokens,
+            tools_tokens=tools_tokens,
         )
 
 
@@ -188,4 +191,6 @@ class RunContext(_Strict):
     hint: str = ""
     degraded: tuple[DegradedBlock, ...] = ()
     layout: Layout = "user_first"
+    tools: tuple[str, ...] = ()
+    """Names of the tools that the model is offered beside the prompt."""
     budgets: Budgets

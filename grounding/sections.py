@@ -31,6 +31,7 @@ _DELIMITERS = (
     "recent_conversation",
     "earlier_turns",
     "workspace_passages",
+    "tool_result",
     "global-context",
     "system",
     "instructions",

@@ -106,6 +106,7 @@ class Exchange:
         self._stall_seconds = stall_seconds
         self._text: list[str] = []
         self._tools: dict[int, dict[str, str]] = {}
+        self._moved: dict[int, int] = {}
         self._finish = ""
         self._usage: Any = None
         self._first_ms: int | None = None
@@ -167,7 +168,11 @@ class Exchange:
                 return  # asked for more, LiteLLM would put the whole answer together once more, for its logs
 
     def _add_tool(self, index: int, tool: Any) -> None:
-        """Pieces of one call come with the same index: id and name once, the arguments bit by bit."""
+        """Pieces of one call come with the same index: id and name once, the arguments bit by bit. Some providers give
+        all calls one index: another id begins another call, which the pieces after it belong to."""
+        index = self._moved.get(index, index)
+        if tool.id and self._tools.get(index, {}).get("id", tool.id) not in ("", tool.id):
+            self._moved[index] = index = max(self._tools) + 1
         known = self._tools.setdefault(index, {"id": "", "name": "", "arguments": ""})
         known["id"] = known["id"] or tool.id or ""
         known["name"] = known["name"] or tool.function.name or ""

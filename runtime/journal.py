@@ -1,15 +1,18 @@
 """What a turn has paid for already, so that it is not paid for again when another worker goes on with it.
 
-A turn goes accepted → grounded → completed → stored for delivery → recorded. What it was accepted with is in the
-mailbox, what it was grounded on in its manifest, its reply in the outbox; here stands what lies between.
+A turn goes accepted → grounded → (model round → tools)* → completed → stored for delivery → recorded. What it was
+accepted with is in the mailbox, what it was grounded on in its manifest, its reply in the outbox; here stands what lies
+between.
 
 Keys (owner ``journal``, in the conversation's partition): ``turn`` one hash per turn: ``words:<n>`` of its n-th message
 where voice was written down, ``round:<n>`` the answer of its n-th model call and how many messages that answers: a
-question that has grown since is another one, and its answer has to be asked for.
+question that has grown since is another one, and its answer has to be asked for; ``tool:<messages>:<round>:<place>``
+what came of one tool call of such an answer, or that it was begun.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,6 +22,7 @@ from pydantic import TypeAdapter
 from connectors.message import Superseded, redis_key
 from runtime.envelopes import Batch
 from runtime.exchange import Completion
+from runtime.rounds import Result, Round
 from runtime.stored import pack, unpack
 
 if TYPE_CHECKING:
@@ -28,9 +32,16 @@ _OWNER = "journal"
 _VERSION = 1
 _KEPT_SECONDS = 24 * 3600
 _COMPLETION = TypeAdapter(Completion)
+_RESULT = TypeAdapter(Result)
 _WRITE = """
 if redis.call('HGET', KEYS[2], 'token') ~= ARGV[1] then return -1 end
 redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
+redis.call('EXPIRE', KEYS[1], ARGV[4])
+return 1
+"""
+_BEGIN = """
+if redis.call('HGET', KEYS[2], 'token') ~= ARGV[1] then return -1 end
+if redis.call('HSETNX', KEYS[1], ARGV[2], ARGV[3]) == 0 then return 0 end
 redis.call('EXPIRE', KEYS[1], ARGV[4])
 return 1
 """
@@ -38,10 +49,34 @@ return 1
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How far a turn has come: the words of its messages by their place, and the answers it has from the model."""
+    """How far a turn has come: the words of its messages by their place, the answers it has from the model, and what
+    their tool calls brought by round and place; None for one that was begun and of which nobody knows the end."""
 
     words: Mapping[int, str] = field(default_factory=dict)
-    rounds: tuple[Completion, ...] = ()
+    completions: tuple[Completion, ...] = ()
+    results: Mapping[tuple[int, int], Result | None] = field(default_factory=dict)
+
+    @property
+    def last(self) -> Completion | None:
+        """The answer that ended the rounds, if it is there."""
+        return self.completions[-1] if self.completions and not self.completions[-1].tool_calls else None
+
+    @property
+    def rounds(self) -> list[Round]:
+        """The answers that wanted tools, each with the results that are known of its first calls."""
+        return [
+            Round(completion, self._results_of(number, len(completion.tool_calls)))
+            for number, completion in enumerate(self.completions)
+            if completion.tool_calls
+        ]
+
+    def _results_of(self, number: int, calls: int) -> tuple[Result, ...]:
+        found: list[Result] = []
+        for place in range(calls):
+            if (result := self.results.get((number, place))) is None:
+                break
+            found.append(result)
+        return tuple(found) if len(found) == calls else ()
 
 
 class Journal:
@@ -50,22 +85,29 @@ class Journal:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._write = redis.register_script(_WRITE)
+        self._begin = redis.register_script(_BEGIN)
 
     async def read(self, batch: Batch) -> Done:
         """How far the turn of *batch* has come. Raises `runtime.stored.NewerFormat`."""
         stored: Any = await self._redis.hgetall(_key(batch))
         words: dict[int, str] = {}
-        rounds: list[Completion] = []
+        completions: list[Completion] = []
+        results: dict[tuple[int, int], Result | None] = {}
+        tools = f"tool:{len(batch.envelopes)}:"
         for step in sorted(stored):
             if step.startswith("words"):
                 said = unpack(stored[step], _VERSION, "a turn's journal")["words"]
                 words |= {int(place): text for place, text in said.items()}
-        while (text := stored.get(f"round:{len(rounds)}")) is not None:
+            elif step.startswith(tools):
+                number, place = map(int, step.removeprefix(tools).split(":"))
+                result = unpack(stored[step], _VERSION, "a turn's journal")["result"]
+                results[number, place] = None if result is None else _RESULT.validate_json(json.dumps(result))
+        while (text := stored.get(f"round:{len(completions)}")) is not None:
             fields = unpack(text, _VERSION, "a turn's journal")
             if fields.get("messages", len(batch.envelopes)) != len(batch.envelopes):
                 break
-            rounds.append(_COMPLETION.validate_python(fields["completion"]))
-        return Done(words, tuple(rounds))
+            completions.append(_COMPLETION.validate_python(fields["completion"]))
+        return Done(words, tuple(completions), results)
 
     async def heard(self, batch: Batch, words: Mapping[int, str]) -> None:
         """Keep what the messages of *batch* say, by their place. Raises `connectors.message.Superseded`."""
@@ -77,6 +119,23 @@ class Journal:
         answer = _COMPLETION.dump_python(completion, mode="json")
         await self._keep(batch, f"round:{number}", pack(_VERSION, completion=answer, messages=len(batch.envelopes)))
 
+    async def begin_tool(self, batch: Batch, number: int, place: int) -> bool:
+        """Say that a tool is called for the *place*-th call of round *number*; False where that was said before.
+
+        Raises `connectors.message.Superseded`."""
+        begun = await self._begin(
+            keys=[_key(batch), batch.fence.name],
+            args=[batch.fence.token, _tool(batch, number, place), pack(_VERSION, result=None), _KEPT_SECONDS],
+        )
+        if begun == -1:
+            raise Superseded("another worker holds the conversation now")
+        return bool(begun)
+
+    async def tool_told(self, batch: Batch, number: int, place: int, result: Result) -> None:
+        """Keep what came of that call. Raises `connectors.message.Superseded`."""
+        told = _RESULT.dump_python(result, mode="json")
+        await self._keep(batch, _tool(batch, number, place), pack(_VERSION, result=told))
+
     async def forget(self, batch: Batch) -> None:
         """The turn is over."""
         await self._redis.delete(_key(batch))
@@ -87,6 +146,10 @@ class Journal:
         )
         if written == -1:
             raise Superseded("another worker holds the conversation now")
+
+
+def _tool(batch: Batch, number: int, place: int) -> str:
+    return f"tool:{len(batch.envelopes)}:{number}:{place}"
 
 
 def _key(batch: Batch) -> str:

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -83,6 +84,8 @@ async def loaded_litellm() -> Any:
 
 async def import_what_tools_import() -> None:
     """Have LiteLLM import what its first call with tools would import in the event loop (0.6 s)."""
+    if _IMPORTED_BY_TOOLS in sys.modules:
+        return
     with contextlib.suppress(ImportError):
         await beside_the_process(lambda: importlib.import_module(_IMPORTED_BY_TOOLS))
 

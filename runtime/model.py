@@ -42,7 +42,8 @@ from runtime.model_errors import (
     as_failure,
     retry_after_seconds,
 )
-from runtime.senses import Heard, has_images, hear, sees_images, without_images
+from runtime.rounds import without_tools
+from runtime.senses import Heard, calls_functions, has_images, hear, sees_images, without_images
 
 __all__ = ["Completion", "Model", "ModelFailed", "ModelRefused", "ModelUnavailable", "ToolCall"]
 
@@ -78,6 +79,7 @@ class Model:
         self._local = local
         self._windows: dict[str, int] = {}
         self._sighted: dict[str, bool] = {}
+        self._calling: dict[str, bool] = {}
 
     @property
     def name(self) -> str:
@@ -120,6 +122,18 @@ class Model:
             self._sighted[name] = await sees_images(await loaded_litellm(), name)
         return self._sighted[name]
 
+    async def calls_tools(self, first: str | None = None) -> bool:
+        """Whether the model that is asked first (see `complete`) is offered tools: as LLM_TOOLS says, which by default
+        asks LiteLLM; the local model never is."""
+        return await self._calls(self._order(first)[0])
+
+    async def _calls(self, name: str | None) -> bool:
+        if name is None or self._settings.llm_tools != "auto":
+            return name is not None and self._settings.llm_tools == "always"
+        if name not in self._calling:
+            self._calling[name] = await calls_functions(await loaded_litellm(), name)
+        return self._calling[name]
+
     async def transcribe(self, audio: bytes, name: str, media_type: str) -> Heard:
         """What is said in a recording called *name*, by the model that is set for it.
 
@@ -161,22 +175,26 @@ class Model:
         first: str | None = None,
     ) -> Completion:
         """The model's answer to *messages* (OpenAI's form). Streams where *on_delta* is given. Models that cannot see
-        get the text of messages with pictures.
+        get the text of messages with pictures; those that cannot call tools get what tools told as text.
 
-        *tools* are OpenAI function descriptions. *purpose* goes into events only. *first* is one of `names`,
-        which is asked before the others; any other name counts as none, so that a choice may outlive the settings
-        under which it was made. Raises `ModelRefused` or `ModelUnavailable`: the failure of the model that was asked
-        first, when every model failed.
+        *tools* are OpenAI function descriptions; where they are given a call of one is an answer, too. *purpose* goes
+        into events only. *first* is one of `names`, which is asked before the others; any other name counts as none, so
+        that a choice may outlive the settings under which it was made. Raises `ModelRefused` or `ModelUnavailable`: the
+        failure of the model that was asked first, when every model failed.
         """
-        call = Call(
-            messages, on_delta, on_restart, self._options(max_output_tokens, tools, response_format, temperature)
-        )
+        call = Call(messages, on_delta, on_restart, {})
         failed: ModelFailed | None = None
         for name in self._order(first):
             try:
                 target = await self._target(name)
-                if has_images(messages):  # a fallback may be blind where the first choice is not
-                    call.messages = messages if await self._sees(name) else without_images(messages)
+                # A fallback may be able to do less than the first choice.
+                can_call = bool(tools) and await self._calls(name)
+                call.options = self._options(max_output_tokens, tools if can_call else (), response_format, temperature)
+                call.messages = messages if can_call else without_tools(messages)
+                if has_images(messages) and not await self._sees(name):
+                    call.messages = without_images(call.messages)
+                if can_call:
+                    await import_what_tools_import()
                 return await self._attempts(call, target, purpose)
             except ModelFailed as failure:
                 log.warning("model.failed", model=failure.model, why=failure.why, purpose=purpose)

@@ -23,6 +23,7 @@ from promptpolicy.slot import Directive
 from runtime.cues import cues_in
 from runtime.model import Model
 from runtime.question import Built, Question
+from runtime.tools import NOTHING, Tooling
 
 LONG_TEXT_CHARACTERS = 20_000
 """Beyond this a prompt is put together off the event loop."""
@@ -39,6 +40,7 @@ class Prompting:
         pipeline: Pipeline,
         directives: Directives,
         model: Model,
+        tooling: Tooling,
         tokens: Tokens,
     ) -> None:
         self._settings = settings
@@ -46,6 +48,7 @@ class Prompting:
         self._pipeline = pipeline
         self._directives = directives
         self._model = model
+        self._tooling = tooling
         self._tokens = LineByLine(tokens)
         self._composer = Composer(self._tokens.count, settings.policy_max_tokens)
 
@@ -64,8 +67,9 @@ class Prompting:
         first, if not the one of the settings.
         """
         window = await self._model.window_tokens(first)  # the first time it may wait for LiteLLM's import
+        offer = await self._tooling.offer(question, window_tokens=window, first=first)
         started = time.perf_counter()
-        budgets = Budgets.from_settings(self._settings, window)
+        budgets = Budgets.from_settings(self._settings, window, offer.tokens)
         scope = question.key.scope
         guessed = cues_in(self._directives.last_loaded(scope) or ())
         async with asyncio.TaskGroup() as parts:
@@ -76,8 +80,10 @@ class Prompting:
         if (cues := cues_in(held)) is not guessed:
             # They were changed since this process looked last: rare enough to ask all layers again.
             choice, grounds = await self._ground(question, turn_id, history, budgets, cues)
+        if choice.small_talk:
+            offer, budgets = NOTHING, Budgets.from_settings(self._settings, window)
         identity = self._identity(question.role, held, degraded)
-        context = self._context(question, turn_id, choice, budgets, grounds, identity)
+        context = self._context(question, turn_id, choice, budgets, grounds, identity, offer.names)
         if question.characters > LONG_TEXT_CHARACTERS:
             prompt = await asyncio.to_thread(assemble.prompt, context, self._tokens)
         else:
@@ -119,6 +125,7 @@ class Prompting:
         budgets: Budgets,
         grounds: Grounds,
         identity: tuple[Policy, tuple[DegradedBlock, ...]],
+        tools: tuple[str, ...],
     ) -> RunContext:
         composed, degraded = identity
         return RunContext(
@@ -151,6 +158,7 @@ class Prompting:
             hint=question.hint if choice.strategy is not Strategy.NONE else "",
             degraded=(*degraded, *grounds.degraded, *question.degraded),
             layout=self._settings.llm_grounding_layout,
+            tools=tools,
             budgets=budgets,
         )
 

@@ -16,6 +16,7 @@ from runtime.envelopes import Batch
 from runtime.exchange import Completion, whole
 from runtime.model_errors import ModelFailed
 from runtime.question import Built
+from runtime.rounds import Round, as_one, total
 
 MAX_EXCERPT_CHARACTERS = 280
 
@@ -37,32 +38,37 @@ def draft(batch: Batch) -> OutboundMessage:
     )
 
 
-def cut_short(text: str, model: str) -> Completion:
-    """What was written of an answer when it was stopped; what it cost is not known."""
+def cut_short(text: str, model: str, *, asked: bool = True) -> Completion:
+    """What was written of an answer when it was stopped; what it cost is not known. Where no model was being *asked*,
+    no attempt is in it."""
     said = whole(text).strip()
-    return Completion(text=f"{said} …" if said else "_Stopped._", model=model, finish_reason=STOPPED)
+    return Completion(
+        text=f"{said} …" if said else "_Stopped._", model=model, finish_reason=STOPPED, attempts=int(asked)
+    )
 
 
-def answer(batch: Batch, built: Built, completion: Completion) -> OutboundMessage:
-    """The model's answer to *batch*. Its sources are what it cites, or where it cites nothing what it was given."""
-    found = checked(completion, built)
+def answer(batch: Batch, built: Built, completion: Completion, rounds: Sequence[Round] = ()) -> OutboundMessage:
+    """The model's answer to *batch*: *completion*, which the *rounds* before it are part of. Its sources are what it
+    cites, or where it cites nothing what it was given."""
+    one = as_one(rounds, completion)
+    found = checked(one, built, rounds)
     return replace(
         draft(batch),
         text=found.text,
         strategy=built.context.strategy,
         reason=built.context.reason,
-        sources=_sources(found.cited or given(built)),
+        sources=_sources(found.cited or given(built, rounds)),
         degraded=tuple(Degraded(part.block, part.why) for part in built.context.degraded),
-        usage=completion.usage,
+        usage=one.usage,
     )
 
 
-def apology(batch: Batch, built: Built | None, error: assemble.ContextTooLarge | ModelFailed) -> OutboundMessage:
-    """What is said when no model answered: why, and what the documents say, where they were searched."""
-    base = replace(
-        draft(batch),
-        kind="apology",
-    )
+def apology(
+    batch: Batch, built: Built | None, error: assemble.ContextTooLarge | ModelFailed, rounds: Sequence[Round] = ()
+) -> OutboundMessage:
+    """What is said when no model answered: why, and what the documents say, where they were searched. *rounds* were
+    paid for before."""
+    base = replace(draft(batch), kind="apology", usage=total(one.completion.usage for one in rounds))
     if isinstance(error, assemble.ContextTooLarge) or built is None:
         return replace(base, text=error.user_text, error_code="context_too_large")
     lines = [error.user_text]
@@ -78,7 +84,7 @@ def apology(batch: Batch, built: Built | None, error: assemble.ContextTooLarge |
         error_code=f"model_{error.why}",
         strategy=built.context.strategy,
         reason=built.context.reason,
-        sources=_sources(given(built)),
+        sources=_sources(given(built, rounds)),
         degraded=(
             Degraded("model", error.why),
             *(Degraded(part.block, part.why) for part in built.context.degraded),
@@ -97,13 +103,14 @@ def unheard(batch: Batch, contents: Contents) -> OutboundMessage:
     )
 
 
-def spent(batch: Batch, error: BudgetExceeded) -> OutboundMessage:
-    """What is said where a budget leaves nothing for a model call."""
+def spent(batch: Batch, error: BudgetExceeded, rounds: Sequence[Round] = ()) -> OutboundMessage:
+    """What is said where a budget leaves nothing for a model call; *rounds* were paid for before."""
     return replace(
         draft(batch),
         text=error.user_text,
         kind="apology",
         error_code=BUDGET_EXCEEDED,
+        usage=total(one.completion.usage for one in rounds),
     )
 
 
@@ -117,17 +124,19 @@ def broken(batch: Batch) -> OutboundMessage:
     )
 
 
-def checked(completion: Completion, built: Built) -> citations.Checked:
-    """The answer with its citations checked against what the model was given."""
-    return citations.check(completion.text, given(built), built.prompt.user)
+def checked(completion: Completion, built: Built, rounds: Sequence[Round] = ()) -> citations.Checked:
+    """The answer with its citations checked against what the model was given, in its prompt or by tools."""
+    told = [result.text for one in rounds for result in one.results]
+    return citations.check(completion.text, given(built, rounds), "\n".join([built.prompt.user, *told]))
 
 
-def given(built: Built) -> tuple[Passage, ...]:
-    """The passages that stand in the prompt, in its order."""
+def given(built: Built, rounds: Sequence[Round] = ()) -> tuple[Passage, ...]:
+    """The passages that stand in the prompt, in its order, and then those that tools found."""
     retrieved = built.prompt.block("retrieved")
-    if retrieved is None:
-        return ()
-    return tuple(one for one in built.context.passages if label(one.source, one.heading) in retrieved.text)
+    text = retrieved.text if retrieved is not None else ""
+    shown = [one for one in built.context.passages if label(one.source, one.heading) in text]
+    found = [passage for one in rounds for result in one.results for passage in result.passages]
+    return tuple(dict.fromkeys([*shown, *found]))
 
 
 def _sources(passages: Sequence[Passage]) -> tuple[Source, ...]:

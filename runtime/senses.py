@@ -1,5 +1,5 @@
-"""What a model takes in besides text: pictures beside its prompt, and speech that is written down for it. Imports no
-LiteLLM itself."""
+"""What a model takes in besides text: pictures beside its prompt, and speech that is written down for it; and whether
+it calls functions. Imports no LiteLLM itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import base64
 import hashlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,9 +73,18 @@ def _text(content: Any) -> Any:
 
 async def sees_images(litellm: Any, model: str) -> bool:
     """Whether LiteLLM says that *model* sees pictures. False where it does not know, or takes too long to say."""
+    return await _says(litellm.supports_vision, model)
+
+
+async def calls_functions(litellm: Any, model: str) -> bool:
+    """Whether LiteLLM says that *model* calls functions. False where it does not know, or takes too long to say."""
+    return await _says(litellm.supports_function_calling, model)
+
+
+async def _says(ability: Callable[[str], Any], model: str) -> bool:
     try:
         async with asyncio.timeout(SECONDS_TO_ASK_LITELLM):
-            return bool(await asyncio.to_thread(litellm.supports_vision, model))
+            return bool(await asyncio.to_thread(ability, model))
     except Exception:  # noqa: BLE001 - it raises a bare Exception for models that it does not know
         return False
 

@@ -46,9 +46,10 @@ class Spending:
         self._prices = prices
         self._counting = counting
 
-    async def reserve_reply(self, batch: Batch, prompt: Prompt, images: int, first: str | None) -> None:
-        """Hold what answering *batch* with *prompt* and so many *images* may take. Raises `BudgetExceeded`."""
-        await self._reserve(batch.key.scope, batch.turn_id, REPLY, prompt_tokens(prompt, images), first, user_of(batch))
+    async def reserve_reply(self, batch: Batch, sent: int, first: str | None) -> None:
+        """Hold what the next call for *batch*, of about *sent* tokens, may take, in place of what was held for the one
+        before it. Raises `BudgetExceeded`."""
+        await self._reserve(batch.key.scope, batch.turn_id, REPLY, sent, first, user_of(batch))
 
     async def reserve_background(self, scope: Scope, turn_id: str, purpose: str, messages: Sequence[Message]) -> None:
         """Hold what asking *messages* may take, which no person asked for. Raises `BudgetExceeded`."""
@@ -97,22 +98,33 @@ class Spending:
         purpose = f"{TRANSCRIPTION}.{heard.call}"
         await self.settle(batch.key.scope, batch.turn_id, purpose, heard.model, heard.usage, user_of(batch))
 
-    async def settle_reply(self, batch: Batch, completion: Completion, prompt: Prompt | None) -> None:
-        """Count the call that answered *batch*. Of one that was stopped the provider says nothing: what was sent and
-        what was written of the answer stands for it in the budget, not in the record of what providers counted."""
-        scope, counted = batch.key.scope, completion.usage
-        if (counted.prompt or counted.completion) or prompt is None:
-            await self.settle(scope, batch.turn_id, REPLY, completion.model, counted, user_of(batch))
-            return
-        await self._settle_ourselves(batch, REPLY, prompt, completion.text, completion.model)
+    async def settle_reply(self, batch: Batch, completion: Completion, sent: int) -> None:
+        """Count the call that answered *batch*. Of one that was stopped the provider says nothing: what was sent, about
+        *sent* tokens, and what was written of the answer stands for it in the budget, not in the record of what
+        providers counted. A stop between two calls (no attempt) costs nothing."""
+        if completion.attempts:
+            await self._settle_call(batch, REPLY, completion, sent)
+        else:
+            await self.release(batch.key.scope, batch.turn_id, REPLY)
 
-    async def settle_interrupted(self, batch: Batch, prompt: Prompt, written: str, first: str | None) -> None:
+    async def settle_round(self, batch: Batch, number: int, completion: Completion, sent: int) -> None:
+        """Count the call of round *number* (from 0) that wanted tools."""
+        await self._settle_call(batch, f"{REPLY}.round.{len(batch.envelopes)}.{number}", completion, sent)
+
+    async def settle_interrupted(self, batch: Batch, sent: int, written: str, first: str | None) -> None:
         """Count a call that was broken off because *batch* grew, by what was sent and *written* until then."""
         purpose = f"{REPLY}.interrupted.{len(batch.envelopes)}"
-        await self._settle_ourselves(batch, purpose, prompt, written, first or self._model.name)
+        await self._settle_ourselves(batch, purpose, sent, written, first or self._model.name)
 
-    async def _settle_ourselves(self, batch: Batch, purpose: str, prompt: Prompt, written: str, model: str) -> None:
-        sent, said = prompt_tokens(prompt, 0), await asyncio.to_thread(self._counting.count, written)
+    async def _settle_call(self, batch: Batch, purpose: str, completion: Completion, sent: int) -> None:
+        counted = completion.usage
+        if counted.prompt or counted.completion or not sent:
+            await self.settle(batch.key.scope, batch.turn_id, purpose, completion.model, counted, user_of(batch))
+        else:
+            await self._settle_ourselves(batch, purpose, sent, completion.text, completion.model)
+
+    async def _settle_ourselves(self, batch: Batch, purpose: str, sent: int, written: str, model: str) -> None:
+        said = await asyncio.to_thread(self._counting.count, written)
         usd = await self._usd(model, sent, said)
         await asyncio.gather(
             self._usage.record(batch.key.scope, batch.turn_id, purpose, model, Tokens()),

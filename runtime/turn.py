@@ -11,25 +11,30 @@ from collections.abc import Awaitable
 
 from config.settings import Settings
 from connectors.message import OutboundMessage
+from grounding.tokens import Tokens
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 from runtime import replies
+from runtime.asking import Asking
 from runtime.attachments.reading import Reading, written
 from runtime.envelopes import Batch
 from runtime.hub import Hub
 from runtime.jobs import Job, Jobs
 from runtime.journal import Done, Journal
+from runtime.made import Made
 from runtime.manifests import Manifests
 from runtime.model import Completion, Model
 from runtime.outbox import Outbox
 from runtime.places import Places
 from runtime.progress import telling
 from runtime.prompting import Prompting
-from runtime.spending import Spending
+from runtime.rounds import rest
+from runtime.spending import Spending, prompt_tokens
 from runtime.stops import Stops
+from runtime.tools import Tooling
 from runtime.turn_events import log_answer, outcome
-from runtime.writing import Made, Writing, now, rfc3339
+from runtime.writing import Writing, now, rfc3339
 
 BOT = "agent-runtime"
 REMEMBER = ("turn.remember",)
@@ -45,6 +50,8 @@ class Turns:
         *,
         prompting: Prompting,
         model: Model,
+        tooling: Tooling,
+        tokens: Tokens,
         outbox: Outbox,
         journal: Journal,
         transcript: Transcript,
@@ -61,6 +68,7 @@ class Turns:
             settings,
             prompting=prompting,
             model=model,
+            asking=Asking(settings, model=model, tooling=tooling, journal=journal, spending=spending, tokens=tokens),
             journal=journal,
             manifests=manifests,
             spending=spending,
@@ -91,10 +99,10 @@ class Turns:
         last = batch.envelopes[-1]
         async with telling(self._hub, last.origin, made.reply, last.watched) as told:
             reply = await self._outbox.load(batch.key, batch.turn_id) if batch.resumed else None
-            if reply is None or done.rounds:  # what an interrupted turn has not accounted for is in its journal
+            if reply is None or done.last:  # what an interrupted turn has not accounted for is in its journal
                 await self._writing.write(made, told)
             else:
-                made.reply, made.completion = reply, self._asked_for(reply)
+                made.reply, made.completion = reply, self._asked_for(reply, made)
             reply = made.reply
             # Each of them once, however often: who sees the reply finds it in the conversation, too. First in the
             # journal: what was paid for is not paid for again, whichever of the others comes to pass.
@@ -104,20 +112,21 @@ class Turns:
         # Whose budget is used up shall not spend the workspace's on summaries of being told so.
         kinds = REMEMBER if reply.error_code == replies.BUDGET_EXCEEDED else AFTER_TURN
         over: list[Awaitable[object]] = [self._jobs.enqueue(*(Job(kind, batch.key, batch.turn_id) for kind in kinds))]
-        if batch.resumed or made.completion is not None or made.heard:
+        if batch.resumed or made.completion is not None or made.heard or made.rounds:
             over.append(self._journal.forget(batch))
         await asyncio.gather(*over)
         if made.completion is not None and made.built is not None:
-            log_answer(made.completion, made.built, (time.perf_counter() - started) * 1000)
+            log_answer(made.completion, made.built, (time.perf_counter() - started) * 1000, made.rounds)
 
-    def _asked_for(self, reply: OutboundMessage) -> Completion | None:
-        """The model's call behind a *reply* that was stored by a process that ended before it could account for it."""
-        counted = reply.usage
+    def _asked_for(self, reply: OutboundMessage, made: Made) -> Completion | None:
+        """The model's last call behind a *reply* that was stored by a process that ended before it could account for
+        it."""
+        counted = rest(reply.usage, made.rounds)
         return Completion(reply.text, self._model.name, usage=counted) if counted.prompt or counted.completion else None
 
     async def _keep(self, made: Made, done: Done) -> None:
-        if made.completion is not None and not done.rounds:
-            await self._journal.completed(made.batch, 0, made.completion)
+        if made.completion is not None and done.last is None:
+            await self._journal.completed(made.batch, len(made.rounds), made.completion)
 
     async def apologise(self, batch: Batch) -> None:
         """Answer *batch*, which broke in a way that nobody foresaw, with an apology, and record it.
@@ -134,10 +143,16 @@ class Turns:
         reply, completion = made.reply, made.completion
         steps: list[Awaitable[object]] = []
         if made.built is not None:
-            steps.append(self._manifests.finish(reply.key.scope, reply.turn_id, outcome(reply, completion, made.built)))
+            ended = outcome(reply, completion, made.built, made.rounds)
+            steps.append(self._manifests.finish(reply.key.scope, reply.turn_id, ended))
+        sent = made.sent or (prompt_tokens(made.built.prompt, 0) if made.built else 0)
+        if made.batch.resumed:  # the others were settled as they ended
+            steps += [
+                self._spending.settle_round(made.batch, number, one.completion, sent)
+                for number, one in enumerate(made.rounds)
+            ]
         if completion is not None:
-            prompt = made.built.prompt if made.built else None
-            steps.append(self._spending.settle_reply(made.batch, completion, prompt))
+            steps.append(self._spending.settle_reply(made.batch, completion, sent))
         await asyncio.gather(*steps)
 
     async def _send(self, reply: OutboundMessage, batch: Batch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -11,14 +12,18 @@ from grounding.run_context import RunContext
 from runtime import replies
 from runtime.exchange import Completion
 from runtime.question import Built
+from runtime.rounds import Round, as_one, rows
 
 _log = structlog.get_logger()
 
 
-def outcome(reply: OutboundMessage, completion: Completion | None, built: Built) -> dict[str, Any]:
-    """What came of a turn, for its manifest."""
+def outcome(
+    reply: OutboundMessage, last: Completion | None, built: Built, rounds: Sequence[Round] = ()
+) -> dict[str, Any]:
+    """What came of a turn, for its manifest: *last* ended its *rounds*."""
     usage = reply.usage
-    given = replies.given(built)
+    given = replies.given(built, rounds)
+    completion = as_one(rounds, last) if last else None
     return {
         "kind": reply.kind,
         "error_code": reply.error_code,
@@ -32,16 +37,17 @@ def outcome(reply: OutboundMessage, completion: Completion | None, built: Built)
             "completion": usage.completion,
             "cost_usd": usage.cost_usd,
         },
+        "rounds": rows(rounds),
         "sources": [{"source": source.source, "heading": source.heading} for source in reply.sources],
         "given": [{"source": passage.source, "heading": passage.heading} for passage in given],
-        "citations": _citations(completion, built) if completion else None,
+        "citations": _citations(completion, built, rounds) if completion else None,
         "degraded": [{"block": part.block, "why": part.why} for part in reply.degraded],
     }
 
 
-def _citations(completion: Completion, built: Built) -> dict[str, int]:
+def _citations(completion: Completion, built: Built, rounds: Sequence[Round]) -> dict[str, int]:
     """How many of the passages given were cited, and how many labels named nothing that was given."""
-    checked = replies.checked(completion, built)
+    checked = replies.checked(completion, built, rounds)
     return {"cited": len(checked.cited), "invented": checked.invented}
 
 
@@ -86,9 +92,10 @@ def _summary_is_new(context: RunContext) -> bool:
     return context.summary.newest_turn_id >= context.tail[-1].turn_id
 
 
-def log_answer(completion: Completion, built: Built, elapsed_ms: float) -> None:
-    """``turn.answered``: what it cost. ``overhead_ms`` is everything but the model."""
-    cites = _citations(completion, built)
+def log_answer(last: Completion, built: Built, elapsed_ms: float, rounds: Sequence[Round] = ()) -> None:
+    """``turn.answered``: what it cost. ``overhead_ms`` is everything but the model and its tools."""
+    completion = as_one(rounds, last)
+    cites = _citations(completion, built, rounds)
     _log.info(
         "turn.answered",
         model=completion.model,
@@ -100,6 +107,8 @@ def log_answer(completion: Completion, built: Built, elapsed_ms: float) -> None:
         overhead_ms=round(elapsed_ms - completion.latency_ms, 1),
         first_token_ms=completion.first_token_ms,
         attempts=completion.attempts,
+        rounds=len(rounds) + 1,
+        tools=sum(len(one.results) for one in rounds),
         strategy=built.context.strategy,
         citations=cites["cited"],
         citations_invented=cites["invented"],

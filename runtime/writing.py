@@ -7,29 +7,30 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import structlog
 
 from config.settings import Settings
-from connectors.message import AgentRuntimeError, OutboundMessage, StoreUnavailable
+from connectors.message import AgentRuntimeError, StoreUnavailable
 from grounding import assemble
 from grounding.pipeline import why
 from runtime import replies
+from runtime.asking import Asking
 from runtime.attachments.reading import Contents, Reading
 from runtime.budget_terms import BudgetExceeded
 from runtime.envelopes import Batch, Merged
-from runtime.journal import Done, Journal
+from runtime.journal import Journal
+from runtime.made import Made
 from runtime.manifests import Manifests, UnknownTurn
-from runtime.model import Completion, Model
+from runtime.model import Model
 from runtime.model_errors import ModelFailed
 from runtime.places import Places
 from runtime.progress import Telling
 from runtime.prompting import Prompting
 from runtime.question import Built, Question
-from runtime.senses import Heard, with_images
-from runtime.spending import Spending
+from runtime.spending import Spending, prompt_tokens
 from runtime.stops import Stops, Wishes
 from runtime.turn_events import log_grounding
 from runtime.usage import REPLY, TRANSCRIPTION
@@ -41,27 +42,6 @@ LOOK_SECONDS = 2.0
 _log = structlog.get_logger()
 
 
-@dataclass(slots=True)
-class Made:
-    """A reply, and what it was made of as far as that came. ``batch`` has the words of its voice messages."""
-
-    batch: Batch
-    reply: OutboundMessage
-    built: Built | None = None
-    completion: Completion | None = None
-    heard: list[Heard] = field(default_factory=list)
-    """The recordings that were written down for it, as soon as they are."""
-    first: str | None = None
-    """The model that is asked first, if not the one of the settings."""
-    asked: bool = False
-    """Whether a model was asked, which costs whatever comes of it."""
-
-    @classmethod
-    def of(cls, batch: Batch, done: Done) -> Made:
-        """What is there of *batch*'s reply when its turn is taken up."""
-        return cls(_as_heard(batch, done), replies.draft(batch), completion=done.rounds[-1] if done.rounds else None)
-
-
 class Writing:
     """Writes answers. Holds what that needs; keeps nothing between them."""
 
@@ -71,6 +51,7 @@ class Writing:
         *,
         prompting: Prompting,
         model: Model,
+        asking: Asking,
         journal: Journal,
         manifests: Manifests,
         spending: Spending,
@@ -81,6 +62,7 @@ class Writing:
         self._redis_timeout_seconds = settings.redis_timeout_seconds
         self._prompting = prompting
         self._model = model
+        self._asking = asking
         self._journal = journal
         self._manifests = manifests
         self._spending = spending
@@ -101,7 +83,8 @@ class Writing:
             except Merged:
                 await _break_off(writing)
                 if made.asked and made.built is not None:
-                    await self._spending.settle_interrupted(made.batch, made.built.prompt, told.text, made.first)
+                    written = made.written(told.text)
+                    await self._spending.settle_interrupted(made.batch, made.sent, written, made.first)
                 raise
             finally:
                 await _break_off(writing)
@@ -112,9 +95,9 @@ class Writing:
         try:
             writing.result()
         except BudgetExceeded as error:
-            made.reply = replies.spent(batch, error)
+            made.reply = replies.spent(batch, error, made.rounds)
         except (assemble.ContextTooLarge, ModelFailed) as error:
-            made.reply = replies.apology(batch, made.built, error)
+            made.reply = replies.apology(batch, made.built, error, made.rounds)
             _log.error("turn.failed", why=made.reply.error_code, detail=str(error), attempts=batch.attempt)
 
     async def _unless_stopped(self, writing: asyncio.Task[None], batch: Batch, wishes: Wishes) -> bool:
@@ -130,10 +113,11 @@ class Writing:
         return writing.done()
 
     async def _cut_short(self, made: Made, told: Telling) -> None:
-        completion = replies.cut_short(told.text, made.first or self._model.name)
-        if made.asked and made.built is not None:
+        written, model = made.written(told.text), made.first or self._model.name
+        completion = replies.cut_short(written, model, asked=made.asked)
+        if (made.asked or made.rounds) and made.built is not None:
             made.completion = completion
-            made.reply = replies.answer(made.batch, made.built, completion)
+            made.reply = replies.answer(made.batch, made.built, completion, made.rounds)
             return
         made.reply = replace(made.reply, text=completion.text)
         await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
@@ -144,15 +128,17 @@ class Writing:
         grounded = await self._grounded_before(batch)
         if grounded is not None and made.completion is not None:
             made.built = grounded
-            made.reply = replies.answer(batch, grounded, made.completion)
+            made.reply = replies.answer(batch, grounded, made.completion, made.rounds)
             return
         made.batch, contents = await self._read(made)
         if contents.unheard:
             made.reply = replies.unheard(batch, contents)
             return
-        made.built = await self._ground(made, contents)
-        made.completion = await self._ask(made, made.built, contents, told)
-        made.reply = replies.answer(batch, made.built, made.completion)
+        question = Question.of(made.batch, contents)
+        made.built = built = await self._ground(made, question, contents)
+        await self._asking.answer(made, built, question, contents, told)
+        assert made.completion is not None
+        made.reply = replies.answer(batch, built, made.completion, made.rounds)
 
     async def _first_model(self, batch: Batch) -> str | None:
         """The model that was chosen for the place; without the store the settings decide."""
@@ -192,13 +178,12 @@ class Writing:
         with suppress(StoreUnavailable):
             await asyncio.gather(*(self._spending.settle_heard(made.batch, one) for one in made.heard))
 
-    async def _ground(self, made: Made, contents: Contents) -> Built:
+    async def _ground(self, made: Made, question: Question, contents: Contents) -> Built:
         """The prompt; kept, so that whoever goes on with this turn asks the same, and paid for beforehand.
 
         Raises `grounding.assemble.ContextTooLarge` and `BudgetExceeded`.
         """
         batch = made.batch
-        question = Question.of(batch, contents)
         built = await self._grounded_before(batch)
         known = built is not None and question.is_asked_by(built.context)  # it may have grown since
         if built is None or not known:
@@ -206,7 +191,8 @@ class Writing:
             log_grounding(built)
         made.built = built
         keeping = [] if known else [self._manifests.keep(built.context, built.prompt, now())]
-        reserving = self._spending.reserve_reply(batch, built.prompt, len(contents.images), made.first)
+        made.sent = prompt_tokens(built.prompt, len(contents.images)) + built.context.budgets.tools_tokens
+        reserving = self._spending.reserve_reply(batch, made.sent, made.first)
         await asyncio.gather(reserving, *keeping)
         return built
 
@@ -220,21 +206,6 @@ class Writing:
             return None
         return await self._prompting.rebuild(manifest.context)
 
-    async def _ask(self, made: Made, built: Built, contents: Contents, told: Telling) -> Completion:
-        """The model's answer. Raises `ModelFailed`."""
-        made.asked = True
-        try:
-            return await self._model.complete(
-                with_images(built.prompt.messages, contents.images),
-                on_delta=told.show if told.is_watched else None,
-                on_restart=told.restart if told.can_restart else None,
-                first=made.first,
-            )
-        except ModelFailed:
-            made.asked = False
-            await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
-            raise
-
 
 def now() -> str:
     return rfc3339(datetime.now(UTC).timestamp())
@@ -243,18 +214,6 @@ def now() -> str:
 def rfc3339(seconds: float) -> str:
     """Epoch *seconds* as people and programs read them, to the millisecond."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _as_heard(batch: Batch, done: Done) -> Batch:
-    """*batch* with what its voice messages were found to say; they need not be listened to again."""
-    if not done.words:
-        return batch
-    envelopes = list(batch.envelopes)
-    for place, words in done.words.items():
-        message = envelopes[place].message
-        silent = tuple(one for one in message.attachments if one.kind != "voice")
-        envelopes[place] = replace(envelopes[place], message=replace(message, text=words, attachments=silent))
-    return replace(batch, envelopes=tuple(envelopes))
 
 
 async def _first_of(writing: asyncio.Task[None], changed: asyncio.Event) -> bool:

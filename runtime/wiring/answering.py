@@ -24,8 +24,10 @@ from runtime.prompting import Prompting
 from runtime.reranker import IMPORT_SECONDS, LiteLLMReranker, RerankCosts
 from runtime.spending import Spending, held_seconds
 from runtime.stops import Stops
+from runtime.tools import Tooling
 from runtime.turn import Turns
 from runtime.wiring.kept import Kept
+from runtime.wiring.tools import wire_tools
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,23 @@ def wire_answering(
     deciding = Deciding(
         kept.transcript, knowledge, settings.strategy_vocabulary_timeout_seconds, settings.strategy_vocabulary
     )
+    tooling = Tooling(settings, wire_tools(settings, kept, knowledge, tokens), model, kept.journal, tokens)
     prompting = Prompting(
-        settings, deciding=deciding, pipeline=pipeline, directives=kept.directives, model=model, tokens=tokens
+        settings,
+        deciding=deciding,
+        pipeline=pipeline,
+        directives=kept.directives,
+        model=model,
+        tooling=tooling,
+        tokens=tokens,
     )
     stops = Stops(kept.hub, kept.turns)
     turns = Turns(
         settings,
         prompting=prompting,
         model=model,
+        tooling=tooling,
+        tokens=tokens,
         outbox=kept.outbox,
         journal=kept.journal,
         transcript=kept.transcript,

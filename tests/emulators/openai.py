@@ -35,10 +35,10 @@ REMEMBERED_PREFIXES = 64
 
 @dataclass(frozen=True)
 class Reply:
-    """What the next request gets: text, tool calls (name and arguments), or trouble."""
+    """What the next request gets: text, tool calls (name, and arguments or their very text), or trouble."""
 
     text: str = ""
-    tool_calls: tuple[tuple[str, dict[str, Any]], ...] = ()
+    tool_calls: tuple[tuple[str, dict[str, Any] | str], ...] = ()
     trouble: Trouble | None = None
     retry_after_seconds: float | None = None
     finish_reason: str | None = None
@@ -227,9 +227,24 @@ def _envelope(body: dict[str, Any], kind: str, choices: list[dict[str, Any]]) ->
 
 def _tool_calls(reply: Reply) -> list[dict[str, Any]]:
     return [
-        {"index": i, "id": f"call_{i}", "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
+        {
+            "index": i,
+            "id": f"call_{i}",
+            "type": "function",
+            "function": {"name": name, "arguments": given if isinstance(given, str) else json.dumps(given)},
+        }
         for i, (name, given) in enumerate(reply.tool_calls)
     ]
+
+
+def told(body: dict[str, Any]) -> list[str]:
+    """What tools told, as the messages of a request have it."""
+    return [_text(message) for message in body["messages"] if message["role"] == "tool"]
+
+
+def offered(body: dict[str, Any]) -> list[str]:
+    """The names of the tools that a request offers."""
+    return [tool["function"]["name"] for tool in body.get("tools", ())]
 
 
 def _finish(reply: Reply, body: dict[str, Any]) -> str:
@@ -270,7 +285,13 @@ async def _stream(fake: FakeOpenAI, request: web.Request, body: dict[str, Any], 
             await fake.release.wait()
             return response
     for call in _tool_calls(reply):
-        await send(delta(tool_calls=[call]))
+        arguments = call["function"]["arguments"]
+        head = {**call, "function": {**call["function"], "arguments": ""}}
+        await send(delta(tool_calls=[head]))
+        for start in range(0, len(arguments), 5):
+            await send(
+                delta(tool_calls=[{"index": call["index"], "function": {"arguments": arguments[start : start + 5]}}])
+            )
     await send([{"index": 0, "delta": {}, "finish_reason": _finish(reply, body)}])
     if (body.get("stream_options") or {}).get("include_usage"):
         await send([], usage=_usage(fake, body, reply))

@@ -27,7 +27,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def model(model_settings: MakeSettings) -> Any:
-    made = Model(model_settings())
+    made = Model(model_settings(llm_tools="always"))
     await made.warm()
     yield made
     await made.close()

@@ -181,12 +181,12 @@ async def test_the_answer_to_the_smaller_question_is_not_taken_up_again(redis: R
 
     again = await taken(mailbox, await held(mailbox, silent_seconds=0.0))
     assert ids(again) == ids(grown) == ["m1", "m2"]
-    assert (await journal.read(again)).rounds == ()
+    assert (await journal.read(again)).completions == ()
     await journal.heard(again, {1: "and more of it"})
     assert (await journal.read(again)).words == {0: "what was spoken", 1: "and more of it"}
 
     await journal.completed(again, 0, Completion(text="to both", model="m"))
-    assert [one.text for one in (await journal.read(again)).rounds] == ["to both"]
+    assert [one.text for one in (await journal.read(again)).completions] == ["to both"]
 
 
 # Whole turns

@@ -19,6 +19,7 @@ from runtime.envelopes import Batch, Envelope
 from runtime.exchange import Completion
 from runtime.prompting import Prompting
 from runtime.question import Question
+from runtime.tools import NOTHING, Offer
 from runtime.turn_events import outcome
 
 KEY = ConversationKey("acme", "telegram", "-100")
@@ -69,6 +70,13 @@ class Cued:
         return choose(text, cues)
 
 
+class NoTools:
+    """Nothing is offered."""
+
+    async def offer(self, question: Question, **more: Any) -> Offer:
+        return NOTHING
+
+
 def prompting(rules: Rules | None = None, layers: Layers | None = None) -> Prompting:
     return Prompting(
         Settings(),
@@ -76,6 +84,7 @@ def prompting(rules: Rules | None = None, layers: Layers | None = None) -> Promp
         pipeline=cast("Any", layers or Layers()),
         directives=cast("Any", rules or Rules()),
         model=cast("Any", Window()),
+        tooling=cast("Any", NoTools()),
         tokens=TOKENS,
     )
 

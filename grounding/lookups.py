@@ -1,0 +1,84 @@
+"""Tools that look things up: the workspace's documents, and a section of the conversation's document."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from pydantic import Field
+
+from grounding.layers import retrieval
+from grounding.memory.contexts import ContextDocuments
+from grounding.memory.document import SECTIONS, bodies
+from grounding.pipeline import FindsPassages
+from grounding.tokens import Tokens
+from grounding.tools import Arguments, Call, Evidence, Tool, ToolRefused
+
+MAX_QUERY_CHARACTERS = 400
+SectionName = Literal[
+    "Description", "Active Context", "Progress", "Patterns", "Preferences", "Facts", "Timeline", "Decisions"
+]
+assert get_args(SectionName) == SECTIONS
+
+
+class SearchDocuments(Arguments):
+    query: str = Field(
+        min_length=1,
+        max_length=MAX_QUERY_CHARACTERS,
+        description="What to look for, in words that the documents may use.",
+    )
+
+
+def search_documents(documents: FindsPassages, tokens: Tokens, top_k: int, excerpt_bytes: int) -> Tool[SearchDocuments]:
+    """Finds at most *top_k* passages of at most *excerpt_bytes* bytes, as they stand in a prompt."""
+
+    async def run(call: Call, arguments: SearchDocuments) -> Evidence:
+        if not arguments.query.strip():
+            raise ToolRefused("the query is empty: say what to look for")
+        found = await documents.passages(call.scope, arguments.query, top_k, excerpt_bytes)
+        if not found:
+            return Evidence("No document of the workspace speaks of this. Other words may find more.")
+        shown = retrieval.section(found, tokens, excerpt_bytes).pieces
+        return Evidence("\n\n".join(shown), tuple(found))
+
+    return Tool(
+        "search_documents",
+        "Search the documents of this workspace. Returns passages, the best match first, each under a label in "
+        "brackets by which to cite it, like [refunds.md › Windows]. Use it where what you were given does not answer "
+        "a question about the workspace, its people, rules or things, and again with other words where it found "
+        "nothing that helps.",
+        SearchDocuments,
+        run,
+        scopes=frozenset({"documents:read"}),
+        together=True,
+        repeatable=True,
+    )
+
+
+class ReadSection(Arguments):
+    name: SectionName = Field(description="The section's heading.")
+
+
+def read_section(contexts: ContextDocuments) -> Tool[ReadSection]:
+    """Reads one section of the document that is kept of the conversation in which it is called, whole."""
+
+    async def run(call: Call, arguments: ReadSection) -> str:
+        document = await contexts.latest(call.key)
+        if document is None:
+            return "Nothing is kept of this conversation yet."
+        held = bodies(document.text)
+        if arguments.name in held:
+            return held[arguments.name]
+        filled = [name for name in SECTIONS if name in held]
+        others = f" These are not: {', '.join(filled)}." if filled else ""
+        return f"The section {arguments.name} is empty.{others}"
+
+    return Tool(
+        "read_section",
+        "Read one section, whole, of the document that is kept of this conversation. Its summary in the prompt is "
+        "shortened: use this where something that was said or decided earlier in this conversation is missing there.",
+        ReadSection,
+        run,
+        scopes=frozenset({"context:read"}),
+        together=True,
+        repeatable=True,
+    )

@@ -1,0 +1,157 @@
+"""Asks the model for one answer: a call, the tools that it wants, the next call, until it answers.
+
+Every round is reserved, journaled and settled by itself; the last call may want no tools.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from config.settings import Settings
+from grounding.assemble import rounds_room
+from grounding.blocks import SEPARATOR
+from grounding.tokens import Tokens
+from runtime.attachments.reading import Contents
+from runtime.exchange import Completion
+from runtime.journal import Journal
+from runtime.made import Made
+from runtime.model import Model
+from runtime.model_errors import ModelFailed, ModelUnavailable
+from runtime.progress import Telling
+from runtime.question import Built, Question
+from runtime.rounds import Round, asked, said
+from runtime.senses import with_images
+from runtime.spending import Spending, prompt_tokens
+from runtime.tools import NOTHING, Asked, Offer, Tooling
+from runtime.usage import REPLY
+
+LEAST_ROOM_TOKENS = 64
+"""Where a window has less room for what tools tell, the model has to answer with what there is."""
+
+
+class Asking:
+    """Asks for answers. Holds what that needs; keeps nothing between them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        model: Model,
+        tooling: Tooling,
+        journal: Journal,
+        spending: Spending,
+        tokens: Tokens,
+    ) -> None:
+        self._max_rounds = settings.tool_max_rounds
+        self._model = model
+        self._tooling = tooling
+        self._journal = journal
+        self._spending = spending
+        self._tokens = tokens
+
+    async def answer(self, made: Made, built: Built, question: Question, contents: Contents, told: Telling) -> None:
+        """Bring *made* from its prompt, or from the round that an interrupted attempt came to, to its completion.
+
+        The first call was paid for beforehand. Raises `ModelFailed`, `runtime.budget_terms.BudgetExceeded`,
+        `connectors.message.Superseded` and `connectors.message.StoreUnavailable`.
+        """
+        offer = self._tooling.offered(built.context.tools, question)
+        voice = _Voice(told)
+        await voice.repeat(said(made.rounds))
+        if made.rounds and not made.rounds[-1].is_over:
+            await self._run_tools(made, built, question, offer)
+        while True:
+            number = len(made.rounds)
+            is_last = number > 0 and (
+                number >= self._max_rounds or not offer.tools or self._room(made, built) < LEAST_ROOM_TOKENS
+            )
+            completion = await self._ask(made, built, contents, NOTHING if is_last else offer, voice)
+            if completion.tool_calls and (is_last or (completion.text.strip() and not offer.tools)):
+                completion = await self._without_calls(made, question, completion)
+            if not completion.tool_calls:
+                made.completion = completion
+                return
+            await self._journal.completed(made.batch, number, completion)
+            await self._spending.settle_round(made.batch, number, completion, made.sent)
+            made.rounds.append(Round(completion))
+            made.asked = False
+            await self._run_tools(made, built, question, offer)
+            voice.goes_on(said(made.rounds))
+
+    async def _ask(self, made: Made, built: Built, contents: Contents, offer: Offer, voice: _Voice) -> Completion:
+        """The model's next word. Raises `ModelFailed` and `runtime.budget_terms.BudgetExceeded`."""
+        sent = prompt_tokens(built.prompt, len(contents.images)) + built.context.budgets.tools_tokens
+        made.sent = sent + self._taken(made)
+        if made.rounds:
+            await self._spending.reserve_reply(made.batch, made.sent, made.first)
+        made.asked = True
+        try:
+            return await self._model.complete(
+                asked(with_images(built.prompt.messages, contents.images), made.rounds),
+                on_delta=voice.show if voice.told.is_watched else None,
+                on_restart=voice.restart if voice.told.can_restart else None,
+                tools=offer.schemas,
+                first=made.first,
+            )
+        except ModelFailed:
+            made.asked = False
+            await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
+            raise
+
+    async def _without_calls(self, made: Made, question: Question, completion: Completion) -> Completion:
+        """*completion*, whose calls are not made, as the answer. Raises `ModelFailed` where it says nothing besides."""
+        self._tooling.refuse(question, completion.tool_calls)
+        if completion.text.strip():
+            return replace(completion, tool_calls=())
+        await self._spending.settle_round(made.batch, len(made.rounds), completion, made.sent)
+        made.asked = False
+        await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
+        raise ModelUnavailable(f"{completion.model}: wants tools and says nothing", why="empty", model=completion.model)
+
+    async def _run_tools(self, made: Made, built: Built, question: Question, offer: Offer) -> None:
+        """Have the calls of the last round made, as far as they were not."""
+        number = len(made.rounds) - 1
+        this = made.rounds[number]
+        known = {place: result for (of, place), result in made.known.items() if of == number}
+        started = time.perf_counter()
+        results = await self._tooling.run(
+            Asked(made.batch, question, number), offer, this.completion.tool_calls, self._room(made, built), known
+        )
+        made.rounds[number] = replace(this, results=results, tools_ms=round((time.perf_counter() - started) * 1000))
+
+    def _room(self, made: Made, built: Built) -> int:
+        """Tokens that the window has left for what is said before the answer."""
+        return max(0, rounds_room(built.context, built.prompt) - self._taken(made))
+
+    def _taken(self, made: Made) -> int:
+        return sum(one.count(self._tokens) for one in made.rounds)
+
+
+class _Voice:
+    """Shows what the model says of the rounds of one answer, below each other."""
+
+    def __init__(self, told: Telling) -> None:
+        self.told = told
+        self._before = ""
+        self._joint = ""
+
+    async def repeat(self, text: str) -> None:
+        """Show *text*, which an interrupted attempt has said."""
+        if text and self.told.is_watched:
+            await self.told.show(text)
+        self.goes_on(text)
+
+    def goes_on(self, text: str) -> None:
+        """What comes next stands below *text*, which was shown."""
+        self._before, self._joint = text, SEPARATOR if text else ""
+
+    async def show(self, delta: str) -> None:
+        joint, self._joint = self._joint, ""
+        await self.told.show(joint + delta)
+
+    async def restart(self) -> None:
+        await self.told.restart()
+        if self._before:
+            await self.told.show(self._before)
+        self._joint = SEPARATOR if self._before else ""

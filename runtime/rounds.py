@@ -1,0 +1,187 @@
+"""The rounds of one answer: what the model said and wanted called, and what the tools told it. Pure.
+
+Messages of rounds follow the prompt's one system and one user message in OpenAI's form. A model that can call no tools,
+and the last call of a turn, which may not, get the same as text below the user's message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from connectors.message import Usage
+from grounding.blocks import SEPARATOR
+from grounding.run_context import Passage
+from grounding.tokens import Tokens
+from runtime.exchange import Completion, Message, ToolCall
+
+CALL_TOKENS = 12
+"""What a provider adds for one call and its result: ids, roles, ends. More than OpenAI and Anthropic count."""
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+LOOKED_UP = "What you looked up for this answer. You cannot look up more: answer now, with what there is."
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one tool call. ``text`` is what the model is given. ``tool`` is empty where there is none of that
+    name; ``why`` says in a word why it is not ``ok``."""
+
+    tool: str
+    text: str
+    ok: bool = True
+    why: str = ""
+    tokens: int = 0
+    duration_ms: int = 0
+    passages: tuple[Passage, ...] = ()
+    """What of the documents stands in it, to be cited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One call of the model that wanted tools, and their results in the order of its calls; fewer while they run."""
+
+    completion: Completion
+    results: tuple[Result, ...] = ()
+    tools_ms: int = 0
+    """How long all of them took together."""
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.results) == len(self.completion.tool_calls)
+
+    def messages(self, number: int) -> list[Message]:
+        """What is said to the model of this round, which is the *number*-th (from 0)."""
+        calls = [
+            {"id": _id(call, number, place), "type": "function", "function": _function(call)}
+            for place, call in enumerate(self.completion.tool_calls)
+        ]
+        said: list[Message] = [{"role": "assistant", "content": self.completion.text or None, "tool_calls": calls}]
+        return said + [
+            {"role": "tool", "tool_call_id": call["id"], "content": result.text}
+            for call, result in zip(calls, self.results, strict=True)
+        ]
+
+    def count(self, tokens: Tokens) -> int:
+        """Our estimate of what the round takes of a window."""
+        calls = self.completion.tool_calls
+        said = tokens.count(self.completion.text) + sum(tokens.count(call.name + call.arguments) for call in calls)
+        return said + CALL_TOKENS * (len(calls) + 1) + sum(result.tokens for result in self.results)
+
+
+def asked(prompt: Sequence[Message], rounds: Sequence[Round]) -> list[Message]:
+    """*prompt* and all that was said since."""
+    return [*prompt, *(message for number, one in enumerate(rounds) for message in one.messages(number))]
+
+
+def without_tools(messages: Sequence[Message]) -> list[Message]:
+    """*messages* with what tools told as text below the user's last message; the calls themselves are left out."""
+    told = [str(message["content"]) for message in messages if message["role"] == "tool"]
+    kept = [message for message in messages if message["role"] != "tool" and not message.get("tool_calls")]
+    if not told:
+        return kept
+    last = max(place for place, message in enumerate(kept) if message["role"] == "user")
+    kept[last] = {**kept[last], "content": _with(kept[last]["content"], SEPARATOR.join([LOOKED_UP, *told]))}
+    return kept
+
+
+def said(rounds: Sequence[Round]) -> str:
+    """What the model said beside its calls: people have seen it, and it is part of the reply."""
+    return SEPARATOR.join(one.completion.text for one in rounds if one.completion.text.strip())
+
+
+def as_one(rounds: Sequence[Round], last: Completion) -> Completion:
+    """All calls of an answer as one: their texts, sums of their tokens and times, and how *last* ended."""
+    if not rounds:
+        return last
+    completions = [*(one.completion for one in rounds), last]
+    spans = [*(one.completion.latency_ms + one.tools_ms for one in rounds), last.latency_ms]
+    firsts = [
+        sum(spans[:place]) + one.first_token_ms
+        for place, one in enumerate(completions)
+        if one.first_token_ms is not None
+    ]
+    return replace(
+        last,
+        text=SEPARATOR.join(one.text for one in completions if one.text.strip()),
+        usage=total(one.usage for one in completions),
+        first_token_ms=min(firsts, default=None),
+        latency_ms=sum(spans),
+        attempts=1 + sum(max(one.attempts, 1) - 1 for one in completions),
+    )
+
+
+def total(usages: Iterable[Usage]) -> Usage:
+    """The sum of some `Usage`."""
+    prompt, cached, completion, cost = 0, 0, 0, 0.0
+    for one in usages:
+        prompt, cached, completion = prompt + one.prompt, cached + one.cached, completion + one.completion
+        cost += one.cost_usd
+    return Usage(prompt, cached, completion, cost)
+
+
+def rest(all_of_it: Usage, rounds: Sequence[Round]) -> Usage:
+    """What is left of a turn's usage when that of *rounds* is taken off."""
+    known = total(one.completion.usage for one in rounds)
+    return Usage(
+        max(0, all_of_it.prompt - known.prompt),
+        max(0, all_of_it.cached - known.cached),
+        max(0, all_of_it.completion - known.completion),
+        max(0.0, all_of_it.cost_usd - known.cost_usd),
+    )
+
+
+def rows(rounds: Sequence[Round]) -> list[dict[str, Any]]:
+    """The rounds as manifests keep them: no argument and no result, only their sizes and the arguments' digests."""
+    return [
+        {
+            "round": number,
+            "model": one.completion.model,
+            "latency_ms": one.completion.latency_ms,
+            "tokens_prompt": one.completion.usage.prompt,
+            "tokens_cached": one.completion.usage.cached,
+            "tokens_completion": one.completion.usage.completion,
+            "tools": [_row(call, result) for call, result in zip(one.completion.tool_calls, one.results, strict=False)],
+        }
+        for number, one in enumerate(rounds)
+    ]
+
+
+def _row(call: ToolCall, result: Result) -> dict[str, Any]:
+    return {
+        "tool": result.tool or "unknown",
+        "arguments_sha256": hashlib.sha256(call.arguments.encode("utf-8", "surrogatepass")).hexdigest(),
+        "ok": result.ok,
+        "why": result.why,
+        "tokens": result.tokens,
+        "duration_ms": result.duration_ms,
+    }
+
+
+def _id(call: ToolCall, number: int, place: int) -> str:
+    """The provider's own where it gave one: some put into it what they want back."""
+    return call.id or f"call_{number}_{place}"
+
+
+def _function(call: ToolCall) -> dict[str, str]:
+    """The call as it is said again. A name that none can have, or arguments that are no JSON, would have the provider
+    refuse the next request."""
+    try:
+        good = isinstance(json.loads(call.arguments), dict)
+    except ValueError:
+        good = False
+    name = _NOT_IN_NAMES.sub("_", call.name)[:64] or "unknown"
+    return {"name": name, "arguments": call.arguments if good else "{}"}
+
+
+def _with(content: Any, text: str) -> Any:
+    """*content* with *text* behind its own."""
+    if isinstance(content, str):
+        return content + SEPARATOR + text
+    parts: list[Mapping[str, Any]] = list(content)
+    last = max(place for place, part in enumerate(parts) if part.get("type") == "text")
+    parts[last] = {**parts[last], "text": parts[last]["text"] + SEPARATOR + text}
+    return parts

@@ -1,0 +1,249 @@
+"""Which tools the model is offered in a turn, and what comes of its calls.
+
+A call is refused where its tool was not offered, whatever the model was told; what a tool answers is data for the
+model, cut to what there is room for. Each result is journaled by turn, round and place: a turn that is taken up again
+runs no call whose result is there, and begins none again that is not `Tool.repeatable`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from config.settings import Settings
+from connectors.message import AgentRuntimeError, Role
+from grounding.layers.query import USUAL_TOKEN_CHARACTERS
+from grounding.layers.retrieval import label
+from grounding.layers.tool_results import NO_ROOM, rendered
+from grounding.pipeline import why
+from grounding.sections import as_data
+from grounding.tokens import Tokens, clip
+from grounding.tools import Arguments, Call, Evidence, Tool, Toolbox, ToolRefused, schema_text
+from runtime.envelopes import Batch
+from runtime.exchange import ToolCall
+from runtime.journal import Journal
+from runtime.model import Model
+from runtime.question import Question
+from runtime.rounds import Result
+from runtime.spending import user_of
+
+MAX_CALLS = 8
+"""Calls that are run of one round; the model is told of those beyond."""
+WINDOW_SHARE = 8
+"""Tools whose descriptions take more than this part of the model's window are not offered: they would leave too little
+for the prompt."""
+Permits = Callable[[Question, str], bool]
+"""Whether a tool's scope may be used for whoever asks that."""
+MAX_ERROR_CHARACTERS = 1000
+_log = structlog.get_logger()
+
+
+def by_role(question: Question, scope: str) -> bool:
+    """For everybody tools may read, for members write, and for admins do all."""
+    role, (_, _, does) = question.role, scope.partition(":")
+    return role is Role.ADMIN or does == "read" or (does == "write" and role.covers(Role.MEMBER))
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The tools of one turn, by name in their order; ``tokens`` is what their descriptions take."""
+
+    tools: Mapping[str, Tool[Any]]
+    schemas: tuple[Mapping[str, Any], ...] = ()
+    tokens: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.tools)
+
+
+NOTHING = Offer({})
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Whose turn it is, and which of its rounds."""
+
+    batch: Batch
+    question: Question
+    number: int
+
+    def call(self, place: int) -> Call:
+        """The *place*-th call of the round."""
+        batch, question = self.batch, self.question
+        return Call(
+            key=question.key,
+            turn_id=batch.turn_id,
+            authors=question.authors,
+            user=user_of(batch),
+            role=question.role,
+            direct=question.direct,
+            idempotency_key=f"{batch.turn_id}/{len(batch.envelopes)}/{self.number}/{place}",
+            at=datetime.now(UTC),
+        )
+
+
+class Tooling:
+    """Offers tools and runs calls. *permits* is who may do what."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        toolbox: Toolbox,
+        model: Model,
+        journal: Journal,
+        tokens: Tokens,
+        permits: Permits = by_role,
+    ) -> None:
+        self._max_rounds = settings.tool_max_rounds
+        self._timeout_seconds = settings.tool_timeout_seconds
+        self._max_tokens = settings.tool_result_max_tokens
+        self._toolbox = toolbox
+        self._model = model
+        self._journal = journal
+        self._tokens = tokens
+        self._permits = permits
+        self._offers: dict[tuple[str, ...], Offer] = {}
+
+    async def offer(self, question: Question, *, window_tokens: int, first: str | None) -> Offer:
+        """What the model that is asked first is offered for *question*, unless that is small talk. The first time it may wait for LiteLLM."""
+        if not self._max_rounds or not self._toolbox or not await self._model.calls_tools(first):
+            return NOTHING
+        offer = self.offered(tuple(self._toolbox), question)
+        return offer if offer.tokens * WINDOW_SHARE <= window_tokens else NOTHING
+
+    def offered(self, names: Sequence[str], question: Question) -> Offer:
+        """Those of *names* that there are and that may be used for *question*."""
+        allowed = tuple(name for name in names if name in self._toolbox and self._is_permitted(name, question))
+        if allowed not in self._offers:
+            tools = {name: self._toolbox[name] for name in allowed}
+            schemas = tuple(tool.schema for tool in tools.values())
+            self._offers[allowed] = Offer(tools, schemas, sum(self._tokens.count(schema_text(one)) for one in schemas))
+        return self._offers[allowed]
+
+    async def run(
+        self, asked: Asked, offer: Offer, calls: Sequence[ToolCall], room: int, known: Mapping[int, Result | None]
+    ) -> tuple[Result, ...]:
+        """The results of *calls* in their order, in at most *room* tokens together. Those of *known*, by their place,
+        were run before; None there was begun by a process that ended. Raises nothing that a tool raises, only
+        `connectors.message.Superseded` and `connectors.message.StoreUnavailable`.
+        """
+        most = min(self._max_tokens, room // max(len(calls), 1))
+        results: dict[int, Result] = {place: result for place, result in known.items() if result is not None}
+
+        async def one(place: int) -> None:
+            results[place] = await self._run(asked, offer, place, calls[place], most, begun=place in known)
+
+        for places in self._groups(offer, calls, results):
+            await _beside_each_other([one(place) for place in places])
+        return tuple(results[place] for place in range(len(calls)))
+
+    def refuse(self, question: Question, calls: Sequence[ToolCall]) -> None:
+        """Tell of *calls* that are not run at all."""
+        for call in calls:
+            self._refused(NOTHING, call.name, question)
+
+    def _groups(self, offer: Offer, calls: Sequence[ToolCall], known: Mapping[int, Result]) -> list[list[int]]:
+        """The places of *calls* that are still to be run, in order; those of one group run at the same time."""
+        groups: list[list[int]] = []
+        joins = False
+        for place, call in enumerate(calls):
+            if place in known:
+                continue
+            tool = offer.tools.get(call.name)
+            together = tool is None or tool.together
+            if joins and together:
+                groups[-1].append(place)
+            else:
+                groups.append([place])
+            joins = together
+        return groups
+
+    async def _run(self, asked: Asked, offer: Offer, place: int, call: ToolCall, most: int, *, begun: bool) -> Result:
+        tool = offer.tools.get(call.name)
+        if place >= MAX_CALLS:
+            result = self._wrong("", "too_many", f"only {MAX_CALLS} calls at a time are made. Call it again", most)
+        elif tool is None:
+            result = self._wrong("", "refused", self._refused(offer, call.name, asked.question), most)
+        else:
+            result = await self._permitted(asked, tool, place, call, most, begun=begun)
+            _log.info("tool.called", tool=tool.name, round=asked.number, duration_ms=result.duration_ms, ok=result.ok)
+        await self._journal.tool_told(asked.batch, asked.number, place, result)
+        return result
+
+    async def _permitted(
+        self, asked: Asked, tool: Tool[Any], place: int, call: ToolCall, most: int, *, begun: bool
+    ) -> Result:
+        try:
+            arguments = tool.read(call.arguments)
+        except ToolRefused as error:
+            return self._wrong(tool.name, "arguments", str(error), most)
+        if not tool.repeatable and (begun or not await self._journal.begin_tool(asked.batch, asked.number, place)):
+            said = "it was interrupted, and nobody knows whether it was done. Do not claim that it was"
+            return self._wrong(tool.name, "interrupted", said, most)
+        return await self._called(tool, asked.call(place), arguments, most)
+
+    async def _called(self, tool: Tool[Any], call: Call, arguments: Arguments, most: int) -> Result:
+        """What *tool* says, or how it failed."""
+        started = time.perf_counter()
+        evidence, failed, said = Evidence(""), "", ""
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                answer = await tool.run(call, arguments)
+            evidence = answer if isinstance(answer, Evidence) else Evidence(answer)
+        except ToolRefused as error:
+            failed, said = "refused_by_tool", str(error)
+        except TimeoutError:
+            failed, said = "timeout", f"it took longer than {self._timeout_seconds:g} s. Answer without it, and say so"
+        except AgentRuntimeError as error:
+            failed = why(error)
+            said = f"it failed ({failed.replace('_', ' ')}). Answer without it, and say so"
+        except Exception as error:  # noqa: BLE001 - a broken tool costs its result, not the turn; it is logged whole
+            _log.exception("tool.failed", tool=tool.name)
+            failed, said = why(error), "it broke. Answer without it, and say so"
+        elapsed_ms = round((time.perf_counter() - started) * 1000)
+        if failed:
+            return self._wrong(tool.name, failed, said, most, elapsed_ms)
+        shown = await self._shown(evidence.text, most)
+        passages = tuple(one for one in evidence.passages if label(one.source, one.heading) in shown)
+        return Result(tool.name, shown, True, "", self._tokens.count(shown), elapsed_ms, passages)
+
+    def _wrong(self, tool: str, failed: str, said: str, most: int, elapsed_ms: int = 0) -> Result:
+        text = clip(as_data(f"Error: {said[:MAX_ERROR_CHARACTERS]}."), self._tokens, most) or NO_ROOM
+        return Result(tool, text, False, failed, self._tokens.count(text), elapsed_ms)
+
+    async def _shown(self, text: str, most: int) -> str:
+        if len(text) > most * USUAL_TOKEN_CHARACTERS:  # it is to be cut
+            return await asyncio.to_thread(rendered, text, self._tokens, most)
+        return rendered(text, self._tokens, most)
+
+    def _is_permitted(self, name: str, question: Question) -> bool:
+        return all(self._permits(question, scope) for scope in self._toolbox[name].scopes)
+
+    def _refused(self, offer: Offer, name: str, question: Question) -> str:
+        """Tell of a call of a tool that is not offered; what the model is told. Names that the model made up are in no
+        event."""
+        exists = name in self._toolbox
+        reason = "unknown" if not exists else "not_offered" if self._is_permitted(name, question) else "scope"
+        _log.warning("tool.refused", tool=name if exists else "unknown", why=reason)
+        there = f"You may call: {', '.join(offer.names)}" if offer.tools else "No tool can be called here"
+        return f"this tool is not yours to call. {there}"
+
+
+async def _beside_each_other(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Await all of *calls*. The first that fails ends the others, and its error is raised."""
+    if len(calls) == 1:
+        await calls[0]
+        return
+    try:
+        async with asyncio.TaskGroup() as group:
+            for call in calls:
+                group.create_task(call)
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None

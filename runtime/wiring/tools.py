@@ -1,0 +1,18 @@
+"""The tools that the model may be offered: a line for each."""
+
+from __future__ import annotations
+
+from config.settings import Settings
+from grounding.lookups import read_section, search_documents
+from grounding.tokens import Tokens
+from grounding.tools import Toolbox
+from runtime.knowledge import Knowledge
+from runtime.wiring.kept import Kept
+
+
+def wire_tools(settings: Settings, kept: Kept, knowledge: Knowledge, tokens: Tokens) -> Toolbox:
+    """All of them; see docs/tools.md."""
+    return Toolbox(
+        read_section(kept.contexts),
+        search_documents(knowledge, tokens, settings.llm_grounding_top_k, settings.llm_grounding_max_doc_excerpt_bytes),
+    )
