@@ -10,6 +10,7 @@ from grounding.layers import retrieval
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.document import SECTIONS, bodies
 from grounding.pipeline import FindsPassages
+from grounding.run_context import DegradedBlock
 from grounding.tokens import Tokens
 from grounding.tools import Arguments, Call, Evidence, Tool, ToolRefused
 
@@ -34,7 +35,10 @@ def search_documents(documents: FindsPassages, tokens: Tokens, top_k: int, excer
     async def run(call: Call, arguments: SearchDocuments) -> Evidence:
         if not arguments.query.strip():
             raise ToolRefused("the query is empty: say what to look for")
-        found = await documents.passages(call.scope, arguments.query, top_k, excerpt_bytes)
+        lost: list[DegradedBlock] = []
+        found = await documents.passages(call.scope, arguments.query, top_k, excerpt_bytes, lost)
+        if not found and lost:
+            return Evidence("Nothing was found, but a part of the search failed: say that there may be more.")
         if not found:
             return Evidence("No document of the workspace speaks of this. Other words may find more.")
         shown = retrieval.section(found, tokens, excerpt_bytes).pieces

@@ -75,6 +75,7 @@ def log_grounding(built: Built) -> None:
         tokens_tail=tokens.get("tail", 0),
         tokens_qmd=tokens.get("retrieved", 0),
         tokens_total=prompt.tokens_total,
+        tokens_tools=context.budgets.tools_tokens,
         **further,
         layout=prompt.layout,
         prefix_digest=prompt.prefix_digest,

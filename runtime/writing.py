@@ -30,6 +30,7 @@ from runtime.places import Places
 from runtime.progress import Telling
 from runtime.prompting import Prompting
 from runtime.question import Built, Question
+from runtime.senses import Heard
 from runtime.spending import Spending, prompt_tokens
 from runtime.stops import Stops, Wishes
 from runtime.turn_events import log_grounding

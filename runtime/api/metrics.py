@@ -35,6 +35,9 @@ _HELP = {
     "budget_exceeded_total": "Model calls that were not made because a budget is used up, by whose, what and period.",
     "budget_limit": "What a workspace may spend in the period; only where it has a limit.",
     "budget_left": "What is left of that.",
+    "tool_calls_total": "Tool calls of the model, by tool and whether they brought something.",
+    "tool_seconds": "One tool call.",
+    "tool_refusals_total": "Calls of tools that were not the model's to call, by reason.",
     "access_refused_total": "People who were turned away, by reason.",
     "summaries_refreshed_total": "Context documents that were made anew.",
     "index_documents_total": "Documents that were indexed.",
@@ -146,6 +149,13 @@ class Metrics:
         scope, what, period = (str(event.get(name, "")) for name in ("scope", "what", "period"))
         self._count("budget_exceeded_total", scope=scope, what=what, period=period)
 
+    def _called(self, event: Mapping[str, Any]) -> None:
+        self._count("tool_calls_total", tool=str(event.get("tool", "")), ok=str(event.get("ok") is True).lower())
+        self._time("tool_seconds", event.get("duration_ms"))
+
+    def _tool_refused(self, event: Mapping[str, Any]) -> None:
+        self._count("tool_refusals_total", why=str(event.get("why", "")))
+
     def _refreshed(self, _event: Mapping[str, Any]) -> None:
         self._count("summaries_refreshed_total")
 
@@ -163,6 +173,8 @@ _COUNTING = {
     "message.duplicate": Metrics._message,
     "reply.delivered": Metrics._delivered,
     "reply.retried": Metrics._retried,
+    "tool.called": Metrics._called,
+    "tool.refused": Metrics._tool_refused,
     "access.refused": Metrics._refused,
     "budget.exceeded": Metrics._exceeded,
     "summary.refreshed": Metrics._refreshed,

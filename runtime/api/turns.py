@@ -28,7 +28,9 @@ class TurnRoutes(Routes):
         here = "/workspaces/{workspace_id}/turns"
         self.add("GET", here, self.listing, Role.VIEWER, answers="The newest turns first")
         self.add("GET", f"{here}/{{turn_id}}", self.show, Role.ADMIN, answers="What went into the turn")
-        self.add("GET", f"{here}/{{turn_id}}/replay", self.replay, Role.ADMIN, answers="The rebuilt prompt")
+        self.add(
+            "GET", f"{here}/{{turn_id}}/replay", self.replay, Role.ADMIN, answers="The first call's prompt, rebuilt"
+        )
 
     async def listing(
         self, workspace_id: str, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 50, before: str = ""
@@ -63,6 +65,7 @@ class TurnRoutes(Routes):
                 "messages": rebuilt.messages,
                 "sha256": rebuilt.sha256,
                 "stored_sha256": manifest.prompt_sha256,
+                "rounds": manifest.outcome.get("rounds", []),
             }
         )
 

@@ -81,6 +81,25 @@ def show_outcome(outcome: Row) -> None:
         line(f"time      {milliseconds(whole)}" + (f", first words after {milliseconds(first)}" if first else ""))
 
 
+def show_rounds(rounds: Sequence[Row]) -> None:
+    """What tools the model called before it answered; of their arguments the digest."""
+    rows = [
+        [
+            one["round"],
+            tool["tool"],
+            "yes" if tool["ok"] else tool["why"],
+            tool["tokens"],
+            milliseconds(tool["duration_ms"]),
+            tool["arguments_sha256"][:12],
+        ]
+        for one in rounds
+        for tool in one["tools"]
+    ]
+    if rows:
+        line()
+        table(["round", "tool", "ok", "tokens", "time", "arguments"], rows, right=["round", "tokens", "time"])
+
+
 def show_messages(messages: Sequence[Row]) -> None:
     """The exact messages that the model gets."""
     for message in messages:

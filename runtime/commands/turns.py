@@ -90,6 +90,8 @@ def explanation(manifest: Manifest) -> str:
         lines.append(f"Named in vain: {thousands(invented)} sources that I was not given, marked in the reply.")
     used = [f"{block['name']} {thousands(block['tokens'])}" for block in manifest.blocks if block["used"]]
     lines.append(f"The prompt in tokens: {', '.join(used)}; {thousands(manifest.tokens_total)} without the identity.")
+    if tools := [_tool(one) for part in outcome.get("rounds", ()) for one in part["tools"]]:
+        lines.append(f"I called tools: {', '.join(tools)}.")
     degraded = outcome.get("degraded") or [{"block": one.block, "why": one.why} for one in context.degraded]
     if degraded:
         lines.append(
@@ -143,6 +145,10 @@ def _cost(outcome: dict[str, Any]) -> str:
 
 def _source(one: dict[str, str]) -> str:
     return code(f"{one['source']} › {one['heading']}" if one["heading"] else one["source"])
+
+
+def _tool(one: dict[str, Any]) -> str:
+    return code(one["tool"]) + ("" if one["ok"] else f" ({plain(one['why'])})")
 
 
 def _dollars(amount: float) -> str:

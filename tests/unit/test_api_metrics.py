@@ -54,6 +54,19 @@ def test_a_failed_turn_counts_as_failed_with_its_reason() -> None:
     assert 'agent_runtime_errors_total{event="turn.failed"} 1\n' in text
 
 
+def test_tool_calls_count_by_tool_and_what_came_of_them() -> None:
+    """tool.called moves a counter and a histogram, tool.refused a counter by its reason."""
+    metrics = Metrics()
+    for ok in (True, True, False):
+        metrics.observe({"event": "tool.called", "tool": "search_documents", "round": 0, "duration_ms": 20, "ok": ok})
+    metrics.observe({"event": "tool.refused", "tool": "burn", "why": "scope"})
+    text = metrics.exposition()
+    assert 'agent_runtime_tool_calls_total{ok="true",tool="search_documents"} 2\n' in text
+    assert 'agent_runtime_tool_calls_total{ok="false",tool="search_documents"} 1\n' in text
+    assert 'agent_runtime_tool_seconds_bucket{le="0.025"} 3\n' in text
+    assert 'agent_runtime_tool_refusals_total{why="scope"} 1\n' in text
+
+
 def test_degraded_blocks_count_by_block() -> None:
     """Each block that a turn did without counts once."""
     metrics = Metrics()

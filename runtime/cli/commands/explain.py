@@ -13,6 +13,7 @@ from runtime.cli.explaining import (
     show_degraded,
     show_messages,
     show_outcome,
+    show_rounds,
     show_sources,
     show_strategy,
 )
@@ -55,6 +56,7 @@ def show_turn(workspace: str, manifest: dict[str, Any]) -> None:
     show_blocks(manifest["blocks"], manifest["tokens_total"])
     passages = context.get("passages") or manifest.get("passages") or ()
     show_sources(outcome or manifest, passages)
+    show_rounds(outcome.get("rounds") or ())
     show_outcome(outcome)
     if messages := manifest.get("messages"):
         show_messages(messages)

@@ -6,7 +6,7 @@ import click
 
 from config.settings import Settings
 from runtime.cli.client import connect
-from runtime.cli.explaining import show_messages
+from runtime.cli.explaining import show_messages, show_rounds
 from runtime.cli.invocation import Invocation, json_option, run
 from runtime.cli.output import line, print_json, status_line
 from runtime.cli.turns import LAST, find_turn, turn_path
@@ -18,7 +18,8 @@ from runtime.cli.turns import LAST, find_turn, turn_path
 @json_option
 @click.pass_obj
 def command(invocation: Invocation, turn: str, workspace: str | None, as_json: bool) -> int:
-    """Rebuild the prompt of TURN (its id, or `last`, the default) and say whether it is the same, byte for byte.
+    """Rebuild the prompt of TURN (its id, or `last`, the default) and say whether it is the same, byte for byte. Of
+    what tools told afterwards the calls are listed.
 
     Exit code 1 where it is not.
     """
@@ -34,6 +35,7 @@ async def _replay(settings: Settings, turn: str, workspace: str | None, as_json:
         print_json(rebuilt)
     else:
         show_messages(rebuilt["messages"])
+        show_rounds(rebuilt.get("rounds") or ())
         line()
         if rebuilt["identical"]:
             line(f"{turn_id}: identical, sha256 {rebuilt['sha256']}", fg="green")

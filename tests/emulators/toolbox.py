@@ -1,0 +1,68 @@
+"""Tools of the tests' own, beside the real ones or in their place."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from pydantic import Field
+
+from grounding.tools import Arguments, Call, Tool, Toolbox, ToolRefused
+from runtime.wiring import answering
+from runtime.wiring.tools import wire_tools
+
+
+class Note(Arguments):
+    words: str = Field(description="What to write down.", max_length=100)
+
+
+@dataclass
+class Desk:
+    """What the tools of a test did, and what they are to do."""
+
+    calls: list[Call] = field(default_factory=list)
+    """The calls of `note`, as they began."""
+    noted: list[str] = field(default_factory=list)
+    """What `note` wrote down."""
+    held: asyncio.Event | None = None
+    """While set, `note` waits for it, with the pen in the hand."""
+    says: str | Exception = "noted"
+    met: asyncio.Barrier | None = None
+    """Where set, that many calls of `meet` have to be made at the same time."""
+
+    async def note(self, call: Call, arguments: Note) -> str:
+        self.calls.append(call)
+        if self.held is not None:
+            await self.held.wait()
+        if isinstance(self.says, Exception):
+            raise self.says
+        if arguments.words == "no":
+            raise ToolRefused("there is nothing to write down: say what")
+        self.noted.append(arguments.words)
+        return self.says
+
+    async def meet(self, call: Call, arguments: Note) -> str:
+        if self.met is not None:
+            await self.met.wait()
+        return f"met as {arguments.words}"
+
+    def toolbox(self) -> tuple[Tool[Any], ...]:
+        return (
+            Tool("note", "Write something down.", Note, self.note, frozenset({"notes:write"})),
+            Tool("meet", "Meet others.", Note, self.meet, frozenset({"notes:read"}), together=True, repeatable=True),
+            Tool("burn", "Burn all notes.", Note, self.note, frozenset({"notes:administer"})),
+        )
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """Bots that are started from now on have its tools besides their own."""
+    made = Desk()
+
+    def wired(*parts: Any) -> Toolbox:
+        return Toolbox(*wire_tools(*parts).values(), *made.toolbox())
+
+    monkeypatch.setattr(answering, "wire_tools", wired)
+    return made

@@ -1,0 +1,106 @@
+"""What is said to a model of its rounds, and what they come to."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+from connectors.message import Usage
+from grounding.tokens import load_tokens
+from runtime.exchange import Call, Completion, Exchange, Target, ToolCall
+from runtime.rounds import Result, Round, as_one, asked, rest, rows, said, total, without_tools
+from runtime.senses import has_images, with_images, without_images
+
+PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How much?"}]
+IMAGE = SimpleNamespace(uri="data:image/png;base64,AA==")
+
+
+def round_(text: str = "", *calls: ToolCall, **more: Any) -> Round:
+    made = calls or (ToolCall("a", "find", '{"q": "x"}'), ToolCall("", "go now!", "no json"))
+    results = tuple(Result("find", f"<tool_result>{number}</tool_result>", tokens=9) for number in range(len(made)))
+    return Round(Completion(text, "m", tool_calls=made, **more), results)
+
+
+def test_a_round_follows_the_prompt_with_each_result_behind_its_call() -> None:
+    messages = asked(PROMPT, [round_("Let me look.")])
+
+    assert messages[:2] == PROMPT
+    assistant, first, second = messages[2:]
+    assert assistant["content"] == "Let me look."
+    assert [call["id"] for call in assistant["tool_calls"]] == ["a", "call_0_1"]
+    assert (first["tool_call_id"], second["tool_call_id"]) == ("a", "call_0_1")
+    assert (first["content"], second["content"]) == ("<tool_result>0</tool_result>", "<tool_result>1</tool_result>")
+
+
+def test_a_call_that_no_provider_would_take_back_is_said_again_in_a_form_that_it_takes() -> None:
+    functions = [call["function"] for call in round_().messages(0)[0]["tool_calls"]]
+
+    assert functions == [{"name": "find", "arguments": '{"q": "x"}'}, {"name": "go_now_", "arguments": "{}"}]
+
+
+def test_without_tools_there_is_one_system_and_one_user_message_with_what_was_found() -> None:
+    messages = without_tools(asked(PROMPT, [round_("Let me look."), round_()]))
+
+    assert [message["role"] for message in messages] == ["system", "user"]
+    assert messages[1]["content"].startswith("How much?\n\n")
+    assert messages[1]["content"].count("<tool_result>0</tool_result>") == 2
+    assert without_tools(PROMPT) == PROMPT
+
+
+def test_what_was_found_stands_with_a_picture_and_without_it() -> None:
+    messages = without_tools(asked(with_images(PROMPT, [cast("Any", IMAGE)]), [round_()]))
+
+    assert has_images(messages)
+    text, picture = messages[1]["content"]
+    assert "<tool_result>1</tool_result>" in text["text"]
+    assert picture["type"] == "image_url"
+    assert without_images(messages)[1]["content"] == text["text"]
+
+
+def test_the_calls_of_an_answer_are_counted_and_timed_as_one() -> None:
+    rounds = [
+        Round(Completion("A moment.", "m", usage=Usage(10, 0, 5, 0.5), latency_ms=100, attempts=2), (), tools_ms=50),
+        Round(Completion(" ", "m", usage=Usage(20, 10, 5, 0.25), latency_ms=100), ()),
+    ]
+    last = Completion("12.", "m2", "length", Usage(30, 20, 2, 0.125), first_token_ms=30, latency_ms=40)
+    one = as_one(rounds, last)
+
+    assert (one.text, one.model, one.finish_reason) == ("A moment.\n\n12.", "m2", "length")
+    assert one.usage == Usage(60, 30, 12, 0.875)
+    assert (one.latency_ms, one.first_token_ms, one.attempts) == (290, 280, 2)
+    assert said(rounds) == "A moment."
+    assert rest(one.usage, rounds) == last.usage
+    assert total([]) == Usage()
+    assert as_one([], last) is last
+
+
+def test_of_a_round_that_was_stopped_what_ended_is_told() -> None:
+    stopped = Round(round_().completion, round_().results[:1])
+
+    [row] = rows([stopped])
+    assert [one["tool"] for one in row["tools"]] == ["find"]
+    assert not stopped.is_over
+
+
+def test_what_a_round_takes_of_a_window_is_not_counted_short() -> None:
+    tokens = load_tokens()
+    one = round_("Let me look.")
+    texts = [message["content"] for message in one.messages(0)[1:]]
+
+    assert one.count(tokens) >= tokens.count(json.dumps(one.messages(0)[0]["tool_calls"][0]["function"])) + len(texts)
+
+
+def test_calls_that_come_under_one_index_are_told_apart_by_their_ids() -> None:
+    exchange = Exchange(None, Call([], None, None, {}), Target("m", "m", {}), 1.0)
+
+    def piece(id_: str | None, name: str | None, arguments: str) -> Any:
+        return SimpleNamespace(id=id_, function=SimpleNamespace(name=name, arguments=arguments))
+
+    for one in (piece("a", "find", '{"q"'), piece(None, None, ": 1}"), piece("b", "go", "{"), piece(None, None, "}")):
+        exchange._add_tool(0, one)
+    exchange._add_tool(1, piece("c", "stay", "{}"))
+
+    assert [(one["id"], one["arguments"]) for one in exchange._tools.values()] == [
+        ("a", '{"q": 1}'), ("b", "{}"), ("c", "{}")
+    ]  # fmt: skip
