@@ -76,8 +76,8 @@ class Asking:
             await self._spending.settle_round(made.batch, number, completion, made.sent)
             made.rounds.append(Round(completion))
             made.asked = False
+            await voice.goes_on(said(made.rounds))
             await self._run_tools(made, built, question, offer)
-            voice.goes_on(said(made.rounds))
 
     async def _ask(self, made: Made, built: Built, contents: Contents, offer: Offer, voice: _Voice) -> Completion:
         """The model's next word. Raises `ModelFailed` and `runtime.budget_terms.BudgetExceeded`."""
@@ -134,24 +134,28 @@ class _Voice:
     def __init__(self, told: Telling) -> None:
         self.told = told
         self._before = ""
-        self._joint = ""
+        self._held = ""
+        """What stands before the first words of a round; a round without words shows nothing."""
 
     async def repeat(self, text: str) -> None:
         """Show *text*, which an interrupted attempt has said."""
         if text and self.told.is_watched:
             await self.told.show(text)
-        self.goes_on(text)
+        await self.goes_on(text)
 
-    def goes_on(self, text: str) -> None:
-        """What comes next stands below *text*, which was shown."""
-        self._before, self._joint = text, SEPARATOR if text else ""
+    async def goes_on(self, text: str) -> None:
+        """What comes next, perhaps after a while, stands below *text*, which was shown."""
+        await self.told.flush()
+        self._before, self._held = text, SEPARATOR if text else ""
 
     async def show(self, delta: str) -> None:
-        joint, self._joint = self._joint, ""
-        await self.told.show(joint + delta)
+        self._held += delta
+        if delta.strip() or self.told.text != self._before:
+            shown, self._held = self._held, ""
+            await self.told.show(shown)
 
     async def restart(self) -> None:
         await self.told.restart()
         if self._before:
             await self.told.show(self._before)
-        self._joint = SEPARATOR if self._before else ""
+        self._held = SEPARATOR if self._before else ""

@@ -85,10 +85,14 @@ class Telling:
     async def show(self, delta: str) -> None:
         """The next piece."""
         self._pieces.append(delta)
-        now = asyncio.get_running_loop().time()
-        if self._within or now - self._told_at >= FLUSH_SECONDS:
-            piece = "".join(self._pieces[self._told :])
-            self._told, self._told_at = len(self._pieces), now
+        if self._within or asyncio.get_running_loop().time() - self._told_at >= FLUSH_SECONDS:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Tell what was gathered: nothing may come for a while."""
+        piece = "".join(self._pieces[self._told :])
+        if piece:
+            self._told, self._told_at = len(self._pieces), asyncio.get_running_loop().time()
             await self._tell(Progress(self._message.turn_id, DELTA, piece))
 
     async def restart(self) -> None:

@@ -351,3 +351,13 @@ def test_a_megabyte_on_one_line_is_cut_to_its_budget() -> None:
     query = prompt.block("query")
     assert query is not None
     assert 0 < query.tokens <= BUDGETS.query_tokens
+
+
+@given(st.integers(2500, 20_000), st.integers(0, 300), st.integers(0, 1500))
+def test_prompt_tools_and_what_is_said_in_rounds_keep_within_the_window(window: int, tools: int, words: int) -> None:
+    budgets = BUDGETS.model_copy(update={"window_tokens": window, "tools_tokens": tools})
+    made = context(budgets=budgets, query=Query(text="word " * words))
+    prompt = assemble.prompt(made, TOKENS)
+    sent = TOKENS.count(prompt.system) + prompt.tokens_total + tools + assemble.rounds_room(made, prompt)
+
+    assert sent * assemble.WINDOW_SAFETY <= window - BUDGETS.output_tokens
