@@ -15,6 +15,7 @@ from grounding.tokens import Tokens
 from grounding.tools import Arguments, Call, Evidence, Tool, ToolRefused
 
 MAX_QUERY_CHARACTERS = 400
+NOTHING_FOUND = "No document of the workspace speaks of this. Other words may find more."
 SectionName = Literal[
     "Description", "Active Context", "Progress", "Patterns", "Preferences", "Facts", "Timeline", "Decisions"
 ]
@@ -29,19 +30,22 @@ class SearchDocuments(Arguments):
     )
 
 
-def search_documents(documents: FindsPassages, tokens: Tokens, top_k: int, excerpt_bytes: int) -> Tool[SearchDocuments]:
-    """Finds at most *top_k* passages of at most *excerpt_bytes* bytes, as they stand in a prompt."""
+def search_documents(
+    documents: FindsPassages, tokens: Tokens, top_k: int, excerpt_bytes: int, max_tokens: int
+) -> Tool[SearchDocuments]:
+    """Finds at most *top_k* passages of *excerpt_bytes* bytes each and *max_tokens* tokens together, as they stand in a
+    prompt."""
 
     async def run(call: Call, arguments: SearchDocuments) -> Evidence:
         if not arguments.query.strip():
             raise ToolRefused("the query is empty: say what to look for")
         lost: list[DegradedBlock] = []
-        found = await documents.passages(call.scope, arguments.query, top_k, excerpt_bytes, lost)
-        if not found and lost:
-            return Evidence("Nothing was found, but a part of the search failed: say that there may be more.")
-        if not found:
-            return Evidence("No document of the workspace speaks of this. Other words may find more.")
-        shown = retrieval.section(found, tokens, excerpt_bytes).pieces
+        found = await documents.passages(
+            call.scope, arguments.query, top_k, excerpt_bytes, retrieval.room(max_tokens), lost=lost, earlier=()
+        )
+        shown = retrieval.section(found, tokens, excerpt_bytes).pieces or (NOTHING_FOUND,)
+        if any(one.block == "retrieved" for one in lost):
+            shown = (retrieval.INCOMPLETE, *shown)
         return Evidence("\n\n".join(shown), tuple(found))
 
     return Tool(

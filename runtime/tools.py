@@ -112,7 +112,8 @@ class Tooling:
         self._offers: dict[tuple[str, ...], Offer] = {}
 
     async def offer(self, question: Question, *, window_tokens: int, first: str | None) -> Offer:
-        """What the model that is asked first is offered for *question*, unless that is small talk. The first time it may wait for LiteLLM."""
+        """What the model that is asked first is offered for *question*, which is no small talk. The first time it may
+        wait for LiteLLM."""
         if not self._max_rounds or not self._toolbox or not await self._model.calls_tools(first):
             return NOTHING
         offer = self.offered(tuple(self._toolbox), question)

@@ -14,5 +14,11 @@ def wire_tools(settings: Settings, kept: Kept, knowledge: Knowledge, tokens: Tok
     """All of them; see docs/tools.md."""
     return Toolbox(
         read_section(kept.contexts),
-        search_documents(knowledge, tokens, settings.llm_grounding_top_k, settings.llm_grounding_max_doc_excerpt_bytes),
+        search_documents(
+            knowledge,
+            tokens,
+            settings.llm_grounding_top_k,
+            settings.llm_grounding_max_doc_excerpt_bytes,
+            settings.llm_grounding_qmd_max_tokens,
+        ),
     )

@@ -54,6 +54,9 @@ async def test_a_question_without_a_cue_is_answered_from_the_documents(bot: Bot)
     assert answer["text"] == "It costs 12 euros a month [pricing.md › Pricing policy › Plans]."
     assert answer["strategy"] == "none"
     assert {"source": "pricing.md", "heading": "Pricing policy › Plans"} in answer["sources"]
+    await bot.settle()
+    [event] = bot.told("turn.answered")
+    assert (event["citations"], event["citations_invented"]) == (1, 0)
     first, second = bot.replies_asked
     assert second["messages"][:2] == first["messages"]
     [found] = told(second)

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from redis.asyncio import Redis
 
-from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Source, Superseded
+from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Superseded
+from grounding.run_context import Passage
 from runtime.envelopes import Batch, Envelope
 from runtime.exchange import Completion, ToolCall
 from runtime.journal import Journal
@@ -16,7 +17,8 @@ from runtime.rounds import Result
 KEY = ConversationKey("acme", "telegram", "-100")
 CALLS = (ToolCall("a", "note", "{}"), ToolCall("b", "note", "{}"))
 WANTS = Completion("", "m", tool_calls=CALLS)
-NOTED = Result("note", "noted", tokens=3, duration_ms=7, sources=(Source("a.md", "Plans"),))
+PLANS = Passage(source="a.md", heading="Plans", text="The harbour plan costs 12.", score=0.5)
+NOTED = Result("note", "noted", tokens=3, duration_ms=7, passages=(PLANS,))
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def test_the_real_tools_describe_all_that_may_be_asked() -> None:
     unused: Any = None
     section = read_section(unused).schema["function"]["parameters"]["properties"]["name"]
     assert section["enum"] == list(SECTIONS) == list(get_args(SectionName))
-    search = search_documents(unused, TOKENS, 3, 1200)
+    search = search_documents(unused, TOKENS, 3, 1200, 900)
     assert search.schema["function"]["parameters"]["required"] == ["query"]
     with pytest.raises(ToolRefused, match="at most 400"):
         search.read(json.dumps({"query": "x" * 401}))
