@@ -57,6 +57,7 @@ def search_documents(
         SearchDocuments,
         run,
         scopes=frozenset({"documents:read"}),
+        untrusted=True,
         together=True,
         repeatable=True,
     )

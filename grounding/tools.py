@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope
-from grounding.run_context import Participant, Passage
+from grounding.run_context import Participant, Passage, RunContext
 from grounding.sections import one_line
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -41,7 +41,9 @@ class Call:
     again, and of no other call: ``<turn>/<messages>/<round>/<place>``, *messages* being how many the turn answers.
 
     ``role`` is that of the least allowed of ``authors``; ``user`` (``connector:user_id``) wrote the last message.
-    ``at`` is when it was called, in the workspace's time zone (UTC as long as workspaces have none of their own).
+    ``context`` is what the turn was given; ``has_read_untrusted`` says that in this turn the model has also read what a
+    tool brought that is `Tool.untrusted`. ``at`` is when it was called, in the workspace's time zone (UTC as long as
+    workspaces have none of their own).
     """
 
     key: ConversationKey
@@ -52,6 +54,8 @@ class Call:
     direct: bool
     idempotency_key: str
     at: datetime
+    context: RunContext
+    has_read_untrusted: bool = False
 
     @property
     def scope(self) -> Scope:
@@ -77,9 +81,10 @@ class Tool(Generic[A]):
     ``scopes`` are the permissions that it needs, as ``what:do`` (``documents:read``). ``run`` says its answer, raises
     `ToolRefused` with what to do instead, and may raise anything else: then the model is told that it failed.
 
-    ``together``: other calls may run at the same time. ``repeatable``: a second call with the same idempotency key
-    changes nothing (it only reads, or its store knows the key). A tool that is not is never begun twice: where its
-    process ends in between, the model is told that nobody knows what came of it.
+    ``untrusted``: what it answers may be anybody's words. ``together``: other calls may run at the same time.
+    ``repeatable``: a second call with the same idempotency key changes nothing (it only reads, or its store knows the
+    key). A tool that is not is never begun twice: where its process ends in between, the model is told that nobody
+    knows what came of it.
     """
 
     name: str
@@ -87,6 +92,7 @@ class Tool(Generic[A]):
     parameters: type[A]
     run: Run[A]
     scopes: frozenset[str] = frozenset()
+    untrusted: bool = False
     together: bool = False
     repeatable: bool = False
 

@@ -115,9 +115,8 @@ class Asking:
         this = made.rounds[number]
         known = {place: result for (of, place), result in made.known.items() if of == number}
         started = time.perf_counter()
-        results = await self._tooling.run(
-            Asked(made.batch, question, number), offer, this.completion.tool_calls, self._room(made, built), known
-        )
+        whose = Asked(made.batch, question, built.context, tuple(made.rounds[:number]))
+        results = await self._tooling.run(whose, offer, this.completion.tool_calls, self._room(made, built), known)
         made.rounds[number] = replace(this, results=results, tools_ms=round((time.perf_counter() - started) * 1000))
 
     def _room(self, made: Made, built: Built) -> int:

@@ -22,6 +22,7 @@ from grounding.layers.query import USUAL_TOKEN_CHARACTERS
 from grounding.layers.retrieval import label
 from grounding.layers.tool_results import NO_ROOM, rendered
 from grounding.pipeline import why
+from grounding.run_context import RunContext
 from grounding.sections import as_data
 from grounding.tokens import Tokens, clip
 from grounding.tools import Arguments, Call, Evidence, Tool, Toolbox, ToolRefused, schema_text
@@ -30,7 +31,7 @@ from runtime.exchange import ToolCall
 from runtime.journal import Journal
 from runtime.model import Model
 from runtime.question import Question
-from runtime.rounds import Result
+from runtime.rounds import Result, Round
 from runtime.spending import user_of
 
 MAX_CALLS = 8
@@ -68,13 +69,19 @@ NOTHING = Offer({})
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Whose turn it is, and which of its rounds."""
+    """Whose turn it is, what it was given, and the rounds *before* the one whose calls are to be made."""
 
     batch: Batch
     question: Question
-    number: int
+    context: RunContext
+    before: tuple[Round, ...]
 
-    def call(self, place: int) -> Call:
+    @property
+    def number(self) -> int:
+        """Of the round, from 0."""
+        return len(self.before)
+
+    def call(self, place: int, *, has_read_untrusted: bool) -> Call:
         """The *place*-th call of the round."""
         batch, question = self.batch, self.question
         return Call(
@@ -86,6 +93,8 @@ class Asked:
             direct=question.direct,
             idempotency_key=f"{batch.turn_id}/{len(batch.envelopes)}/{self.number}/{place}",
             at=datetime.now(UTC),
+            context=self.context,
+            has_read_untrusted=has_read_untrusted,
         )
 
 
@@ -188,7 +197,8 @@ class Tooling:
         if not tool.repeatable and (begun or not await self._journal.begin_tool(asked.batch, asked.number, place)):
             said = "it was interrupted, and nobody knows whether it was done. Do not claim that it was"
             return self._wrong(tool.name, "interrupted", said, most)
-        return await self._called(tool, asked.call(place), arguments, most)
+        made = asked.call(place, has_read_untrusted=self._has_read_untrusted(asked))
+        return await self._called(tool, made, arguments, most)
 
     async def _called(self, tool: Tool[Any], call: Call, arguments: Arguments, most: int) -> Result:
         """What *tool* says, or how it failed."""
@@ -223,6 +233,10 @@ class Tooling:
         if len(text) > most * USUAL_TOKEN_CHARACTERS:  # it is to be cut
             return await asyncio.to_thread(rendered, text, self._tokens, most)
         return rendered(text, self._tokens, most)
+
+    def _has_read_untrusted(self, asked: Asked) -> bool:
+        told = {result.tool for one in asked.before for result in one.results if result.ok}
+        return any(self._toolbox[name].untrusted for name in told if name in self._toolbox)
 
     def _is_permitted(self, name: str, question: Question) -> bool:
         return all(self._permits(question, scope) for scope in self._toolbox[name].scopes)

@@ -49,7 +49,7 @@ def wants(*calls: tuple[str, dict[str, Any] | str], text: str = "") -> Reply:
 async def test_a_question_without_a_cue_is_answered_from_the_documents(bot: Bot) -> None:
     bot.model.will(wants(HARBOUR), "It costs 12 euros a month [pricing.md › Pricing policy › Plans].")
 
-    answer = await bot.say("how much is the Harbour plan?")
+    answer = await bot.say("what would Bo pay?")
 
     assert answer["text"] == "It costs 12 euros a month [pricing.md › Pricing policy › Plans]."
     assert answer["strategy"] == "none"
@@ -90,6 +90,17 @@ async def test_another_conversations_document_and_another_workspaces_documents_a
         facts, found = told(bot.replies_asked[-1])
         assert "Nothing is kept of this conversation yet" in facts
         assert ("12 euros" in found) is (workspace == "acme")
+
+
+async def test_a_tool_is_told_whether_the_model_has_read_other_peoples_words(bot: Bot, desk: Desk) -> None:
+    note = ("note", {"words": "x"})
+    bot.model.will(wants(note, HARBOUR), wants(note), "Noted.")
+
+    await bot.say("write that down, will you?")
+
+    assert [call.has_read_untrusted for call in desk.calls] == [False, True]
+    assert {call.context.query.text for call in desk.calls} == {"write that down, will you?"}
+    assert {(call.user, call.role, call.direct) for call in desk.calls} == {("http:u1", Role.MEMBER, False)}
 
 
 async def test_small_talk_is_offered_nothing_and_every_other_turn_the_same_bytes(bot: Bot) -> None:
@@ -175,7 +186,7 @@ async def test_after_its_last_round_the_model_has_to_answer_with_what_it_found(
 ) -> None:
     async with talking(model_settings, openai_server, tool_max_rounds=2) as bot:
         bot.model.will(wants(HARBOUR), wants(HARBOUR), "It costs 12.")
-        answer = await bot.say("how much is the Harbour plan?")
+        answer = await bot.say("what would Bo pay?")
         await bot.settle()
         first, _, last = bot.replies_asked
 
