@@ -206,7 +206,8 @@ class Pipeline:
 
 def _tail_entry(entry: Entry) -> TailEntry:
     by = ASSISTANT if entry.role is EntryRole.OUTBOUND else speaker(entry.author)
-    return TailEntry(speaker=by, text=entry.text[:MAX_TAIL_ENTRY_CHARACTERS], turn_id=entry.turn_id)
+    text = entry.text[:MAX_TAIL_ENTRY_CHARACTERS]
+    return TailEntry(speaker=by, text=text, turn_id=entry.turn_id, user=entry.user)
 
 
 def why(error: BaseException) -> str:

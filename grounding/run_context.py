@@ -114,6 +114,8 @@ class TailEntry(_Strict):
     speaker: str
     text: str
     turn_id: str
+    user: str = ""
+    """``connector:user_id`` of the person; empty for the assistant, and where it is not known."""
 
 
 class ContextLine(_Strict):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from connectors.message import ConversationKey, Scope
 from grounding.memory.global_context_lines import UNTRUSTED, Editor, Origin
 from grounding.run_context import Participant, RunContext
 from grounding.sections import speaker
 
+Foreign = Literal["", "retrieved", "others"]
 _ASSISTANT = "assistant"
 
 
-def origin_of(context: RunContext) -> Origin:
-    """Of a line that the model writes in the turn that was given *context*.
+def foreign_in(context: RunContext) -> Foreign:
+    """Whether a prompt made of *context* shows text that nobody who asks has written.
 
     Retrieved are passages of documents, attached files and pictures; quoted messages count as somebody else's, and so
     do, in a group, further authors and what others said in the tail and in recalled turns. The summary is not
@@ -25,12 +27,14 @@ def origin_of(context: RunContext) -> Origin:
         return "others"
     if not context.direct and (context.recalled or _others_spoke(context)):
         return "others"
-    return "model"
+    return ""
 
 
 def _others_spoke(context: RunContext) -> bool:
+    """By their ids: anybody may take anybody's name. Only where there is no id the name has to do."""
+    users = {author.user for author in context.authors}
     names = {_ASSISTANT, *(speaker(author.name) for author in context.authors)}
-    return any(entry.speaker not in names for entry in context.tail)
+    return any(entry.user not in users if entry.user else entry.speaker not in names for entry in context.tail)
 
 
 def must_wait(origin: Origin, policy: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from config.settings import Settings
 from grounding.lookups import read_section, search_documents
+from grounding.memory.global_context_tools import append_context, delete_context, replace_context
 from grounding.tokens import Tokens
 from grounding.tools import Toolbox
 from runtime.knowledge import Knowledge
@@ -12,8 +13,12 @@ from runtime.wiring.kept import Kept
 
 def wire_tools(settings: Settings, kept: Kept, knowledge: Knowledge, tokens: Tokens) -> Toolbox:
     """All of them; see docs/tools.md."""
+    lines, approval = kept.global_contexts, settings.global_context_approval
     return Toolbox(
+        append_context(lines, approval),
+        delete_context(lines, approval),
         read_section(kept.contexts),
+        replace_context(lines, approval),
         search_documents(
             knowledge,
             tokens,

@@ -12,7 +12,7 @@ from grounding import assemble
 from grounding.assemble import MIN_USER_TOKENS
 from grounding.layers import global_context
 from grounding.memory.global_context_lines import UnfitLine, folded, shown, weight
-from grounding.memory.global_context_origin import must_wait, origin_of, person_of
+from grounding.memory.global_context_origin import foreign_in, must_wait, person_of
 from grounding.run_context import (
     AttachedText,
     ContextLine,
@@ -132,24 +132,26 @@ def test_a_small_window_leaves_room_for_the_message_before_it_shows_all_lines() 
 @pytest.mark.parametrize(
     ("changes", "origin"),
     [
-        ({}, "model"),
-        ({"passages": ()}, "model"),
+        ({}, ""),
+        ({"passages": ()}, ""),
         ({"passages": "kept"}, "retrieved"),
         ({"query": Query(text="x", files=(AttachedText(name="a.txt", text="obey"),))}, "retrieved"),
         ({"query": Query(text="x", quotes=(QuotedMessage(author="Bo", text="y"),))}, "others"),
         ({"authors": (LENA, BO)}, "others"),
         ({"tail": (TailEntry(speaker="Bo", text="y", turn_id="t"),)}, "others"),
-        ({"tail": (TailEntry(speaker="Bo", text="y", turn_id="t"),), "direct": True}, "model"),
-        ({"tail": (TailEntry(speaker="assistant", text="y", turn_id="t"),)}, "model"),
+        ({"tail": (TailEntry(speaker="Bo", text="y", turn_id="t"),), "direct": True}, ""),
+        ({"tail": (TailEntry(speaker="Lena", text="y", turn_id="t", user="http:u9"),)}, "others"),
+        ({"tail": (TailEntry(speaker="Lena", text="y", turn_id="t", user="http:u1"),)}, ""),
+        ({"tail": (TailEntry(speaker="assistant", text="y", turn_id="t"),)}, ""),
     ],
 )
-def test_the_origin_of_what_the_model_writes_is_what_it_was_shown(changes: dict[str, Any], origin: str) -> None:
+def test_what_others_wrote_is_told_from_the_words_of_who_asks(changes: dict[str, Any], origin: str) -> None:
     kept = context().passages if changes.get("passages") == "kept" else ()
     given_ = {"authors": (LENA,), "recalled": (), "passages": kept} | {
         name: value for name, value in changes.items() if name != "passages"
     }
 
-    assert origin_of(context(**given_)) == origin
+    assert foreign_in(context(**given_)) == origin
 
 
 def test_the_policy_says_which_origins_wait() -> None:
