@@ -163,7 +163,7 @@ class Pipeline:
             text=document.text,
             turns=document.turns,
             version=document.version,
-            newest_turn_id=max(document.turn_ids, default=""),
+            newest_turn_id=document.newest_turn_id,
         )
 
     async def _tail(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
 
 import structlog
 
@@ -13,17 +16,30 @@ from grounding.documents.turns import Memory
 from grounding.documents.turns import Turns as TurnIndex
 from grounding.memory import extract, refresh
 from grounding.memory.contexts import ContextDocument, ContextDocuments
-from grounding.memory.copy import ContextCopy
+from grounding.memory.document import same, surviving
 from grounding.sections import speaker, spoken
 from grounding.transcript.entry import Entry, EntryRole, Reach
 from grounding.transcript.log import Transcript, Turn
 from runtime.budget_terms import BudgetExceeded
+from runtime.context_keeping import JOB as INDEX
+from runtime.context_keeping import ContextFollowing, now
 from runtime.jobs import Job
 from runtime.model import Model
 from runtime.model_errors import ModelFailed
 from runtime.spending import Spending
 
+_ATTEMPTS = 2
+"""Somebody may change a document while the model writes the next one; a second time is left for the next turn."""
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A new document, and who made it."""
+
+    text: str
+    made_by: Literal["model", "extraction"]
+    author: str
 
 
 class SummaryRefresh:
@@ -34,8 +50,8 @@ class SummaryRefresh:
     document), or where the workspace's budget is used up, it is extracted. A failed refresh leaves a document
     that a model made as it is.
 
-    After every turn the document's file is brought in step, so that one that could not be written (a full
-    disk, a crash in between) comes back.
+    After every turn the document's file and its place in the index are brought in step, so that what could not be
+    written (a full disk, a crash in between) comes back.
 
     `due` says of many jobs at once which of them have anything to do; mostly that is none.
     """
@@ -45,26 +61,28 @@ class SummaryRefresh:
         settings: Settings,
         transcript: Transcript,
         contexts: ContextDocuments,
-        copy: ContextCopy,
+        following: ContextFollowing,
         model: Model,
         spending: Spending,
+        index_later: Callable[[Job], Awaitable[object]],
     ) -> None:
+        """*index_later* keeps the job that lets searches find the document."""
         self._settings = settings
         self._transcript = transcript
         self._contexts = contexts
-        self._copy = copy
+        self._following = following
         self._model = model
         self._spending = spending
-        self._copy_failing = False
+        self._index_later = index_later
 
     async def due(self, jobs: Sequence[Job]) -> list[Job]:
-        """Those of *jobs* that a document is to be made for, or a file to be written: of each conversation its first,
+        """Those of *jobs* that a document is to be made for, or one to be followed up: of each conversation its first,
         after which nothing is left to do for the others."""
         first = {job.key: job for job in reversed(jobs)}
         keys = list(first)
         reaches = await self._transcript.reaches(keys)
         marks = dict(zip(keys, await self._contexts.marks(keys), strict=True))
-        in_step = await self._copy.in_step({key: mark for key, mark in marks.items() if mark})
+        in_step = await self._following.in_step({key: mark for key, mark in marks.items() if mark})
         due: list[Job] = []
         for key, reach in zip(keys, reaches, strict=True):
             mark = marks[key]
@@ -77,82 +95,95 @@ class SummaryRefresh:
 
     async def __call__(self, job: Job) -> None:
         document = await self._refresh(job)
-        if document is None or not await self._copy_for_people(job.key, document):
+        if document is None:
             return
-        if await self._contexts.latest(job.key) is None:  # forgotten in between
-            await self._copy.remove(job.key)
-
-    async def _copy_for_people(self, key: ConversationKey, document: ContextDocument) -> bool:
-        """Whether the file was written."""
-        try:
-            written = await self._copy.write(key, document.text, document.mark)
-        except OSError as error:
-            if not self._copy_failing:
-                _log.warning("store.degraded", store="context_copies", why=type(error).__name__, detail=str(error))
-            self._copy_failing = True
-            return False
-        self._copy_failing = False
-        return written
+        await self._following.copy(job.key, document)
+        (mark,) = await self._contexts.marks([job.key])
+        if mark is not None and not mark.is_indexed:
+            await self._index_later(Job(INDEX, job.key, mark.id or job.turn_id))
 
     async def _refresh(self, job: Job) -> ContextDocument | None:
-        """The document as it is after *job*."""
-        settings = self._settings
-        reach = await self._transcript.reach(job.key)
-        current = await self._contexts.latest(job.key)
-        covered = Reach(current.turns, current.entries) if current else None
-        if not self._is_due(reach, covered):
+        """The document as it is after *job*. Where somebody changed it meanwhile, theirs is what it is made of."""
+        for _ in range(_ATTEMPTS):
+            reach = await self._transcript.reach(job.key)
+            current = await self._contexts.latest(job.key)
+            if not self._is_due(reach, current.due_from if current else None):
+                return current
+            made = await self._made(job, reach, current)
+            if made is None or made is current:
+                return current
+            if stored := await self._contexts.store(job.key, made, current.id if current else ""):
+                _log.info("summary.refreshed", turns=reach.turns, version=stored.version, made_by=stored.made_by)
+                return stored
+        return await self._contexts.latest(job.key)
+
+    async def _made(self, job: Job, reach: Reach, current: ContextDocument | None) -> ContextDocument | None:
+        """The next version; *current* where nothing had to be changed, or could be."""
+        unread = _unread(reach, current.reach if current else None)
+        count = min(self._settings.llm_grounding_memory_summary_source_max_lines, unread)
+        entries = await self._transcript.newest(job.key, count)
+        written = await self._text(job, current, entries)
+        if isinstance(written, refresh.Rejected):
+            _log.warning("summary.kept", why=written.why, turns=current.turns if current else 0)
             return current
-        entries = await self._transcript.newest(
-            job.key, min(settings.llm_grounding_memory_summary_source_max_lines, _unread(reach, covered))
-        )
-        previous = current.text if current else ""
-        text, made_by = await self._text(job, previous, current, entries)
-        if text is None:
-            _log.warning("summary.kept", why=made_by, turns=current.turns if current else 0)
+        if isinstance(written, refresh.Unchanged):
+            if current is not None and await self._contexts.cover(job.key, current, reach):
+                _log.info("summary.unchanged", turns=reach.turns, version=current.version)
             return current
-        document = ContextDocument(
-            text=text,
+        return ContextDocument(
+            text=written.text,
             version=(current.version if current else 0) + 1,
             turns=reach.turns,
             entries=reach.entries,
-            made_by="model" if made_by == "model" else "extraction",
-            at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            made_by=written.made_by,
+            at=now(),
             turn_ids=tuple(sorted({entry.turn_id for entry in entries})),
+            author=written.author,
+            kept=surviving(written.text, current.kept if current else ()),
         )
-        if not await self._contexts.store(job.key, document):
-            return await self._contexts.latest(job.key)
-        _log.info("summary.refreshed", turns=reach.turns, version=document.version, made_by=document.made_by)
-        return document
 
     async def _text(
-        self, job: Job, previous: str, current: ContextDocument | None, entries: list[Entry]
-    ) -> tuple[str | None, str]:
-        """The new document and who made it, or None and why the old one stays."""
+        self, job: Job, current: ContextDocument | None, entries: list[Entry]
+    ) -> _Written | refresh.Unchanged | refresh.Rejected:
+        """The new document and who made it, or why the old one stays."""
         settings = self._settings
+        previous, kept = (current.text, current.kept) if current else ("", ())
         items = settings.llm_grounding_memory_summary_max_items
-        extracted = extract.document(previous, entries, items)
         if settings.llm_model is None:
-            return extracted, "extraction"
+            return await self._extracted(current, entries)
         why = ""
         try:
-            asked = refresh.plan(previous, entries, items, settings.llm_grounding_memory_summary_max_tokens)
+            asked = refresh.plan(previous, entries, items, settings.llm_grounding_memory_summary_max_tokens, kept)
             await self._spending.reserve_background(job.key.scope, job.turn_id, "summary", asked)
             completion = await self._model.complete(asked, purpose="summary")
             await self._spending.settle(job.key.scope, job.turn_id, "summary", completion.model, completion.usage)
-            verdict = refresh.accept(completion.text, previous, settings.context_document_max_bytes)
+            verdict = refresh.accept(completion.text, previous, settings.context_document_max_bytes, kept)
             if isinstance(verdict, str):
-                return verdict, "model"
+                return _Written(verdict, "model", f"model:{completion.model}")
             if isinstance(verdict, refresh.Unchanged):
-                return previous, "model"
+                return verdict
             why = verdict.why
         except BudgetExceeded:
-            return extracted, "extraction"
+            return await self._extracted(current, entries)
         except ModelFailed as error:
             await self._spending.release(job.key.scope, job.turn_id, "summary")
             why = error.why
         if current is None or current.made_by == "extraction":
-            return extracted, "extraction"
-        return None, why
+            return await self._extracted(current, entries)
+        return refresh.Rejected(why)
+
+    async def _extracted(
+        self, current: ContextDocument | None, entries: list[Entry]
+    ) -> _Written | refresh.Unchanged | refresh.Rejected:
+        settings = self._settings
+        previous, kept = (current.text, current.kept) if current else ("", ())
+        items = settings.llm_grounding_memory_summary_max_items
+        text = await asyncio.to_thread(extract.document, previous, entries, items, kept)  # long ones take a while
+        if current is not None and same(text, previous):
+            return refresh.Unchanged()
+        if len(text.encode("utf-8", "surrogatepass")) > settings.context_document_max_bytes:
+            return refresh.Rejected("too long")
+        return _Written(text, "extraction", "")
 
 
 class RememberTurns:

@@ -26,6 +26,7 @@ from runtime.access import Access
 from runtime.api.security import Security
 from runtime.attachments.files import Files
 from runtime.budgets import Budgets
+from runtime.context_keeping import ContextKeeping
 from runtime.dead_letters import DeadLetters
 from runtime.embedded.child import beside
 from runtime.embedded.model_server import LocalModelServer, local_model
@@ -88,6 +89,7 @@ class Runtime:
     copy: MarkdownCopy
     contexts: ContextDocuments
     global_contexts: GlobalContexts
+    context_keeping: ContextKeeping
     directives: Directives
     publisher: FilingPublisher
     knowledge: Knowledge
@@ -235,6 +237,7 @@ async def _build(
         copy=kept.copy,
         contexts=kept.contexts,
         global_contexts=kept.global_contexts,
+        context_keeping=answering.keeping,
         directives=kept.directives,
         publisher=kept.publisher,
         knowledge=knowledge,

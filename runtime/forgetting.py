@@ -107,16 +107,23 @@ class Forgetting:
 
 
 class ForgetTurns:
-    """The job that takes what was forgotten out of the recall index."""
+    """The job that takes what was forgotten out of the recall index, and out of what is found of the context document,
+    which *index_document* brings in step."""
 
-    def __init__(self, turns: Callable[[], Awaitable[TurnIndex]]) -> None:
+    def __init__(
+        self,
+        turns: Callable[[], Awaitable[TurnIndex]],
+        index_document: Callable[[ConversationKey], Awaitable[None]],
+    ) -> None:
         self._turns = turns
+        self._index_document = index_document
 
     async def __call__(self, job: Job) -> None:
         """Raises `grounding.documents.index.IndexUnavailable`: then it is tried again."""
         index = await self._turns()
         everything = job.turn_id.startswith(_EVERYTHING)
         await index.forget(job.key.scope, None if everything else [job.turn_id])
+        await self._index_document(job.key)
 
 
 def _key(key: ConversationKey, message_id: str) -> str:

@@ -18,6 +18,7 @@ from config.settings import Settings
 from connectors.connector import Health, State
 from connectors.message import Scope, redis_key
 from grounding.documents.backlog import OWNER, Backlog
+from grounding.documents.context_field import ContextField
 from grounding.documents.disk_copy import DiskCopy
 from grounding.documents.embedding import Embedder, EmbedderUnavailable
 from grounding.documents.index import Hit, IndexUnavailable, PassageIndex, collection_name
@@ -84,6 +85,7 @@ class Knowledge:
         self._vocabulary: Vocabulary | None = None
         self._indexer: Indexer | None = None
         self._turns: TurnIndex | None = None
+        self._contexts: ContextField | None = None
         self._why = ""
         self._embedder: Embedder | None = None
         self._mute = ""
@@ -203,11 +205,16 @@ class Knowledge:
         explain: bool = False,
         lost: list[DegradedBlock] | None = None,
     ) -> list[Hit]:
-        """See `grounding.documents.search.Search.search`."""
+        """See `grounding.documents.search.Search.search`; where the scope names a context also in its document."""
         search = await self._ready()
+        inside = scope.context_id is not None
         found, doubt = await asyncio.gather(
-            search.search(scope, query, top_k, explain=explain, lost=lost), self._doubt_after_a_look(scope)
+            search.search(scope, query, top_k, explain=explain, scores=inside, lost=lost),
+            self._doubt_after_a_look(scope),
         )
+        if inside:
+            assert self._contexts is not None
+            found = await self._contexts.among(scope, query, found, top_k, explain=explain)
         if doubt and lost is not None:
             lost.append(DegradedBlock(block="retrieved", why=doubt))
         return found
@@ -292,6 +299,12 @@ class Knowledge:
         assert self._turns is not None
         return self._turns
 
+    async def contexts(self) -> ContextField:
+        """The context documents, once the index is open."""
+        await self._ready()
+        assert self._contexts is not None
+        return self._contexts
+
     async def _ready(self) -> Search:
         if self._search is None and self._why:
             raise IndexUnavailable(self._why)
@@ -316,6 +329,7 @@ class Knowledge:
         self._search = Search(index, embedder, count=self._tokens.count, reranker=self._reranker)
         self._vocabulary = Vocabulary(index, embedder)
         self._turns = TurnIndex(index, embedder)
+        self._contexts = ContextField(index, embedder)
         self._indexer = Indexer(
             self.shelf,
             index,

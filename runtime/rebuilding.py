@@ -16,11 +16,13 @@ from grounding.documents.index import IndexUnavailable
 from grounding.documents.indexer import Progress
 from grounding.documents.library import Skipped
 from grounding.documents.turns import Turns as TurnIndex
+from grounding.memory.contexts import ContextDocuments
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.entry import Entry
 from grounding.transcript.log import Transcript
 from grounding.transcript.restore import UnreadableLog, read_log
 from runtime.after_turn import memory_of
+from runtime.context_keeping import index_latest
 from runtime.knowledge import Knowledge
 from runtime.workspaces import Workspaces
 
@@ -57,16 +59,24 @@ class Rebuilding:
     """Of one workspace at a time. All of it can be done while people talk, interrupted, and done again."""
 
     def __init__(
-        self, data_dir: Path, knowledge: Knowledge, transcript: Transcript, copy: MarkdownCopy, workspaces: Workspaces
+        self,
+        data_dir: Path,
+        knowledge: Knowledge,
+        transcript: Transcript,
+        contexts: ContextDocuments,
+        copy: MarkdownCopy,
+        workspaces: Workspaces,
     ) -> None:
         self._data_dir = data_dir
         self._knowledge = knowledge
         self._transcript = transcript
+        self._contexts = contexts
         self._copy = copy
         self._workspaces = workspaces
 
     async def reindex(self, scope: Scope, done: Reindexed, tell: Tells) -> None:
-        """Cut and embed all documents and remembered turns anew; they can be found meanwhile. Adds to *done*.
+        """Cut and embed all documents, context documents and remembered turns anew; they can be found meanwhile. Adds
+        to *done*.
 
         Raises `IndexUnavailable`, `EmbedderUnavailable`, `StoreUnavailable` and `OSError`.
         """
@@ -75,6 +85,7 @@ class Rebuilding:
         done.chunks += synced.chunks
         done.deleted += synced.deleted
         done.skipped += synced.skipped
+        await self._index_contexts(scope)
         turns = await self._knowledge.turns()
         conversations = await self._transcript.conversations(scope)
         for number, key in enumerate(conversations, start=1):
@@ -83,7 +94,8 @@ class Rebuilding:
             tell(Progress(number, len(conversations), key.context_id))
 
     async def fill_new_index(self) -> None:
-        """Remember all that was said, once for each collection of the index: another embedding model has another.
+        """Remember all that was said and noted, once for each collection of the index: another embedding model has
+        another.
 
         It goes on until it is done, whatever is away meanwhile; begun again it does no harm.
         """
@@ -95,6 +107,7 @@ class Rebuilding:
                     return
                 turns, count = await self._knowledge.turns(), 0
                 for workspace in await self._workspaces.all():
+                    await self._index_contexts(Scope(workspace.id))
                     for key in await self._transcript.conversations(Scope(workspace.id)):
                         count += await self._remember_all(turns, key)
                 await self._knowledge.has_remembered_turns()
@@ -105,6 +118,11 @@ class Rebuilding:
                 return
             await asyncio.sleep(wait)
             wait = min(wait * 2, longest)
+
+    async def _index_contexts(self, scope: Scope) -> None:
+        found = await self._knowledge.contexts()
+        for key in await self._contexts.places(scope.workspace_id):
+            await index_latest(self._contexts, found, key)
 
     async def _remember_all(self, turns: TurnIndex, key: ConversationKey) -> int:
         """Make all turns of a conversation findable, and none that it has not; how many those are."""

@@ -1,8 +1,8 @@
 """The port of the passage index, and its nouns.
 
-The index holds passages of two kinds, documents of a workspace and turns of a conversation, each with a
-dense and a sparse vector. It can be rebuilt from files and transcripts at any time. Whoever asks says in
-whose scope: the workspace, and for turns the context too, are conditions INSIDE every query.
+The index holds passages of three kinds, documents of a workspace, turns of a conversation and its context document,
+each with a dense and a sparse vector. It can be rebuilt from files, transcripts and Redis at any time. Whoever asks
+says in whose scope: the workspace, and for what is a conversation's the context too, are conditions INSIDE every query.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ class Kind(StrEnum):
 
     DOCUMENT = "document"
     TURN = "turn"
+    CONTEXT = "context"
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
     """A piece of text that can be found.
 
-    ``id`` names it for good within its scope. ``source`` is the path under ``docs/``, or the turn's id;
+    ``id`` names it for good within its scope. ``source`` is the path under ``docs/``, the turn's id, or the context's;
     ``start`` and ``end`` are characters of that source, ``first_line`` and ``last_line`` count from 1.
     ``said_at`` is RFC 3339, for turns.
     """
@@ -148,7 +149,7 @@ class Where:
 
 class PassageIndex(Protocol):
     """What both adapters do. Every method raises `IndexUnavailable`; those that take a kind raise
-    `ValueError` for turns without a context in the scope."""
+    `ValueError` where it is a conversation's and the scope names no context."""
 
     async def ensure(self) -> None:
         """Make the collection of this embedding model, with its payload indexes, where it is missing."""
@@ -199,7 +200,7 @@ class PassageIndex(Protocol):
         """About how many passages there are, without counting them."""
 
     async def drop_workspace(self, scope: Scope) -> None:
-        """Forget everything of the scope's workspace, of both kinds and all contexts."""
+        """Forget everything of the scope's workspace, of all kinds and contexts."""
 
     async def check(self) -> None:
         """Return if the index answers; raise `IndexUnavailable`, with what to do about it, if not."""
@@ -234,12 +235,12 @@ def _context(scope: Scope, kind: Kind) -> str:
     if kind is Kind.DOCUMENT:
         return ""
     if not scope.context_id:
-        raise ValueError("turns are indexed and searched within one context: the scope names none")
+        raise ValueError(f"a {kind} is indexed and searched within one context: the scope names none")
     return scope.context_id
 
 
 def tenant(scope: Scope, kind: Kind) -> str:
-    """Whose passages of *kind* these are: the workspace's, and of turns the context's alone, as one value.
+    """Whose passages of *kind* these are: the workspace's, or one context's alone, as one value.
 
     One condition instead of three (workspace, kind, context) is what makes large scopes fast: over 50,000 passages
     the dense arm takes 3.6 ms instead of 7.0, the rarity of words within the scope 0.8 instead of 4.7 (a quiet core).

@@ -1,36 +1,72 @@
 """The context documents in Redis: the latest of each conversation, and every version that was.
 
 Keys (owner ``contexts``, in the conversation's partition): ``latest`` a hash, ``history`` a stream, ``forgotten`` a
-set of turns of which no document may be made any more.
+set of turns of which no document may be made any more. A version's id is that of its entry in the stream: none is given
+twice, also where versions were forgotten.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from connectors.message import ConversationKey, redis_key
-from grounding.transcript.entry import Reach, UnknownFormat
+from grounding.memory.versions import ContextDocument, Mark, Version, fields_of, from_fields, mark_of
+from grounding.transcript.entry import Reach
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+__all__ = ["ContextDocument", "ContextDocuments", "Mark", "Version"]
+
 _OWNER = "contexts"
-_VERSION = "1"
 
 _STORE = """
 local current = tonumber(redis.call('HGET', KEYS[1], 'version') or '0')
-if current ~= tonumber(ARGV[1]) then return 0 end
-for _, turn in ipairs(cjson.decode(ARGV[2])) do
-  if redis.call('SISMEMBER', KEYS[3], turn) == 1 then return 0 end
+if current ~= tonumber(ARGV[1]) then return '' end
+if ARGV[2] ~= '' and redis.call('HGET', KEYS[1], 'id') ~= ARGV[2] then return '' end
+for _, turn in ipairs(cjson.decode(ARGV[3])) do
+  if redis.call('SISMEMBER', KEYS[3], turn) == 1 then return '' end
 end
 local fields = {}
-for at = 3, #ARGV do fields[#fields + 1] = ARGV[at] end
-redis.call('HSET', KEYS[1], unpack(fields))
-redis.call('XADD', KEYS[2], '*', unpack(fields))
+for at = 4, #ARGV do fields[#fields + 1] = ARGV[at] end
+local id = redis.call('XADD', KEYS[2], '*', unpack(fields))
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], 'id', id, unpack(fields))
+return id
+"""
+
+# What a document says may hold for longer than the turns of which it was made.
+_COVER = """
+if redis.call('HGET', KEYS[1], 'version') ~= ARGV[1] then return 0 end
+if (redis.call('HGET', KEYS[1], 'id') or '') ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[1], 'turns', ARGV[3], 'entries', ARGV[4])
 return 1
+"""
+
+_INDEXED = """
+if redis.call('HGET', KEYS[1], 'id') ~= ARGV[1] then return 0 end
+redis.call('HSET', KEYS[1], 'indexed', ARGV[1])
+return 1
+"""
+
+# Without the texts, of which there may be megabytes; their sizes instead.
+_VERSIONS = """
+local found = {}
+for _, one in ipairs(redis.call('XREVRANGE', KEYS[1], ARGV[1], '-', 'COUNT', ARGV[2])) do
+  local row = {one[1], '', '', '', '0'}
+  for at = 1, #one[2], 2 do
+    local name, value = one[2][at], one[2][at + 1]
+    if name == 'at' then row[2] = value
+    elseif name == 'author' then row[3] = value
+    elseif name == 'made_by' then row[4] = value
+    elseif name == 'text' then row[5] = tostring(#value) end
+  end
+  found[#found + 1] = row
+end
+return found
 """
 
 # Every version from the first that was made of the turn on has it, because each is made of the one before. Only the
@@ -52,38 +88,13 @@ end
 if tainted == 0 then return 0 end
 for place = 1, tainted do redis.call('XDEL', KEYS[2], newest[place][1]) end
 redis.call('DEL', KEYS[1])
-if newest[tainted + 1] then redis.call('HSET', KEYS[1], unpack(newest[tainted + 1][2])) end
+local before = newest[tainted + 1]
+if before then redis.call('HSET', KEYS[1], 'id', before[1], unpack(before[2])) end
 return tainted
 """
 _SEARCHED_VERSIONS = 200
 _FORGOTTEN_SECONDS = 24 * 3600
 """How long a document that was in the making may take to arrive."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """Which document it is of a conversation's, by its version and when it was made, and how far it reaches."""
-
-    version: int
-    at: str
-    reach: Reach
-
-
-@dataclass(frozen=True, slots=True)
-class ContextDocument:
-    """One version of a conversation's document. ``turns`` and ``entries`` say how far it reaches."""
-
-    text: str
-    version: int
-    turns: int
-    entries: int
-    made_by: Literal["model", "extraction"]
-    at: str
-    turn_ids: tuple[str, ...] = ()
-
-    @property
-    def mark(self) -> Mark:
-        return Mark(self.version, self.at, Reach(self.turns, self.entries))
 
 
 class ContextDocuments:
@@ -92,23 +103,15 @@ class ContextDocuments:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._store = redis.register_script(_STORE)
+        self._cover = redis.register_script(_COVER)
+        self._indexed = redis.register_script(_INDEXED)
+        self._versions = redis.register_script(_VERSIONS)
         self._forget_turn = redis.register_script(_FORGET_TURN)
 
     async def latest(self, key: ConversationKey) -> ContextDocument | None:
         """The conversation's document, if it has one. Raises `UnknownFormat`."""
         fields: Any = await self._redis.hgetall(self._key(key, "latest"))
-        if not fields:
-            return None
-        _check(fields["v"])
-        return ContextDocument(
-            text=fields["text"],
-            version=int(fields["version"]),
-            turns=int(fields["turns"]),
-            entries=int(fields["entries"]),
-            made_by=fields["made_by"],
-            at=fields["at"],
-            turn_ids=tuple(json.loads(fields["turn_ids"])),
-        )
+        return from_fields(fields, fields.get("id", "")) if fields else None
 
     async def marks(self, keys: Sequence[ConversationKey]) -> list[Mark | None]:
         """What tells the latest document of each of *keys* from every other; None where there is none.
@@ -116,35 +119,46 @@ class ContextDocuments:
         Raises `UnknownFormat`."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for key in keys:
-                pipe.hmget(self._key(key, "latest"), ["v", "version", "at", "turns", "entries"])
+                pipe.hmget(self._key(key, "latest"), Mark.FIELDS)
             found: Any = await pipe.execute() if keys else []
-        marks: list[Mark | None] = []
-        for version_of_format, version, at, turns, entries in found:
-            if version_of_format is not None:
-                _check(version_of_format)
-            marks.append(
-                Mark(int(version), at, Reach(int(turns), int(entries))) if version_of_format is not None else None
-            )
-        return marks
+        return [mark_of(values) for values in found]
 
-    async def store(self, key: ConversationKey, document: ContextDocument) -> bool:
-        """Make *document* the latest if the one before it still is; False where another came first, or a turn of
-        which it was made is forgotten."""
-        fields = {
-            "v": _VERSION,
-            "text": document.text,
-            "version": str(document.version),
-            "turns": str(document.turns),
-            "entries": str(document.entries),
-            "made_by": document.made_by,
-            "at": document.at,
-            "turn_ids": json.dumps(document.turn_ids),
-        }
-        flat = [part for pair in fields.items() for part in pair]
-        stored = await self._store(
-            keys=self._keys(key), args=[document.version - 1, json.dumps(document.turn_ids), *flat]
-        )
-        return bool(stored)
+    async def store(self, key: ConversationKey, document: ContextDocument, base: str = "") -> ContextDocument | None:
+        """Make *document* the latest if the one before it still is, that of the id *base* where one is given; as it
+        was stored, with its id. None where another came first, or a turn of which it was made is forgotten."""
+        flat = [part for pair in fields_of(document).items() for part in pair]
+        args: list[int | str] = [document.version - 1, base, json.dumps(document.turn_ids), *flat]
+        stored = await self._store(keys=self._keys(key), args=args)
+        return replace(document, id=str(stored)) if stored else None
+
+    async def cover(self, key: ConversationKey, document: ContextDocument, reach: Reach) -> bool:
+        """Let *document* stand for the conversation as far as *reach*, as it is: nothing new had to be noted. False,
+        and nothing changed, where it is the latest no more."""
+        args: list[int | str] = [document.version, document.id, reach.turns, reach.entries]
+        return bool(await self._cover(keys=self._keys(key), args=args))
+
+    async def versions(self, key: ConversationKey, limit: int, before: str = "") -> list[Version]:
+        """The newest *limit* versions that were before the one of id *before*, the newest first, without texts."""
+        newest = f"({before}" if before else "+"
+        rows: Any = await self._versions(keys=[self._key(key, "history")], args=[newest, limit])
+        return [Version(id_, at, author or made_by, int(size)) for id_, at, author, made_by, size in rows]
+
+    async def version(self, key: ConversationKey, version_id: str) -> ContextDocument | None:
+        """The version of that id (milliseconds, "-", number), if there is one. Raises `UnknownFormat`."""
+        found: Any = await self._redis.xrange(self._key(key, "history"), version_id, version_id)
+        return from_fields(found[0][1], found[0][0]) if found else None
+
+    async def was_indexed(self, key: ConversationKey, document: ContextDocument) -> bool:
+        """Note that *document* is what searches find; False where it is the latest no more."""
+        return bool(await self._indexed(keys=self._keys(key), args=[document.id]))
+
+    async def places(self, workspace_id: str) -> list[ConversationKey]:
+        """All places of a workspace, or of another vault, that have a document. Looks at all keys: for work in the
+        background."""
+        found = set()
+        async for name in self._redis.scan_iter(match=f"ar:{_OWNER}:*:latest:{workspace_id}/*", count=1000):
+            found.add(str(name).rpartition(":")[2])
+        return [ConversationKey.decode(encoded) for encoded in sorted(found)]
 
     async def forget_turn(self, key: ConversationKey, turn_id: str) -> int:
         """Drop every version that was made of the turn, one of the last, or of a version that was; the version before
@@ -153,15 +167,17 @@ class ContextDocuments:
             await self._forget_turn(keys=self._keys(key), args=[turn_id, _FORGOTTEN_SECONDS, _SEARCHED_VERSIONS])
         )
 
-    async def forget(self, key: ConversationKey, turn_ids: Sequence[str]) -> None:
-        """Drop the document with all its versions; none is made of *turn_ids*, the newest turns, any more."""
+    async def forget(self, key: ConversationKey, turn_ids: Sequence[str] = ()) -> bool:
+        """Drop the document with all its versions; none is made of *turn_ids*, the newest turns, any more. Whether
+        there was one."""
         latest, history, forgotten = self._keys(key)
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.delete(latest, history)
             if turn_ids:
                 pipe.sadd(forgotten, *turn_ids)
                 pipe.expire(forgotten, _FORGOTTEN_SECONDS)
-            await pipe.execute()
+            dropped, *_ = await pipe.execute()
+        return bool(dropped)
 
     def _keys(self, key: ConversationKey) -> list[str]:
         return [self._key(key, part) for part in ("latest", "history", "forgotten")]
@@ -169,8 +185,3 @@ class ContextDocuments:
     @staticmethod
     def _key(key: ConversationKey, part: str) -> str:
         return redis_key(_OWNER, key.tag, part, key.encoded)
-
-
-def _check(version: str) -> None:
-    if version != _VERSION:
-        raise UnknownFormat(f"a context document has version {version!r}; this runtime reads {_VERSION}")

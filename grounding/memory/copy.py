@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from connectors.message import ConversationKey, file_stem
-from grounding.memory.contexts import Mark
+from grounding.memory.versions import Mark
 
 _Look = tuple[int, int, int, int]
 """Device, inode, bytes and nanoseconds of the last change: what tells a file that was touched without reading it."""

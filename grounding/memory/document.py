@@ -1,8 +1,13 @@
-"""The context document: eight sections of Markdown that stand for a conversation so far. Pure."""
+"""The context document: eight sections of Markdown that stand for a conversation so far. Pure.
+
+Programs may store any text as one. What is not under one of the eight headings belongs to no section; it is kept as it
+is, and shown before the sections.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 SECTIONS = (
@@ -17,6 +22,10 @@ SECTIONS = (
 )
 
 _HEADING = re.compile(r"^#{1,3}\s+(.+?)\s*#*\s*$")
+_ITEM = re.compile(r"^\s*(?:[-*+•]\s+|\d{1,3}[.)]\s+)")
+_NOTHING = frozenset(
+    ("none", "nothing", "n/a", "na", "empty", "nothing yet", "none yet", "-", "–", "—", "tbd", "not specified")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +34,14 @@ class Part:
 
     title: str
     body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a document as a person wrote it; *section* is empty where it stood under no known heading."""
+
+    section: str
+    text: str
 
 
 def parse(text: str) -> list[Part]:
@@ -43,14 +60,86 @@ def parse(text: str) -> list[Part]:
     return [part for part in parts if part.title or part.body.strip()]
 
 
-def render(bodies: dict[str, str]) -> str:
+def render(bodies: Mapping[str, str]) -> str:
     """A document with the eight sections in their order; empty ones keep their heading."""
     return "\n\n".join(f"## {title}\n{bodies.get(title, '').strip()}".strip() for title in SECTIONS) + "\n"
 
 
 def bodies(text: str) -> dict[str, str]:
-    """The non-empty bodies of *text* by section title."""
-    return {part.title: part.body.strip() for part in parse(text) if part.title and part.body.strip()}
+    """The non-empty bodies of *text* by section title; those of one title together."""
+    found: dict[str, str] = {}
+    for part in parse(text):
+        body = part.body.strip()
+        if part.title and body:
+            found[part.title] = f"{found[part.title]}\n{body}" if part.title in found else body
+    return found
+
+
+def section_named(wanted: str) -> str | None:
+    """The title of the one section that *wanted* is, or begins; None where that is none, or several."""
+    folded = " ".join(wanted.casefold().split())
+    found = [title for title in SECTIONS if folded and title.casefold().startswith(folded)]
+    return found[0] if len(found) == 1 else None
+
+
+def says_nothing(body: str) -> bool:
+    """Whether a section's *body* is empty, or only says that it is ("- None")."""
+    lines = [_ITEM.sub("", line).strip().strip("()[]*_.").casefold() for line in body.splitlines()]
+    return all(not line or line in _NOTHING for line in lines)
+
+
+def lines(text: str) -> list[Line]:
+    """What *text* says, line by line, without headings of sections and blank lines."""
+    return [Line(part.title, line.rstrip()) for part in parse(text) for line in part.body.splitlines() if line.strip()]
+
+
+def written(text: str, before: str, kept: Iterable[Line] = ()) -> tuple[Line, ...]:
+    """The lines of *text* that a person wrote who changed it from *before*, with those of *kept*, written by people
+    earlier, that are still in it."""
+    old = {_folded(line.text) for line in lines(before)} - {_folded(line.text) for line in kept}
+    return tuple(line for line in lines(text) if _folded(line.text) not in old)
+
+
+def with_kept(text: str, kept: Iterable[Line]) -> str:
+    """*text* in canonical form with all of *kept*, what people wrote, in it.
+
+    A line that is missing comes back at the end of its section (Description, where it stood in none), unless it has the
+    form ``subject: value`` and *text* has another value for that subject: then it was corrected.
+    """
+    sections = bodies(text)
+    there = {_folded(line) for body in sections.values() for line in body.splitlines()}
+    subjects = {_subject(line) for body in sections.values() for line in body.splitlines()} - {""}
+    for line in kept:
+        if _folded(line.text) in there or _subject(line.text) in subjects:
+            continue
+        title = line.section or "Description"
+        body = sections.get(title, "")
+        sections[title] = f"{body}\n{line.text}" if body else line.text
+    return render(sections)
+
+
+def surviving(text: str, kept: Iterable[Line]) -> tuple[Line, ...]:
+    """Those of *kept* that *text* still holds, each in the section in which it stands now."""
+    there = {_folded(line.text): line for line in lines(text)}
+    return tuple(there[folded] for line in kept if (folded := _folded(line.text)) in there)
+
+
+def same(text: str, other: str) -> bool:
+    """Whether two documents say the same, however their headings and blank lines are written."""
+
+    def said(document: str) -> list[tuple[str, str]]:
+        return sorted((line.section, line.text.strip()) for line in lines(document))
+
+    return said(text) == said(other)
+
+
+def _folded(line: str) -> str:
+    return " ".join(_ITEM.sub("", line).casefold().split())
+
+
+def _subject(line: str) -> str:
+    subject, separator, value = _folded(line).partition(": ")
+    return subject if separator and value and len(subject) <= 80 else ""
 
 
 def _known(heading: str) -> str | None:

@@ -3,129 +3,223 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, field
 
-from grounding.memory.document import bodies, render
+from grounding.memory.document import Line, bodies, render, with_kept
+from grounding.memory.facts import Facts
+from grounding.memory.sentences import is_question, newest, one_line, paragraphs, sentences
+from grounding.sections import speaker
 from grounding.strategy import choose
 from grounding.transcript.entry import Entry, EntryRole
 
-MAX_ITEM_CHARACTERS = 190
-_MAX_FACTS = 24
-
-_ACTION = re.compile(
-    r"\b(?:i'll|i will|i have|i've|created|updated|approved|denied|completed|finished|scheduled|sent|added|removed|"
-    r"next step)\b",
+_PEOPLE = "People: "
+_MAX_PEOPLE = 12
+_MAX_CHARACTERS = 2000
+"""What of a message is looked at; nobody says more, it is pasted."""
+_MAX_OPEN = 2
+_SHORT_WORDS = 3
+"""A question of so few words ("Where is it?") says little without the sentence before it."""
+_DID = (
+    r"(?:booked|created|updated|approved|denied|completed|finished|scheduled|sent|added|removed|moved|deleted|changed|"
+    r"fixed|merged|deployed|shipped|released|ordered|paid|signed|cancell?ed|renamed|invited|uploaded|filed|opened|closed|"
+    r"published|installed|configured|migrated|reverted|submitted|postponed|resolved|written|wrote|prepared|drafted|"
+    r"set up|reserved|bought|rolled back|reported)"
+)
+_DONE = re.compile(
+    rf"\b(?:I|we)(?:['’]ve| have)?(?: just| now| already| also| successfully)* {_DID}\b"
+    rf"|^(?:done[:,.!]?\s+)?{_DID}\b|\b(?:has|have)(?: just| now| already)? been {_DID}\b|\b(?:is|are) now {_DID}\b",
     re.IGNORECASE,
 )
-_SENTENCE = re.compile(r"[^.!?\n]+[.!?]?")
-_VALUE = r"(?P<value>[^.,;!?\n]{1,80})"
-_SUBJECT = r"(?P<subject>[\w\-/# ]{2,50}?)"
-_STATEMENTS = (
-    re.compile(
-        rf"\b(?:change|set|rename|switch|move|update|correct|make)\s+(?:the|our|my)\s+{_SUBJECT}\s+to\s+(?:be\s+)?{_VALUE}",
-        re.IGNORECASE,
-    ),
-    re.compile(
-        rf"\b(?P<whose>the|our|my)\s+{_SUBJECT}\s+(?:is|are|was|were|will be|has changed to|changed to|=)\s+"
-        rf"(?:now\s+|actually\s+|called\s+|named\s+)*{_VALUE}",
-        re.IGNORECASE,
-    ),
-    re.compile(r"\b(?:call me|i am called|i'm called)\s+(?P<name>[^.,;!?\n]{1,60})", re.IGNORECASE),
+_NEXT = re.compile(
+    r"\b(?:I['’]ll|I will|we['’]ll|we will|I['’]m going to|I am going to|next steps?|next up)\b|^next\s*:",
+    re.IGNORECASE,
+)
+_DOES_NOT_KNOW = re.compile(
+    r"\b(?:I (?:do not|don['’]t|cannot|can['’]t|could not|couldn['’]t) (?:know|find|tell|say|see)|(?:not|un)sure|"
+    r"no idea|I(?:['’]ll| will) (?:check|ask|find out|look|get back)|let me (?:check|ask|look)|have to (?:check|ask)|"
+    r"is not (?:known|clear)|nothing about)\b",
+    re.IGNORECASE,
 )
 _PREFERENCE = re.compile(
-    r"\bI (?:prefer|like|love|hate|dislike|always|never|don't like|do not like)\b[^.!?\n]{2,160}", re.IGNORECASE
+    r"\bI (?:prefer|like|love|hate|dislike|always|never|don['’]t like|do not like|can['’]t stand|would rather)\b"
+    r".{2,160}|\b(?:ich bevorzuge|ich mag|prefiero|me gusta|je préfère|j['’]aime)\b.{2,160}",
+    re.IGNORECASE,
 )
 _DECISION = re.compile(
-    r"\b(?:we|i)(?:'ve| have)? (?:decided|agreed|settled|chose|will go with|go with)\b[^.!?\n]{2,160}", re.IGNORECASE
+    r"\b(?:we|i)(?:['’]ve| have)? (?:decided|agreed|settled|chose|will go with|go with|went with)\b.{2,160}"
+    r"|\blet['’]s go with\b.{2,160}|\b(?:wir haben (?:uns )?.{0,60}(?:entschieden|beschlossen)|hemos decidido|"
+    r"decidimos|on a décidé|nous avons décidé).{0,160}",
+    re.IGNORECASE,
 )
-_NOT_FACTS = re.compile(r"^(?:question|problem|point|thing|same|reason|idea|answer|only|best|most)\b", re.IGNORECASE)
+_NEXT_STEP = re.compile(r"^(?:next steps?|next up|next)\s*:?\s*", re.IGNORECASE)
 
 
-def document(previous: str, entries: Sequence[Entry], max_items: int) -> str:
+def document(previous: str, entries: Sequence[Entry], max_items: int, kept: Sequence[Line] = ()) -> str:
     """The document after *entries* (oldest first), given the *previous* one (may be empty).
 
     Users' messages are evidence: their intents, open questions, statements. Of a statement about the
-    same thing the latest holds. *max_items* bounds the items of each section but the facts.
+    same thing the latest holds. *max_items* bounds the items of each section but the facts. *kept* are lines of the
+    previous document that people wrote themselves: they stay.
     """
-    said = [entry for entry in entries if entry.role is EntryRole.INBOUND and not choose(entry.text).small_talk]
-    done = [entry for entry in entries if entry.role is EntryRole.OUTBOUND]
     old = bodies(previous)
-    questions = [line for entry in said for line in _sentences(entry.text) if line.endswith("?")]
-    actions = [line for entry in done for line in _sentences(entry.text) if _ACTION.search(line)]
-    statements = [line for entry in said for line in _sentences(entry.text) if not line.endswith("?")]
+    told = _Told(entries, old.get("Description", ""))
+    noted = _Noted(Facts.read(old.get("Facts", "")), told)
+    for entry in told.entries:
+        if entry.role is EntryRole.OUTBOUND:
+            noted.hear_assistant(entry)
+        else:
+            noted.hear(entry)
+    active, said = newest(noted.intents, max_items), newest(noted.first_words, max_items)
     sections = dict(old)
-    intents = _items(_newest((_first(entry.text) for entry in said), max_items))
-    sections["Active Context"] = intents or old.get("Active Context", "")
-    progress = [f"Done: {line}" for line in _newest(actions, max_items)]
-    progress += [f"Open: {line}" for line in _newest(questions[-1:], 1)]
-    sections["Progress"] = _items(progress) or old.get("Progress", "")
-    sections["Facts"] = _items(_facts(old.get("Facts", ""), statements))
-    sections["Preferences"] = _merge(old.get("Preferences", ""), _found(_PREFERENCE, statements), max_items)
-    sections["Decisions"] = _merge(old.get("Decisions", ""), _found(_DECISION, statements), max_items)
-    return render(sections)
+    sections["Description"] = told.described(old.get("Description", ""))
+    sections["Active Context"] = _items(active) or old.get("Active Context", "") or _items(said)
+    sections["Progress"] = _progress(old.get("Progress", ""), noted, told, max_items)
+    sections["Facts"] = _items(noted.facts.items())
+    sections["Preferences"] = _merge(old.get("Preferences", ""), noted.preferences, max_items)
+    sections["Decisions"] = _merge(old.get("Decisions", ""), noted.decisions, max_items)
+    return with_kept(render(sections), kept)
 
 
-def _facts(old: str, statements: Iterable[str]) -> list[str]:
-    """``subject: value`` lines; a later value replaces an earlier one of the same subject."""
-    facts: dict[str, str] = {}
+@dataclass
+class _Noted:
+    """What was heard, the newest last."""
+
+    facts: Facts
+    told: _Told
+    intents: list[str] = field(default_factory=list)
+    first_words: list[str] = field(default_factory=list)
+    preferences: list[str] = field(default_factory=list)
+    decisions: list[str] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+    following: list[str] = field(default_factory=list)
+
+    def hear(self, entry: Entry) -> None:
+        """Take in a person's message; what it only states is no intent."""
+        by, text = speaker(entry.author, ""), entry.text[:_MAX_CHARACTERS]
+        stated: set[str] = set()
+        for sentence in sentences(text):
+            if is_question(sentence):
+                continue
+            if self._states(sentence, by):
+                stated.add(sentence)
+            elif done := _DONE.search(sentence) or _NEXT.search(sentence):
+                stated.add(sentence)
+                (self.done if done.re is _DONE else self.following).append(one_line(f"{by or 'user'}: {sentence}"))
+        self.intents.append(self.told.attributed(by, _wanted(text, stated)))
+        self.first_words.append(self.told.attributed(by, next(iter(paragraphs(text)), one_line(text))))
+
+    def _states(self, sentence: str, by: str) -> bool:
+        """Whether *sentence* is a fact, a preference or a decision."""
+        is_group = self.told.is_group
+        found = False
+        for pattern, section in ((_PREFERENCE, self.preferences), (_DECISION, self.decisions)):
+            if match := pattern.search(sentence):
+                said = one_line(match[0].rstrip(".!… "))
+                section.append(f"{by}: {said}" if is_group and by else said)
+                found = True
+        return self.facts.learn(sentence, by, is_group=is_group) or found
+
+    def hear_assistant(self, entry: Entry) -> None:
+        """Take in a reply: it is no evidence of facts, only of what was done and will be."""
+        for sentence in sentences(entry.text[:_MAX_CHARACTERS]):
+            if is_question(sentence):
+                continue
+            if _DONE.search(sentence) and " " in sentence:
+                self.done.append(sentence)
+            elif _NEXT.search(sentence):
+                self.following.append(_NEXT_STEP.sub("", sentence))
+
+
+def _wanted(text: str, used: Container[str] = ()) -> str:
+    """The sentence that says what is wanted: the first question, with what it leans on, else the first sentence that is
+    neither among *used* nor mere politeness."""
+    lines = paragraphs(text)
+    for place, line in enumerate(lines):
+        if is_question(line):
+            return one_line(f"{lines[place - 1]} {line}") if place and len(line.split()) <= _SHORT_WORDS else line
+    return next((line for line in lines if line not in used and not choose(line).small_talk), "")
+
+
+class _Told:
+    """What was said since the last document, by whom."""
+
+    def __init__(self, entries: Sequence[Entry], description: str) -> None:
+        self.entries = [
+            entry
+            for entry in entries
+            if entry.role is EntryRole.OUTBOUND
+            or (entry.role is EntryRole.INBOUND and not choose(entry.text).small_talk)
+        ]
+        known = next((line for line in description.splitlines() if line.startswith(_PEOPLE)), "").removeprefix(_PEOPLE)
+        names = [name.strip() for name in known.split(",") if name.strip()]
+        names += [speaker(entry.author, "").replace(",", " ") for entry in entries if entry.role is EntryRole.INBOUND]
+        self.names = [name for name in dict.fromkeys(names) if name]
+        self.is_group = len(self.names) > 1
+
+    def attributed(self, by: str, line: str) -> str:
+        return one_line(f"{by}: {line}") if line and by and self.is_group else line
+
+    def described(self, old: str) -> str:
+        """The section with the people who have spoken."""
+        rest = [line for line in old.splitlines() if not line.startswith(_PEOPLE)]
+        people = [_PEOPLE + ", ".join(self.names[-_MAX_PEOPLE:])] if self.names else []
+        return "\n".join([*rest, *people]).strip()
+
+    def open_questions(self) -> list[str]:
+        """People's questions that nobody, or not even the assistant, answered, and the assistant's own last one."""
+        found: list[str] = []
+        for place, entry in enumerate(self.entries):
+            if entry.role is EntryRole.INBOUND:
+                answer = self._answer(place, entry.turn_id)
+                if answer is None or _DOES_NOT_KNOW.search(answer):
+                    by = speaker(entry.author, "")
+                    asked = _wanted(entry.text)
+                    found += [self.attributed(by, asked)] if is_question(asked) else []
+        if self.entries and self.entries[-1].role is EntryRole.OUTBOUND:
+            last = (sentences(self.entries[-1].text) or [""])[-1]
+            found += [f"assistant: {last}"] if is_question(last) and not _OFFERS.search(last) else []
+        return found
+
+    def _answer(self, place: int, turn_id: str) -> str | None:
+        """What the assistant said in the turn after the entry at *place*."""
+        later = self.entries[place + 1 :]
+        return next(
+            (
+                entry.text[:_MAX_CHARACTERS]
+                for entry in later
+                if entry.role is EntryRole.OUTBOUND and entry.turn_id == turn_id
+            ),
+            None,
+        )
+
+
+_OFFERS = re.compile(
+    r"\b(?:anything else|help you|would you like|let me know|shall i|do you want|can i)\b", re.IGNORECASE
+)
+"""How an assistant ends an answer out of politeness: that is no open question."""
+
+
+def _progress(old: str, noted: _Noted, told: _Told, max_items: int) -> str:
+    """What was done, the newest last; what comes next; what is open. Of the old ones, what nothing newer replaces."""
+    before: dict[str, list[str]] = {"Done: ": [], "Next: ": [], "Open: ": [], "": []}
     for line in old.splitlines():
-        subject, separator, value = line.removeprefix("- ").partition(": ")
-        if separator:
-            facts[subject.strip()] = value.strip()
-    for statement in statements:
-        for pattern in _STATEMENTS:
-            for match in pattern.finditer(statement):
-                subject, value = _subject_and_value(match)
-                if subject and value and not _NOT_FACTS.match(subject):
-                    facts.pop(subject, None)  # the corrected fact is also the newest
-                    facts[subject] = value
-    return [f"{subject}: {value}" for subject, value in list(facts.items())[-_MAX_FACTS:]]
-
-
-def _subject_and_value(match: re.Match[str]) -> tuple[str, str]:
-    groups = match.groupdict()
-    if groups.get("name"):
-        return "user's name", _one_line(groups["name"])
-    subject = _one_line(groups["subject"]).casefold()
-    if subject == "name" and (groups.get("whose") or "").casefold() == "my":
-        subject = "user's name"
-    value = re.sub(r"^(?:now|actually)\s+", "", _one_line(groups["value"]))
-    return subject, re.sub(r"\s+(?:now|instead|from now on)$", "", value)
-
-
-def _found(pattern: re.Pattern[str], statements: Iterable[str]) -> list[str]:
-    return [_one_line(match[0]) for line in statements for match in pattern.finditer(line)]
+        text = line.removeprefix("- ").strip()
+        kind = next(kind for kind in before if text.startswith(kind))
+        before[kind].append(text)
+    open_ = newest((f"Open: {line}" for line in told.open_questions()), min(_MAX_OPEN, max_items)) or (
+        [] if noted.intents else before["Open: "]
+    )
+    next_ = newest((f"Next: {line}" for line in noted.following), _MAX_OPEN) or ([] if noted.done else before["Next: "])
+    room = max(1, max_items - len(open_) - len(next_))
+    did = newest([*before["Done: "], *(f"Done: {line}" for line in noted.done)], room)
+    return _items([*before[""], *did, *next_, *open_])
 
 
 def _merge(old: str, new: list[str], max_items: int) -> str:
     lines = [line.removeprefix("- ") for line in old.splitlines() if line.strip()]
-    return _items(_newest([*lines, *new], max_items))
-
-
-def _sentences(text: str) -> list[str]:
-    return [line for line in (_one_line(match) for match in _SENTENCE.findall(text)) if len(line) > 2]
-
-
-def _first(text: str) -> str:
-    """The sentence that says what is wanted: the first question, else the first sentence."""
-    sentences = _sentences(text) or [_one_line(text)]
-    return next((line for line in sentences if line.endswith("?")), sentences[0])
-
-
-def _newest(lines: Iterable[str], limit: int) -> list[str]:
-    """The last *limit* different lines, oldest first."""
-    unique: dict[str, None] = {}
-    for line in lines:
-        if line:
-            unique.pop(line, None)
-            unique[line] = None
-    return list(unique)[-limit:]
+    return _items(newest([*lines, *new], max_items))
 
 
 def _items(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
-
-
-def _one_line(text: str) -> str:
-    folded = " ".join(text.split())
-    return folded if len(folded) <= MAX_ITEM_CHARACTERS else folded[: MAX_ITEM_CHARACTERS - 1].rstrip() + "…"

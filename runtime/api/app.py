@@ -17,6 +17,7 @@ from starlette.responses import Response
 from connectors.connector import MountsRoutes
 from runtime.api.access import AccessRoutes
 from runtime.api.budget import BudgetRoutes
+from runtime.api.contexts import ContextRoutes
 from runtime.api.cues import CueRoutes
 from runtime.api.dead_letters import DeadLetterRoutes
 from runtime.api.documents import DocumentRoutes
@@ -62,6 +63,7 @@ def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
         WorkspaceRoutes(runtime),
         DocumentRoutes(runtime, stopping),
         GroundRoutes(runtime),
+        ContextRoutes(runtime),
         TurnRoutes(runtime),
         DeadLetterRoutes(runtime),
         PromptRoutes(runtime),

@@ -15,13 +15,15 @@ from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response
 
-from connectors.message import AgentRuntimeError, Role, Scope
+from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope
 from grounding.documents.index import Hit, IndexUnavailable
 from grounding.documents.indexer import Progress
 from grounding.documents.library import PATH_MAX_BYTES, DocumentRefused, check_path
 from grounding.run_context import DegradedBlock
 from runtime.api.bodies import Body, describe, lines, read_body, read_json
+from runtime.api.contexts import require_reader
 from runtime.api.errors import ApiError, as_api_error
+from runtime.api.guard import caller_of
 from runtime.api.indexing import Indexing
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
@@ -188,6 +190,7 @@ class DocumentRoutes(Routes):
 
     async def search(
         self,
+        request: Request,
         workspace_id: str,
         q: str,
         top_k: Annotated[int, Query(ge=1, le=MAX_TOP_K)] = DEFAULT_TOP_K,
@@ -202,6 +205,9 @@ class DocumentRoutes(Routes):
         if context_id is not None and not all(context_id.partition(":")):
             raise ApiError(400, "bad_request", "a context is written <connector>:<external id>")
         scope = await enter(self._runtime, workspace_id, context_id)
+        if context_id is not None:
+            named, _, place = context_id.partition(":")
+            require_reader(caller_of(request), ConversationKey(workspace_id, named, place))
         lost: list[DegradedBlock] = []
         hits = await self._runtime.knowledge.search(scope, q, top_k, explain=explain, lost=lost)
         degraded = [{"block": part.block, "why": part.why} for part in lost]

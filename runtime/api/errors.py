@@ -29,6 +29,7 @@ from promptpolicy.publishing import VersionMoved
 from promptpolicy.slot import InvalidDirective
 from promptpolicy.versions import NoSuchVersion
 from runtime.api.replies import reply
+from runtime.context_keeping import ContextMoved
 from runtime.dead_letters import UnknownLetter
 from runtime.envelopes import MailboxFull
 from runtime.manifests import UnknownTurn
@@ -69,6 +70,7 @@ _TABLE: tuple[tuple[type[AgentRuntimeError], int, str], ...] = (
     (InvalidDirective, 400, "invalid_directive"),
     (PolicyTooLarge, 413, "policy_too_large"),
     (VersionMoved, 409, "version_moved"),
+    (ContextMoved, 409, "version_moved"),
     (ContextTooLarge, 422, "context_too_large"),
     (NoSuchLine, 404, "no_such_line"),
     (NothingWaits, 404, "not_found"),

@@ -59,7 +59,7 @@ class Guard:
         caller = await self._authenticate(request)
         request.state.caller = caller
         _, _, group, *rest = path.split("/", 4) if path.count("/") >= 2 else ("", "", "")
-        if group == "workspaces" and rest and rest[0] and not caller.may_enter(rest[0]):
+        if group in ("workspaces", "vaults") and rest and rest[0] and not caller.may_enter(rest[0]):
             raise HTTPException(403, "the token is for another workspace")
         if request.method not in _READING:
             require_role(caller, Role.MEMBER)

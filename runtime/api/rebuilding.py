@@ -43,7 +43,12 @@ class RebuildingRoutes(Routes):
         self._stopping = stopping
         self._limit = runtime.settings.http_max_body_bytes
         self._rebuilding = Rebuilding(
-            runtime.settings.data_dir, runtime.knowledge, runtime.transcript, runtime.copy, runtime.workspaces
+            runtime.settings.data_dir,
+            runtime.knowledge,
+            runtime.transcript,
+            runtime.contexts,
+            runtime.copy,
+            runtime.workspaces,
         )
         events = "Events: progress, done, error"
         self.add("POST", "/reindex", self.reindex, Role.ADMIN, body=ReindexRun, answers=events)

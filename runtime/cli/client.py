@@ -63,9 +63,9 @@ class Client:
         self._http = http
         self.runtime = runtime
 
-    async def get(self, path: str, **parameters: Any) -> dict[str, Any]:
+    async def get(self, path: str, headers: dict[str, str] | None = None, **parameters: Any) -> dict[str, Any]:
         """The JSON object at *path*; parameters that are None are left out."""
-        return await self._call("GET", path, params=_given(parameters))
+        return await self._call("GET", path, params=_given(parameters), headers=headers)
 
     async def post(self, path: str, body: dict[str, Any], **parameters: Any) -> dict[str, Any]:
         return await self._call("POST", path, json=body, params=_given(parameters))
@@ -73,9 +73,11 @@ class Client:
     async def put(self, path: str, body: dict[str, Any], **parameters: Any) -> dict[str, Any]:
         return await self._call("PUT", path, json=body, params=_given(parameters))
 
-    async def put_text(self, path: str, text: bytes) -> dict[str, Any]:
+    async def put_text(
+        self, path: str, text: bytes, *, media_type: str = "text/markdown", headers: dict[str, str] | None = None
+    ) -> dict[str, Any]:
         """Send a document's bytes."""
-        return await self._call("PUT", path, content=text, headers={"Content-Type": "text/markdown"})
+        return await self._call("PUT", path, content=text, headers={"Content-Type": media_type, **(headers or {})})
 
     async def delete(self, path: str, **parameters: Any) -> dict[str, Any]:
         return await self._call("DELETE", path, params=_given(parameters))

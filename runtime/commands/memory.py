@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from connectors.message import ConversationKey, Role
 from grounding.memory.contexts import ContextDocuments
-from grounding.memory.document import SECTIONS, bodies
+from grounding.memory.document import SECTIONS, bodies, parse, section_named
 from runtime.commands.command import Command, CommandRefused, Invocation
 from runtime.commands.wording import code
 from runtime.forgetting import Forgetting
@@ -61,10 +61,12 @@ class Memory:
         title = _section(invocation.rest) if invocation.rest else ""
         document = await self._contexts.latest(invocation.key)
         noted = bodies(document.text) if document else {}
-        if not noted:
+        # Programs may keep a text that has none of the sections.
+        loose = [part.body for part in parse(document.text) if not part.title] if document else []
+        if not noted and not loose:
             return NOTHING_NOTED
         if not title:
-            return "\n\n".join(f"**{title}**\n\n{body}" for title, body in noted.items())
+            return "\n\n".join([*loose, *(f"**{title}**\n\n{body}" for title, body in noted.items())])
         return f"**{title}**\n\n{noted[title]}" if title in noted else f"I have noted nothing under {title}."
 
     async def forget(self, invocation: Invocation) -> str:
@@ -95,8 +97,7 @@ class Memory:
 
 def _section(wanted: str) -> str:
     """The section whose title *wanted* is, or begins. Raises `CommandRefused`."""
-    folded = " ".join(wanted.casefold().split())
-    found = [title for title in SECTIONS if title.casefold().startswith(folded)]
-    if len(found) != 1:
+    found = section_named(wanted)
+    if found is None:
         raise CommandRefused(f"The sections are {', '.join(code(title.lower()) for title in SECTIONS)}.")
-    return found[0]
+    return found

@@ -13,6 +13,8 @@ from runtime.after_turn import RememberTurns, SummaryRefresh
 from runtime.attachments.files import Files
 from runtime.attachments.reading import Reading
 from runtime.budgets import Budgets
+from runtime.context_keeping import JOB as INDEX_CONTEXT
+from runtime.context_keeping import ContextFollowing, ContextKeeping
 from runtime.embedded.model_server import LocalModelServer
 from runtime.forgetting import JOB as FORGET_TURNS
 from runtime.forgetting import ForgetTurns
@@ -37,6 +39,7 @@ class Answering:
     model: Model
     budgets: Budgets
     jobs: Jobs
+    keeping: ContextKeeping
     prompting: Prompting
     stops: Stops
     turns: Turns
@@ -54,7 +57,8 @@ def wire_answering(
     model = Model(settings, model_server)
     budgets = Budgets(kept.store.client, settings, held_seconds(settings, len(model.names)))
     spending = Spending(settings, budgets, kept.usage, model, Prices(), tokens)
-    jobs = _jobs(settings, kept, knowledge, model, spending)
+    following = ContextFollowing(kept.contexts, kept.context_copy, kept.workspaces.exists, knowledge.contexts)
+    jobs = _jobs(settings, kept, knowledge, following, model, spending)
     pipeline = Pipeline(
         kept.transcript, kept.contexts, kept.global_contexts, knowledge, knowledge, _layer_timeout(settings)
     )
@@ -90,7 +94,15 @@ def wire_answering(
         reading=Reading(settings, files, model),
         hub=kept.hub,
     )
-    return Answering(model=model, budgets=budgets, jobs=jobs, prompting=prompting, stops=stops, turns=turns)
+    return Answering(
+        model=model,
+        budgets=budgets,
+        jobs=jobs,
+        keeping=ContextKeeping(kept.contexts, kept.transcript, following, jobs, _layer_timeout(settings)),
+        prompting=prompting,
+        stops=stops,
+        turns=turns,
+    )
 
 
 def wire_reranker(settings: Settings, kept: Kept) -> LiteLLMReranker | None:
@@ -101,7 +113,14 @@ def wire_reranker(settings: Settings, kept: Kept) -> LiteLLMReranker | None:
     return LiteLLMReranker(settings, RerankCosts(kept.usage, budgets))
 
 
-def _jobs(settings: Settings, kept: Kept, knowledge: Knowledge, model: Model, spending: Spending) -> Jobs:
+def _jobs(
+    settings: Settings,
+    kept: Kept,
+    knowledge: Knowledge,
+    following: ContextFollowing,
+    model: Model,
+    spending: Spending,
+) -> Jobs:
     async def remember(jobs: Sequence[Job]) -> Sequence[Job]:
         await RememberTurns(kept.transcript, await knowledge.turns())(jobs)
         return ()
@@ -109,13 +128,22 @@ def _jobs(settings: Settings, kept: Kept, knowledge: Knowledge, model: Model, sp
     async def remember_one(job: Job) -> None:
         await remember([job])
 
-    summaries = SummaryRefresh(settings, kept.transcript, kept.contexts, kept.context_copy, model, spending)
-    return Jobs(
+    async def index_later(job: Job) -> None:
+        await jobs.enqueue(job)
+
+    summaries = SummaryRefresh(settings, kept.transcript, kept.contexts, following, model, spending, index_later)
+    jobs = Jobs(
         kept.store.client,
-        {"summary.refresh": summaries, "turn.remember": remember_one, FORGET_TURNS: ForgetTurns(knowledge.turns)},
+        {
+            "summary.refresh": summaries,
+            "turn.remember": remember_one,
+            INDEX_CONTEXT: following,
+            FORGET_TURNS: ForgetTurns(knowledge.turns, following.index),
+        },
         together={"summary.refresh": summaries.due, "turn.remember": remember},
         alone=settings.redis_url is None,
     )
+    return jobs
 
 
 def _layer_timeout(settings: Settings) -> float:

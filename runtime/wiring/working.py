@@ -50,7 +50,9 @@ def wire_duties(settings: Settings, kept: Kept, jobs: Jobs | None, knowledge: Kn
                 group.create_task(jobs.run(), name="jobs")
             if knowledge is not None:
                 group.create_task(knowledge.follow(), name="follow")
-                rebuilding = Rebuilding(settings.data_dir, knowledge, kept.transcript, kept.copy, kept.workspaces)
+                rebuilding = Rebuilding(
+                    settings.data_dir, knowledge, kept.transcript, kept.contexts, kept.copy, kept.workspaces
+                )
                 group.create_task(rebuilding.fill_new_index(), name="remembered turns")
 
     return Leadership(kept.store.client, kept.hub.name, duties)

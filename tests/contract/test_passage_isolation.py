@@ -34,6 +34,7 @@ Owner = tuple[Scope, Kind]
 OWNERS: tuple[Owner, ...] = (
     *((Scope(workspace), Kind.DOCUMENT) for workspace in WORKSPACES),
     *((Scope(workspace, context), Kind.TURN) for workspace in WORKSPACES[:3] for context in CONTEXTS),
+    *((Scope(workspace, context), Kind.CONTEXT) for workspace in WORKSPACES[:2] for context in CONTEXTS[:4]),
 )
 
 

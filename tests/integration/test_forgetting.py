@@ -255,9 +255,15 @@ async def test_the_recall_index_forgets_one_turn_or_all_of_one_conversation(hous
     async def opened() -> Turns:
         return turns
 
-    await ForgetTurns(opened)(Job(JOB, KEY, "t2"))
+    indexed: list[ConversationKey] = []
+
+    async def index_document(key: ConversationKey) -> None:
+        indexed.append(key)
+
+    await ForgetTurns(opened, index_document)(Job(JOB, KEY, "t2"))
     assert await index.count(KEY.scope, Kind.TURN) == 2
-    await ForgetTurns(opened)(Job(JOB, KEY, "*m9"))
+    await ForgetTurns(opened, index_document)(Job(JOB, KEY, "*m9"))
+    assert indexed == [KEY, KEY]
     assert await index.count(KEY.scope, Kind.TURN) == 0
     assert await index.count(OTHER.scope, Kind.TURN) == 3
     await index.close()

@@ -19,7 +19,12 @@ HERE, THERE = ConversationKey("acme", "http", "here"), ConversationKey("acme", "
 def rebuilding(bot: Bot) -> Rebuilding:
     runtime = bot.runtime
     return Rebuilding(
-        runtime.settings.data_dir, runtime.knowledge, runtime.transcript, runtime.copy, runtime.workspaces
+        runtime.settings.data_dir,
+        runtime.knowledge,
+        runtime.transcript,
+        runtime.contexts,
+        runtime.copy,
+        runtime.workspaces,
     )
 
 

@@ -5,7 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grounding.memory import extract, refresh
-from grounding.memory.document import SECTIONS, bodies, parse, render
+from grounding.memory.document import (
+    SECTIONS,
+    Line,
+    bodies,
+    parse,
+    render,
+    says_nothing,
+    section_named,
+    surviving,
+    with_kept,
+    written,
+)
 from grounding.transcript.entry import Entry, EntryRole, Reach
 
 
@@ -26,7 +37,8 @@ def answered(text: str, turn: str = "t1") -> Entry:
         (Reach(6, 12), Reach(1, 2), False),
         (Reach(7, 14), Reach(1, 4), True),
         (Reach(2, 20), Reach(1, 2), True),
-        (Reach(5, 10), Reach(0, 0), True),
+        (Reach(5, 10), Reach(0, 0), False),
+        (Reach(6, 10), Reach(0, 0), True),
     ],
 )
 def test_it_is_made_when_missing_then_every_six_turns_or_after_a_burst(
@@ -154,3 +166,76 @@ def test_small_talk_is_no_intent() -> None:
     made = bodies(extract.document("", [said("Hi!"), said("Book the room."), said("thanks!")], 7))
 
     assert made["Active Context"] == "- Book the room."
+
+
+def test_headings_of_any_level_do() -> None:
+    answer = "# Description\nboats\n\n# Active Context\n\n# Progress\n\n# Patterns\n\n# Facts\n- boat: blue\n"
+    made = refresh.accept(answer, "", 65536)
+    assert isinstance(made, str)
+    assert bodies(made) == {"Description": "boats", "Facts": "- boat: blue"}
+
+
+def test_what_is_said_around_a_fenced_answer_is_left_out() -> None:
+    assert refresh.accept(f"Here you are:\n\n```markdown\n{GOOD}```\nAnything else?", "", 65536) == GOOD
+
+
+def test_a_section_may_go_where_the_model_says_that_it_is_irrelevant() -> None:
+    previous = render({"Facts": "- boat: blue", "Patterns": "- row hard"})
+    answer = render({"Facts": "- boat: blue", "Patterns": "(irrelevant)"})
+    assert refresh.accept(answer, previous, 65536) == render({"Facts": "- boat: blue"})
+    silent = render({"Facts": "- boat: blue", "Patterns": "- None"})
+    assert refresh.accept(silent, previous, 65536) == refresh.Rejected("lost Patterns")
+
+
+def test_the_same_document_again_is_no_change() -> None:
+    person = "# Facts\n* boat: blue\n\n\n# Active Context\n- boats"
+    assert isinstance(refresh.accept(GOOD, GOOD.replace("\n\n", "\n\n\n"), 65536), refresh.Unchanged)
+    assert not isinstance(refresh.accept(GOOD + "- more", person, 65536), refresh.Unchanged)
+
+
+def test_what_a_person_wrote_comes_back_unless_it_was_corrected() -> None:
+    kept = (Line("Facts", "- Lena lives in Cowes"), Line("Facts", "- boat: blue"), Line("", "Keep it short."))
+    answer = render({"Active Context": "- boats", "Facts": "- boat: red"})
+    made = refresh.accept(answer, "", 65536, kept)
+    assert isinstance(made, str)
+    assert bodies(made)["Facts"].splitlines() == ["- boat: red", "- Lena lives in Cowes"]
+    assert bodies(made)["Description"] == "Keep it short."
+    assert refresh.accept(answer, "", len(answer) + 3, kept) == refresh.Rejected("too long")
+
+
+def test_lines_of_people_are_those_that_they_changed() -> None:
+    before = "## Facts\n- boat: blue\n- sail: white\n"
+    mine = written("## Facts\n- boat: red\n- sail: white\n", before)
+    assert mine == (Line("Facts", "- boat: red"),)
+    assert written("## Facts\n- sail: white\n- BOAT: red\n", "## Facts\n- boat: red\n", mine) == (
+        Line("Facts", "- sail: white"),
+        Line("Facts", "- BOAT: red"),
+    )
+    assert surviving("## Timeline\n* boat: red\n", mine) == (Line("Timeline", "* boat: red"),)
+
+
+@given(st.lists(st.sampled_from(["- a: 1", "- a: 2", "* b", "plain", "## Facts", "# Notes", "", "- a: 1 "])))
+def test_nothing_that_a_person_wrote_is_lost_in_silence(lines: list[str]) -> None:
+    """Each line is there afterwards, or another value for its subject is."""
+    text = "\n".join(lines)
+    kept = written(text, "")
+    made = with_kept(render({"Facts": "- boat: blue"}), kept)
+    shown = {" ".join(line.strip("-* ").split()) for line in made.splitlines()}
+    for line in kept:
+        plain = " ".join(line.text.strip("-* ").split())
+        subject = plain.partition(": ")[0] if ": " in plain else ""
+        assert plain in shown or (subject and any(one.startswith(f"{subject}: ") for one in shown))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "title"), [("progress", "Progress"), ("P", None), ("act", "Active Context"), ("", None)]
+)
+def test_a_section_is_named_by_its_beginning(wanted: str, title: str | None) -> None:
+    assert section_named(wanted) == title
+
+
+@pytest.mark.parametrize(
+    ("body", "nothing"), [("- None", True), ("(none yet)", True), ("", True), ("- none of it", False)]
+)
+def test_a_placeholder_says_nothing(body: str, nothing: bool) -> None:
+    assert says_nothing(body) is nothing

@@ -1,0 +1,216 @@
+"""Statements of fact in what people say: ``subject: value``, of which the latest holds. Pure and deterministic.
+
+Patterns, not understanding: English, German, Spanish and French sentences that say what something is, or is to be. What
+is asked, supposed or doubted is no fact.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from grounding.memory.sentences import is_question, one_line
+
+MAX_FACTS = 24
+_SUBJECT = r"(?P<subject>[\w\-/#'’&.` ]{2,60}?)"
+_VALUE = r"(?P<value>\S.{0,160})"
+_LATER = r"(?:(?:now|actually|currently|still|jetzt|nun|ahora|maintenant|désormais|called|named|be)\s+)*"
+_IS = {
+    "en": (
+        r"the|our|my|this",
+        r"is|are|was|were|will be|should be|became|equals|=|(?:has |have )?changed to|moved to|"
+        r"(?:has|have|is|was|were|got)(?: been)? (?:now )?"
+        r"(?:moved|changed|renamed|set|pushed|postponed|raised|lowered) to",
+    ),
+    "de": (
+        r"der|die|das|unser(?:e|er|es)?|mein(?:e)?",
+        r"ist|sind|heißt|heisst|lautet|beträgt|betragen|wird|liegt bei",
+    ),
+    "es": (r"el|la|los|las|nuestr[oa]s?|mis?", r"es|son|será|está en|se llama|asciende a"),
+    "fr": (r"le|la|les|notre|nos|mon|ma|mes", r"est|sont|sera|s['’]appelle|s['’]élève à"),
+}
+_TO_BE = {
+    "en": (
+        r"change|set|rename|switch|move|update|correct|make|push|postpone|raise|lower|bump",
+        r"the|our|my",
+        r"to|from .{1,60}? to",
+    ),
+    "de": (r"änder\w*|setz\w*|verschieb\w*|leg\w*|benenn\w*", r"den|die|das|unser\w*|mein\w*", r"auf|in|zu"),
+    "es": (r"cambi\w*|pon\w*|muev\w*", r"el|la|los|las|nuestr[oa]s?|mi", r"a|por"),
+    "fr": (r"chang\w*|mets|mettez|déplac\w*|renomm\w*", r"le|la|les|notre|mon|ma", r"en|à|pour|au"),
+}
+_PATTERNS = (
+    *(
+        re.compile(rf"\b(?:{verb})\s+(?P<whose>{the})\s+{_SUBJECT}\s+(?:{to})\s+{_LATER}{_VALUE}", re.IGNORECASE)
+        for verb, the, to in _TO_BE.values()
+    ),
+    *(
+        re.compile(rf"(?<![\w'’])(?P<whose>{the})\s+{_SUBJECT}\s+(?:{is_})\s+{_LATER}{_VALUE}", re.IGNORECASE)
+        for the, is_ in _IS.values()
+    ),
+    re.compile(rf"\bl['’](?P<subject>[\w\-/ ]{{2,50}}?)\s+(?:{_IS['fr'][1]})\s+{_LATER}{_VALUE}", re.IGNORECASE),
+    re.compile(
+        r"\b(?P<subject>(?!(?:It|That|This|What|Who|Let|There|Here|He|She|Where|How)['’])[A-Z]\w+['’]s [\w\- ]{2,40}?)"
+        rf"\s+(?:is|are|was|will be)\s+{_LATER}{_VALUE}"
+    ),
+    re.compile(r"^(?P<subject>[^\s、。はが]{2,20})は(?:今は?)?(?P<value>[^。、]{1,60}?)(?:です|である|だ)(?:。|$)"),
+    re.compile(rf"^(?P<subject>[^\W\d_][\w\-/]*(?: [\w\-/#]+){{0,3}})\s*(?::|=|->|→)\s+{_VALUE}"),
+)
+_NAMED = re.compile(
+    r"\b(?:call me|i am called|i['’]m called|(?:ich )?heiße|me llamo|je m['’]appelle)\s+(?P<name>[^,;.!?\n]{1,60})",
+    re.IGNORECASE,
+)
+_CORRECTS = re.compile(
+    r"^(?:(?:(?:no|nope|actually|sorry|wait|hold on|correction|oops|scratch that|ah|oh|hm+|well|nein|korrektur|"
+    r"entschuldigung|perdón|perdona|pardon|non|en fait|corrección)"
+    r"\b[\s,.:;!–—-]*)+|(?=make (?:it|that)\b|i meant\b|ich meinte\b))"
+    r"(?:(?:it|that)(?:['’]s| is| should be| must be| will be)|make (?:it|that)|i mean(?:t)?|back to|let['’]s make it|"
+    rf"es ist|ich mein(?:t)?e|es|c['’]est)\s+{_LATER}{_VALUE}",
+    re.IGNORECASE,
+)
+_CLAUSES = re.compile(
+    r";\s+|(?<=\w)(?:,\s*|\s+)(?:and|und|y|et|but|aber|pero|mais)\s+"
+    r"(?=(?:the|our|my|der|die|das|unsere?|meine?|el|la|nuestr[oa]|mi|le|notre|mon|ma)\s)",
+    re.IGNORECASE,
+)
+_UNSURE = re.compile(
+    r"\b(?:if|whether|unless|suppose|imagine|assuming|wonder\w*|not sure|unsure|maybe|perhaps|wenn|falls|vielleicht|"
+    r"quizás|tal vez|peut-être)\b|\b(?:ob|si)\s",
+    re.IGNORECASE,
+)
+_ASIDE = re.compile(
+    r"[,.!:;]?\s+(?:but|because|so that|since|although|though|which|instead|rather than|unless|please|thanks|"
+    r"as (?:we|i|you)|aber|weil|statt|pero|porque|mais|parce que)\b.*$"
+    r"|,\s*(?:not|nicht|no|pas|so|right|ok(?:ay)?|if|when|and|und|y|et|by the way)\b.*$"
+    r"|\s+and (?:it|he|she|they|i|we|you|that|there|then|please)\b.*$|\s+(?:[–—]|-{1,2})\s.*$",
+    re.IGNORECASE,
+)
+_NOT_BUT = re.compile(r"^(?:not|nicht|no)\s+.{1,60}?,?\s+(?:but|sondern|sino)\s+", re.IGNORECASE)
+_TRAILING = re.compile(
+    r"(?:\s+from now on|(?<!\bfrom)\s+now|\s+(?:instead|then|again|jetzt|ahora|maintenant))+$", re.IGNORECASE
+)
+_NOT_FACTS = re.compile(
+    r"^(?:question|problem|point|things?|whole|same|reason|idea|answer|only|best|worst|most|rest|other|way|trick|issue|"
+    r"truth|fact|frage|punkt|grund|cosa|pregunta|razón|chose|raison|problème|problema)\b",
+    re.IGNORECASE,
+)
+_NO_LABELS = re.compile(
+    r"(?:note|todo|to do|ps|fyi|error|warning|edit|update|example|re|from|to|cc|steps?|options?|hi|hello|hey|tip|hint|"
+    r"e\.g|summary|tl;?dr|done|next|open|https?)",
+    re.IGNORECASE,
+)
+"""What stands before a colon and is no subject."""
+_CLAUSE_WORDS = re.compile(r"\b(?:that|which|who|when|where|because|if|i|you|we|they|it|dass|que|qui)\b", re.IGNORECASE)
+_MINE = frozenset(("my", "mein", "meine", "mi", "mis", "mon", "ma", "mes"))
+_NAME = frozenset(("name", "nombre", "nom"))
+_FRESH = re.compile(r"^(?:new|current|updated|final|latest|neue[rs]?|nuev[oa]|nouve(?:au|lle))\s+", re.IGNORECASE)
+
+
+@dataclass
+class Facts:
+    """What is known, by subject, in the order in which it was last stated. Lines of another form stay as they are."""
+
+    known: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, body: str) -> Facts:
+        """The facts in a section's *body*."""
+        facts = cls()
+        for line in body.splitlines():
+            text = line.strip().removeprefix("- ").strip()
+            subject, separator, value = text.partition(": ")
+            if text:
+                facts.known[subject.strip() if separator else text] = value.strip() if separator else ""
+        return facts
+
+    def items(self) -> list[str]:
+        """The newest `MAX_FACTS`, the one stated last at the end."""
+        return [f"{subject}: {value}" if value else subject for subject, value in self.known.items()][-MAX_FACTS:]
+
+    def learn(self, sentence: str, user: str = "", *, is_group: bool = False) -> bool:
+        """Take in what *sentence*, said by *user* (their name, or empty), states; whether it states anything."""
+        if is_question(sentence):
+            return False
+        stated = _stated(sentence, user, is_group=is_group)
+        for subject, value in stated:
+            self._state(subject, value)
+        if stated:
+            return True
+        if (corrected := _CORRECTS.match(sentence)) and (value := _value(corrected["value"])):
+            about = self._about(value)
+            if about:
+                self._state(about, value)
+            return bool(about)
+        return False
+
+    def _about(self, value: str) -> str:
+        """The subject that a correction to *value* is about: the last one whose value is of that sort; else none.
+
+        "It's raining" corrects no date, and "it's Osprey" no amount.
+        """
+        return next((subject for subject in reversed(self.known) if _sort(self.known[subject]) == _sort(value)), "")
+
+    def _state(self, subject: str, value: str) -> None:
+        plain = _FRESH.sub("", subject)
+        for other in (subject, plain, f"{plain} name"):
+            if other in self.known:
+                subject = other
+                break
+        self.known.pop(subject, None)  # the corrected fact is also the newest
+        self.known[subject] = value
+
+
+def _sort(value: str) -> str:
+    """Of what sort a value is: a number, a name, other words, or no value at all."""
+    if any(map(str.isdigit, value)):
+        return "number"
+    first = value[:1]
+    return "name" if first.isupper() or (first.isalpha() and not first.islower()) else "words" if value else ""
+
+
+def _stated(sentence: str, user: str, *, is_group: bool) -> list[tuple[str, str]]:
+    """The facts of one sentence, as subjects and values."""
+    if named := _NAMED.search(sentence):
+        return [(f"{user}'s name" if is_group and user else "user's name", one_line(named["name"]).strip())]
+    found: list[tuple[str, str]] = []
+    for clause in _CLAUSES.split(sentence):
+        match = next((match for pattern in _PATTERNS if (match := pattern.search(clause))), None)
+        if match is None or _UNSURE.search(clause[: match.end("subject")]):
+            continue
+        subject, value = _subject(match.groupdict(), user, is_group=is_group), _value(match["value"])
+        if subject and value:
+            found.append((subject, value))
+    return found
+
+
+def _subject(groups: Mapping[str, str | None], user: str, *, is_group: bool) -> str:
+    """What the fact is about; empty where it is about nothing that could be named."""
+    subject = one_line(groups["subject"] or "").strip()
+    is_label = "whose" not in groups and "'" not in subject
+    if (
+        _NOT_FACTS.match(subject)
+        or (is_label and _NO_LABELS.fullmatch(subject))
+        or _CLAUSE_WORDS.search(subject)
+        or len(subject.split()) > 6
+    ):
+        return ""
+    whose = (groups.get("whose") or "").casefold()
+    if not re.match(r"[A-Z]\w+['’]s ", subject):
+        subject = subject.casefold()
+    if whose not in _MINE:
+        return subject
+    if subject in _NAME and not is_group:
+        return "user's name"
+    return f"{user or 'user'}'s {'name' if subject in _NAME else subject}"
+
+
+def _value(text: str) -> str:
+    """What holds, without what is said beside it."""
+    value = _NOT_BUT.sub("", " ".join(text.split()))
+    value = _ASIDE.sub("", value).strip().rstrip(".!…。！,;:")
+    value = re.sub(rf"^{_LATER}", "", value, flags=re.IGNORECASE)
+    value = _TRAILING.sub("", value).strip()
+    if re.match(r"(?:that|what|how|why|dass|que)\b", value, re.IGNORECASE):
+        return ""
+    return one_line(value)

@@ -1,0 +1,79 @@
+"""Messages as sentences: what is said in one line each, without code, quotes and the marks of lists. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+MAX_ITEM_CHARACTERS = 190
+
+_CODE = re.compile(r"(```|~~~).*?(?:\1|\Z)", re.DOTALL)
+_MARK = re.compile(r"^\s*(?:[-*+•]\s+(?:\[[ xX]\]\s+)?|\d{1,3}[.)]\s+|#{1,6}\s+)")
+_END = re.compile(r"[.!?…]+[\"'”’)\]*_]*(?=\s)|[。！？]+[」』]?")
+_ABBREVIATED = re.compile(
+    r"(?:^|[\s(])(?:[A-Za-z]|dr|mr|mrs|ms|prof|st|no|nr|hr|fr|sr|sra|mme|m|vs|ca|approx|etc|e\.g|i\.e|z\.B|bzw|usw|inkl|apt|str|fig|ext|"
+    r"jan|feb|mar|apr|jun|jul|aug|sep|sept|oct|okt|nov|dec|dez)\.$",
+    re.IGNORECASE,
+)
+_DAY = re.compile(r"(?:^|\s)\d{1,2}\.$")
+_MONTH = re.compile(r"\s+(?:jan|feb|mär|mrz|apr|mai|jun|jul|aug|sep|okt|nov|dez)\w*\b", re.IGNORECASE)
+_ASKS = re.compile(r"[?？؟]+[\"'”’)\]*_\s]*$")
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of *text*, each on one line. A list's items are sentences of their own; fenced code and lines that
+    quote somebody (``>``) are left out. A point within a number, a name or an abbreviation ends none."""
+    found: list[str] = []
+    for line in _spoken_lines(text):
+        start = 0
+        for end in _END.finditer(line):
+            if _goes_on(line[start : end.end()], line[end.end() :]):
+                continue
+            found.append(line[start : end.end()])
+            start = end.end()
+        found.append(line[start:])
+    return [folded for folded in map(one_line, found) if len(folded) > 2]
+
+
+def paragraphs(text: str) -> list[str]:
+    """`sentences` in which a list stands in the sentence that announces it: "Please buy: milk; bread"."""
+    whole = _CODE.sub("\n", text)
+    joined: list[str] = []
+    for line in whole.splitlines():
+        if joined and joined[-1].rstrip().endswith((":", "：", ";")) and _MARK.match(line):
+            joined[-1] = f"{joined[-1].rstrip().rstrip(';')}{'' if joined[-1].rstrip().endswith((':', '：')) else ';'} "
+            joined[-1] += _MARK.sub("", line).strip().rstrip(".;") + ";"
+        else:
+            joined.append(line)
+    return sentences("\n".join(line.removesuffix(";") for line in joined))
+
+
+def is_question(sentence: str) -> bool:
+    """Whether *sentence* ends as a question does."""
+    return bool(_ASKS.search(sentence))
+
+
+def _goes_on(before: str, after: str) -> bool:
+    """Whether the point at the end of *before* is one of an abbreviation or of a day ("3. Dezember")."""
+    return bool(_ABBREVIATED.search(before) or (_DAY.search(before) and _MONTH.match(after)))
+
+
+def one_line(text: str) -> str:
+    """*text* without line breaks, cut to `MAX_ITEM_CHARACTERS`."""
+    folded = " ".join(text.split())
+    return folded if len(folded) <= MAX_ITEM_CHARACTERS else folded[: MAX_ITEM_CHARACTERS - 1].rstrip() + "…"
+
+
+def newest(lines: Iterable[str], limit: int) -> list[str]:
+    """The last *limit* different lines, oldest first."""
+    unique: dict[str, None] = {}
+    for line in lines:
+        if line:
+            unique.pop(line, None)
+            unique[line] = None
+    return list(unique)[-limit:] if limit > 0 else []
+
+
+def _spoken_lines(text: str) -> list[str]:
+    lines = _CODE.sub("\n", text).splitlines()
+    return [_MARK.sub("", line) for line in lines if not line.lstrip().startswith((">", "|"))]
