@@ -625,6 +625,34 @@ async def test_an_index_run_names_what_is_no_document(running: None, command: Co
     assert "skipped scan.md: binary" in done.err
 
 
+async def test_a_context_document_is_put_shown_and_has_its_versions(
+    running: None, command: Command, data_dir: Path
+) -> None:
+    assert (await command("context-doc", "show")).code == 1
+    text = "# Progress\r\n- sailed\r\n\n# Facts\n- boat: blue\n"
+    file = data_dir / "mine.md"
+    await asyncio.to_thread(file.write_bytes, text.encode())
+    put = await command("context-doc", "put", "--file", str(file), "--context", "slack:C1/7", "--json")
+    assert put.json["bytes"] == len(text)
+    shown = await command("context-doc", "show", "--context", "slack:C1/7")
+    assert shown.out == text
+    assert (
+        await command("context-doc", "show", "--context", "slack:C1/7", "--section", "Progress")
+    ).out == "- sailed\n"
+    refused = await command("context-doc", "put", "x", "--context", "slack:C1/7", "--if-match", '"other"')
+    assert refused.code == 1
+    assert "changed meanwhile" in refused.err
+    assert (await command("context-doc", "put", "second", "--context", "slack:C1/7")).code == 0
+    history = await command("context-doc", "history", "--context", "slack:C1/7", "--json")
+    newest, first = history.json["contexts"]
+    assert (newest["bytes"], first["bytes"]) == (6, len(text))
+    old = await command("context-doc", "show", "--context", "slack:C1/7", "--version", first["id"])
+    assert old.out == text
+    assert first["id"] in (await command("context-doc", "history", "--context", "slack:C1/7")).out
+    await command("context-doc", "put", "what chat would say", "--context", "console:default")
+    assert (await command("context-doc", "show", "--json")).json["text"] == "what chat would say"
+
+
 async def test_the_global_context_is_shown_and_edited(running: None, command: Command) -> None:
     assert "is empty" in (await command("global-context", "show")).out
     added = await command("global-context", "append", "Ships on Mondays", "--json")

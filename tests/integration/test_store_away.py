@@ -28,7 +28,16 @@ from tests.emulators.telegram import TelegramEmulator
 NEED_NO_STORE = {
     ("GET", "/v1/doctor"),  # it looks what is wrong
 }
-PLACES = {"workspace_id": "sample", "path": "a.md", "place": "http:default", "scope": "workspace", "kind": "soul"}
+PLACES = {
+    "workspace_id": "sample",
+    "path": "a.md",
+    "place": "http:default",
+    "scope": "workspace",
+    "kind": "soul",
+    "vault_id": "sample",
+    "memory_id": "http:default",
+    "version_id": "1-1",
+}
 
 
 @pytest.fixture
