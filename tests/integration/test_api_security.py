@@ -25,6 +25,9 @@ PARAMETERS = {
     "name": "refunds",
     "line": "0",
     "id": "1",
+    "vault_id": "acme",
+    "memory_id": "http:default",
+    "version_id": "1-1",
 }
 NEEDS_ADMIN = [
     ("PUT", "/v1/workspaces/acme/documents/a.md"),
@@ -32,6 +35,8 @@ NEEDS_ADMIN = [
     ("POST", "/v1/workspaces/acme/documents"),
     ("POST", "/v1/workspaces/acme/index"),
     ("POST", "/v1/workspaces/acme/global-context/waiting/1"),
+    ("PUT", "/v1/vaults/acme/memories/http:default/contexts"),
+    ("DELETE", "/v1/vaults/acme/memories/http:default/contexts"),
     ("PUT", "/v1/workspaces/acme/prompts/workspace/soul"),
     ("DELETE", "/v1/workspaces/acme/prompts/workspace/soul"),
     ("POST", "/v1/workspaces/acme/prompts/workspace/soul/rollback"),
@@ -109,7 +114,7 @@ async def test_a_workspaces_token_enters_no_other_workspace(face: Face) -> None:
     await face.workspace("rival")
     async with face.as_token(await face.token("rival", "admin")) as rival:
         for method, path in described(face):
-            if not path.startswith("/v1/workspaces/acme"):
+            if not path.startswith(("/v1/workspaces/acme", "/v1/vaults/acme")):
                 continue
             for target in (path, path.replace("/acme", "/nowhere")):
                 answer = await rival.request(method, target)
