@@ -37,6 +37,7 @@ PLACES = {
     "vault_id": "sample",
     "memory_id": "http:default",
     "version_id": "1-1",
+    "id": "1",
 }
 
 
