@@ -141,7 +141,7 @@ async def test_what_a_person_puts_while_the_model_writes_is_what_the_refresh_is_
     assert "harbour: Cowes" in (await latest(bot)).text
 
 
-@pytest.mark.parametrize("answer", ["Sure! A poem.", render({"Active Context": "- nothing else"}), "x" * 70_000])
+@pytest.mark.parametrize("answer", ["Sure! A poem.", render({}), "x" * 70_000])
 async def test_a_document_that_a_person_put_stays_where_the_model_makes_none(bot: Bot, answer: str) -> None:
     bot.model.answer = writes(lambda: answer)
     await put(bot, "## Facts\n- skipper: Ada\n")
