@@ -284,12 +284,14 @@ async def test_in_any_order_of_steps_no_limit_is_passed_by_more_than_what_calls_
             except BudgetExceeded:
                 held.pop(call, None)
         elif step == "settle":
-            estimate, _ = held.pop(call, (Cost(), ""))
+            estimate, by = held.pop(call, (Cost(), ""))
             if await house.settle(ACME, call, cost, user):
                 assert call not in settled
                 settled[call] = cost, user
                 for term in TERMS:
-                    beyond[term] += max(0, cost.units(term.what) - estimate.units(term.what))
+                    # What was held for nobody, or somebody else, was no estimate of what this person spends.
+                    foreseen = estimate if term.whose == "workspace" or by == user else Cost()
+                    beyond[term] += max(0, cost.units(term.what) - foreseen.units(term.what))
         elif step == "release":
             await house.release(ACME, call)
             held.pop(call, None)
