@@ -21,6 +21,7 @@ from grounding.tokens import load_tokens
 from promptpolicy.directives import Directives
 from promptpolicy.files import FilingPublisher
 from promptpolicy.tree import DirectiveTree
+from runtime import embedder as runtime_embedder
 from runtime import following as module
 from runtime.doubts import LEADERLESS_SECONDS, STALE, Doubts
 from runtime.embedded.child import beside
@@ -69,7 +70,7 @@ async def make(
 
 async def machine(made: Settings, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Machine:
     embedder = HashedWords()
-    monkeypatch.setattr("runtime.knowledge.WordLlamaEmbedder", lambda: embedder)
+    monkeypatch.setitem(runtime_embedder._BUNDLED, "bundled/wordllama", lambda: embedder)
     monkeypatch.setattr(module, "SWEEP_SECONDS", 0.02)
     monkeypatch.setattr(module, "ABANDONED_SECONDS", 0.2)
     monkeypatch.setattr(module, "_RETRY_SECONDS", (0.02, 0.1))
