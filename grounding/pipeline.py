@@ -61,9 +61,17 @@ class RecallsTurns(Protocol):
     """Finds earlier turns of one conversation."""
 
     async def recall(
-        self, scope: Scope, query: str, top_k: int, exclude: frozenset[str], *, earlier: Sequence[str]
+        self,
+        scope: Scope,
+        query: str,
+        top_k: int,
+        exclude: frozenset[str],
+        *,
+        earlier: Sequence[str],
+        lost: list[DegradedBlock],
     ) -> Sequence[RecalledTurn]:
-        """At most *top_k* turns that bear on *query*, without those of *exclude*. *earlier* as in `FindsPassages`."""
+        """At most *top_k* turns that bear on *query*, without those of *exclude*. *earlier* and *lost* as in
+        `FindsPassages`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +131,7 @@ class Pipeline:
         recalled: tuple[RecalledTurn, ...] | None = None
         if choice.wants_history and history is None:
             said = tail.result() or ()
-            recalled = await self._layer("records", degraded, lambda: self._recalled(key, text, said, cues))
+            recalled = await self._layer("records", degraded, lambda: self._recalled(key, text, said, cues, degraded))
         return Grounds(
             summary.result(),
             tail.result() or (),
@@ -197,11 +205,15 @@ class Pipeline:
         return await self._layer("retrieved", degraded, found)
 
     async def _recalled(
-        self, key: ConversationKey, text: str, tail: Sequence[TailEntry], cues: Cues
+        self,
+        key: ConversationKey,
+        text: str,
+        tail: Sequence[TailEntry],
+        cues: Cues,
+        degraded: list[DegradedBlock],
     ) -> tuple[RecalledTurn, ...]:
-        shown = frozenset(entry.turn_id for entry in tail)
-        earlier = asked_before(tail, cues)
-        return tuple(await self.turns.recall(key.scope, text, RECALLED_TURNS, shown, earlier=earlier))
+        shown, earlier = frozenset(entry.turn_id for entry in tail), asked_before(tail, cues)
+        return tuple(await self.turns.recall(key.scope, text, RECALLED_TURNS, shown, earlier=earlier, lost=degraded))
 
 
 def _tail_entry(entry: Entry) -> TailEntry:
