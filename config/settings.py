@@ -97,9 +97,6 @@ class Settings(BaseModel):
     """One call to Qdrant."""
     index_stale_seconds: PositiveSeconds = 10.0
     """How long a changed document may wait for the index before prompts say that what was found may be out of date."""
-    index_keep_former_days: Annotated[float, Field(ge=0)] = 7.0
-    """How many days the index of a former EMBEDDING_MODEL is kept after the last workspace has left it, so that going
-    back is cheap. 0: it is dropped at once."""
 
     # The model.
     llm_model: str | None = None

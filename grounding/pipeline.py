@@ -61,17 +61,9 @@ class RecallsTurns(Protocol):
     """Finds earlier turns of one conversation."""
 
     async def recall(
-        self,
-        scope: Scope,
-        query: str,
-        top_k: int,
-        exclude: frozenset[str],
-        *,
-        earlier: Sequence[str],
-        lost: list[DegradedBlock],
+        self, scope: Scope, query: str, top_k: int, exclude: frozenset[str], *, earlier: Sequence[str]
     ) -> Sequence[RecalledTurn]:
-        """At most *top_k* turns that bear on *query*, without those of *exclude*. *earlier* and *lost* as in
-        `FindsPassages`."""
+        """At most *top_k* turns that bear on *query*, without those of *exclude*. *earlier* as in `FindsPassages`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +123,7 @@ class Pipeline:
         recalled: tuple[RecalledTurn, ...] | None = None
         if choice.wants_history and history is None:
             said = tail.result() or ()
-            recalled = await self._layer("records", degraded, lambda: self._recalled(key, text, said, cues, degraded))
+            recalled = await self._layer("records", degraded, lambda: self._recalled(key, text, said, cues))
         return Grounds(
             summary.result(),
             tail.result() or (),
@@ -205,15 +197,11 @@ class Pipeline:
         return await self._layer("retrieved", degraded, found)
 
     async def _recalled(
-        self,
-        key: ConversationKey,
-        text: str,
-        tail: Sequence[TailEntry],
-        cues: Cues,
-        degraded: list[DegradedBlock],
+        self, key: ConversationKey, text: str, tail: Sequence[TailEntry], cues: Cues
     ) -> tuple[RecalledTurn, ...]:
-        shown, earlier = frozenset(entry.turn_id for entry in tail), asked_before(tail, cues)
-        return tuple(await self.turns.recall(key.scope, text, RECALLED_TURNS, shown, earlier=earlier, lost=degraded))
+        shown = frozenset(entry.turn_id for entry in tail)
+        earlier = asked_before(tail, cues)
+        return tuple(await self.turns.recall(key.scope, text, RECALLED_TURNS, shown, earlier=earlier))
 
 
 def _tail_entry(entry: Entry) -> TailEntry:

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from connectors.message import ConversationKey, encode_id, redis_key
+from grounding.documents.turns import Turns as TurnIndex
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.copy import ContextCopy
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.log import Transcript
-from runtime.after_turn import TellsTurns
 from runtime.dead_letters import DeadLetters
 from runtime.jobs import Job, Jobs
 from runtime.manifests import Manifests
@@ -112,7 +112,7 @@ class ForgetTurns:
 
     def __init__(
         self,
-        turns: Callable[[], Awaitable[TellsTurns]],
+        turns: Callable[[], Awaitable[TurnIndex]],
         index_document: Callable[[ConversationKey], Awaitable[None]],
     ) -> None:
         self._turns = turns

@@ -37,8 +37,6 @@ GROUP_CHUNKS = 256
 RECENT_SECONDS = 60.0
 """A file changed at most this long before the indexer looked was changed just now: its lag counts from there."""
 
-_MOST_WAITING = 100_000
-
 Exclusive = Callable[[Scope], AbstractAsyncContextManager[object]]
 """Keeps other processes from storing documents of a workspace."""
 
@@ -136,10 +134,7 @@ class Indexer:
         now: Callable[[], float] = time.time,
         backlog: Backlog | None = None,
         exclusive: Exclusive = lambda _: nullcontext(),
-        leaves: bool = False,
     ) -> None:
-        """*leaves* is for an index that only answers until another takes its place: documents that were cut otherwise
-        than they would be now stay as they are, and nothing is announced, because the other one announces it."""
         self._shelf = shelf
         self._index = index
         self._embedder = embedder
@@ -148,7 +143,6 @@ class Indexer:
         self._now = now
         self._backlog = backlog
         self._exclusive = exclusive
-        self._leaves = leaves
         self._locks: dict[str, asyncio.Lock] = {}
         collection = collection_name(embedder.name, embedder.dimensions)
         self._ledger = Ledger(redis, collection)
@@ -182,7 +176,7 @@ class Indexer:
                 for number, path in enumerate(read, start=done - len(read) + 1):
                     progress(Progress(number, len(wanted), path))
         result = run.result()
-        if (result.documents or result.deleted) and not self._leaves:
+        if result.documents or result.deleted:
             await self._ledger.keep_lag(scope, result.lag_ms)
             log.info(
                 "index.updated",
@@ -204,8 +198,6 @@ class Indexer:
         known = {item.path for item in there} | registered | named.keys()
         if paths is None:
             known |= set(await self._index.sources(scope, Kind.DOCUMENT))
-            if self._backlog is not None:  # what came and went before the index had it is nowhere else
-                known |= set(await self._backlog.paths(scope, _MOST_WAITING))
         else:
             known = {path for path in known | set(paths) if below(path, paths)}
             unfit = [item for item in unfit if below(item.path, paths)]
@@ -231,7 +223,7 @@ class Indexer:
         batch = _Batch({path: entry for path, entry in known.items() if path not in run.doubted}, {})
         if self._backlog is not None:
             batch.since = await self._backlog.since(scope, paths)
-        shas = {path: one.sha256 for path, one in batch.known.items() if self._is_cut_well(one)}
+        shas = {path: one.sha256 for path, one in batch.known.items() if one.fingerprint == self._fingerprint}
         read = await self._shelf.read(scope, paths, shas)
         named = await self._ledger.skipped(scope) if None in read.values() or _refused(read.values()) else {}
         registered = set(known) if not run.fresh else await self._ledger.paths(scope) & set(paths)
@@ -259,7 +251,7 @@ class Indexer:
             for document in documents:
                 sha256 = hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).hexdigest()
                 known = batch.known.get(document.path)
-                if known is not None and known.sha256 == sha256 and self._is_cut_well(known):
+                if known is not None and (known.sha256, known.fingerprint) == (sha256, self._fingerprint):
                     batch.same[document.path] = Registered(
                         sha256, known.fingerprint, known.chunks, document.size_bytes, document.modified_ns
                     )
@@ -332,23 +324,8 @@ class Indexer:
         """Name what is no document: in the result, and where that is news in an event."""
         for item in skipped:
             run.skipped[item.path] = item
-            if named.get(item.path) != item and not self._leaves:
+            if named.get(item.path) != item:
                 log.warning("index.skipped", workspace_id=run.scope.workspace_id, path=item.path, why=item.why)
-
-    def _is_cut_well(self, known: Registered) -> bool:
-        return self._leaves or known.fingerprint == self._fingerprint
-
-    async def forget_gone(self, scope: Scope, paths: Collection[str] | None = None) -> None:
-        """Forget documents (of *paths*, files or folders, where given) that are kept no more. Nothing is embedded.
-
-        Raises `IndexUnavailable` and `StoreUnavailable`.
-        """
-        there, _ = await self._shelf.look_through(scope)
-        registered = await self._ledger.paths(scope) - {item.path for item in there}
-        gone = sorted(path for path in registered if paths is None or below(path, paths))
-        async with self._lock(scope), self._exclusive(scope):
-            await self._index.replace([Source(scope, Kind.DOCUMENT, path, ()) for path in gone])
-            await self._ledger.record(scope, {}, (), gone)
 
     async def pending(self, scope: Scope) -> set[str]:
         """Documents that are not in the index as they are kept now, by their looks. Raises `StoreUnavailable`."""
@@ -356,10 +333,6 @@ class Indexer:
         return pending(
             await self._ledger.all(scope), await self._ledger.skipped(scope), there, unfit, self._fingerprint
         )
-
-    async def is_whole(self, scope: Scope) -> bool:
-        """Whether the index has what is written down that it has. Raises `IndexUnavailable` and `StoreUnavailable`."""
-        return not await self._doubted(scope)
 
     async def is_being_filled(self, scope: Scope) -> bool:
         """Whether less than half of the shared documents are in this collection yet. Raises `StoreUnavailable`."""

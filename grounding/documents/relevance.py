@@ -92,8 +92,3 @@ def floor_for(model: str, kind: Kind) -> Floor:
     if kind is Kind.DOCUMENT:
         return _DOCUMENTS.get(model, _BY_WORDS)
     return _TURNS.get(model, _TURNS_BY_WORDS)
-
-
-def fitting(floor: Floor, kind: Kind, hits: Sequence[Hit]) -> Floor:
-    """*floor*, or where none of *hits* was found by its vector (words alone were searched) that of words."""
-    return floor if any(hit.dense is not None for hit in hits) else floor_for("", kind)

@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 
 from connectors.message import Scope
 from grounding.documents import followup
-from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
+from grounding.documents.embedding import Embedder, Vector
 from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source
-from grounding.documents.relevance import Floor, fitting, floor_for
+from grounding.documents.relevance import Floor, floor_for
 from grounding.documents.search import SHORT_QUERY_CHARACTERS, encoded
 from grounding.documents.sparse import TURN_AVERAGE_TERMS, encode_document, term_set
-from grounding.run_context import DegradedBlock, RecalledTurn
+from grounding.run_context import RecalledTurn
 
 PART_MAX_CHARACTERS = 1500
 """Longer turns are stored in parts; each is found by itself, and recalled with its turn's id."""
@@ -42,14 +42,10 @@ class Memory:
 class Turns:
     """Remembers and recalls what was said in a conversation. Scopes must name a context."""
 
-    def __init__(
-        self, index: PassageIndex, embedder: Embedder, *, floor: Floor | None = None, words_alone: str = ""
-    ) -> None:
-        """*words_alone* as in `grounding.documents.search.Search`."""
+    def __init__(self, index: PassageIndex, embedder: Embedder, *, floor: Floor | None = None) -> None:
         self._index = index
         self._embedder = embedder
         self._floor = floor or floor_for(embedder.name, Kind.TURN)
-        self._words_alone = words_alone
 
     async def remember(self, memories: Sequence[Memory]) -> None:
         """Make *memories* findable; the same turn again replaces the former.
@@ -67,26 +63,8 @@ class Turns:
 
         await self._index.replace(await asyncio.to_thread(sources))
 
-    async def lacking(self, memories: Sequence[Memory]) -> list[Memory]:
-        """Those of *memories*, all of one scope, that cannot be found, or not as they are now. Nothing is embedded.
-
-        Raises `IndexUnavailable`.
-        """
-        if not memories:
-            return []
-        wanted = {memory.turn_id: [passage.ordinal for passage in _passages(memory)] for memory in memories}
-        found = await self._index.read(memories[0].scope, Kind.TURN, wanted)
-        return [memory for memory in memories if found[memory.turn_id] != _passages(memory)]
-
     async def recall(
-        self,
-        scope: Scope,
-        query: str,
-        top_k: int,
-        exclude: Iterable[str] = (),
-        *,
-        earlier: Sequence[str] = (),
-        lost: list[DegradedBlock] | None = None,
+        self, scope: Scope, query: str, top_k: int, exclude: Iterable[str] = (), *, earlier: Sequence[str] = ()
     ) -> list[RecalledTurn]:
         """At most *top_k* parts of earlier turns, but for those of *exclude*, that *query* speaks of, best first; none
         below the floor. Their day is UTC's. *earlier*, what people said just before (the oldest first), is searched for
@@ -99,34 +77,23 @@ class Turns:
         sparse = await encoded(query)
         if not sparse.indices:
             return []
-        dense = await self._vector(query, lost)
+        dense = await self._embedder.embed_query(query)
         hits, size = await asyncio.gather(
             self._index.search(
                 scope, Kind.TURN, dense, sparse, top_k, scores=True, exclude_sources=sorted(set(exclude))
             ),
             self._index.estimate(scope, Kind.TURN),
         )
-        floor = fitting(self._floor, Kind.TURN, hits)
         if len(query) <= SHORT_QUERY_CHARACTERS:
-            hits = floor.keep(query, hits, size)
+            hits = self._floor.keep(query, hits, size)
         else:
-            hits = await asyncio.to_thread(floor.keep, query, hits, size)
+            hits = await asyncio.to_thread(self._floor.keep, query, hits, size)
         return [
             RecalledTurn(
                 turn_id=hit.passage.source, said_on=hit.passage.said_at[:10], text=hit.passage.text, score=hit.score
             )
             for hit in hits
         ]
-
-    async def _vector(self, query: str, lost: list[DegradedBlock] | None) -> Vector | None:
-        try:
-            return await self._embedder.embed_query(query)
-        except EmbedderUnavailable:
-            if not self._words_alone:
-                raise
-        if lost is not None:
-            lost.append(DegradedBlock(block="records", why=self._words_alone))
-        return None
 
     async def forget(self, scope: Scope, turn_ids: Sequence[str] | None = None) -> None:
         """Forget *turn_ids*, or all turns of the scope's context. Raises `IndexUnavailable`."""

@@ -160,10 +160,7 @@ class DocumentRoutes(Routes):
             _log.warning("index.failed", workspace_id=scope.workspace_id, why=str(error))
 
     async def status(self, workspace_id: str) -> Response:
-        scope = await enter(self._runtime, workspace_id)
-        status = await self._runtime.knowledge.status(scope)
-        changing = await self._runtime.knowledge.change_over(scope)
-        return reply(asdict(status) | ({"change_over": asdict(changing)} if changing else {}))
+        return reply(asdict(await self._runtime.knowledge.status(await enter(self._runtime, workspace_id))))
 
     async def index(self, request: Request, workspace_id: str) -> Response:
         scope = await enter(self._runtime, workspace_id)

@@ -57,7 +57,7 @@ def wire_answering(
     model = Model(settings, model_server)
     budgets = Budgets(kept.store.client, settings, held_seconds(settings, len(model.names)))
     spending = Spending(settings, budgets, kept.usage, model, Prices(), tokens)
-    following = ContextFollowing(kept.contexts, kept.context_copy, kept.workspaces.exists, knowledge.told_contexts)
+    following = ContextFollowing(kept.contexts, kept.context_copy, kept.workspaces.exists, knowledge.contexts)
     jobs = _jobs(settings, kept, knowledge, following, model, spending)
     pipeline = Pipeline(
         kept.transcript, kept.contexts, kept.global_contexts, knowledge, knowledge, _layer_timeout(settings)
@@ -122,7 +122,7 @@ def _jobs(
     spending: Spending,
 ) -> Jobs:
     async def remember(jobs: Sequence[Job]) -> Sequence[Job]:
-        await RememberTurns(kept.transcript, await knowledge.told_turns())(jobs)
+        await RememberTurns(kept.transcript, await knowledge.turns())(jobs)
         return ()
 
     async def remember_one(job: Job) -> None:
@@ -138,7 +138,7 @@ def _jobs(
             "summary.refresh": summaries,
             "turn.remember": remember_one,
             INDEX_CONTEXT: following,
-            FORGET_TURNS: ForgetTurns(knowledge.told_turns, following.index),
+            FORGET_TURNS: ForgetTurns(knowledge.turns, following.index),
         },
         together={"summary.refresh": summaries.due, "turn.remember": remember},
         alone=settings.redis_url is None,

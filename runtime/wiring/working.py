@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping
 
 from config.settings import Settings
-from runtime.changeover import DAY_SECONDS, Changeover
 from runtime.commands.runner import CommandTurns
 from runtime.envelopes import Lane
 from runtime.jobs import Jobs
@@ -42,7 +41,7 @@ def wire_workers(settings: Settings, kept: Kept, answering: Answering, conversin
 
 def wire_duties(settings: Settings, kept: Kept, jobs: Jobs | None, knowledge: Knowledge | None) -> Leadership:
     """What follows turns and the Markdown copies, where *jobs* are given; following the disk, and filling an index that
-    is new, until it takes the place of the former, where *knowledge* is."""
+    is new, where *knowledge* is."""
 
     async def duties() -> None:
         async with asyncio.TaskGroup() as group:
@@ -55,8 +54,5 @@ def wire_duties(settings: Settings, kept: Kept, jobs: Jobs | None, knowledge: Kn
                     settings.data_dir, knowledge, kept.transcript, kept.contexts, kept.copy, kept.workspaces
                 )
                 group.create_task(rebuilding.fill_new_index(), name="remembered turns")
-                keep = settings.index_keep_former_days * DAY_SECONDS
-                changeover = Changeover(knowledge, rebuilding, kept.workspaces, keep)
-                group.create_task(changeover.run(), name="change-over")
 
     return Leadership(kept.store.client, kept.hub.name, duties)
