@@ -1,0 +1,86 @@
+"""What the parts of the memory ask of the store of records."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from connectors.message import Scope
+from grounding.memory.records.record import ItemKind, Outcome, Provenance, Record, Severity, State, Type
+
+Came = Literal["new", "confirmed", "superseded", "unchanged"]
+"""What adding did: made a record, confirmed one that says the same, or made one that takes the place of another.
+``unchanged``: the same call, or the same turn, said it before."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """What is to be kept; see `Record` for the fields. Whose it is says the scope it is added in."""
+
+    type: Type
+    text: str
+    confidence: float = 1.0
+    outcome: Outcome | None = None
+    created_at: str = ""
+    """RFC 3339; empty: now."""
+    verbatim: bool = False
+    supersedes: str = ""
+    trigger: str = ""
+    reason: str = ""
+    severity: Severity = "warn"
+    kind: ItemKind = "task"
+    due: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The record as it is now, and what adding did."""
+
+    record: Record
+    came: Came
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record that a search found. ``similarity`` is the cosine of question and record (-1 to 1), ``matched`` the raw
+    BM25 score (0 where no word is shared)."""
+
+    record: Record
+    similarity: float
+    matched: float
+
+
+class ReadsRecords(Protocol):
+    """Reading. In every method the scope's workspace's records are seen and, where it names a user, that user's own;
+    never anybody else's. Raises `connectors.message.StoreUnavailable`; `search` also `IndexUnavailable` and
+    `EmbedderUnavailable`."""
+
+    async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[Found]:
+        """At most *top_k* records of *types* (all of them) that bear on *query*, in one query, the best first. Hidden
+        ones are not found."""
+
+    async def standing(self, scope: Scope) -> Sequence[Record]:
+        """The censors that are in force, and what is verbatim, in a stable order; no search."""
+
+    async def get(self, scope: Scope, record_id: str) -> Record:
+        """The one of that id. Raises `NoSuchRecord`."""
+
+    async def list(
+        self, scope: Scope, types: Collection[Type] = (), states: Collection[State] = (), limit: int = 100
+    ) -> Sequence[Record]:
+        """The newest *limit*, the newest first; of *states* (all but the hidden ones)."""
+
+
+class WritesRecords(Protocol):
+    """Writing. Raises `RecordRefused` and `connectors.message.StoreUnavailable`."""
+
+    async def add(self, scope: Scope, new: NewRecord, by: Provenance, key: str = "") -> Added:
+        """Keep *new*: the scope's user's own where it names one, else the workspace's. The same text again confirms.
+        Once for each *key*, if there is one."""
+
+    async def change(self, scope: Scope, record_id: str, fields: Mapping[str, Any], by: Provenance) -> Record:
+        """Let fields of the record say something else; micro and summary follow. Raises `NoSuchRecord`."""
+
+    async def count_use(self, scope: Scope, ids: Collection[str]) -> None:
+        """Procedures that were followed, censors that acted: one activation more each."""
