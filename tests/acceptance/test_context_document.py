@@ -12,6 +12,7 @@ from connectors.message import ConversationKey
 from grounding.memory.contexts import ContextDocument
 from grounding.memory.document import bodies, render
 from tests.emulators.bot import Bot
+from tests.emulators.openai import in_background
 
 KEY = ConversationKey("acme", "http", "default")
 OLD = render({"Facts": "- boat: Petrel", "Active Context": "- the regatta"})
@@ -22,7 +23,7 @@ def writes(summary: Callable[[], str]) -> Callable[[dict[str, Any]], str]:
     """A model that answers *summary* where it is asked for the document."""
 
     def answer(body: dict[str, Any]) -> str:
-        return summary() if "You keep one short document" in str(body["messages"][0]) else "noted"
+        return summary() if in_background(body) else "noted"
 
     return answer
 

@@ -21,7 +21,7 @@ from runtime.bootstrap import ALL_PARTS, Part, Runtime, open_runtime
 from runtime.embedded.child import beside
 from runtime.event_stream import EventStream
 from runtime.redaction import Redaction
-from tests.emulators.openai import FakeOpenAI
+from tests.emulators.openai import FakeOpenAI, in_background
 
 DOCUMENTS = {
     "pricing.md": "# Pricing policy\n\n## Plans\n\nThe harbour plan costs 12 euros a month. The ocean plan costs 40.\n",
@@ -81,7 +81,7 @@ class Bot:
     @property
     def replies_asked(self) -> list[dict[str, Any]]:
         """The model requests that were for replies, without those for summaries."""
-        return [body for body in self.model.requests if "You keep one short document" not in json.dumps(body)]
+        return [body for body in self.model.requests if not in_background(body)]
 
     @property
     def sent(self) -> dict[str, str]:

@@ -49,7 +49,8 @@ class FakeOpenAI:
     """The running emulator. ``requests`` are the JSON bodies of chat requests, oldest first.
 
     Answers: the next of ``replies`` while there are any, else what ``answer`` makes of the request
-    body. By default that is an echo of the end of the last user message.
+    body. By default that is an echo of the end of the last user message. Work in the background takes
+    none of the ``replies``: it comes whenever the machine has time for it.
     """
 
     base_url: str = ""
@@ -111,6 +112,11 @@ class FakeOpenAI:
             if old is not body and old.get("model") == body.get("model")
         ]
         return max((len(os.path.commonprefix([new, old])) for old in same), default=0)  # noqa: RUF071 - of text
+
+
+def in_background(body: dict[str, Any]) -> bool:
+    """Whether a request is for the document about a conversation, not for a reply to anybody."""
+    return _text(body["messages"][0]).startswith("You keep one short document")
 
 
 def echo(body: dict[str, Any]) -> str:
@@ -199,7 +205,7 @@ async def _answer(fake: FakeOpenAI, request: web.Request, body: dict[str, Any]) 
     if fake.key is not None and key != fake.key:
         return _error(401, "Incorrect API key provided", "invalid_api_key")
     fake.requests.append(body)
-    planned = fake.replies.popleft() if fake.replies else fake.answer(body)
+    planned = fake.replies.popleft() if fake.replies and not in_background(body) else fake.answer(body)
     reply = Reply(text=planned) if isinstance(planned, str) else planned
     if refusal := _refusal(reply):
         return refusal
