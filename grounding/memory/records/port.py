@@ -84,3 +84,13 @@ class WritesRecords(Protocol):
 
     async def count_use(self, scope: Scope, ids: Collection[str]) -> None:
         """Procedures that were followed, censors that acted: one activation more each."""
+
+
+class ForgetsRecords(Protocol):
+    """Taking away for good, with what searches find, whatever the type: what a person wants forgotten is no mistake of
+    the record's that it would have to outlive. Raises `connectors.message.StoreUnavailable`."""
+
+    async def forget_said(self, scope: Scope, turn_ids: Collection[str] | None = None) -> int:
+        """The records that came of the scope's context (of those turns of it, if they are named): the scope's user's
+        own where it names one, else the workspace's. How many there were; again does no harm. Costs nothing for
+        records of other contexts."""
