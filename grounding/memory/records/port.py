@@ -66,6 +66,12 @@ class ReadsRecords(Protocol):
     async def get(self, scope: Scope, record_id: str) -> Record:
         """The one of that id. Raises `NoSuchRecord`."""
 
+    async def read(self, scope: Scope, ids: Collection[str]) -> Sequence[Record]:
+        """Those of *ids* that there are, but for the hidden ones, in the order given; one round trip."""
+
+    async def count(self, scope: Scope) -> int:
+        """How many records there are, censors too; one cheap look, so that who has none pays for no search."""
+
     async def list(
         self, scope: Scope, types: Collection[Type] = (), states: Collection[State] = (), limit: int = 100
     ) -> Sequence[Record]:
