@@ -118,7 +118,7 @@ class _Noted:
                 said = one_line(match[0].rstrip(".!… "))
                 section.append(f"{by}: {said}" if is_group and by else said)
                 found = True
-        return self.facts.learn(sentence, by, is_group=is_group) or found
+        return bool(self.facts.learn(sentence, by, is_group=is_group)) or found
 
     def hear_assistant(self, entry: Entry) -> None:
         """Take in a reply: it is no evidence of facts, only of what was done and will be."""

@@ -128,21 +128,17 @@ class Facts:
         """The newest `MAX_FACTS`, the one stated last at the end."""
         return [f"{subject}: {value}" if value else subject for subject, value in self.known.items()][-MAX_FACTS:]
 
-    def learn(self, sentence: str, user: str = "", *, is_group: bool = False) -> bool:
-        """Take in what *sentence*, said by *user* (their name, or empty), states; whether it states anything."""
+    def learn(self, sentence: str, user: str = "", *, is_group: bool = False) -> list[str]:
+        """Take in what *sentence*, said by *user* (their name, or empty), states; the subjects of it, in `known`."""
         if is_question(sentence):
-            return False
-        stated = _stated(sentence, user, is_group=is_group)
-        for subject, value in stated:
-            self._state(subject, value)
+            return []
+        stated = [self._state(*one) for one in _stated(sentence, user, is_group=is_group)]
         if stated:
-            return True
+            return stated
         if (corrected := _CORRECTS.match(sentence)) and (value := _value(corrected["value"])):
             about = self._about(value)
-            if about:
-                self._state(about, value)
-            return bool(about)
-        return False
+            return [self._state(about, value)] if about else []
+        return []
 
     def _about(self, value: str) -> str:
         """The subject that a correction to *value* is about: the last one whose value is of that sort; else none.
@@ -151,7 +147,8 @@ class Facts:
         """
         return next((subject for subject in reversed(self.known) if _sort(self.known[subject]) == _sort(value)), "")
 
-    def _state(self, subject: str, value: str) -> None:
+    def _state(self, subject: str, value: str) -> str:
+        """Let *subject*, or what was said of it under another name, be *value*; under which name it is known."""
         plain = _FRESH.sub("", subject)
         for other in (subject, plain, f"{plain} name"):
             if other in self.known:
@@ -159,6 +156,7 @@ class Facts:
                 break
         self.known.pop(subject, None)  # the corrected fact is also the newest
         self.known[subject] = value
+        return subject
 
 
 def _sort(value: str) -> str:
