@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from typing import Literal
 
 from grounding.cues.english import ENGLISH
 from grounding.cues.kinds import Cues
+from grounding.cues.matching import matches, phrase_set, word_set
 from grounding.cues.words import WORD, fold, words_of
 
 SHORT_WORDS = 4
@@ -128,9 +127,9 @@ def search_text(text: str, cues: Cues = ENGLISH) -> str:
     words = tuple(fold(text[start:end]) for start, end in spans)
     dropped: set[int] = set()
     subject = words.index("about") if "about" in words else len(words)
-    for start, length in _matches(words[:subject], cues.containers):
+    for start, length in matches(words[:subject], cues.containers):
         dropped.update(range(start, start + length))
-    idle = _set(cues.question_words) | _set(cues.filler)
+    idle = word_set(cues.question_words) | word_set(cues.filler)
     if all(index in dropped or word in idle for index, word in enumerate(words)):
         return text
     pieces: list[str] = []
@@ -145,9 +144,9 @@ def addresses_assistant(text: str, cues: Cues = ENGLISH) -> bool:
     """Whether *text* speaks of the assistant itself, politeness and what it said aside: "what is your name?", not "can
     you tell me …" and "you said …". Pure."""
     words = words_of(text[:_LONGEST_CONSIDERED_CHARACTERS])
-    masks = (*_matches(words, cues.polite_requests), *_matches(words, cues.refers_to_history))
+    masks = (*matches(words, cues.polite_requests), *matches(words, cues.refers_to_history))
     polite = {index for start, length in masks for index in range(start, start + length)}
-    return any(start not in polite for start, _ in _matches(words, cues.assistant))
+    return any(start not in polite for start, _ in matches(words, cues.assistant))
 
 
 def _names_documents(text: str, words: tuple[str, ...], cues: Cues) -> bool:
@@ -164,11 +163,11 @@ def _is_address(match: re.Match[str], cues: Cues) -> bool:
     """Whether a *match* of `_DOTTED` is a file or a site: "pricing.md"; not "node.js", an idiom, and not "I'm
     done.so what", where only the space is missing."""
     labels, ending = match[1], match[2].lower()
-    if words_of(match[0]) in _phrase_set(cues.idioms):
+    if words_of(match[0]) in phrase_set(cues.idioms):
         return False
-    if ending in _set(cues.file_endings):
+    if ending in word_set(cues.file_endings):
         return True
-    if ending not in _set(cues.domains):
+    if ending not in word_set(cues.domains):
         return False
     return ending not in ENDINGS_THAT_ARE_WORDS or labels.count(".") > 1 or bool(match[3])
 
@@ -176,17 +175,19 @@ def _is_address(match: re.Match[str], cues: Cues) -> bool:
 def _implies_documents(text: str, words: tuple[str, ...], cues: Cues) -> bool:
     if len(words) < MIN_QUESTION_WORDS:
         return False
-    asks = "?" in text or any(start == 0 for start, _ in _matches(words, cues.question_words))
+    asks = "?" in text or any(start == 0 for start, _ in matches(words, cues.question_words))
     return asks and _has(words, cues.anchors, cues)
 
 
 def _only_continues(words: tuple[str, ...], cues: Cues) -> bool:
     """Whether the message, politeness aside, says nothing but to go on."""
     covered = [False] * len(words)
-    for start, length in _matches(words, cues.small_talk):
+    for start, length in matches(words, cues.small_talk):
         covered[start : start + length] = [True] * length
-    rest = tuple(word for done, word in zip(covered, words, strict=True) if not done and word not in _set(cues.filler))
-    return rest in _phrase_set(cues.continues)
+    rest = tuple(
+        word for done, word in zip(covered, words, strict=True) if not done and word not in word_set(cues.filler)
+    )
+    return rest in phrase_set(cues.continues)
 
 
 def _is_small_talk(text: str, words: tuple[str, ...], cues: Cues) -> bool:
@@ -194,53 +195,24 @@ def _is_small_talk(text: str, words: tuple[str, ...], cues: Cues) -> bool:
     if not words:
         return True
     covered = [False] * len(words)
-    for start, length in _matches(words, cues.small_talk):
+    for start, length in matches(words, cues.small_talk):
         covered[start : start + length] = [True] * length
     if not any(covered):
         return False
-    filler = _set(cues.filler)
+    filler = word_set(cues.filler)
     if all(done or word in filler for done, word in zip(covered, words, strict=True)):
         return True
     name = _GREETS_NAME.fullmatch(text)
-    return name is not None and name[1].istitle() and words[-1] not in _set(cues.question_words)
+    return name is not None and name[1].istitle() and words[-1] not in word_set(cues.question_words)
 
 
 def _has(words: tuple[str, ...], phrases: tuple[str, ...], cues: Cues, but: tuple[str, ...] = ()) -> bool:
     """Whether one of *phrases* stands in *words*, and not inside a longer idiom or a longer one of *but*."""
-    found = list(_matches(words, phrases))
+    found = list(matches(words, phrases))
     if not found:
         return False
-    masks = [*_matches(words, cues.idioms), *_matches(words, but)]
+    masks = [*matches(words, cues.idioms), *matches(words, but)]
     return any(
         not any(mask <= start and start + length <= mask + longer and longer > length for mask, longer in masks)
         for start, length in found
     )
-
-
-def _matches(words: tuple[str, ...], phrases: tuple[str, ...]) -> Iterator[tuple[int, int]]:
-    """Start and length, in words, of each place where one of *phrases* stands."""
-    by_first_word = _by_first_word(phrases)
-    for start, word in enumerate(words):
-        for phrase in by_first_word.get(word, ()):
-            if words[start : start + len(phrase)] == phrase:
-                yield start, len(phrase)
-
-
-@lru_cache(maxsize=1024)
-def _by_first_word(phrases: tuple[str, ...]) -> dict[str, tuple[tuple[str, ...], ...]]:
-    grouped: dict[str, list[tuple[str, ...]]] = {}
-    for phrase in phrases:
-        parts = words_of(phrase)
-        if parts:
-            grouped.setdefault(parts[0], []).append(parts)
-    return {first: tuple(sorted(group, key=len, reverse=True)) for first, group in grouped.items()}
-
-
-@lru_cache(maxsize=256)
-def _phrase_set(phrases: tuple[str, ...]) -> frozenset[tuple[str, ...]]:
-    return frozenset(phrase for group in _by_first_word(phrases).values() for phrase in group)
-
-
-@lru_cache(maxsize=1024)
-def _set(words: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(words) | frozenset(part for word in words for part in words_of(word))

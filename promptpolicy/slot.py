@@ -39,12 +39,14 @@ class Level(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a directive is, in the order of composition; ``cues`` are kept with the others and composed into nothing."""
+    """What a directive is, in the order of composition; ``cues`` and ``frames`` are kept with the others and
+    composed into nothing."""
 
     SYSTEM = "system"
     SOUL = "soul"
     SKILL = "skill"
     CUES = "cues"
+    FRAMES = "frames"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class Slot:
         if level not in list(Level):
             raise InvalidDirective(f"the scope is global, workspace or context, not {level!r}")
         if kind not in list(Kind):
-            raise InvalidDirective(f"the kind is system, soul, skill or cues, not {kind!r}")
+            raise InvalidDirective(f"the kind is system, soul, skill, cues or frames, not {kind!r}")
         return cls(_place(Level(level), scope), Kind(kind), name)
 
     @property

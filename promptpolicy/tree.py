@@ -2,9 +2,9 @@
 
 ``global/`` for everywhere, ``workspaces/<w>/context/`` for a workspace, and under that
 ``contexts/<encoded context id>/`` for a context; in each of them ``SYSTEM_PROMPT.md``, ``SOUL.md``,
-``CUES.toml`` and ``skills/<name>.md``. Beside a home's files lies ``.directives.json``: which bytes of which
-version were last seen in each file, so that a person's edit can be told from a copy that is merely behind. It lies
-there and not in Redis because it describes this disk. Links are never followed.
+``CUES.toml``, ``FRAMES.toml`` and ``skills/<name>.md``. Beside a home's files lies ``.directives.json``: which bytes
+of which version were last seen in each file, so that a person's edit can be told from a copy that is merely behind. It
+lies there and not in Redis because it describes this disk. Links are never followed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from promptpolicy.slot import (
 
 FORMAT = 1
 RECORD = ".directives.json"
-_FILES = {"SYSTEM_PROMPT.md": Kind.SYSTEM, "SOUL.md": Kind.SOUL, "CUES.toml": Kind.CUES}
+_FILES = {"SYSTEM_PROMPT.md": Kind.SYSTEM, "SOUL.md": Kind.SOUL, "CUES.toml": Kind.CUES, "FRAMES.toml": Kind.FRAMES}
 
 
 class UnreadableRecord(AgentRuntimeError):

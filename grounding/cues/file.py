@@ -90,11 +90,12 @@ def _phrases(part: str, given: Any, problems: list[str]) -> dict[str, tuple[str,
             problems.append(f'{part}.{kind} must be a list of phrases, such as ["price book"]')
         else:
             kinds[kind] = tuple(str(one).strip().lower() for one in phrases)
-            problems.extend(f"{part}.{kind}: {problem}" for one in phrases if (problem := _problem(one)))
+            problems.extend(f"{part}.{kind}: {problem}" for one in phrases if (problem := phrase_problem(one)))
     return kinds
 
 
-def _problem(phrase: object) -> str:
+def phrase_problem(phrase: object) -> str:
+    """What is wrong with *phrase* as a cue; empty where nothing is."""
     if not isinstance(phrase, str):
         return f"{phrase!r} is no text"
     if len(phrase) > MAX_PHRASE_CHARACTERS:

@@ -23,6 +23,7 @@ from runtime.api.dead_letters import DeadLetterRoutes
 from runtime.api.documents import DocumentRoutes
 from runtime.api.errors import error_response
 from runtime.api.events import EventRoutes
+from runtime.api.frames import FrameRoutes
 from runtime.api.global_context import GlobalContextRoutes
 from runtime.api.ground import GroundRoutes
 from runtime.api.guard import Guard
@@ -69,6 +70,7 @@ def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
         PromptRoutes(runtime),
         GlobalContextRoutes(runtime),
         CueRoutes(runtime),
+        FrameRoutes(runtime),
         PlaceRoutes(runtime),
         AccessRoutes(runtime),
         EventRoutes(runtime, stopping),

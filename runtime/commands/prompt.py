@@ -15,8 +15,8 @@ from runtime.commands.wording import code, fenced, items, plain, refused
 
 SHOWN_VERSIONS = 10
 DETAILS = """\
-- `/prompt show [soul|system|skill NAME|cues]`
-- `/prompt set soul TEXT`, in as many lines as it takes; likewise `system`, `skill NAME`, `cues`
+- `/prompt show [soul|system|skill NAME|cues|frames]`
+- `/prompt set soul TEXT`, in as many lines as it takes; likewise `system`, `skill NAME`, `cues`, `frames`
 - `/prompt history [soul|…]`, `/prompt diff [soul|…] 1 2`, `/prompt rollback [soul|…] 1`, `/prompt clear soul`
 
 It is about the soul of the workspace unless you say otherwise; `context` before the kind means this conversation \
@@ -133,7 +133,7 @@ def _parse(invocation: Invocation) -> _Asked:
         kind, rest = word.lower(), after
     elif action in ("set", "clear"):
         raise CommandRefused(
-            f"Say of what kind: {code(f'/prompt {action} soul …')}, system, skill NAME or cues.\n\n{DETAILS}"
+            f"Say of what kind: {code(f'/prompt {action} soul …')}, system, skill NAME, cues or frames.\n\n{DETAILS}"
         )
     if kind == Kind.SKILL:
         name, rest = _next(rest)

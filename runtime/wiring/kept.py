@@ -13,6 +13,7 @@ from grounding.cues.file import problem_in
 from grounding.layers import global_context
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.copy import ContextCopy
+from grounding.memory.frames.file import problem_in as problem_in_frames
 from grounding.memory.global_context import GlobalContexts
 from grounding.tokens import Tokens
 from grounding.transcript.copy import MarkdownCopy
@@ -101,7 +102,13 @@ def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
         ),
         manifests=Manifests(redis),
         directives=directives,
-        publisher=FilingPublisher(directives, tokens.count, settings.policy_max_tokens, tree, {Kind.CUES: problem_in}),
+        publisher=FilingPublisher(
+            directives,
+            tokens.count,
+            settings.policy_max_tokens,
+            tree,
+            {Kind.CUES: problem_in, Kind.FRAMES: problem_in_frames},
+        ),
         usage=Usage(redis),
         places=Places(redis),
     )

@@ -53,7 +53,10 @@ def slot_options(function: F) -> F:
             "--scope", type=click.Choice(["global", "workspace", "context"]), default="workspace", show_default=True
         ),
         click.option(
-            "--kind", type=click.Choice(["system", "soul", "skill", "cues"]), default="system", show_default=True
+            "--kind",
+            type=click.Choice(["system", "soul", "skill", "cues", "frames"]),
+            default="system",
+            show_default=True,
         ),
         click.option("--name", help="Of the skill."),
         click.option("--context", metavar="CONTEXT_ID", help="With --scope context, e.g. telegram:-10001."),
@@ -141,6 +144,31 @@ async def _cues(settings: Settings, workspace: str | None, context: str, as_json
         return
     for kind, phrases in found["cues"].items():
         line(f"{kind}: {', '.join(phrases)}")
+
+
+@command.command()
+@workspace_option
+@click.option("--context", metavar="CONTEXT_ID", default="", help="Those of one context, e.g. telegram:-10001.")
+@json_option
+@click.pass_obj
+def frames(invocation: Invocation, workspace: str | None, context: str, as_json: bool) -> None:
+    """Show how kinds of messages are gone about: what ships, with what --kind frames changes."""
+    run(_frames(invocation.settings(), workspace, context, as_json))
+
+
+async def _frames(settings: Settings, workspace: str | None, context: str, as_json: bool) -> None:
+    async with connect(settings) as client:
+        path = f"/v1/workspaces/{segment(workspace_of(settings, workspace))}/frames"
+        found = await client.get(path, context=context or None)
+    if as_json:
+        print_json(found)
+        return
+    for name, frame in found["frames"].items():
+        line(f"{name}: {frame['description']}")
+        for part in ("questions", "cues"):
+            line(f"  {part}: {', '.join(frame[part])}")
+        for part in ("priorities", "shape"):
+            line(f"  {part}: {', '.join(f'{of} {value:g}' for of, value in frame[part].items())}")
 
 
 @command.command(name="set")
