@@ -1,6 +1,7 @@
 """LiteLLM, imported late and in a thread, and set up. The only module that imports it.
 
-The import takes seconds. Its thread is a daemon, so that a process that ends meanwhile need not wait for it.
+The import takes seconds. Its thread is a daemon, so that a process that ends meanwhile need not wait for it; how such a
+process has to end, `is_loading` says.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 _loading = threading.Lock()
 _ready: Any = None
 """LiteLLM, once it is imported and set up."""
+_threads: list[threading.Thread] = []
+"""Those that load something, and have not been seen to end."""
 _IMPORTED_BY_TOOLS = "litellm.responses.mcp.litellm_proxy_mcp_handler"
 _IMPORTED_BY_CALLS = (
     "anyio._backends._asyncio",
@@ -90,6 +93,16 @@ async def import_what_tools_import() -> None:
         await beside_the_process(lambda: importlib.import_module(_IMPORTED_BY_TOOLS))
 
 
+def is_loading() -> bool:
+    """Whether something is being loaded now.
+
+    Then the process must end without taking the interpreter apart: that stops the thread wherever it is, with the locks
+    of its imports and of the linker, and waits for these for ever as soon as it comes to need one.
+    """
+    _threads[:] = [thread for thread in _threads if thread.is_alive()]
+    return bool(_threads)
+
+
 async def beside_the_process(load: Callable[[], Any]) -> Any:
     """What *load* returns, called in a thread that nobody waits for when the process ends."""
     loop = asyncio.get_running_loop()
@@ -112,7 +125,10 @@ async def beside_the_process(load: Callable[[], Any]) -> Any:
         with contextlib.suppress(RuntimeError):  # the loop may have ended meanwhile
             loop.call_soon_threadsafe(tell, result, error)
 
-    threading.Thread(target=run, name="litellm", daemon=True).start()
+    is_loading()  # those that have ended are forgotten
+    thread = threading.Thread(target=run, name="litellm", daemon=True)
+    _threads.append(thread)
+    thread.start()
     return await done
 
 
