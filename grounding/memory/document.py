@@ -23,6 +23,8 @@ SECTIONS = (
 
 _HEADING = re.compile(r"^#{1,3}\s+(.+?)\s*#*\s*$")
 _ITEM = re.compile(r"^\s*(?:[-*+•]\s+|\d{1,3}[.)]\s+)")
+_LABELS = frozenset(("done", "next", "open", "blocked", "todo", "to do", "note", "update"))
+"""What stands before a colon and says of what kind a line is, not what it is about."""
 _NOTHING = frozenset(
     ("none", "nothing", "n/a", "na", "empty", "nothing yet", "none yet", "-", "–", "—", "tbd", "not specified")
 )
@@ -104,13 +106,21 @@ def with_kept(text: str, kept: Iterable[Line]) -> str:
     """*text* in canonical form with all of *kept*, what people wrote, in it.
 
     A line that is missing comes back at the end of its section (Description, where it stood in none), unless it has the
-    form ``subject: value`` and *text* has another value for that subject: then it was corrected.
+    form ``subject: value`` and *text* has a new value for that subject in the same section or under Facts: then it was
+    corrected. Two lines of people about one subject do not correct each other, and what happened stays in the Timeline.
     """
+    kept = tuple(kept)
     sections = bodies(text)
     there = {_folded(line) for body in sections.values() for line in body.splitlines()}
-    subjects = {_subject(line) for body in sections.values() for line in body.splitlines()} - {""}
+    own = {_folded(line.text) for line in kept}
+    said = {
+        title: {_subject(line) for line in body.splitlines() if _folded(line) not in own} - {""}
+        for title, body in sections.items()
+    }
     for line in kept:
-        if _folded(line.text) in there or _subject(line.text) in subjects:
+        corrections = () if line.section == "Timeline" else (line.section or "Description", "Facts")
+        is_corrected = any(_subject(line.text) in said.get(title, ()) for title in corrections)
+        if _folded(line.text) in there or is_corrected:
             continue
         title = line.section or "Description"
         body = sections.get(title, "")
@@ -133,13 +143,20 @@ def same(text: str, other: str) -> bool:
     return said(text) == said(other)
 
 
+def item(line: str) -> str:
+    """*line* without the mark that makes it one of a list's: "* Office: Oslo" is "Office: Oslo"."""
+    return _ITEM.sub("", line, count=1).strip()
+
+
 def _folded(line: str) -> str:
-    return " ".join(_ITEM.sub("", line).casefold().split())
+    return " ".join(item(line).casefold().split())
 
 
 def _subject(line: str) -> str:
+    """What *line* gives a value of; empty where it gives none. Of one day or label there may be many lines."""
     subject, separator, value = _folded(line).partition(": ")
-    return subject if separator and value and len(subject) <= 80 else ""
+    is_one = separator and value and len(subject) <= 80 and not subject[:1].isdigit() and subject not in _LABELS
+    return subject if is_one else ""
 
 
 def _known(heading: str) -> str | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from grounding.memory.document import Line, bodies, render, with_kept
+from grounding.memory.document import Line, bodies, item, render, with_kept
 from grounding.memory.facts import Facts
 from grounding.memory.sentences import is_question, newest, one_line, paragraphs, sentences
 from grounding.sections import speaker
@@ -52,6 +52,7 @@ _DECISION = re.compile(
     r"decidimos|on a décidé|nous avons décidé).{0,160}",
     re.IGNORECASE,
 )
+_DONE_LABEL = re.compile(r"^done\s*:\s*", re.IGNORECASE)
 _NEXT_STEP = re.compile(r"^(?:next steps?|next up|next)\s*:?\s*", re.IGNORECASE)
 
 
@@ -126,7 +127,7 @@ class _Noted:
             if is_question(sentence):
                 continue
             if _DONE.search(sentence) and " " in sentence:
-                self.done.append(sentence)
+                self.done.append(_DONE_LABEL.sub("", sentence))
             elif _NEXT.search(sentence):
                 self.following.append(_NEXT_STEP.sub("", sentence))
 
@@ -204,7 +205,7 @@ def _progress(old: str, noted: _Noted, told: _Told, max_items: int) -> str:
     """What was done, the newest last; what comes next; what is open. Of the old ones, what nothing newer replaces."""
     before: dict[str, list[str]] = {"Done: ": [], "Next: ": [], "Open: ": [], "": []}
     for line in old.splitlines():
-        text = line.removeprefix("- ").strip()
+        text = item(line)
         kind = next(kind for kind in before if text.startswith(kind))
         before[kind].append(text)
     open_ = newest((f"Open: {line}" for line in told.open_questions()), min(_MAX_OPEN, max_items)) or (
@@ -217,7 +218,7 @@ def _progress(old: str, noted: _Noted, told: _Told, max_items: int) -> str:
 
 
 def _merge(old: str, new: list[str], max_items: int) -> str:
-    lines = [line.removeprefix("- ") for line in old.splitlines() if line.strip()]
+    lines = [item(line) for line in old.splitlines() if line.strip()]
     return _items(newest([*lines, *new], max_items))
 
 

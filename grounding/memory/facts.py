@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from grounding.memory.document import item
 from grounding.memory.sentences import is_question, one_line
 
 MAX_FACTS = 24
@@ -118,10 +119,12 @@ class Facts:
         """The facts in a section's *body*."""
         facts = cls()
         for line in body.splitlines():
-            text = line.strip().removeprefix("- ").strip()
+            text = item(line)
             subject, separator, value = text.partition(": ")
-            if text:
-                facts.known[subject.strip() if separator else text] = value.strip() if separator else ""
+            if separator and subject.strip() not in facts.known:
+                facts.known[subject.strip()] = value.strip()
+            elif text:  # a second line about a subject is a line of its own: who wrote both meant both
+                facts.known[text] = ""
         return facts
 
     def items(self) -> list[str]:
@@ -150,9 +153,10 @@ class Facts:
     def _state(self, subject: str, value: str) -> str:
         """Let *subject*, or what was said of it under another name, be *value*; under which name it is known."""
         plain = _FRESH.sub("", subject)
+        written = {other.casefold(): other for other in self.known}  # people write subjects as they like
         for other in (subject, plain, f"{plain} name"):
-            if other in self.known:
-                subject = other
+            if (there := written.get(other.casefold())) is not None:
+                subject = there
                 break
         self.known.pop(subject, None)  # the corrected fact is also the newest
         self.known[subject] = value

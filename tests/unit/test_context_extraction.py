@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grounding.memory import extract
-from grounding.memory.document import Line, bodies
+from grounding.memory.document import Line, bodies, lines, surviving
 from grounding.memory.facts import Facts
 from grounding.memory.sentences import paragraphs, sentences
 from grounding.transcript.entry import Entry, EntryRole
@@ -172,6 +172,25 @@ def test_what_a_person_wrote_stays_in_every_section() -> None:
     assert made["Description"].splitlines() == ["People: Lena", "Only for the crew"]
     assert made["Active Context"].splitlines() == ["- where do we moor?", "- the regatta"]
     assert made["Facts"] == "- boat: red"
+
+
+def test_lists_as_people_write_them_are_neither_doubled_nor_lost() -> None:
+    put = (
+        "## Progress\n- Done: signed the contract\n\n"
+        "## Facts\n* Office: Oslo\n1. Boss: Ada\n- Meeting: Monday in room 4\n- Meeting: Friday online\n"
+    )
+    kept = tuple(lines(put))
+    talked = [f"Lena> I have sent letter {number}." for number in range(9)] + ["BOT> Done: filed it."]
+    once = extract.document(put, talk(*talked, "Lena> the office is Bergen"), 7, kept)
+    made = bodies(extract.document(once, talk("Lena> I have sent all."), 7, surviving(once, kept)))
+    assert made["Facts"].splitlines() == [
+        "- Boss: Ada",
+        "- Meeting: Monday in room 4",
+        "- Meeting: Friday online",
+        "- Office: Bergen",
+    ]
+    assert "- Done: signed the contract" in made["Progress"].splitlines()
+    assert "- Done: filed it." in made["Progress"].splitlines()
 
 
 def test_sentences_end_where_people_end_them() -> None:
