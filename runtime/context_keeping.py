@@ -24,6 +24,9 @@ JOB = "context.index"
 
 _ATTEMPTS = 5
 """Somebody else may write at the same moment, as often as this."""
+_PUT_ATTEMPTS = 100
+"""Each attempt that comes too late is another's that came in time: as many may put a document at once, whoever does not
+say which one is to be replaced."""
 _log = structlog.get_logger()
 
 
@@ -129,7 +132,7 @@ class ContextKeeping:
 
         *holds* says whether the one there is now may be replaced. Raises `ContextMoved` where it may not.
         """
-        for _ in range(_ATTEMPTS):
+        for _ in range(_PUT_ATTEMPTS):
             base = await self._contexts.latest(key)
             if not holds(base):
                 break

@@ -53,10 +53,12 @@ class Round:
     def is_over(self) -> bool:
         return len(self.results) == len(self.completion.tool_calls)
 
-    def messages(self, number: int) -> list[Message]:
-        """What is said to the model of this round, which is the *number*-th (from 0)."""
+    def messages(self, number: int, taken: set[str] | None = None) -> list[Message]:
+        """What is said to the model of this round, which is the *number*-th (from 0). Its calls have other ids than
+        those *taken*, to which they are added."""
+        taken = set() if taken is None else taken
         calls = [
-            {"id": _id(call, number, place), "type": "function", "function": _function(call)}
+            {"id": _id(call, number, place, taken), "type": "function", "function": _function(call)}
             for place, call in enumerate(self.completion.tool_calls)
         ]
         said: list[Message] = [{"role": "assistant", "content": self.completion.text or None, "tool_calls": calls}]
@@ -74,7 +76,8 @@ class Round:
 
 def asked(prompt: Sequence[Message], rounds: Sequence[Round]) -> list[Message]:
     """*prompt* and all that was said since."""
-    return [*prompt, *(message for number, one in enumerate(rounds) for message in one.messages(number))]
+    taken: set[str] = set()
+    return [*prompt, *(message for number, one in enumerate(rounds) for message in one.messages(number, taken))]
 
 
 def without_tools(messages: Sequence[Message]) -> list[Message]:
@@ -161,20 +164,31 @@ def _row(call: ToolCall, result: Result) -> dict[str, Any]:
     }
 
 
-def _id(call: ToolCall, number: int, place: int) -> str:
-    """The provider's own where it gave one: some put into it what they want back."""
-    return call.id or f"call_{number}_{place}"
+def _id(call: ToolCall, number: int, place: int, taken: set[str]) -> str:
+    """The provider's own where it gave one: some put into it what they want back. Some number the calls of each answer
+    anew, or give all of them one id; others then refuse the whole request."""
+    made = f"call_{number}_{place}"
+    found = next(
+        one for one in (call.id, made, *(f"{made}_{more}" for more in range(len(taken)))) if one not in ("", *taken)
+    )
+    taken.add(found)
+    return found
 
 
 def _function(call: ToolCall) -> dict[str, str]:
     """The call as it is said again. A name that none can have, or arguments that are no JSON, would have the provider
     refuse the next request."""
     try:
-        good = isinstance(json.loads(call.arguments), dict)
-    except ValueError:
+        good = isinstance(json.loads(call.arguments, parse_constant=_no_constant), dict)
+    except (ValueError, RecursionError):  # a model that repeats one bracket nests deeper than anything reads
         good = False
     name = _NOT_IN_NAMES.sub("_", call.name)[:64] or "unknown"
     return {"name": name, "arguments": call.arguments if good else "{}"}
+
+
+def _no_constant(name: str) -> object:
+    """NaN and Infinity are Python's, and no JSON. Raises ValueError."""
+    raise ValueError(f"{name} is no JSON")
 
 
 def _with(content: Any, text: str) -> Any:

@@ -29,6 +29,14 @@ def path(vault: str, memory: str, more: str = "") -> str:
 
 @pytest.mark.asyncio(loop_scope="module")
 class TestOverHttp:
+    async def test_of_many_that_put_at_once_nobody_is_refused_who_did_not_say_what_is_to_be_replaced(
+        self, face: Face
+    ) -> None:
+        await face.workspace("acme")
+        await asyncio.gather(*(self.put(face, "notes:busy", f"text {number}") for number in range(30)))
+        versions = (await face.client.get(path("acme", "notes:busy"))).json()["contexts"]
+        assert len({one["id"] for one in versions}) == 30
+
     async def put(self, face: Face, memory: str, text: str, vault: str = "acme", **headers: str) -> str:
         """The ETag of what was put."""
         answer = await face.client.put(path(vault, memory), content=text.encode(), headers={**PLAIN, **headers})

@@ -6,6 +6,10 @@ import json
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from connectors.message import Usage
 from grounding.tokens import load_tokens
 from runtime.exchange import Call, Completion, Exchange, Target, ToolCall
@@ -37,6 +41,28 @@ def test_a_call_that_no_provider_would_take_back_is_said_again_in_a_form_that_it
     functions = [call["function"] for call in round_().messages(0)[0]["tool_calls"]]
 
     assert functions == [{"name": "find", "arguments": '{"q": "x"}'}, {"name": "go_now_", "arguments": "{}"}]
+
+
+@pytest.mark.parametrize(
+    "arguments", ["[" * 5000, '{"q":' * 5000, '{"q": NaN}', '{"q": -Infinity}', '{"q": 1}{"q": 2}']
+)
+def test_arguments_that_nobody_reads_are_not_said_again(arguments: str) -> None:
+    function = round_("", ToolCall("a", "find", arguments)).messages(0)[0]["tool_calls"][0]["function"]
+
+    assert function == {"name": "find", "arguments": "{}"}
+
+
+@given(st.lists(st.lists(st.sampled_from(["", "a", "call_0_1", "call_1_0"]), min_size=1, max_size=4), max_size=4))
+def test_no_two_calls_of_an_answer_are_said_with_one_id(ids: list[list[str]]) -> None:
+    """Providers number them anew in each round, and others refuse such a conversation whole."""
+    rounds = [round_("", *(ToolCall(one, "find", "{}") for one in some)) for some in ids]
+    messages = asked([], rounds)
+    said_ids = [call["id"] for message in messages for call in message.get("tool_calls", ())]
+
+    assert len(set(said_ids)) == len(said_ids) == sum(map(len, ids))
+    assert [message["tool_call_id"] for message in messages if message["role"] == "tool"] == said_ids
+    firsts = {one: place for place, one in reversed(list(enumerate(one for some in ids for one in some))) if one}
+    assert all(said_ids[place] == one or one.startswith("call_") for one, place in firsts.items())
 
 
 def test_without_tools_there_is_one_system_and_one_user_message_with_what_was_found() -> None:
