@@ -16,7 +16,7 @@ from grounding.documents.turns import Memory
 from grounding.documents.turns import Turns as TurnIndex
 from grounding.memory import extract, refresh
 from grounding.memory.contexts import ContextDocument, ContextDocuments
-from grounding.memory.document import same, surviving
+from grounding.memory.document import Line, same, surviving
 from grounding.sections import speaker, spoken
 from grounding.transcript.entry import Entry, EntryRole, Reach
 from grounding.transcript.log import Transcript, Turn
@@ -146,31 +146,44 @@ class SummaryRefresh:
         self, job: Job, current: ContextDocument | None, entries: list[Entry]
     ) -> _Written | refresh.Unchanged | refresh.Rejected:
         """The new document and who made it, or why the old one stays."""
-        settings = self._settings
         previous, kept = (current.text, current.kept) if current else ("", ())
-        items = settings.llm_grounding_memory_summary_max_items
-        if settings.llm_model is None:
+        if self._settings.llm_model is None:
             return await self._extracted(current, entries)
-        why = ""
         try:
-            asked = refresh.plan(previous, entries, items, settings.llm_grounding_memory_summary_max_tokens, kept)
-            await self._spending.reserve_background(job.key.scope, job.turn_id, "summary", asked)
-            completion = await self._model.complete(asked, purpose="summary")
-            await self._spending.settle(job.key.scope, job.turn_id, "summary", completion.model, completion.usage)
-            verdict = refresh.accept(completion.text, previous, settings.context_document_max_bytes, kept)
-            if isinstance(verdict, str):
-                return _Written(verdict, "model", f"model:{completion.model}")
-            if isinstance(verdict, refresh.Unchanged):
-                return verdict
-            why = verdict.why
+            verdict = await self._answered(job, previous, entries, kept)
         except BudgetExceeded:
             return await self._extracted(current, entries)
+        if isinstance(verdict, refresh.Rejected) and (current is None or current.made_by == "extraction"):
+            return await self._extracted(current, entries)
+        return verdict
+
+    async def _answered(
+        self, job: Job, previous: str, entries: list[Entry], kept: Sequence[Line]
+    ) -> _Written | refresh.Unchanged | refresh.Rejected:
+        """What the model makes of *entries*. Raises `BudgetExceeded`."""
+        settings = self._settings
+        window = await self._model.window_tokens()
+        asked = refresh.plan(
+            previous,
+            entries,
+            settings.llm_grounding_memory_summary_max_items,
+            settings.llm_grounding_memory_summary_max_tokens,
+            kept,
+            window - settings.llm_max_output_tokens,
+        )
+        if not asked:
+            return refresh.Rejected("no room in the model's window")
+        await self._spending.reserve_background(job.key.scope, job.turn_id, "summary", asked)
+        try:
+            completion = await self._model.complete(asked, purpose="summary")
         except ModelFailed as error:
             await self._spending.release(job.key.scope, job.turn_id, "summary")
-            why = error.why
-        if current is None or current.made_by == "extraction":
-            return await self._extracted(current, entries)
-        return refresh.Rejected(why)
+            return refresh.Rejected(error.why)
+        await self._spending.settle(job.key.scope, job.turn_id, "summary", completion.model, completion.usage)
+        if completion.finish_reason == "length":  # the end of a section is missing, and nobody could tell which
+            return refresh.Rejected("cut off")
+        verdict = refresh.accept(completion.text, previous, settings.context_document_max_bytes, kept)
+        return _Written(verdict, "model", f"model:{completion.model}") if isinstance(verdict, str) else verdict
 
     async def _extracted(
         self, current: ContextDocument | None, entries: list[Entry]

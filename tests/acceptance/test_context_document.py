@@ -12,17 +12,17 @@ from connectors.message import ConversationKey
 from grounding.memory.contexts import ContextDocument
 from grounding.memory.document import bodies, render
 from tests.emulators.bot import Bot
-from tests.emulators.openai import in_background
+from tests.emulators.openai import Reply, in_background
 
 KEY = ConversationKey("acme", "http", "default")
 OLD = render({"Facts": "- boat: Petrel", "Active Context": "- the regatta"})
 NEW = render({"Facts": "- boat: Petrel\n- harbour: Cowes", "Active Context": "- the race", "Progress": "- entered"})
 
 
-def writes(summary: Callable[[], str]) -> Callable[[dict[str, Any]], str]:
+def writes(summary: Callable[[], str | Reply]) -> Callable[[dict[str, Any]], str | Reply]:
     """A model that answers *summary* where it is asked for the document."""
 
-    def answer(body: dict[str, Any]) -> str:
+    def answer(body: dict[str, Any]) -> str | Reply:
         return summary() if in_background(body) else "noted"
 
     return answer
@@ -142,8 +142,11 @@ async def test_what_a_person_puts_while_the_model_writes_is_what_the_refresh_is_
     assert "harbour: Cowes" in (await latest(bot)).text
 
 
-@pytest.mark.parametrize("answer", ["Sure! A poem.", render({}), "x" * 70_000])
-async def test_a_document_that_a_person_put_stays_where_the_model_makes_none(bot: Bot, answer: str) -> None:
+CUT_OFF = Reply(render({"Facts": "- skipper: Ada\n- har"}), finish_reason="length")
+
+
+@pytest.mark.parametrize("answer", ["Sure! A poem.", render({}), "x" * 70_000, CUT_OFF])
+async def test_a_document_that_a_person_put_stays_where_the_model_makes_none(bot: Bot, answer: str | Reply) -> None:
     bot.model.answer = writes(lambda: answer)
     await put(bot, "## Facts\n- skipper: Ada\n")
     await remarks(bot, 7)

@@ -127,6 +127,23 @@ def test_the_model_is_asked_with_the_old_document_and_the_new_turns_as_data() ->
     assert "<|im_start" not in user["content"]
 
 
+@given(
+    st.lists(st.text(min_size=1, max_size=800), min_size=1, max_size=30), st.text(max_size=2000), st.integers(0, 20_000)
+)
+def test_the_model_is_told_no_more_than_it_reads_at_once_and_the_newest_first(
+    texts: list[str], previous: str, room: int
+) -> None:
+    entries = [said(f"{number} {text}") for number, text in enumerate(texts)]
+    messages = refresh.plan(previous, entries, 7, 380, (), room)
+    assert sum(len(message["content"].encode()) for message in messages) <= room * refresh.BYTES_PER_TOKEN
+    whole = refresh.plan(previous, entries, 7, 380)[1]["content"].partition("What was said since:\n\n")[2]
+    if messages:
+        told = messages[1]["content"].partition("What was said since:\n\n")[2]
+        assert told
+        assert whole.endswith(told)
+        assert f": {len(texts) - 1} " in told + " "
+
+
 GOOD = render({"Active Context": "- boats", "Facts": "- boat: blue"})
 
 
@@ -142,8 +159,12 @@ def test_what_passes_with_time_may_be_left_out(passing: str) -> None:
     assert refresh.accept(answer, previous, 65536) == answer
 
 
-def test_unchanged_keeps_the_document() -> None:
-    assert isinstance(refresh.accept("UNCHANGED", GOOD, 65536), refresh.Unchanged)
+@pytest.mark.parametrize(
+    "answer", ["UNCHANGED", "**UNCHANGED**", "`unchanged`.", '"UNCHANGED"\n', "```\nUNCHANGED\n```"]
+)
+def test_unchanged_keeps_the_document(answer: str) -> None:
+    """However a small model dresses the word up."""
+    assert isinstance(refresh.accept(answer, GOOD, 65536), refresh.Unchanged)
 
 
 @pytest.mark.parametrize(
