@@ -195,9 +195,10 @@ class EmbeddedIndex:
         explain: bool = False,
         scores: bool = False,
         exclude_sources: Sequence[str] = (),
+        only_sources: Sequence[str] = (),
     ) -> list[Hit]:
-        condition = port.where(scope, kind, exclude_sources=exclude_sources)
-        corpus = port.where(scope, kind)
+        condition = port.seen(scope, kind, exclude=exclude_sources, only=only_sources)
+        corpus = port.seen(scope, kind)
         arms = {"dense": _dense_query(dense), "sparse": _sparse_query(sparse, corpus)}
         given = {name: arm for name, arm in arms.items() if arm is not None}
         if not given or top_k < 1:

@@ -199,9 +199,10 @@ class ServerIndex:
         explain: bool = False,
         scores: bool = False,
         exclude_sources: Sequence[str] = (),
+        only_sources: Sequence[str] = (),
     ) -> list[Hit]:
-        condition = _filter(port.where(scope, kind, exclude_sources=exclude_sources))
-        corpus = _filter(port.where(scope, kind))
+        condition = _filter(port.seen(scope, kind, exclude=exclude_sources, only=only_sources))
+        corpus = _filter(port.seen(scope, kind))
         arms = {
             name: arm
             for name, arm in (("dense", _dense_arm(dense)), ("sparse", _sparse_arm(sparse, corpus)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from connectors.message import Scope
-from grounding.memory.records.record import ItemKind, Outcome, Provenance, Record, Severity, State, Type
+from grounding.memory.records.record import ItemKind, ItemStatus, Outcome, Provenance, Record, Severity, State, Type
 
 Came = Literal["new", "confirmed", "superseded", "unchanged"]
 """What adding did: made a record, confirmed one that says the same, or made one that takes the place of another.
@@ -30,6 +30,7 @@ class NewRecord:
     reason: str = ""
     severity: Severity = "warn"
     kind: ItemKind = "task"
+    status: ItemStatus = "open"
     due: str = ""
 
 
@@ -85,8 +86,19 @@ class WritesRecords(Protocol):
         """Keep *new*: the scope's user's own where it names one, else the workspace's. The same text again confirms.
         Once for each *key*, if there is one."""
 
-    async def change(self, scope: Scope, record_id: str, fields: Mapping[str, Any], by: Provenance) -> Record:
-        """Let fields of the record say something else; micro and summary follow. Raises `NoSuchRecord`."""
+    async def change(
+        self, scope: Scope, record_id: str, fields: Mapping[str, Any], by: Provenance, key: str = ""
+    ) -> Record:
+        """Let fields of the record say something else; micro and summary follow. Beside its own fields: ``state`` (an
+        item's also as ``status``), ``confirm`` and ``false_positive`` (both true). Once for each *key*, if there is
+        one. Raises `NoSuchRecord`, `NeverDeleted`."""
+
+    async def erase(self, scope: Scope, record_id: str, by: Provenance) -> None:
+        """Take the record away with its history, for good. Raises `NoSuchRecord`, and `NeverDeleted` for decisions."""
+
+    async def forget(self, scope: Scope) -> int:
+        """Take away all that the scope's user has, decisions too; how many that were. Raises ValueError where the
+        scope names nobody."""
 
     async def count_use(self, scope: Scope, ids: Collection[str]) -> None:
         """Procedures that were followed, censors that acted: one activation more each."""

@@ -60,6 +60,7 @@ HIDDEN = frozenset({State.INACTIVE, State.RETIRED})
 Outcome = Literal["success", "partial", "failure", "pending"]
 Severity = Literal["warn", "block"]
 ItemKind = Literal["task", "event", "note"]
+ItemStatus = Literal["open", "done", "cancelled"]
 Origin = Literal["person", "tool", "extraction", "retrieved", "others"]
 """Whose words a record is: a person's own, by command, HTTP or console; the model's by a tool, or by extraction from
 what was said after a turn; or such of a turn that was shown retrieved text (``retrieved``) or others' words

@@ -1,0 +1,90 @@
+"""The typed records in the passage index: found by what they mean and by their words.
+
+A record is one passage under its own id, whose source is its type and whose heading is whose it is. The text stays in
+Redis, which is the truth: what was found is read there. Hidden records are not in the index; superseded ones are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+from connectors.message import Scope
+from grounding.documents.embedding import Embedder
+from grounding.documents.index import Entry, Kind, Passage, PassageIndex
+from grounding.documents.search import query_vectors, shorten
+from grounding.documents.sparse import TURN_AVERAGE_TERMS, encode_document
+from grounding.memory.records.detail import indexed_text
+from grounding.memory.records.record import Record, Type
+from grounding.memory.records.store import RecordStore
+
+EMBEDDED_CHARACTERS = 8000
+"""What of a record is embedded: models take some thousand tokens. Its words are all indexed."""
+_ATTEMPTS = 5
+"""A record may change while it is indexed, as often as this; then it is followed later."""
+_TOGETHER = 64
+
+
+class RecordIndex:
+    """`grounding.memory.records.records.FollowsRecords` over the records of *store*."""
+
+    def __init__(self, index: PassageIndex, embedder: Embedder, store: RecordStore) -> None:
+        self._index = index
+        self._embedder = embedder
+        self._store = store
+
+    async def find(
+        self, scope: Scope, query: str, top_k: int, types: Collection[Type]
+    ) -> Sequence[tuple[str, str, float, float]]:
+        """Whose and which records bear on *query*, the best first, each with its cosine and its BM25 score."""
+        query = shorten(query)
+        dense, sparse = await query_vectors(self._embedder, query)
+        only = sorted(set(types)) if types else []
+        hits = await self._index.search(scope, Kind.RECORD, dense, sparse, top_k, scores=True, only_sources=only)
+        return [
+            (
+                hit.passage.heading,
+                hit.passage.id,
+                hit.dense.score if hit.dense else 0.0,
+                hit.sparse.score if hit.sparse else 0.0,
+            )
+            for hit in hits
+        ]
+
+    async def follow(self, scope: Scope, ids: Sequence[str]) -> None:
+        """Bring the index in step with these of the scope's own records, also where they change meanwhile."""
+        left = list(dict.fromkeys(ids))
+        for _ in range(_ATTEMPTS):
+            again: list[str] = []
+            for start in range(0, len(left), _TOGETHER):
+                again += await self._followed(scope, left[start : start + _TOGETHER])
+            left = again
+            if not left:
+                return
+
+    async def _followed(self, scope: Scope, ids: Sequence[str]) -> list[str]:
+        """The ids of those that have changed since they were read."""
+        records = await self._store.read(scope, ids, own=True)
+        shown = [record for record in records if not record.is_hidden]
+        gone = sorted(set(ids) - {record.id for record in shown})
+        if gone:
+            await self._index.delete(scope, Kind.RECORD, ids=gone)
+        if shown:
+            texts = [indexed_text(record) for record in shown]
+            vectors = await self._embedder.embed_documents([text[:EMBEDDED_CHARACTERS] for text in texts])
+
+            def entries() -> list[Entry]:
+                return [
+                    Entry(_passage(record), vector, encode_document(text, TURN_AVERAGE_TERMS))
+                    for record, vector, text in zip(shown, vectors, texts, strict=True)
+                ]
+
+            # Of one record that takes less than the way to a thread and back.
+            made = entries() if len(shown) == 1 else await asyncio.to_thread(entries)
+            await self._index.upsert(scope, made)
+        versions = dict.fromkeys(ids, 0) | {record.id: record.version for record in records}
+        return await self._store.indexed(scope, versions)
+
+
+def _passage(record: Record) -> Passage:
+    return Passage(record.id, Kind.RECORD, record.type.value, "", heading=record.user, said_at=record.created_at)

@@ -1,0 +1,241 @@
+"""The life of a record: every transition as a function of the record, what happened, and when. Pure.
+
+Each gives the record as it is afterwards, or the same one where nothing changes, and raises `RecordRefused` where what
+was asked for may not happen to a record of that type. Times are RFC 3339 in UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from grounding.memory.records.record import HIDDEN, NeverDeleted, Outcome, Record, RecordRefused, State, Type
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """By what numbers records change. Effectiveness is successes / (successes + failures)."""
+
+    core_confirmations: int = 3
+    effectiveness_activations: int = 5
+    effective_above: float = 0.6
+    ineffective_below: float = 0.4
+    block_activations: int = 3
+    retired_false_positives: int = 3
+    summarized_days: int = 30
+    archived_days: int = 90
+
+
+BY_HAND: dict[Type, dict[State, frozenset[State]]] = {
+    Type.FACT: {
+        State.NEW: frozenset({State.CONFIRMED, State.CORE, State.INACTIVE}),
+        State.CONFIRMED: frozenset({State.CORE, State.INACTIVE}),
+        State.CORE: frozenset({State.CONFIRMED, State.INACTIVE}),
+        State.SUPERSEDED: frozenset({State.CONFIRMED, State.INACTIVE}),
+        State.INACTIVE: frozenset({State.NEW}),
+    },
+    Type.EPISODE: {
+        State.ACTIVE: frozenset({State.SUMMARIZED, State.ARCHIVED, State.INACTIVE}),
+        State.SUMMARIZED: frozenset({State.ARCHIVED, State.INACTIVE}),
+        State.ARCHIVED: frozenset({State.INACTIVE}),
+        State.INACTIVE: frozenset({State.ACTIVE}),
+    },
+    Type.PROCEDURE: {
+        State.ACTIVE: frozenset({State.RETIRED}),
+        State.EFFECTIVE: frozenset({State.RETIRED}),
+        State.INEFFECTIVE: frozenset({State.RETIRED}),
+        State.RETIRED: frozenset({State.ACTIVE}),
+    },
+    Type.CENSOR: {
+        State.CREATED: frozenset({State.RETIRED}),
+        State.ACTIVE: frozenset({State.RETIRED}),
+        State.ESCALATED: frozenset({State.RETIRED}),
+        State.RETIRED: frozenset({State.CREATED}),
+    },
+    Type.DECISION: {
+        State.RECORDED: frozenset({State.PENDING}),
+        State.PENDING: frozenset(),
+        State.REVIEWED: frozenset(),
+    },
+    Type.ITEM: {
+        State.OPEN: frozenset({State.DONE, State.CANCELLED, State.INACTIVE}),
+        State.DONE: frozenset({State.OPEN, State.CANCELLED, State.INACTIVE}),
+        State.CANCELLED: frozenset({State.OPEN, State.DONE, State.INACTIVE}),
+        State.INACTIVE: frozenset({State.OPEN}),
+    },
+}
+"""What somebody may say that a record's state is, by what it is now."""
+
+
+def confirm(record: Record, rules: Rules, at: str, *, is_trusted: bool = True) -> Record:
+    """Somebody said it again. Facts become confirmed, and core when that has happened often enough; what was not said
+    by people themselves (*is_trusted*) makes no fact core. A record that is superseded or hidden is refused."""
+    if record.is_hidden or record.state is State.SUPERSEDED:
+        raise RecordRefused(
+            f"record {record.id} is {record.state}: say what it is now with a state, or add it as a new one"
+        )
+    state, count = record.state, record.confirmations + 1
+    if record.type is Type.FACT and state is not State.CORE:
+        state = State.CORE if is_trusted and count >= rules.core_confirmations else State.CONFIRMED
+    return _changed(record, at, state=state, confirmations=count, confirmed_at=at)
+
+
+def supersede(record: Record, by_id: str, at: str) -> Record:
+    """Another record, *by_id*, takes its place: a fact stays findable as superseded, what tells the model how to act is
+    retired; decisions, episodes and items keep their state and say what replaced them."""
+    if by_id == record.id:
+        raise RecordRefused("a record cannot supersede itself")
+    if record.is_hidden:
+        return record
+    state = record.state
+    if record.type is Type.FACT:
+        state = State.SUPERSEDED
+    elif record.type in (Type.PROCEDURE, Type.CENSOR):
+        state = State.RETIRED
+    return _changed(record, at, state=state, superseded_by=by_id)
+
+
+def log_outcome(record: Record, outcome: Outcome, rules: Rules, at: str) -> Record:
+    """What came of it. A decision is reviewed by it, and waits while it is ``pending``; a procedure counts it. A
+    decision that was reviewed can be reviewed again, but does not wait any more."""
+    if record.is_hidden:
+        raise RecordRefused(f"record {record.id} is {record.state}: nothing can come of it")
+    if record.type is Type.DECISION:
+        if outcome == "pending":
+            if record.state is State.REVIEWED:
+                raise RecordRefused("this decision was reviewed: its outcome is success, partial or failure")
+            return _changed(record, at, state=State.PENDING, outcome=outcome)
+        return _changed(record, at, state=State.REVIEWED, outcome=outcome)
+    if record.type is Type.PROCEDURE:
+        successes = record.successes + (outcome == "success")
+        failures = record.failures + (outcome == "failure")
+        activations = max(record.activations, successes + failures)
+        counted = record.model_copy(
+            update={"successes": successes, "failures": failures, "activations": activations, "outcome": outcome}
+        )
+        return _changed(counted, at, state=_effectiveness(counted, rules))
+    return _changed(record, at, outcome=outcome)
+
+
+def use(record: Record, rules: Rules, at: str) -> Record:
+    """A procedure was followed, a censor acted. Hidden ones count nothing."""
+    if record.is_hidden:
+        return record
+    used = record.model_copy(update={"activations": record.activations + 1})
+    if record.type is Type.PROCEDURE:
+        return _changed(used, at, state=_effectiveness(used, rules))
+    if record.type is Type.CENSOR:
+        rightly = used.activations - used.false_positives
+        if record.state is State.ESCALATED or rightly >= rules.block_activations:
+            return _changed(used, at, state=State.ESCALATED, severity="block")
+        return _changed(used, at, state=State.ACTIVE)
+    return _changed(used, at)
+
+
+def report_false_positive(record: Record, rules: Rules, at: str) -> Record:
+    """A censor acted where it should not have; with too many of these it is retired."""
+    if record.type is not Type.CENSOR:
+        raise RecordRefused(f"only a censor acts wrongly; record {record.id} is a {record.type}")
+    if record.is_hidden:
+        return record
+    count = record.false_positives + 1
+    state = State.RETIRED if count >= rules.retired_false_positives else record.state
+    return _changed(record, at, false_positives=count, state=state)
+
+
+def retire(record: Record, at: str) -> Record:
+    """Take it out of use. Raises `NeverDeleted` for decisions."""
+    if record.is_hidden:
+        return record
+    if record.type is Type.DECISION:
+        raise NeverDeleted("decisions are kept for good: log what came of it instead, or record another decision")
+    hidden = State.RETIRED if record.type in (Type.PROCEDURE, Type.CENSOR) else State.INACTIVE
+    return _changed(record, at, state=hidden)
+
+
+def set_state(record: Record, state: State, at: str) -> Record:
+    """Let it be *state*, because somebody says so. Raises `NeverDeleted` for decisions that are to be hidden."""
+    if state in HIDDEN:
+        return retire(record, at)
+    if state is record.state:
+        return record
+    if state not in BY_HAND[record.type][record.state]:
+        allowed = sorted(BY_HAND[record.type][record.state])
+        hint = "; log its outcome to review it" if record.type is Type.DECISION else ""
+        raise RecordRefused(
+            f"a {record.type} that is {record.state} cannot become {state} by hand; it can become: "
+            f"{', '.join(allowed) or 'nothing else'}{hint}"
+        )
+    fields: dict[str, Any] = {"state": state}
+    if record.type is Type.FACT:
+        fields["superseded_by"] = ""
+    if record.type is Type.CENSOR:  # it begins anew
+        fields |= {"activations": 0, "false_positives": 0}
+    if record.type is Type.EPISODE and state is State.ARCHIVED:
+        fields |= _without_detail(record)
+    return _changed(record, at, **fields)
+
+
+def mark_verbatim(record: Record, is_verbatim: bool, at: str) -> Record:
+    """Keep it word for word, whatever is pruned; or not any more."""
+    return record if record.verbatim is is_verbatim else _changed(record, at, verbatim=is_verbatim)
+
+
+def sweep(record: Record, rules: Rules, at: str) -> Record:
+    """What time alone, or numbers that were set anew, make of it."""
+    now = datetime.fromisoformat(at)
+    if record.is_hidden:
+        return record
+    if record.type is Type.EPISODE:
+        age = now - datetime.fromisoformat(record.created_at)
+        if age >= timedelta(days=rules.archived_days) and record.state is not State.ARCHIVED:
+            return _changed(record, at, state=State.ARCHIVED, **_without_detail(record))
+        if age >= timedelta(days=rules.summarized_days) and record.state is State.ACTIVE:
+            return _changed(record, at, state=State.SUMMARIZED)
+    if record.type is Type.PROCEDURE and _effectiveness(record, rules) is not record.state:
+        return _changed(record, at, state=_effectiveness(record, rules))
+    if record.type is Type.CENSOR and record.false_positives >= rules.retired_false_positives:
+        return _changed(record, at, state=State.RETIRED)
+    return record
+
+
+def next_due(record: Record, rules: Rules) -> datetime | None:
+    """When the sweep has to look at it; None where time does nothing to it."""
+    if record.is_hidden or record.type is not Type.EPISODE or record.state is State.ARCHIVED:
+        return None
+    days = rules.summarized_days if record.state is State.ACTIVE else rules.archived_days
+    return datetime.fromisoformat(record.created_at) + timedelta(days=days)
+
+
+def is_standing(record: Record) -> bool:
+    """Whether it holds without being searched for: a censor in force, or what is to be kept word for word."""
+    if record.is_hidden or record.superseded_by:
+        return False
+    return record.type is Type.CENSOR or record.verbatim
+
+
+def takes_up(record: Record) -> bool:
+    """Whether the same text, said again, confirms this record: else it is a new one."""
+    if record.is_hidden or record.superseded_by:
+        return False
+    return record.type is not Type.ITEM or record.state is State.OPEN
+
+
+def _effectiveness(record: Record, rules: Rules) -> State:
+    judged = record.successes + record.failures
+    if record.activations < rules.effectiveness_activations or not judged:
+        return record.state
+    share = record.successes / judged
+    if share > rules.effective_above:
+        return State.EFFECTIVE
+    return State.INEFFECTIVE if share < rules.ineffective_below else State.ACTIVE
+
+
+def _without_detail(record: Record) -> dict[str, str]:
+    """Of an old episode the summary stays; what was said is in the transcript."""
+    return {} if record.verbatim or len(record.summary) >= len(record.text) else {"text": record.summary}
+
+
+def _changed(record: Record, at: str, **fields: Any) -> Record:
+    return record.model_copy(update={**fields, "changed_at": at, "version": record.version + 1})

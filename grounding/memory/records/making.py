@@ -1,0 +1,208 @@
+"""From what somebody wants kept to a record, and from what they want changed to the record as it is then. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from grounding.memory.records import lifecycle
+from grounding.memory.records.lifecycle import Rules
+from grounding.memory.records.port import Came, NewRecord
+from grounding.memory.records.record import STATES, Provenance, Record, RecordRefused, State, Type
+
+TEXT_MAX_CHARACTERS = 20_000
+SHORT_MAX_CHARACTERS = 2_000
+"""Of a censor's trigger and reason."""
+TRUSTED = frozenset({"person", "tool", "extraction"})
+"""Origins that are people's own words, or what the model made of them alone."""
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_NOT_WORDS = re.compile(r"[^\w%$€£+#]+")
+
+
+def made(new: NewRecord, record_id: str, user: str, by: Provenance, at: str) -> Record:
+    """*new* as the record *record_id* of *user* (empty: the workspace's), without micro and summary. Raises
+    `RecordRefused`."""
+    _only_where(new.type is Type.ITEM or (not new.due and new.status == "open"), "a status and a due day are for items")
+    state = State(new.status) if new.type is Type.ITEM else STATES[new.type][0]
+    if new.type is Type.DECISION and new.outcome is not None:
+        state = State.PENDING if new.outcome == "pending" else State.REVIEWED
+    try:
+        return Record(
+            id=record_id,
+            type=new.type,
+            user=user,
+            text=cleaned(new.text),
+            micro="",
+            summary="",
+            state=state,
+            created_at=moment(new.created_at) if new.created_at else at,
+            changed_at=at,
+            provenance=by,
+            confidence=float(new.confidence),
+            outcome=new.outcome,
+            verbatim=new.verbatim,
+            supersedes=new.supersedes,
+            trigger=_short(new.trigger),
+            reason=_short(new.reason),
+            severity=new.severity,
+            kind=new.kind,
+            due=due_day(new.due),
+        )
+    except ValidationError as error:
+        raise RecordRefused(_said_wrong(error)) from None
+
+
+def digest(record: Record) -> str:
+    """The same for records that say the same: of one type, and word for word but for case, white space and punctuation.
+    Censors also have their trigger, items what they are and when they are due."""
+    parts: list[str] = [record.type, _words(record.text)]
+    if record.type is Type.CENSOR:
+        parts.append(_words(record.trigger))
+    if record.type is Type.ITEM:
+        parts += [record.kind, record.due]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def said_again(known: Record, new: NewRecord, by: Provenance, rules: Rules, at: str) -> Record:
+    """*known* after *new* said the same. What people say themselves takes the place of what was only read somewhere."""
+    is_trusted = by.origin in TRUSTED
+    again = lifecycle.confirm(known, rules, at, is_trusted=is_trusted)
+    if is_trusted and known.provenance.origin not in TRUSTED:
+        again = again.model_copy(update={"provenance": by})
+    if new.outcome is not None and new.outcome != known.outcome:
+        again = lifecycle.log_outcome(again, new.outcome, rules, at)
+    if new.verbatim:
+        again = lifecycle.mark_verbatim(again, True, at)
+    return again.model_copy(update={"version": known.version + 1})
+
+
+def changed(record: Record, fields: Mapping[str, Any], rules: Rules, at: str, *, is_trusted: bool = True) -> Record:
+    """*record* with *fields*: texts and numbers by their names, and ``state`` (or an item's ``status``), ``outcome``,
+    ``verbatim``, ``confirm`` and ``false_positive`` (both true). Raises `RecordRefused`, also for an unknown field."""
+    result = _restated(record, {name: fields[name] for name in _STATED if name in fields}, at)
+    steps: dict[str, Callable[[Record, Any], Record]] = {
+        "state": lambda one, value: lifecycle.set_state(one, _state(one, value), at),
+        "status": lambda one, value: lifecycle.set_state(one, _status(one, value), at),
+        "outcome": lambda one, value: lifecycle.log_outcome(one, value, rules, at),
+        "verbatim": lambda one, value: lifecycle.mark_verbatim(one, bool(value), at),
+        "confirm": lambda one, value: lifecycle.confirm(one, rules, at, is_trusted=is_trusted) if value else one,
+        "false_positive": lambda one, value: lifecycle.report_false_positive(one, rules, at) if value else one,
+    }
+    unknown = sorted(set(fields) - set(steps) - set(_STATED))
+    if unknown:
+        raise RecordRefused(f"a record has no field {unknown[0]!r} that can be changed")
+    for name, step in steps.items():
+        if name in fields:
+            result = step(result, fields[name])
+    try:  # what was copied was not validated
+        result = Record.model_validate(result.model_dump())
+    except ValidationError as error:
+        raise RecordRefused(_said_wrong(error)) from None
+    return result if result == record else result.model_copy(update={"version": record.version + 1})
+
+
+def came_of(before: Record | None, after: Record) -> Came:
+    """What adding did, by the record that was there *before*, if one was."""
+    if before is not None:
+        return "confirmed"
+    return "superseded" if after.supersedes else "new"
+
+
+def cleaned(text: str) -> str:
+    """*text* as it is kept: no control characters, no blanks around it. Raises `RecordRefused`."""
+    kept = _CONTROLS.sub("", text.encode("utf-8", "replace").decode()).strip()
+    if not kept:
+        raise RecordRefused("a record needs a text")
+    if len(kept) > TEXT_MAX_CHARACTERS:
+        raise RecordRefused(f"a record holds at most {TEXT_MAX_CHARACTERS} characters; this text has {len(kept)}")
+    return kept
+
+
+def moment(text: str) -> str:
+    """A time with its zone, as records carry it: in UTC, in milliseconds. Raises `RecordRefused`."""
+    try:
+        when = datetime.fromisoformat(text)
+        return stamp(when if when.tzinfo is not None else when.replace(tzinfo=UTC))
+    except (ValueError, OverflowError):
+        raise RecordRefused(f"{text!r} is no time: write it like 2026-11-27T16:00:00Z") from None
+
+
+def stamp(when: datetime) -> str:
+    """*when* as records carry times. Years before 1000 keep four digits, so that order of texts is order of times."""
+    return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def due_day(text: str) -> str:
+    """A day, or a time in UTC; empty for an empty one. Raises `RecordRefused`."""
+    if not text:
+        return ""
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        return moment(text)
+
+
+_STATED: dict[str, Callable[[Any], Any]] = {
+    "text": lambda value: cleaned(str(value)),
+    "trigger": lambda value: _short(str(value)),
+    "reason": lambda value: _short(str(value)),
+    "severity": str,
+    "kind": str,
+    "due": lambda value: due_day(str(value or "")),
+    "confidence": float,
+}
+"""Fields that say something else when they are changed, and what is kept of what they are given."""
+
+
+def _restated(record: Record, fields: Mapping[str, Any], at: str) -> Record:
+    _only_where(record.type is Type.ITEM or "due" not in fields, "a due day is for items")
+    _only_where(record.type is Type.CENSOR or "severity" not in fields, "a severity is for censors")
+    try:
+        stated = {name: _STATED[name](value) for name, value in fields.items()}
+    except (TypeError, ValueError) as error:
+        raise RecordRefused(f"that is no value of a record: {error}") from None
+    if all(getattr(record, name) == value for name, value in stated.items()):
+        return record
+    return record.model_copy(update={**stated, "changed_at": at})
+
+
+def _state(record: Record, value: Any) -> State:
+    if value in (State.INACTIVE, State.RETIRED):
+        return State(value)  # each type has one of the two, and both mean that
+    if value not in STATES[record.type]:
+        raise RecordRefused(f"a {record.type} is never {value!r}: it is one of {', '.join(STATES[record.type])}")
+    return State(value)
+
+
+def _status(record: Record, value: Any) -> State:
+    _only_where(record.type is Type.ITEM, "a status is for items; other records have a state")
+    return _state(record, value)
+
+
+def _short(text: str) -> str:
+    kept = " ".join(_CONTROLS.sub("", text.encode("utf-8", "replace").decode()).split())
+    if len(kept) > SHORT_MAX_CHARACTERS:
+        raise RecordRefused(f"a trigger and a reason hold at most {SHORT_MAX_CHARACTERS} characters")
+    return kept
+
+
+def _words(text: str) -> str:
+    """Letters and digits alone: "I prefer Celsius." says what "i prefer  celsius" says."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return _NOT_WORDS.sub(" ", folded).strip() or folded
+
+
+def _only_where(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise RecordRefused(otherwise)
+
+
+def _said_wrong(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"

@@ -1,0 +1,309 @@
+"""The typed records of all workspaces: kept, changed, found, and forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Protocol
+
+import structlog
+
+from connectors.message import Scope
+from grounding.documents.embedding import EmbedderUnavailable
+from grounding.documents.index import IndexUnavailable
+from grounding.memory.records import lifecycle, making
+from grounding.memory.records.detail import detailed, indexed_text
+from grounding.memory.records.lifecycle import Rules
+from grounding.memory.records.port import Added, Found, NewRecord
+from grounding.memory.records.record import NeverDeleted, NoSuchRecord, Provenance, Record, RecordRefused, State, Type
+from grounding.memory.records.store import Change, Looked, Put, RecordStore, now
+from grounding.tokens import Tokens
+
+_ATTEMPTS = 8
+"""Somebody else may write the same record at the same moment, as often as this."""
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_ID_CHARACTERS = 10
+"""50 bits: of a million records two of a workspace meet with a chance of 1 in 2,000, and then one is refused."""
+_log = structlog.get_logger()
+
+
+class FollowsRecords(Protocol):
+    """The index of the records. Raises `IndexUnavailable` and `EmbedderUnavailable`."""
+
+    async def find(
+        self, scope: Scope, query: str, top_k: int, types: Collection[Type]
+    ) -> Sequence[tuple[str, str, float, float]]:
+        """Whose (empty: the workspace's) and which records bear on *query*, each with its cosine and its BM25 score."""
+
+    async def follow(self, scope: Scope, ids: Sequence[str]) -> None:
+        """Bring the index in step with these of the scope's own records."""
+
+
+class Records:
+    """`ReadsRecords` and `WritesRecords`. A write that the index cannot follow now is followed later."""
+
+    def __init__(
+        self,
+        store: RecordStore,
+        tokens: Tokens,
+        index: FollowsRecords,
+        rules: Rules | None = None,
+        clock: Callable[[], datetime] = now,
+    ) -> None:
+        self._store = store
+        self._tokens = tokens
+        self._index = index
+        self._rules = rules or Rules()
+        self._clock = clock
+
+    async def add(self, scope: Scope, new: NewRecord, by: Provenance, key: str = "") -> Added:
+        """See `WritesRecords.add`. What *new* supersedes must be of the same owner: `NoSuchRecord`."""
+        for _ in range(_ATTEMPTS):
+            at = making.stamp(self._clock())
+            record = detailed(making.made(new, new_id(), scope.user or "", by, at), self._tokens)
+            seen = await self._store.look(scope, key, making.digest(record), new.supersedes)
+            if seen.was_done:
+                return _done_before(seen)
+            if new.supersedes and seen.other is None:
+                raise NoSuchRecord(f"there is no record {new.supersedes!r} to be superseded")
+            same = seen.same
+            puts = self._confirming(seen, new, by, at) or self._adding(seen, record, by, at)
+            wrote = await self._store.write(scope, puts, key=key, turn_id=by.turn_id, known=same.id if same else "")
+            if wrote == "said" and same is not None:
+                return Added(same, "unchanged")
+            if wrote == "ok":
+                await self._after(scope, puts)
+                return Added(puts[0].after, making.came_of(puts[0].before, puts[0].after))
+        raise _too_busy()
+
+    def _confirming(self, seen: Looked, new: NewRecord, by: Provenance, at: str) -> list[Put]:
+        """Nothing where there is no record that *new* says again."""
+        same = seen.same
+        if same is None or not lifecycle.takes_up(same) or same.id == new.supersedes:
+            return []
+        again = self._detailed(making.said_again(same, new, by, self._rules, at))
+        return [self._put(same, again, by, "confirmed", said_in=by.turn_id)]
+
+    def _adding(self, seen: Looked, record: Record, by: Provenance, at: str) -> list[Put]:
+        due = lifecycle.next_due(record, self._rules)
+        change = _change(None, record, by, "added")
+        puts = [Put(record, None, change, making.digest(record), same_id=seen.same_id, said_in=by.turn_id, due=due)]
+        if seen.other is not None:
+            old = self._detailed(lifecycle.supersede(seen.other, record.id, at))
+            puts += [] if old == seen.other else [self._put(seen.other, old, by, "superseded")]
+        return puts
+
+    async def change(
+        self, scope: Scope, record_id: str, fields: Mapping[str, Any], by: Provenance, key: str = ""
+    ) -> Record:
+        """See `WritesRecords.change`."""
+        why = _why(fields)
+        trusted = by.origin in making.TRUSTED
+
+        def step(record: Record, at: str) -> Record:
+            return making.changed(record, fields, self._rules, at, is_trusted=trusted)
+
+        return await self._stepped(scope, record_id, step, by, why, key)
+
+    async def count_use(self, scope: Scope, ids: Collection[str]) -> None:
+        """See `WritesRecords.count_use`. Those that are not there any more are passed over."""
+
+        def step(record: Record, at: str) -> Record:
+            return lifecycle.use(record, self._rules, at)
+
+        async def one(record_id: str) -> None:
+            with suppress(NoSuchRecord):
+                await self._stepped(scope, record_id, step, Provenance(), "used")
+
+        await asyncio.gather(*map(one, dict.fromkeys(ids)))
+
+    async def erase(self, scope: Scope, record_id: str, by: Provenance) -> None:
+        """See `WritesRecords.erase`."""
+        for _ in range(_ATTEMPTS):
+            record = await self.get(scope, record_id)
+            if record.type is Type.DECISION:
+                raise NeverDeleted(
+                    "decisions are kept for good: log what came of it instead, or record another decision"
+                )
+            if await self._store.erase(scope, record, making.digest(record)):
+                _tell(scope, record, record.state, "", "erased")
+                await self.follow(_owner(scope, record), [record.id])
+                return
+        raise _too_busy()
+
+    async def forget(self, scope: Scope) -> int:
+        """See `WritesRecords.forget`."""
+        if scope.user is None:
+            raise ValueError("a person is forgotten: name one in the scope")
+        count = 0
+        while some := await self._store.some(scope):
+            for record in some:
+                if await self._store.erase(scope, record, making.digest(record)):
+                    _tell(scope, record, record.state, "", "forgotten")
+                    count += 1
+            await self.follow(scope, [record.id for record in some])
+        await self._store.forget_owner(scope)
+        return count
+
+    async def get(self, scope: Scope, record_id: str) -> Record:
+        """See `ReadsRecords.get`."""
+        found = await self._store.read(scope, [record_id])
+        if not found:
+            raise NoSuchRecord(f"there is no record {record_id!r} here")
+        return found[0]
+
+    async def list(
+        self,
+        scope: Scope,
+        types: Collection[Type] = (),
+        states: Collection[State] = (),
+        limit: int = 100,
+        before: str = "",
+    ) -> list[Record]:
+        """See `ReadsRecords.list`. *before* is the `grounding.memory.records.store.place` of the last one of the page
+        before."""
+        return await self._store.page(scope, types, states, limit, before)
+
+    async def standing(self, scope: Scope) -> Sequence[Record]:
+        """See `ReadsRecords.standing`: the oldest first."""
+        return await self._store.standing(scope)
+
+    async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[Found]:
+        """See `ReadsRecords.search`."""
+        if not query.strip() or top_k < 1:
+            return []
+        hits = await self._index.find(scope, query, top_k, types)
+        records = {one.id: one for one in await self._store.read(scope, [record_id for _, record_id, _, _ in hits])}
+        found: list[Found] = []
+        for user, record_id, similarity, matched in hits:
+            record = records.get(record_id)  # the index may be behind
+            if record is not None and record.user == user and not record.is_hidden:
+                found.append(Found(record, similarity, matched))
+        return found
+
+    async def history(self, scope: Scope, record_id: str) -> Sequence[Change]:
+        """The newest changes of a record, the newest first. Raises `NoSuchRecord`."""
+        return await self._store.history(scope, await self.get(scope, record_id))
+
+    async def counts(self, scope: Scope) -> Mapping[tuple[Type, State], int]:
+        """How many of the scope's own records are of which type and state, hidden ones too."""
+        return await self._store.counts(scope)
+
+    async def swept(self, scope: Scope, record: Record) -> None:
+        """Let what time does to *record* happen, and set when it is looked at next."""
+        after = lifecycle.sweep(record, self._rules, making.stamp(self._clock()))
+        if after != record:
+            put = self._put(record, self._detailed(after), Provenance(), "aged")
+            if await self._store.write(scope, [put]) == "ok":
+                await self._after(scope, [put])
+            return  # another was quicker: it is still due
+        await self._store.put_off(scope, record, lifecycle.next_due(record, self._rules))
+
+    async def follow(self, scope: Scope, ids: Sequence[str]) -> None:
+        """Bring the index in step with the scope's own records of these *ids*, now or later."""
+        try:
+            await self._index.follow(scope, ids)
+        except (IndexUnavailable, EmbedderUnavailable, TimeoutError) as error:
+            why = str(error) or "timeout"
+            _log.warning("index.failed", workspace_id=scope.workspace_id, why=why)
+            await self._store.is_behind(scope)
+
+    async def _stepped(
+        self,
+        scope: Scope,
+        record_id: str,
+        step: Callable[[Record, str], Record],
+        by: Provenance,
+        why: str,
+        key: str = "",
+    ) -> Record:
+        for _ in range(_ATTEMPTS):
+            before = await self.get(scope, record_id)
+            if key and await self._store.was_done(scope, key):
+                return before
+            after = step(before, making.stamp(self._clock()))
+            if after == before:
+                return before
+            after = self._detailed(after.model_copy(update={"version": before.version + 1}))
+            put = self._put(before, after, by, why)
+            if await self._store.write(scope, [put], key=key) == "ok":
+                await self._after(scope, [put])
+                return after
+        raise _too_busy()
+
+    def _detailed(self, record: Record) -> Record:
+        return detailed(record, self._tokens)
+
+    def _put(self, before: Record, after: Record, by: Provenance, why: str, said_in: str = "") -> Put:
+        restated = any(getattr(before, name) != getattr(after, name) for name in ("trigger", "kind", "due"))
+        restated = restated or (before.text != after.text and after.state is not State.ARCHIVED)
+        return Put(
+            after,
+            before,
+            _change(before, after, by, why),
+            digest=making.digest(after) if restated else "",
+            digest_before=making.digest(before) if restated else "",
+            said_in=said_in,
+            due=lifecycle.next_due(after, self._rules),
+            indexed=indexed_text(before) != indexed_text(after) or before.is_hidden is not after.is_hidden,
+        )
+
+    async def _after(self, scope: Scope, puts: Sequence[Put]) -> None:
+        for put in puts:
+            if put.before is None or put.before.state is not put.after.state:
+                from_state = put.before.state if put.before else ""
+                _tell(scope, put.after, from_state, put.after.state, put.change.why)
+        wanted = [put.after for put in puts if put.indexed]
+        if wanted:
+            await self.follow(_owner(scope, wanted[0]), [record.id for record in wanted])
+
+
+def new_id() -> str:
+    """An id that nobody can foresee."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(_ID_CHARACTERS))
+
+
+def _owner(scope: Scope, record: Record) -> Scope:
+    return Scope(scope.workspace_id, None, record.user or None)
+
+
+def _change(before: Record | None, after: Record, by: Provenance, why: str) -> Change:
+    return Change(after.changed_at, by.author, by.turn_id, before.state if before else "", after.state, why)
+
+
+def _why(fields: Mapping[str, Any]) -> str:
+    """What was done, in a word, by the fields that were changed."""
+    words = {
+        "confirm": "confirmed",
+        "outcome": "outcome",
+        "false_positive": "false positive",
+        "state": "by hand",
+        "status": "by hand",
+        "verbatim": "verbatim",
+    }
+    return next((word for name, word in words.items() if name in fields), "changed")
+
+
+def _done_before(seen: Looked) -> Added:
+    if seen.done is None:
+        raise RecordRefused("what this call kept has been erased since")
+    return Added(seen.done, "unchanged")
+
+
+def _tell(scope: Scope, record: Record, from_state: str, to_state: str, why: str) -> None:
+    _log.info(
+        "record.changed",
+        workspace_id=scope.workspace_id,
+        record_id=record.id,
+        type=record.type.value,
+        from_state=str(from_state),
+        to_state=str(to_state),
+        why=why,
+    )
+
+
+def _too_busy() -> RecordRefused:
+    return RecordRefused("this record is being changed by many at once: try again")

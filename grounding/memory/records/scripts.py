@@ -1,0 +1,130 @@
+"""The Lua of `grounding.memory.records.store`: each a single atomic step under a workspace's hash tag."""
+
+LOOK = """
+-- KEYS: done, texts, kept. ARGV: digest, id of another record that is wanted, or ''
+-- answers: what was done, and its record; the id under the digest, and its record; the other record. '' for nothing
+local done = redis.call('GET', KEYS[1]) or ''
+local said = ''
+if done ~= '' then said = redis.call('HGET', KEYS[3], cjson.decode(done).id) or '' end
+local id = redis.call('HGET', KEYS[2], ARGV[1]) or ''
+local known = id ~= '' and redis.call('HGET', KEYS[3], id) or ''
+local other = ARGV[2] ~= '' and redis.call('HGET', KEYS[3], ARGV[2]) or ''
+return {done, said, id, known or '', other or ''}
+"""
+"""All that adding has to know, at one moment."""
+
+WRITE = """
+-- KEYS: due, unindexed, owners, done, said by the record that is known; then of each record: kept, texts, the list it
+--   leaves, the list it joins, standing, history, said
+-- ARGV: records, what to answer to the same call again ('': nothing), seconds to remember it, most of a history, most
+--   turns remembered, turn that must not have said it ('': any); then of each record 13:
+--   1 of, 2 id, 3 version it has now (0: none), 4 packed, 5 place in lists, 6 digest it had, 7 digest it gets,
+--   8 id under that digest now ('*': any), 9 due in milliseconds or '', 10 stands, 11 version to be indexed or '',
+--   12 turn or '', 13 note for the history, packed, or ''
+local count, per_key, per_arg = tonumber(ARGV[1]), 7, 13
+if ARGV[2] ~= '' and redis.call('EXISTS', KEYS[4]) == 1 then return 'moved' end
+if ARGV[6] ~= '' and redis.call('ZSCORE', KEYS[5], ARGV[6]) then return 'said' end
+for at = 0, count - 1 do
+  local k, a = 5 + at * per_key, 6 + at * per_arg
+  local packed = redis.call('HGET', KEYS[k + 1], ARGV[a + 2])
+  local version = packed and cjson.decode(packed).version or 0
+  if version ~= tonumber(ARGV[a + 3]) then return 'moved' end
+  local digest, expected = ARGV[a + 7], ARGV[a + 8]
+  if digest ~= '' and expected ~= '*' and (redis.call('HGET', KEYS[k + 2], digest) or '') ~= expected then
+    return 'moved'
+  end
+end
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+for at = 0, count - 1 do
+  local k, a = 5 + at * per_key, 6 + at * per_arg
+  local kept, texts, leaves, joins = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4]
+  local standing, history, said = KEYS[k + 5], KEYS[k + 6], KEYS[k + 7]
+  local of, id, place, had, gets = ARGV[a + 1], ARGV[a + 2], ARGV[a + 5], ARGV[a + 6], ARGV[a + 7]
+  local name = of .. '/' .. id
+  redis.call('HSET', kept, id, ARGV[a + 4])
+  redis.call('SADD', KEYS[3], of)
+  if gets ~= '' then
+    if had ~= '' and had ~= gets and redis.call('HGET', texts, had) == id then redis.call('HDEL', texts, had) end
+    redis.call('HSET', texts, gets, id)
+  end
+  if leaves ~= joins then redis.call('ZREM', leaves, place) end
+  redis.call('ZADD', joins, 0, place)
+  if ARGV[a + 9] ~= '' then
+    redis.call('ZADD', KEYS[1], ARGV[a + 9], name)
+  else
+    redis.call('ZREM', KEYS[1], name)
+  end
+  if ARGV[a + 10] == '1' then
+    redis.call('ZADD', standing, 0, place)
+  else
+    redis.call('ZREM', standing, place)
+  end
+  if ARGV[a + 11] ~= '' then redis.call('ZADD', KEYS[2], ARGV[a + 11], name) end
+  if ARGV[a + 12] ~= '' then
+    redis.call('ZADD', said, now, ARGV[a + 12])
+    redis.call('ZREMRANGEBYRANK', said, 0, -1 - tonumber(ARGV[5]))
+  end
+  if ARGV[a + 13] ~= '' then
+    redis.call('XADD', history, 'MAXLEN', '~', ARGV[4], '*', 'change', ARGV[a + 13])
+  end
+end
+if ARGV[2] ~= '' then redis.call('SET', KEYS[4], ARGV[2], 'EX', ARGV[3]) end
+return 'ok'
+"""
+"""Keeps records as they are now, all of them, if none is another than it was; else nothing."""
+
+PAGE = """
+-- KEYS: for each list the list and the hash of its records. ARGV: limit, place before which to begin or ''
+-- answers the packed records of all lists, the newest first
+local limit, bound = tonumber(ARGV[1]), ARGV[2] == '' and '+' or '(' .. ARGV[2]
+local found = {}
+for at = 1, #KEYS, 2 do
+  for _, place in ipairs(redis.call('ZREVRANGEBYLEX', KEYS[at], bound, '-', 'LIMIT', 0, limit)) do
+    found[#found + 1] = {place, KEYS[at + 1]}
+  end
+end
+table.sort(found, function(one, other) return one[1] > other[1] end)
+local answer = {}
+for at = 1, math.min(#found, limit) do
+  local id = string.match(found[at][1], '|(.*)$')
+  answer[#answer + 1] = redis.call('HGET', found[at][2], id) or ''
+end
+return answer
+"""
+
+ERASE = """
+-- KEYS: due, unindexed, kept, texts, list, standing, history, said. ARGV: of, id, version, place, digest
+local packed = redis.call('HGET', KEYS[3], ARGV[2])
+if not packed then return 'gone' end
+if cjson.decode(packed).version ~= tonumber(ARGV[3]) then return 'moved' end
+local name = ARGV[1] .. '/' .. ARGV[2]
+redis.call('HDEL', KEYS[3], ARGV[2])
+if redis.call('HGET', KEYS[4], ARGV[5]) == ARGV[2] then redis.call('HDEL', KEYS[4], ARGV[5]) end
+redis.call('ZREM', KEYS[5], ARGV[4])
+redis.call('ZREM', KEYS[6], ARGV[4])
+redis.call('ZREM', KEYS[1], name)
+redis.call('DEL', KEYS[7], KEYS[8])
+redis.call('ZADD', KEYS[2], 0, name)
+return 'ok'
+"""
+"""Takes a record away; that the index still has it is remembered."""
+
+INDEXED = """
+-- KEYS: unindexed, kept. ARGV: of, then ids with the versions that the index is in step with (0: not kept any more)
+-- answers the ids of those that have changed since
+local again = {}
+for at = 2, #ARGV, 2 do
+  local packed = redis.call('HGET', KEYS[2], ARGV[at])
+  local version = packed and cjson.decode(packed).version or 0
+  local name = ARGV[1] .. '/' .. ARGV[at]
+  if version ~= tonumber(ARGV[at + 1]) then
+    redis.call('ZADD', KEYS[1], version, name)
+    again[#again + 1] = ARGV[at]
+  else
+    redis.call('ZREM', KEYS[1], name)
+  end
+end
+return again
+"""
+"""Says with what the index is in step; what has changed since is to be indexed again."""

@@ -1,0 +1,348 @@
+"""Typed records in Redis: the truth, of which the index is made.
+
+Keys (owner ``records``, under the workspace's tag; ``of`` is empty for the workspace's own records, else the person):
+``kept:<of>`` a hash of ids to records; ``texts:<of>`` a hash of digests of what records say to ids;
+``list:<of>:<type>:<state>`` and ``standing:<of>`` sorted sets of places (time and id), in their order;
+``history:<of>:<id>`` a stream of the newest changes; ``said:<of>:<id>`` the newest turns that said it;
+``done:<key>`` what came of a call. Of the whole workspace: ``due`` records by when the sweep looks at them,
+``unindexed`` those that the index is to be brought in step with, ``owners`` every ``of``. Of all workspaces, under a
+tag of its own: ``behind``, those in which the index could not follow at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, cast
+from urllib.parse import unquote
+
+from connectors.message import Scope, encode_id, redis_key
+from grounding.memory.records import scripts
+from grounding.memory.records.lifecycle import is_standing
+from grounding.memory.records.record import HIDDEN, STATES, Record, State, Type
+from grounding.transcript.entry import UnknownFormat
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+_OWNER = "records"
+_DONE_SECONDS = 7 * 24 * 3600
+HISTORY_MAX_CHANGES = 100
+SAID_MAX_TURNS = 256
+STANDING_MAX_RECORDS = 500
+_PAGE = 200
+_BEHIND = redis_key(_OWNER, "{index}", "behind")
+Wrote = Literal["ok", "moved", "said"]
+"""What came of a write: it holds; a record was another than it was read, and nothing was kept; or the turn had said
+this before, and nothing was kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of a record, as its history tells it. ``from_state`` is empty where the record is new."""
+
+    at: str
+    by: str
+    turn_id: str
+    from_state: str
+    to_state: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What there is already: what came of the same call (the record ``None`` if it was erased since), the record that
+    says the same and the id that its digest stands for, and the other record that was asked for."""
+
+    was_done: bool
+    done: Record | None
+    same_id: str
+    same: Record | None
+    other: Record | None
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A record to be kept instead of *before* (None: it is new). *digest* is empty where what it says does not change;
+    *same_id* is the id that stood for it until now, None where that does not matter. *said_in* is the turn that says
+    it. *indexed* says that the index has to follow."""
+
+    after: Record
+    before: Record | None
+    change: Change
+    digest: str = ""
+    digest_before: str = ""
+    same_id: str | None = None
+    said_in: str = ""
+    due: datetime | None = None
+    indexed: bool = True
+
+
+class RecordStore:
+    """The records of all workspaces. Raises `connectors.message.StoreUnavailable` throughout, and `UnknownFormat`."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._look = redis.register_script(scripts.LOOK)
+        self._write = redis.register_script(scripts.WRITE)
+        self._page = redis.register_script(scripts.PAGE)
+        self._erase = redis.register_script(scripts.ERASE)
+        self._indexed = redis.register_script(scripts.INDEXED)
+
+    async def look(self, scope: Scope, key: str, digest: str, other_id: str) -> Looked:
+        """What adding has to know, among the scope's own records; *key* is that of the call, or empty."""
+        of = _of(scope)
+        keys = [_done(scope, key), _key(scope, "texts", of), _key(scope, "kept", of)]
+        done, said, same_id, same, other = await self._look(keys=keys, args=[digest, other_id])
+        return Looked(bool(done), _record(said), same_id, _record(same), _record(other))
+
+    async def was_done(self, scope: Scope, key: str) -> bool:
+        """Whether the call of that key has been done."""
+        return bool(key and await self._redis.exists(_done(scope, key)))
+
+    async def write(
+        self, scope: Scope, puts: Sequence[Put], *, key: str = "", turn_id: str = "", known: str = ""
+    ) -> Wrote:
+        """Keep all of *puts*, once for *key* if there is one, unless the turn has said the record *known* before."""
+        keys = [
+            *(_key(scope, name) for name in ("due", "unindexed", "owners")),
+            _done(scope, key),
+            _key(scope, "said", _of(scope), known),
+        ]
+        done = json.dumps({"id": puts[0].after.id}) if key else ""
+        guard = turn_id if known else ""
+        args: list[Any] = [len(puts), done, _DONE_SECONDS, HISTORY_MAX_CHANGES, SAID_MAX_TURNS, guard]
+        for put in puts:
+            keys += _keys(scope, put)
+            args += _args(put)
+        return cast("Wrote", await self._write(keys=keys, args=args))
+
+    async def read(self, scope: Scope, ids: Sequence[str], *, own: bool = False) -> list[Record]:
+        """Those of *ids* that the scope may see (*own*: that are its own), in that order."""
+        if not ids:
+            return []
+        owners = [_of(scope)] if own or scope.user is None else [_of(scope), ""]
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for of in owners:
+                pipe.hmget(_key(scope, "kept", of), list(ids))
+            found: Any = await pipe.execute()
+        packed = [next((one for one in of_one if one), "") for of_one in zip(*found, strict=True)]
+        return [record for record in map(_record, packed) if record is not None]
+
+    async def page(
+        self,
+        scope: Scope,
+        types: Collection[Type],
+        states: Collection[State],
+        limit: int,
+        before: str = "",
+        *,
+        own: bool = False,
+    ) -> list[Record]:
+        """The newest *limit*, the newest first, that come after the place *before*; no states: all but hidden ones."""
+        owners = [_of(scope)] if own or scope.user is None else [_of(scope), ""]
+        keys: list[str] = []
+        for of in owners:
+            for type_ in types or Type:
+                for state in STATES[type_]:
+                    if state in states or (not states and state not in HIDDEN):
+                        keys += [_key(scope, "list", of, type_, state), _key(scope, "kept", of)]
+        return await self._read_page(keys, limit, before)
+
+    async def standing(self, scope: Scope) -> list[Record]:
+        """What holds without being searched for, the oldest first; of more than `STANDING_MAX_RECORDS` the newest."""
+        owners = [""] if scope.user is None else ["", _of(scope)]
+        keys = [key for of in owners for key in (_key(scope, "standing", of), _key(scope, "kept", of))]
+        return (await self._read_page(keys, STANDING_MAX_RECORDS, ""))[::-1]
+
+    async def _read_page(self, keys: list[str], limit: int, before: str) -> list[Record]:
+        if not keys or limit < 1:
+            return []
+        found: Any = await self._page(keys=keys, args=[limit, before])
+        return [record for record in map(_record, found) if record is not None]
+
+    async def counts(self, scope: Scope) -> Mapping[tuple[Type, State], int]:
+        """How many of the scope's own records are of which type and state; the cost does not grow with them."""
+        pairs = [(type_, state) for type_ in Type for state in STATES[type_]]
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for type_, state in pairs:
+                pipe.zcard(_key(scope, "list", _of(scope), type_, state))
+            found: Any = await pipe.execute()
+        return dict(zip(pairs, found, strict=True))
+
+    async def history(self, scope: Scope, record: Record, limit: int = HISTORY_MAX_CHANGES) -> list[Change]:
+        """The newest changes of *record*, the newest first."""
+        name = _key(scope, "history", encode_id(record.user), record.id)
+        found: Any = await self._redis.xrevrange(name, count=limit)
+        return [Change(**_fields(one["change"], "a change of a record")) for _, one in found]
+
+    async def erase(self, scope: Scope, record: Record, digest: str) -> bool:
+        """Take *record* away with its history; False where it has changed meanwhile."""
+        of = encode_id(record.user)
+        keys = [_key(scope, name) for name in ("due", "unindexed")]
+        keys += [_key(scope, "kept", of), _key(scope, "texts", of), _key(scope, "list", of, record.type, record.state)]
+        keys += [_key(scope, "standing", of), *(_key(scope, name, of, record.id) for name in ("history", "said"))]
+        answer = await self._erase(keys=keys, args=[of, record.id, record.version, place(record), digest])
+        return bool(answer != "moved")
+
+    async def some(self, scope: Scope, count: int = _PAGE) -> list[Record]:
+        """Some of the scope's own records, as long as there are any."""
+        packed: Any = await self._redis.hrandfield(_key(scope, "kept", _of(scope)), count, withvalues=True)
+        return [record for record in map(_record, _values(packed)) if record is not None]
+
+    async def owners(self, scope: Scope) -> list[Scope]:
+        """A scope for the workspace and one for each person who ever had a record in it."""
+        found: Any = await self._redis.smembers(_key(scope, "owners"))
+        return [_owner_scope(scope, of) for of in sorted(found)]
+
+    async def all_ids(self, scope: Scope) -> list[str]:
+        """The ids of the scope's own records."""
+        return sorted([one async for one, _ in self._redis.hscan_iter(_key(scope, "kept", _of(scope)), count=_PAGE)])
+
+    async def forget_owner(self, scope: Scope) -> None:
+        """Drop what is left of the scope's user, once nothing of theirs is kept."""
+        of = _of(scope)
+        await self._redis.delete(_key(scope, "texts", of), _key(scope, "standing", of))
+
+    async def due(self, scope: Scope, at: datetime, count: int = _PAGE) -> list[Record]:
+        """At most *count* records of the workspace that the sweep has to look at, by their time."""
+        until = round(at.timestamp() * 1000)
+        names: Any = await self._redis.zrangebyscore(_key(scope, "due"), "-inf", until, start=0, num=count)
+        found = await self._named(scope, names)
+        lost = [name for name, (_, _, record) in zip(names, found, strict=True) if record is None]
+        if lost:
+            await self._redis.zrem(_key(scope, "due"), *lost)
+        return [record for _, _, record in found if record is not None]
+
+    async def put_off(self, scope: Scope, record: Record, due: datetime | None) -> None:
+        """Let the sweep look at *record* at *due*, or never."""
+        name = f"{encode_id(record.user)}/{record.id}"
+        if due is None:
+            await self._redis.zrem(_key(scope, "due"), name)
+        else:
+            await self._redis.zadd(_key(scope, "due"), {name: round(due.timestamp() * 1000)})
+
+    async def unindexed(self, scope: Scope, count: int = _PAGE) -> list[tuple[Scope, str, Record | None]]:
+        """Some of the records that the index has to follow: whose, the id, and the record, if it is still kept."""
+        names: Any = await self._redis.zrange(_key(scope, "unindexed"), 0, count - 1)
+        return await self._named(scope, names)
+
+    async def indexed(self, scope: Scope, versions: Mapping[str, int]) -> list[str]:
+        """Say that the index is in step with these versions of the scope's own records (0: with their absence); the
+        ids of those that have changed since."""
+        of, ids = _of(scope), list(versions)
+        keys = [_key(scope, "unindexed"), _key(scope, "kept", of)]
+        answer: Any = await self._indexed(keys=keys, args=[of, *(one for pair in versions.items() for one in pair)])
+        return [one for one in ids if one in set(answer)]
+
+    async def is_behind(self, scope: Scope) -> None:
+        """Say that the index is to be brought in step in the scope's workspace as soon as it answers."""
+        await self._redis.sadd(_BEHIND, scope.workspace_id)
+
+    async def behind(self) -> list[str]:
+        """The workspaces of which `is_behind` was said."""
+        found: Any = await self._redis.smembers(_BEHIND)
+        return sorted(found)
+
+    async def is_in_step(self, workspace_id: str) -> None:
+        """Take back `is_behind`."""
+        await self._redis.srem(_BEHIND, workspace_id)
+
+    async def _named(self, scope: Scope, names: Sequence[str]) -> list[tuple[Scope, str, Record | None]]:
+        parted = [name.split("/", 1) for name in names]
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for of, record_id in parted:
+                pipe.hget(_key(scope, "kept", of), record_id)
+            found: Any = await pipe.execute() if parted else []
+        return [
+            (_owner_scope(scope, of), record_id, _record(packed or ""))
+            for (of, record_id), packed in zip(parted, found, strict=True)
+        ]
+
+
+def place(record: Record) -> str:
+    """Where *record* stands in lists: by its time, then its id. Records of a page come after the place before it."""
+    return f"{record.created_at}|{record.id}"
+
+
+def _of(scope: Scope) -> str:
+    return encode_id(scope.user or "")
+
+
+def _owner_scope(scope: Scope, of: str) -> Scope:
+    return Scope(scope.workspace_id, None, unquote(of, errors="surrogatepass") if of else None)
+
+
+def _key(scope: Scope, *parts: str) -> str:
+    return redis_key(_OWNER, scope.tag, *parts)
+
+
+def _done(scope: Scope, key: str) -> str:
+    """A person's calls are apart from the workspace's: what they did is nobody else's."""
+    named = hashlib.sha256(f"{_of(scope)}\0{key}".encode("utf-8", "surrogatepass")).hexdigest() if key else ""
+    return _key(scope, "done", named)
+
+
+def _keys(scope: Scope, put: Put) -> list[str]:
+    of, after = encode_id(put.after.user), put.after
+    leaves = put.before or after
+    return [
+        _key(scope, "kept", of),
+        _key(scope, "texts", of),
+        _key(scope, "list", of, leaves.type, leaves.state),
+        _key(scope, "list", of, after.type, after.state),
+        _key(scope, "standing", of),
+        _key(scope, "history", of, after.id),
+        _key(scope, "said", of, after.id),
+    ]
+
+
+def _args(put: Put) -> Iterable[str | int]:
+    after, change = put.after, put.change
+    note = {"v": 1, **{name: getattr(change, name) for name in Change.__slots__}}
+    return (
+        encode_id(after.user),
+        after.id,
+        put.before.version if put.before else 0,
+        json.dumps(after.model_dump(mode="json"), separators=(",", ":")),
+        place(after),
+        put.digest_before,
+        put.digest,
+        "*" if put.same_id is None else put.same_id,
+        round(put.due.timestamp() * 1000) if put.due else "",
+        int(is_standing(after)),
+        after.version if put.indexed else "",
+        put.said_in,
+        json.dumps(note, separators=(",", ":")),
+    )
+
+
+def _record(packed: str) -> Record | None:
+    return Record.model_validate_json(_checked(packed, "a record")) if packed else None
+
+
+def _fields(packed: str, what: str) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(_checked(packed, what))
+    del fields["v"]
+    return fields
+
+
+def _checked(packed: str, what: str) -> str:
+    if not packed.startswith('{"v":1,'):
+        raise UnknownFormat(f"{what} was kept in a format that this runtime does not read: upgrade it")
+    return packed
+
+
+def _values(packed: Any) -> Sequence[str]:
+    """The values of fields and values, flat or in pairs: protocols differ."""
+    if packed and isinstance(packed[0], list | tuple):
+        return [one[1] for one in packed]
+    return list(packed[1::2]) if packed else []
+
+
+def now() -> datetime:
+    """The time, in UTC."""
+    return datetime.now(UTC)

@@ -1,0 +1,145 @@
+"""Typed records in a dictionary: the port's contract, without Redis and an index."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from connectors.message import Scope
+from grounding.documents.index import cosine
+from grounding.documents.sparse import term_set
+from grounding.memory.records import lifecycle, making
+from grounding.memory.records.detail import detailed, indexed_text
+from grounding.memory.records.lifecycle import Rules
+from grounding.memory.records.port import Added, Found, NewRecord
+from grounding.memory.records.record import NeverDeleted, NoSuchRecord, Provenance, Record, State, Type
+from grounding.memory.records.store import place
+from grounding.tokens import load_tokens
+from tests.emulators.embedder import HashedWords
+
+Owned = tuple[str, str]
+"""A workspace, and whose in it; empty for its own."""
+
+
+class RememberedRecords:
+    """`ReadsRecords` and `WritesRecords`. A search finds what shares a word with the question. ``fails``, if set, is
+    raised by every search."""
+
+    def __init__(self, rules: Rules | None = None, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.fails: Exception | None = None
+        self._rules = rules or Rules()
+        self._clock = clock
+        self._tokens = load_tokens()
+        self._embedder = HashedWords()
+        self._numbers = itertools.count(1)
+        self._kept: dict[Owned, dict[str, Record]] = {}
+        self._said: dict[str, set[str]] = {}
+        self._texts: dict[tuple[Owned, str], str] = {}
+        self._done: dict[tuple[Owned, str], str] = {}
+
+    async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[Found]:
+        if self.fails is not None:
+            raise self.fails
+        wanted, asked = term_set(query), await self._embedder.embed_query(query)
+        found = []
+        for record in self._seen(scope):
+            text = indexed_text(record)
+            shared = len(wanted & term_set(text))
+            if shared and not record.is_hidden and (not types or record.type in types):
+                found.append(Found(record, cosine(asked, await self._embedder.embed_query(text)), float(shared)))
+        return sorted(found, key=lambda one: (-one.similarity, one.record.id))[:top_k]
+
+    async def standing(self, scope: Scope) -> Sequence[Record]:
+        return sorted(filter(lifecycle.is_standing, self._seen(scope)), key=place)
+
+    async def get(self, scope: Scope, record_id: str) -> Record:
+        for record in self._seen(scope):
+            if record.id == record_id:
+                return record
+        raise NoSuchRecord(f"there is no record {record_id!r} here")
+
+    async def list(
+        self,
+        scope: Scope,
+        types: Collection[Type] = (),
+        states: Collection[State] = (),
+        limit: int = 100,
+        before: str = "",
+    ) -> Sequence[Record]:
+        found = [
+            record
+            for record in self._seen(scope)
+            if (not types or record.type in types)
+            and (record.state in states if states else not record.is_hidden)
+            and (not before or place(record) < before)
+        ]
+        return sorted(found, key=place, reverse=True)[:limit]
+
+    async def add(self, scope: Scope, new: NewRecord, by: Provenance, key: str = "") -> Added:
+        owner, at = _owner(scope), making.stamp(self._clock())
+        record = making.made(new, f"r{next(self._numbers)}", scope.user or "", by, at)
+        if key and (owner, key) in self._done:
+            return Added(await self.get(scope, self._done[owner, key]), "unchanged")
+        kept = self._kept.setdefault(owner, {})
+        if new.supersedes and new.supersedes not in kept:
+            raise NoSuchRecord(f"there is no record {new.supersedes!r} to be superseded")
+        same = kept.get(self._texts.get((owner, making.digest(record)), ""))
+        if same is not None and by.turn_id and by.turn_id in self._said.get(same.id, ()):
+            return Added(same, "unchanged")
+        before = same if same and lifecycle.takes_up(same) and same.id != new.supersedes else None
+        after = making.said_again(before, new, by, self._rules, at) if before else record
+        if before is None and new.supersedes:
+            self._keep(owner, lifecycle.supersede(kept[new.supersedes], record.id, at))
+        added = self._keep(owner, after)
+        self._said.setdefault(added.id, set()).update({by.turn_id} - {""})
+        if key:
+            self._done[owner, key] = added.id
+        return Added(added, making.came_of(before, added))
+
+    async def change(
+        self, scope: Scope, record_id: str, fields: Mapping[str, Any], by: Provenance, key: str = ""
+    ) -> Record:
+        record = await self.get(scope, record_id)
+        if key and (_owner(scope), key) in self._done:
+            return record
+        at, trusted = making.stamp(self._clock()), by.origin in making.TRUSTED
+        after = making.changed(record, fields, self._rules, at, is_trusted=trusted)
+        if key:
+            self._done[_owner(scope), key] = record_id
+        return record if after == record else self._keep((scope.workspace_id, record.user), after)
+
+    async def erase(self, scope: Scope, record_id: str, by: Provenance) -> None:
+        record = await self.get(scope, record_id)
+        if record.type is Type.DECISION:
+            raise NeverDeleted("decisions are kept for good")
+        del self._kept[scope.workspace_id, record.user][record_id]
+
+    async def forget(self, scope: Scope) -> int:
+        if scope.user is None:
+            raise ValueError("a person is forgotten: name one in the scope")
+        return len(self._kept.pop(_owner(scope), {}))
+
+    async def count_use(self, scope: Scope, ids: Collection[str]) -> None:
+        at = making.stamp(self._clock())
+        for record in [one for one in self._seen(scope) if one.id in set(ids)]:
+            self._keep((scope.workspace_id, record.user), lifecycle.use(record, self._rules, at))
+
+    def _seen(self, scope: Scope) -> Sequence[Record]:
+        owners = dict.fromkeys(("", scope.user or ""))
+        return [record for of in owners for record in self._kept.get((scope.workspace_id, of), {}).values()]
+
+    def _keep(self, owner: Owned, record: Record) -> Record:
+        kept = self._kept.setdefault(owner, {})
+        before = kept.get(record.id)
+        kept[record.id] = detailed(record, self._tokens)
+        if before is not None and before.text != record.text:
+            self._texts.pop((owner, making.digest(before)), None)
+        if before is None or before.text != record.text:
+            self._texts[owner, making.digest(record)] = record.id
+        return kept[record.id]
+
+
+def _owner(scope: Scope) -> Owned:
+    return scope.workspace_id, scope.user or ""

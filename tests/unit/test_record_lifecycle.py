@@ -1,0 +1,170 @@
+"""The life of records, whatever happens to them in whatever order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grounding.memory.records import lifecycle, making
+from grounding.memory.records.lifecycle import Rules
+from grounding.memory.records.port import NewRecord
+from grounding.memory.records.record import (
+    HIDDEN,
+    STATES,
+    NeverDeleted,
+    Provenance,
+    Record,
+    RecordRefused,
+    State,
+    Type,
+)
+
+RULES = Rules()
+BORN = "2026-01-01T00:00:00.000Z"
+PERSON, READ = Provenance(author="slack:U1"), Provenance(origin="retrieved")
+Event = Callable[[Record, str], Record]
+
+
+def born(type_: Type, **fields: Any) -> Record:
+    return making.made(NewRecord(type_, "It is so. And more.", **fields), "r1", "", PERSON, BORN)
+
+
+def later(days: float) -> str:
+    return making.stamp(datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=days))
+
+
+def _said(state: State) -> Event:
+    return lambda one, at: making.changed(one, {"state": state}, RULES, at)
+
+
+EVENTS: dict[str, Event] = {
+    "confirm": lambda one, at: lifecycle.confirm(one, RULES, at),
+    "read somewhere": lambda one, at: lifecycle.confirm(one, RULES, at, is_trusted=False),
+    "supersede": lambda one, at: lifecycle.supersede(one, "r2", at),
+    "succeeds": lambda one, at: lifecycle.log_outcome(one, "success", RULES, at),
+    "fails": lambda one, at: lifecycle.log_outcome(one, "failure", RULES, at),
+    "waits": lambda one, at: lifecycle.log_outcome(one, "pending", RULES, at),
+    "use": lambda one, at: lifecycle.use(one, RULES, at),
+    "false positive": lambda one, at: lifecycle.report_false_positive(one, RULES, at),
+    "retire": lifecycle.retire,
+    "verbatim": lambda one, at: lifecycle.mark_verbatim(one, True, at),
+    "sweep": lambda one, at: lifecycle.sweep(one, RULES, at),
+    **{f"is {state}": _said(state) for state in State},
+}
+
+
+@given(st.sampled_from(Type), st.lists(st.tuples(st.sampled_from(sorted(EVENTS)), st.integers(0, 60)), max_size=30))
+def test_whatever_happens_every_record_is_in_a_state_of_its_type_and_counts_its_changes(
+    type_: Type, happened: list[tuple[str, int]]
+) -> None:
+    record, days = born(type_), 0
+    for event, passed in happened:
+        days += passed
+        before = record
+        try:
+            record = EVENTS[event](before, later(days))
+        except RecordRefused:
+            continue
+        assert record.state in STATES[type_]
+        assert Record.model_validate_json(record.model_dump_json()) == record
+        assert (record.version > before.version) == (record != before)
+        if type_ is Type.DECISION:
+            assert not record.is_hidden
+            assert STATES[type_].index(record.state) >= STATES[type_].index(before.state)
+        if before.state is State.SUPERSEDED and record.state is not State.SUPERSEDED:
+            assert event.startswith("is ") or event == "retire"
+        if before.state in HIDDEN and record.state not in HIDDEN:
+            assert event.startswith("is ")
+        if before.state is not State.CORE and record.state is State.CORE:
+            assert event == "is core" or (event == "confirm" and record.confirmations >= RULES.core_confirmations)
+
+
+@pytest.mark.parametrize("event", ["retire", "is inactive", "is retired"])
+def test_no_decision_is_ever_taken_away(event: str) -> None:
+    with pytest.raises(NeverDeleted):
+        EVENTS[event](born(Type.DECISION), later(1))
+
+
+def test_what_was_only_read_somewhere_makes_no_fact_core_until_somebody_says_it() -> None:
+    fact = born(Type.FACT)
+    for _ in range(5):
+        fact = EVENTS["read somewhere"](fact, later(1))
+    assert fact.state is State.CONFIRMED
+    assert EVENTS["confirm"](fact, later(2)).state is State.CORE
+
+
+def test_what_people_say_takes_the_place_of_what_was_read() -> None:
+    new = NewRecord(Type.FACT, "It is so.")
+    read = making.made(new, "r1", "", READ, BORN)
+
+    assert making.said_again(read, new, PERSON, RULES, later(1)).provenance == PERSON
+    assert making.said_again(born(Type.FACT), new, READ, RULES, later(1)).provenance == PERSON
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "uses", "state"),
+    [
+        ("ss", 5, State.EFFECTIVE),
+        ("ff", 5, State.INEFFECTIVE),
+        ("sf", 5, State.ACTIVE),
+        ("ss", 2, State.ACTIVE),
+        ("sssss", 0, State.EFFECTIVE),
+        ("", 9, State.ACTIVE),
+    ],
+)
+def test_a_procedure_is_judged_by_its_outcomes_once_it_was_followed_five_times(
+    outcomes: str, uses: int, state: State
+) -> None:
+    procedure = born(Type.PROCEDURE)
+    for _ in range(uses):
+        procedure = EVENTS["use"](procedure, later(1))
+    for outcome in outcomes:
+        procedure = EVENTS["succeeds" if outcome == "s" else "fails"](procedure, later(2))
+
+    assert procedure.state is state
+
+
+def test_what_a_censor_did_wrongly_does_not_bring_it_nearer_to_blocking() -> None:
+    censor = born(Type.CENSOR, trigger="push")
+    for event in ("use", "false positive", "use", "false positive", "use"):
+        censor = EVENTS[event](censor, later(1))
+    assert (censor.state, censor.severity) == (State.ACTIVE, "warn")
+
+
+@pytest.mark.parametrize(
+    ("days", "state"), [(29, State.ACTIVE), (30, State.SUMMARIZED), (89, State.SUMMARIZED), (90, State.ARCHIVED)]
+)
+def test_episodes_age(days: int, state: State) -> None:
+    assert lifecycle.sweep(born(Type.EPISODE), RULES, later(days)).state is state
+
+
+def test_an_archived_episode_keeps_its_summary_unless_it_is_verbatim() -> None:
+    long = born(Type.EPISODE).model_copy(update={"summary": "It is so."})
+
+    assert lifecycle.sweep(long, RULES, later(99)).text == "It is so."
+    kept = lifecycle.sweep(lifecycle.mark_verbatim(long, True, later(1)), RULES, later(99))
+    assert (kept.state, kept.text) == (State.ARCHIVED, "It is so. And more.")
+
+
+@given(st.sampled_from(Type), st.integers(0, 200))
+def test_the_sweep_has_nothing_to_do_before_a_record_is_due(type_: Type, days: int) -> None:
+    record = lifecycle.sweep(born(type_), RULES, later(days))
+    due = lifecycle.next_due(record, RULES)
+
+    assert due is None or due > datetime.fromisoformat(later(days))
+    assert lifecycle.sweep(record, RULES, later(days)) == record
+
+
+@given(st.text(min_size=1).filter(str.strip), st.sampled_from(["", " ", ".", "!", "\n"]))
+def test_a_text_says_the_same_in_another_case_with_other_spaces_and_punctuation(text: str, more: str) -> None:
+    def of(said: str) -> str:
+        return making.digest(making.made(NewRecord(Type.FACT, said), "r1", "", PERSON, BORN))
+
+    text = "so it is " + text.replace("\x00", "")
+    assert of(text) == of(f"{more}{text}{more}")
+    assert of(text) != of(text + " not")
