@@ -113,7 +113,8 @@ def _lines(file: Path) -> Iterator[tuple[str, str]]:
         raise BadQuestionSet(f"{file} cannot be read: {error.strerror or error}") from error
 
 
-def _records(file: Path, *fields: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def records(file: Path, *fields: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of *file*, one a line, which have *fields*, each with its place for errors."""
     for place, line in _lines(file):
         try:
             record = json.loads(line)
@@ -125,7 +126,8 @@ def _records(file: Path, *fields: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield place, record
 
 
-def _string(place: str, record: Mapping[str, Any], field: str) -> str:
+def string_of(place: str, record: Mapping[str, Any], field: str) -> str:
+    """The text in *field*."""
     value = record[field]
     if not isinstance(value, str):
         raise BadQuestionSet(f'{place}: expected "{field}" to be a text, got {type(value).__name__}')
@@ -133,14 +135,16 @@ def _string(place: str, record: Mapping[str, Any], field: str) -> str:
     return value.encode("utf-8", "replace").decode("utf-8")
 
 
-def _id(place: str, record: Mapping[str, Any]) -> str:
+def id_of(place: str, record: Mapping[str, Any]) -> str:
+    """The ``_id`` of a record, as a text."""
     value = record["_id"]
     if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
         raise BadQuestionSet(f'{place}: expected "_id" to be a text or a whole number')
     return str(value)
 
 
-def _metadata(place: str, record: Mapping[str, Any]) -> dict[str, Any]:
+def metadata_of(place: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``metadata`` of a record; empty where it has none."""
     value = record.get("metadata") or {}
     if not isinstance(value, dict):
         raise BadQuestionSet(f'{place}: expected "metadata" to be an object')
@@ -164,24 +168,24 @@ def _load_beir(folder: Path) -> QuestionSet:
     corpus = folder / "corpus.jsonl"
     known: dict[str, Known] = {}
     places: dict[str, str] = {}
-    for number, (place, record) in enumerate(_records(corpus, "_id", "text")):
-        document, text = _beir_text(place, number, record), _string(place, record, "text")
-        _once(places, document.id, place)
+    for number, (place, record) in enumerate(records(corpus, "_id", "text")):
+        document, text = _beir_text(place, number, record), string_of(place, record, "text")
+        once(places, document.id, place)
         label = str(record.get("title") or "") or text
         known[document.path] = Known(document.id, document.workspace, rough_tokens(text), _label(label))
-    gold = _judgements(_qrels(folder))
+    gold = judgements(qrels_of(folder))
     asked: dict[str, str] = {}
     questions = []
-    for place, record in _records(folder / "queries.jsonl", "_id", "text"):
-        name, metadata = _id(place, record), _metadata(place, record)
-        _once(asked, name, place)
-        text = _string(place, record, "text")
+    for place, record in records(folder / "queries.jsonl", "_id", "text"):
+        name, metadata = id_of(place, record), metadata_of(place, record)
+        once(asked, name, place)
+        text = string_of(place, record, "text")
         if name in gold:
             history, workspace = _history(place, metadata.get("history")), str(metadata.get("workspace", ""))
             questions.append(Question(name, text, frozenset(gold[name]), workspace, history))
 
     def documents() -> Iterator[Text]:
-        for number, (place, record) in enumerate(_records(corpus, "_id", "text")):
+        for number, (place, record) in enumerate(records(corpus, "_id", "text")):
             yield _beir_text(place, number, record)
 
     absent = frozenset(one for question in questions for one in question.expected if one not in places)
@@ -189,18 +193,19 @@ def _load_beir(folder: Path) -> QuestionSet:
 
 
 def _beir_text(place: str, number: int, record: dict[str, Any]) -> Text:
-    text, workspace = _string(place, record, "text"), str(_metadata(place, record).get("workspace", ""))
+    text, workspace = string_of(place, record, "text"), str(metadata_of(place, record).get("workspace", ""))
     title = str(record.get("title") or "")
-    return Text(_id(place, record), f"{number}.txt", f"{title}\n\n{text}".strip(), workspace)
+    return Text(id_of(place, record), f"{number}.txt", f"{title}\n\n{text}".strip(), workspace)
 
 
-def _once(places: dict[str, str], name: str, place: str) -> None:
+def once(places: dict[str, str], name: str, place: str) -> None:
+    """Note that *name* was given at *place*; a second time is an error."""
     if name in places:
         raise BadQuestionSet(f"{place}: the id {name!r} was given before ({places[name]}); ids must differ")
     places[name] = place
 
 
-def _qrels(folder: Path) -> Path:
+def qrels_of(folder: Path) -> Path:
     """``qrels/test.tsv``, or the only other judgements there are."""
     wanted = folder / "qrels" / "test.tsv"
     if wanted.is_file():
@@ -211,7 +216,8 @@ def _qrels(folder: Path) -> Path:
     raise BadQuestionSet(f"{folder} has no qrels/test.tsv (lines of query id, document id and relevance, with tabs)")
 
 
-def _judgements(file: Path) -> dict[str, set[str]]:
+def judgements(file: Path) -> dict[str, set[str]]:
+    """Which documents answer which question."""
     gold: dict[str, set[str]] = {}
     for number, (place, line) in enumerate(_lines(file)):
         cells = [cell.strip() for cell in line.split("\t")]
@@ -248,8 +254,8 @@ def _load_markdown(file: Path) -> QuestionSet:
     known = {one.path: Known(one.id, "", rough_tokens(one.text), _label(one.text)) for one in documents()}
     asked: dict[str, str] = {}
     questions = []
-    for place, record in _records(file, "question", "expected"):
-        text = _string(place, record, "question")
+    for place, record in records(file, "question", "expected"):
+        text = string_of(place, record, "question")
         # Its text names it, so that results stay comparable where questions are added or moved.
         if text in asked:
             raise BadQuestionSet(f"{place}: the same question was asked before ({asked[text]})")

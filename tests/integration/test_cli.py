@@ -414,6 +414,35 @@ async def test_cues_are_published_like_directives_and_hold_at_once(command: Comm
     assert "documentz is no kind of cue" in refused.err
 
 
+async def test_what_is_recalled_of_long_conversations_is_scored(command: Command, tmp_path: Path) -> None:
+    said = ["We bought the red boat in Kiel.", "It rained all day.", "The bakery opens at seven.", "I like it there."]
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "corpus.jsonl").write_text(
+        "".join(
+            json.dumps({"_id": f"{place}{number}", "text": text, "metadata": {"workspace": place, "speaker": "Ann"}})
+            + "\n"
+            for place in ("one", "two")
+            for number, text in enumerate(said if place == "one" else said[1:])
+        )
+    )
+    question = {
+        "_id": "q",
+        "text": "where did we buy the red boat?",
+        "metadata": {"workspace": "one", "category": "open"},
+    }
+    (tmp_path / "queries.jsonl").write_text(json.dumps(question) + "\n")
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\tone0\t1\n")
+
+    done = await command("eval", "memory", str(tmp_path), "--json")
+
+    figures = json.loads(done.out)
+    assert (figures["conversations"], figures["messages"]) == (2, 7)
+    assert figures["scores"]["recall_at_5"] == figures["scores"]["recall_at_1000_tokens"] == 1.0
+    assert figures["elsewhere_turns"] < figures["turns"]
+    assert "nDCG@10" in (await command("eval", "memory", str(tmp_path))).out
+    assert (await command("eval", "memory", str(tmp_path / "qrels"))).code == 1
+
+
 async def test_retrieval_is_scored_for_each_arm(command: Command) -> None:
     done = await command("eval", "retrieval", str(SAMPLE_SET), "--json")
     assert done.code == 0, done.err

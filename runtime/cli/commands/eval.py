@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from runtime.cli.evaluation.memory import memory
 from runtime.cli.evaluation.strategy import strategy
 from runtime.cli.invocation import Invocation, json_option, keep_events_off_the_screen, run
 from runtime.cli.output import note, print_json, status_line
@@ -19,6 +20,7 @@ def command() -> None:
 
 
 command.add_command(strategy)
+command.add_command(memory)
 
 
 @command.command()
