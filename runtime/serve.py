@@ -108,12 +108,19 @@ def _close_intake(server: HttpServer, supervisor: asyncio.Task[None]) -> None:
 
 
 def _tell_where(settings: Settings, sockets: list[socket.socket]) -> None:
+    _log.info("http.listening", **addresses(sockets))
+    if settings.listens_beyond_loopback:
+        _log.warning("http.exposed", why="other machines can reach it, and it speaks no TLS: put a proxy in front")
+
+
+def addresses(sockets: Sequence[socket.socket]) -> dict[str, str | int]:
+    """Where a process that listens at *sockets* is found. One without the commands' socket is a worker, which has no
+    chat page either."""
     tcp = next(one for one in sockets if one.family != socket.AF_UNIX)
     host, port = tcp.getsockname()[:2]
     url = f"http://{_in_url(host)}:{port}"
-    _log.info("http.listening", host=host, port=port, socket=SOCKET_NAME, url=url, chat=f"{url}/chat")
-    if settings.listens_beyond_loopback:
-        _log.warning("http.exposed", why="other machines can reach it, and it speaks no TLS: put a proxy in front")
+    found: dict[str, str | int] = {"host": host, "port": port, "url": url}
+    return found if len(sockets) == 1 else {**found, "socket": SOCKET_NAME, "chat": f"{url}/chat"}
 
 
 def _in_url(host: str) -> str:

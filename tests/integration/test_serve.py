@@ -23,7 +23,7 @@ import pytest
 from config.settings import Settings
 from runtime.api.server import CannotListen, listen_tcp, listen_unix
 from runtime.embedded.sockets import socket_path
-from runtime.serve import RoleUnavailable, check_role
+from runtime.serve import RoleUnavailable, addresses, check_role
 from tests.emulators import openai
 from tests.emulators.face import ADMIN, ready
 
@@ -283,3 +283,12 @@ def test_roles_apart_are_refused_where_nothing_is_shared(role: Literal["gateway"
     check_role(Settings(data_dir=data_dir), "all")
     shared = {"data_dir": data_dir, "redis_url": "redis://r:1", "qdrant_url": "http://q:1"}
     check_role(Settings.model_validate(shared), role)
+
+
+def test_a_process_without_a_chat_page_names_none(data_dir: Path) -> None:
+    with listen_tcp("127.0.0.1", 0) as tcp, listen_unix(socket_path(data_dir, "runtime.sock")) as unix:
+        url = f"http://127.0.0.1:{tcp.getsockname()[1]}"
+        of_a_worker, of_a_gateway = addresses([tcp]), addresses([tcp, unix])
+    assert of_a_worker["url"] == url
+    assert not {"chat", "socket"} & of_a_worker.keys()
+    assert of_a_gateway["chat"] == f"{url}/chat"
