@@ -315,6 +315,8 @@ class OutboundMessage:
     usage: Usage = field(default_factory=Usage)
     error_code: str = ""
     """For `apology`: the word by which programs know what went wrong, e.g. ``context_too_large``."""
+    silent: bool = False
+    """Whether people were told by other words: only who waits for this very answer is to have it."""
 
 
 @dataclass(frozen=True, slots=True)

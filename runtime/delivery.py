@@ -69,7 +69,7 @@ class Delivery:
         """Send the stored reply of a turn, or what of it was not sent yet; how many parts it has.
 
         With *given*, the entry by which the reply waits, its turn in the conversation is kept, and the entry is done
-        afterwards. *known* is the reply, where it need not be read.
+        afterwards. *known* is the reply, where it need not be read. Of a silent reply nothing is sent.
         Each part's state is stored before it is sent; what people have seen growing gets its last form. Raises
         `SendFailed` when a part is refused for good, `NoConnector`, `runtime.parts.NotNext`,
         `connectors.message.Superseded` and `connectors.message.StoreUnavailable`.
@@ -81,11 +81,12 @@ class Delivery:
             return await self._hand_over(connector, key, turn_id, known)
         governor = self._governors.of(connector)
         # To say at once that the first part is being sent, it has to be: nothing may come between.
-        parts = await _rendered(connector, known) if known is not None else ()
+        parts = await _rendered(connector, known) if known is not None and not known.silent else ()
         at_once = bool(parts) and governor.goes_at_once(key, Urgency.FINAL)
         held = await self._states.hold(key, turn_id, given, known, begin=at_once)
         if held.message is not None:
-            parts = parts or await _rendered(connector, held.message)
+            if not held.message.silent or held.states:  # what was shown of it before gets its last form
+                parts = parts or await _rendered(connector, held.message)
             sending = _Sending(self._states, governor, self._ambiguous, connector, held, held.message, may_go=at_once)
             try:
                 last = await sending.settle_all(parts, keep_last=given is not None)

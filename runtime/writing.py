@@ -118,9 +118,9 @@ class Writing:
         completion = replies.cut_short(written, model, asked=made.asked)
         if (made.asked or made.rounds) and made.built is not None:
             made.completion = completion
-            made.reply = replies.answer(made.batch, made.built, completion, made.rounds)
+            made.reply = replies.stopped(replies.answer(made.batch, made.built, completion, made.rounds))
             return
-        made.reply = replace(made.reply, text=completion.text)
+        made.reply = replies.stopped(replace(made.reply, text=completion.text))
         await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
 
     async def _write(self, made: Made, told: Telling) -> None:

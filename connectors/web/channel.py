@@ -150,6 +150,13 @@ class Channel:
         self._keep(item)
         self._tell("message", item)
 
+    def settled(self, conversation: str, answers: tuple[str, ...]) -> None:
+        """No answer to *answers* is to come any more."""
+        for message_id in answers:
+            self._unanswered.pop((conversation, message_id), None)
+        self.drafts.pop(conversation, None)
+        self._tell("settled", {"conversation": conversation, "answers": list(answers)})
+
     def edited(self, item: dict[str, Any]) -> None:
         """The bot's message has another form now."""
         known = self._items.get(item["conversation"], OrderedDict())

@@ -133,7 +133,11 @@ class WebConnector:
 
     async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
         """Show *part* to whoever has the page open. Where nobody has, it is there when the page is opened next."""
-        self._channel(message.key).answered(await self._item(message, part, part.token))
+        channel = self._channel(message.key)
+        if message.silent:
+            channel.settled(convert.place(message.key)[1], message.answers)
+        else:
+            channel.answered(await self._item(message, part, part.token))
         return Receipt(part.token)
 
     async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:

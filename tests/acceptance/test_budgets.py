@@ -124,7 +124,7 @@ async def test_a_stopped_answer_is_paid_for_by_what_was_sent_and_written(chat: C
         while not chat.bot.model.requests:
             await asyncio.sleep(0.01)
     await chat.hears("/stop", by=BO)
-    await chat.telegram.until(lambda telegram: any("Stopped" in one.text for one in telegram.shown(BO)))
+    await chat.telegram.until(lambda _: any(one["kind"] == "reply" for one in chat.bot.told("reply.delivered")))
     await chat.bot.settle()
 
     state = await chat.bot.runtime.budgets.state(ACME, "telegram:502")

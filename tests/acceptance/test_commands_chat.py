@@ -204,8 +204,8 @@ async def test_an_answer_that_is_being_written_can_be_stopped(chat: Chat) -> Non
         await asyncio.sleep(0.01)
 
     await chat.telegram.say("/stop", by=BO)
-    await chat.telegram.until(lambda telegram: len(telegram.shown(BO)) == 3)
-    assert {message.text for message in chat.telegram.shown(BO)[1:]} == {"Stopped."}
+    await chat.telegram.until(lambda _: len(chat.bot.told("reply.delivered")) == 3)
+    assert [message.text for message in chat.telegram.shown(BO)[1:]] == ["Stopped."]
 
 
 async def test_an_answer_that_is_being_written_is_forgotten_with_everything(chat: Chat) -> None:

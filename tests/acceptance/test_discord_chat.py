@@ -272,3 +272,13 @@ async def test_several_commands_at_once_are_all_answered_in_time(chat: Chat) -> 
     await chat.discord.until(lambda _: all(one.shown for one in given))
 
     assert all(one.is_answered for one in given)
+
+
+async def test_who_stops_an_answer_before_its_first_word_is_told_so_once(chat: Chat) -> None:
+    chat.bot.model.will("hang")
+    await chat.discord.say("tell me everything about boats", by=BO)
+    await chat.discord.until(lambda _: len(chat.bot.replies_asked) == 1)
+    await chat.discord.say("/stop", by=BO)
+
+    await chat.discord.until(lambda _: len(chat.bot.told("reply.delivered")) == 2)
+    assert [message.text for message in chat.discord.shown(BO)] == ["Stopped."]

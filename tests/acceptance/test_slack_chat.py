@@ -303,3 +303,13 @@ async def test_what_was_asked_while_the_bot_was_down_is_answered_after_its_start
     async with running_bot(settings, openai_server, [slack_connector(slack)]) as bot:
         await slack.until(lambda slack: len(slack.shown(LENA)) == 2)
         assert bot.sent["user"].startswith("what is the boat called?")
+
+
+async def test_who_stops_an_answer_before_its_first_word_is_told_so_once(chat: Chat) -> None:
+    chat.bot.model.will("hang")
+    chat.slack.say("tell me everything about boats", by=BO)
+    await chat.slack.until(lambda _: len(chat.bot.replies_asked) == 1)
+    chat.slack.say("/stop", by=BO)
+
+    await chat.slack.until(lambda _: len(chat.bot.told("reply.delivered")) == 2)
+    assert [message.text for message in chat.slack.shown(BO)] == ["Stopped."]

@@ -133,6 +133,17 @@ def test_a_reply_can_be_edited_and_taken_back() -> None:
     assert channel.items("main") == []
 
 
+def test_a_message_without_an_answer_is_no_more_waited_for() -> None:
+    channel = Channel("e")
+    channel.said({**reply(1), "id": "m1", "by": "you"}, stored=True)
+    channel.grow("main", ("m1",), " ")
+    channel.settled("main", ("m1",))
+    assert not channel.waits
+    assert not channel.drafts
+    assert [item["id"] for item in channel.items("main")] == ["m1"]
+    assert [event[1:] for event in channel.since(1)] == [("settled", {"conversation": "main", "answers": ["m1"]})]
+
+
 def test_memory_is_bounded() -> None:
     """Messages, conversations and people beyond the limits push the oldest out; who is watched stays."""
     channel = Channel("e")

@@ -154,11 +154,13 @@ class Chat {
     const here = data.conversation === this.current;
     if (name === "message") return this.came(data, here);
     if (name === "draft") this.keepDraft(data);
+    if (name === "settled") this.settle({ ...data, kind: "reply" });
     if (!here) return;
     if (name === "draft") this.log.grow(data);
     else if (name === "typing") this.log.sign();
     else if (name === "edited") this.log.put(data);
     else if (name === "removed") this.log.remove(data.id);
+    else if (name === "settled") this.log.drop(), this.log.unsign();
     this.busy();
   }
 
