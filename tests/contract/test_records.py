@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from connectors.message import Scope
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.memory.records.index import RecordIndex
-from grounding.memory.records.port import NewRecord, ReadsRecords, WritesRecords
+from grounding.memory.records.port import KeepsRecords, NewRecord
 from grounding.memory.records.record import NeverDeleted, NoSuchRecord, Provenance, RecordRefused, State, Type
 from grounding.memory.records.records import Records
 from grounding.memory.records.store import RecordStore, place
@@ -27,7 +27,7 @@ ADA, BEN = Scope("acme", None, "slack:U1"), Scope("acme", None, "slack:U2")
 BY = Provenance(author="http:ada")
 
 
-class Both(ReadsRecords, WritesRecords, Protocol): ...
+class Both(KeepsRecords, Protocol): ...
 
 
 class Clock:
@@ -281,6 +281,27 @@ async def test_a_person_is_forgotten_with_all_that_is_theirs_and_nothing_else(re
     assert len(await records.list(BEN)) == 2
     with pytest.raises(ValueError, match="name one"):
         await records.forget(ACME)
+
+
+async def test_what_came_of_a_conversation_or_a_turn_is_forgotten_decisions_too_and_nothing_else(records: Both) -> None:
+    def of(context: str, turn_id: str) -> Provenance:
+        return Provenance(author="slack:U1", turn_id=turn_id, context_id=context, origin="extraction")
+
+    await records.add(ADA, NewRecord(Type.DECISION, "We decided to sail."), of("slack:D1", "t1"))
+    kept = await records.add(ADA, fact("The boat is Petrel."), of("slack:D1", "t2"))
+    for scope, context in ((ADA, "slack:D2"), (BEN, "slack:D1"), (ACME, "slack:D1")):
+        await records.add(scope, fact("The harbour is Cowes."), of(context, "t1"))
+
+    here = Scope("acme", "slack:D1", ADA.user)
+    assert await records.forget_said(here, ["t1"]) == 1
+    assert kept.record in await records.list(ADA)
+    assert await records.forget_said(here) == 1
+    assert await records.forget_said(here) == 0
+    found = await records.search(ADA, "sail boat Petrel", 5)
+    assert not {one.record.text for one in found} & {"We decided to sail.", "The boat is Petrel."}
+    assert {one.provenance.context_id for one in await records.list(ADA)} == {"slack:D2", "slack:D1"}
+    assert len(await records.list(BEN)) == 2
+    assert (await records.add(ADA, fact("The boat is Petrel."), of("slack:D1", "t3"))).came == "new"
 
 
 async def test_a_change_is_made_once_for_each_key(records: Both) -> None:

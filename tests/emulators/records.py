@@ -121,6 +121,18 @@ class RememberedRecords:
             raise ValueError("a person is forgotten: name one in the scope")
         return len(self._kept.pop(_owner(scope), {}))
 
+    async def forget_said(self, scope: Scope, turn_ids: Collection[str] | None = None) -> int:
+        kept = self._kept.get(_owner(scope), {})
+        found = [
+            one.id
+            for one in kept.values()
+            if one.provenance.context_id == scope.context_id
+            and (turn_ids is None or one.provenance.turn_id in turn_ids)
+        ]
+        for record_id in found:
+            del kept[record_id]
+        return len(found)
+
     async def count_use(self, scope: Scope, ids: Collection[str]) -> None:
         at = making.stamp(self._clock())
         for record in [one for one in self._seen(scope) if one.id in set(ids)]:

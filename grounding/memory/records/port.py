@@ -112,3 +112,7 @@ class ForgetsRecords(Protocol):
         """The records that came of the scope's context (of those turns of it, if they are named): the scope's user's
         own where it names one, else the workspace's. How many there were; again does no harm. Costs nothing for
         records of other contexts."""
+
+
+class KeepsRecords(ReadsRecords, WritesRecords, ForgetsRecords, Protocol):
+    """All that is asked of the store."""

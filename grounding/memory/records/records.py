@@ -24,6 +24,7 @@ from grounding.tokens import Tokens
 
 _ATTEMPTS = 8
 """Somebody else may write the same record at the same moment, as often as this."""
+_PAGE = 200
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID_CHARACTERS = 10
 """50 bits: of a million records two of a workspace meet with a chance of 1 in 2,000, and then one is refused."""
@@ -71,6 +72,8 @@ class Records:
                 raise NoSuchRecord(f"there is no record {new.supersedes!r} to be superseded")
             same = seen.same
             puts = self._confirming(seen, new, by, at) or self._adding(seen, record, by, at)
+            if by.context_id and puts[0].after.provenance is by:  # before: what was never written is passed over
+                await self._store.note_came(scope, by.context_id, puts[0].after.id)
             wrote = await self._store.write(scope, puts, key=key, turn_id=by.turn_id, known=same.id if same else "")
             if wrote == "said" and same is not None:
                 return Added(same, "unchanged")
@@ -147,6 +150,31 @@ class Records:
             await self.follow(scope, [record.id for record in some])
         await self._store.forget_owner(scope)
         return count
+
+    async def forget_said(self, scope: Scope, turn_ids: Collection[str] | None = None) -> int:
+        """See `ForgetsRecords.forget_said`."""
+        count, ids = 0, await self._store.came_of(scope)
+        for start in range(0, len(ids), _PAGE):
+            page = ids[start : start + _PAGE]
+            for record in await self._store.read(scope, page, own=True):
+                of = record.provenance
+                if of.context_id == scope.context_id and (turn_ids is None or of.turn_id in turn_ids):
+                    count += await self._erased_whatever_it_is(scope, record)
+            if turn_ids is None:
+                await self._store.forget_came(scope, page)
+        return count
+
+    async def _erased_whatever_it_is(self, scope: Scope, record: Record) -> bool:
+        for _ in range(_ATTEMPTS):
+            if await self._store.erase(scope, record, making.digest(record)):
+                _tell(scope, record, record.state, "", "forgotten")
+                await self.follow(_owner(scope, record), [record.id])
+                return True
+            found = await self._store.read(scope, [record.id], own=True)
+            if not found:
+                return False
+            record = found[0]
+        raise _too_busy()
 
     async def get(self, scope: Scope, record_id: str) -> Record:
         """See `ReadsRecords.get`."""

@@ -4,9 +4,10 @@ Keys (owner ``records``, under the workspace's tag; ``of`` is empty for the work
 ``kept:<of>`` a hash of ids to records; ``texts:<of>`` a hash of digests of what records say to ids;
 ``list:<of>:<type>:<state>`` and ``standing:<of>`` sorted sets of places (time and id), in their order;
 ``history:<of>:<id>`` a stream of the newest changes; ``said:<of>:<id>`` the newest turns that said it;
-``done:<key>`` what came of a call. Of the whole workspace: ``due`` records by when the sweep looks at them,
-``unindexed`` those that the index is to be brought in step with, ``owners`` every ``of``. Of all workspaces, under a
-tag of its own: ``behind``, those in which the index could not follow at once.
+``came:<of>:<context>`` a set of the ids of what came of a conversation; ``done:<key>`` what came of a call. Of the
+whole workspace: ``due`` records by when the sweep looks at them, ``unindexed`` those that the index is to be brought in
+step with, ``owners`` every ``of``. Of all workspaces, under a tag of its own: ``behind``, those in which the index
+could not follow at once.
 """
 
 from __future__ import annotations
@@ -187,6 +188,19 @@ class RecordStore:
         keys += [_key(scope, "standing", of), *(_key(scope, name, of, record.id) for name in ("history", "said"))]
         answer = await self._erase(keys=keys, args=[of, record.id, record.version, place(record), digest])
         return bool(answer != "moved")
+
+    async def note_came(self, scope: Scope, context_id: str, record_id: str) -> None:
+        """Remember that the scope's own record, which is about to be written, came of that conversation."""
+        await self._redis.sadd(_key(scope, "came", _of(scope), encode_id(context_id)), record_id)
+
+    async def came_of(self, scope: Scope) -> list[str]:
+        """The ids of the scope's own records that came of its context, and of some that were never written."""
+        found: Any = await self._redis.smembers(_key(scope, "came", _of(scope), encode_id(scope.context_id or "")))
+        return sorted(found)
+
+    async def forget_came(self, scope: Scope, record_ids: Sequence[str]) -> None:
+        """Drop what `note_came` remembers of these ids."""
+        await self._redis.srem(_key(scope, "came", _of(scope), encode_id(scope.context_id or "")), *record_ids)
 
     async def some(self, scope: Scope, count: int = _PAGE) -> list[Record]:
         """Some of the scope's own records, as long as there are any."""
