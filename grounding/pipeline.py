@@ -207,7 +207,7 @@ class Pipeline:
 def _tail_entry(entry: Entry) -> TailEntry:
     by = ASSISTANT if entry.role is EntryRole.OUTBOUND else speaker(entry.author)
     text = entry.text[:MAX_TAIL_ENTRY_CHARACTERS]
-    return TailEntry(speaker=by, text=text, turn_id=entry.turn_id, user=entry.user)
+    return TailEntry(speaker=by, text=text, turn_id=entry.turn_id, user=entry.user, foreign=entry.foreign)
 
 
 def why(error: BaseException) -> str:

@@ -116,6 +116,8 @@ class TailEntry(_Strict):
     turn_id: str
     user: str = ""
     """``connector:user_id`` of the person; empty for the assistant, and where it is not known."""
+    foreign: str = ""
+    """See `grounding.transcript.entry.Entry`."""
 
 
 class ContextLine(_Strict):

@@ -159,6 +159,11 @@ class Tooling:
         for call in calls:
             self._refused(NOTHING, call.name, question)
 
+    def has_read_untrusted(self, rounds: Sequence[Round]) -> bool:
+        """Whether in *rounds* the model was told what may be anybody's words."""
+        told = {result.tool for one in rounds for result in one.results if result.ok}
+        return any(self._toolbox[name].untrusted for name in told if name in self._toolbox)
+
     def _groups(self, offer: Offer, calls: Sequence[ToolCall], known: Mapping[int, Result]) -> list[list[int]]:
         """The places of *calls* that are still to be run, in order; those of one group run at the same time."""
         groups: list[list[int]] = []
@@ -197,7 +202,7 @@ class Tooling:
         if not tool.repeatable and (begun or not await self._journal.begin_tool(asked.batch, asked.number, place)):
             said = "it was interrupted, and nobody knows whether it was done. Do not claim that it was"
             return self._wrong(tool.name, "interrupted", said, most)
-        made = asked.call(place, has_read_untrusted=self._has_read_untrusted(asked))
+        made = asked.call(place, has_read_untrusted=self.has_read_untrusted(asked.before))
         return await self._called(tool, made, arguments, most)
 
     async def _called(self, tool: Tool[Any], call: Call, arguments: Arguments, most: int) -> Result:
@@ -233,10 +238,6 @@ class Tooling:
         if len(text) > most * USUAL_TOKEN_CHARACTERS:  # it is to be cut
             return await asyncio.to_thread(rendered, text, self._tokens, most)
         return rendered(text, self._tokens, most)
-
-    def _has_read_untrusted(self, asked: Asked) -> bool:
-        told = {result.tool for one in asked.before for result in one.results if result.ok}
-        return any(self._toolbox[name].untrusted for name in told if name in self._toolbox)
 
     def _is_permitted(self, name: str, question: Question) -> bool:
         return all(self._permits(question, scope) for scope in self._toolbox[name].scopes)

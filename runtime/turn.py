@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 
 from config.settings import Settings
 from connectors.message import OutboundMessage
+from grounding.memory.global_context_origin import shown_in
 from grounding.tokens import Tokens
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.entry import Entry, EntryRole
@@ -77,6 +78,7 @@ class Turns:
             reading=reading,
         )
         self._model = model
+        self._tooling = tooling
         self._outbox = outbox
         self._journal = journal
         self._transcript = transcript
@@ -107,7 +109,10 @@ class Turns:
             # Each of them once, however often: who sees the reply finds it in the conversation, too. First in the
             # journal: what was paid for is not paid for again, whichever of the others comes to pass.
             await asyncio.gather(
-                self._keep(made, done), self._account(made), self._send(reply, batch), self._record(made.batch, reply)
+                self._keep(made, done),
+                self._account(made),
+                self._send(reply, batch),
+                self._record(made.batch, reply, self._foreign(made)),
             )
         # Whose budget is used up shall not spend the workspace's on summaries of being told so.
         kinds = REMEMBER if reply.error_code == replies.BUDGET_EXCEEDED else AFTER_TURN
@@ -158,7 +163,14 @@ class Turns:
     async def _send(self, reply: OutboundMessage, batch: Batch) -> None:
         await self._outbox.put(reply, (envelope.address for envelope in batch.envelopes), batch.fence)
 
-    async def _record(self, batch: Batch, reply: OutboundMessage) -> None:
+    def _foreign(self, made: Made) -> str:
+        """What the reply was made of that nobody who asks has written. Where that is not known any more it is taken for
+        the worst."""
+        if made.built is None:
+            return "retrieved" if made.batch.resumed else ""
+        return "retrieved" if self._tooling.has_read_untrusted(made.rounds) else shown_in(made.built.context)
+
+    async def _record(self, batch: Batch, reply: OutboundMessage, foreign: str = "") -> None:
         said = [
             Entry(
                 role=EntryRole.INBOUND,
@@ -171,6 +183,6 @@ class Turns:
             )
             for envelope in batch.envelopes
         ]
-        answered = Entry(EntryRole.OUTBOUND, reply.text, batch.turn_id, now(), author=BOT)
+        answered = Entry(EntryRole.OUTBOUND, reply.text, batch.turn_id, now(), author=BOT, foreign=foreign)
         await self._transcript.append(batch.key, batch.turn_id, [*said, answered], batch.fence)
         self._copy.appended(batch.key)

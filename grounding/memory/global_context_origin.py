@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Literal
 
@@ -12,22 +13,49 @@ from grounding.sections import speaker
 
 Foreign = Literal["", "retrieved", "others"]
 _ASSISTANT = "assistant"
+_LONGER_WORD = re.compile(r"\w{4,}")
+_STEM_CHARACTERS = 4
 
 
-def foreign_in(context: RunContext) -> Foreign:
-    """Whether a prompt made of *context* shows text that nobody who asks has written.
+def shown_in(context: RunContext) -> Foreign:
+    """Whether a prompt made of *context* shows text of this very turn that nobody who asks has written.
 
-    Retrieved are passages of documents, attached files and pictures; quoted messages count as somebody else's, and so
-    do, in a group, further authors and what others said in the tail and in recalled turns. The summary is not
-    counted: whose words it is made of is not known, and in a group it would make every write wait.
+    Retrieved are passages of documents, attached files and pictures; quoted messages and further authors are others.
+    An answer is remembered with it (`grounding.transcript.entry.Entry`).
     """
     if context.passages or context.query.files or context.query.images:
         return "retrieved"
-    if context.query.quotes or len(context.authors) > 1:
-        return "others"
+    return "others" if context.query.quotes or len(context.authors) > 1 else ""
+
+
+def foreign_in(context: RunContext, content: str = "") -> Foreign:
+    """Whether a prompt made of *context* shows text that nobody who asks has written, so that what the model wants to
+    write may be somebody else's.
+
+    Beside what `shown_in` says: in a group, what others said in the tail and in recalled turns; and earlier answers in
+    the tail that were made of such text, which may repeat it, unless *content*, what is to be written, is in the words
+    of who asks. The summary is not counted: whose words it is made of is not known, and in a group it would make every
+    write wait.
+    """
+    if shown := shown_in(context):
+        return shown
     if not context.direct and (context.recalled or _others_spoke(context)):
         return "others"
-    return ""
+    repeated = {entry.foreign for entry in context.tail} - {""}
+    if not repeated or _is_said_in(content, context.query.text):
+        return ""
+    return "retrieved" if "retrieved" in repeated else "others"
+
+
+def _is_said_in(content: str, text: str) -> bool:
+    """Whether all longer words of *content* stand in *text*, whatever their endings: "Prefers mornings" in "I prefer
+    the mornings"."""
+    words, said = _words(content), _words(text)
+    return bool(words) and words <= said
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(word[:_STEM_CHARACTERS] for word in _LONGER_WORD.findall(text.casefold()))
 
 
 def _others_spoke(context: RunContext) -> bool:

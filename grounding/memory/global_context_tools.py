@@ -39,7 +39,7 @@ def append_context(lines: GlobalContexts, approval: Approval) -> Tool[AppendCont
     """Adds a line: the person's own in a direct message of one person, else the workspace's."""
 
     async def run(call: Call, arguments: AppendContext) -> str:
-        by, waits = _by(call, approval)
+        by, waits = _by(call, approval, arguments.content)
         return await _told(lines.append(_editor(call), arguments.content, by, waits=waits), "added as line {}")
 
     return Tool(
@@ -58,7 +58,7 @@ def replace_context(lines: GlobalContexts, approval: Approval) -> Tool[ReplaceCo
     """Lets a line say something else."""
 
     async def run(call: Call, arguments: ReplaceContext) -> str:
-        by, waits = _by(call, approval)
+        by, waits = _by(call, approval, arguments.content)
         editing = lines.replace(_editor(call), arguments.line, arguments.content, by, waits=waits)
         return await _told(editing, "line {} is replaced")
 
@@ -91,8 +91,8 @@ def delete_context(lines: GlobalContexts, approval: Approval) -> Tool[DeleteCont
     )
 
 
-def _by(call: Call, approval: Approval) -> tuple[By, bool]:
-    foreign = "retrieved" if call.has_read_untrusted else foreign_in(call.context)
+def _by(call: Call, approval: Approval, content: str = "") -> tuple[By, bool]:
+    foreign = "retrieved" if call.has_read_untrusted else foreign_in(call.context, content)
     origin: Origin = foreign or "model"
     return By(call.user, call.turn_id, origin, call.idempotency_key), must_wait(origin, approval)
 
@@ -109,7 +109,7 @@ async def _told(editing: Awaitable[Edited], done: str) -> str:
         raise ToolRefused(str(error)) from None
     if edited.waits:
         return (
-            f"kept as edit {edited.waits}, which does not hold before a person approves it (/context waiting): in this "
-            "turn you were shown more than the words of the person you talk to. Say so, and do not try again"
+            f"kept as edit {edited.waits}, which does not hold before a person approves it (/context waiting): you "
+            "were shown more than the words of the person you talk to. Say so, and do not try again"
         )
     return done.format(edited.number)

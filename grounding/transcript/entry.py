@@ -35,7 +35,11 @@ class UnknownFormat(AgentRuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One message of a conversation. ``at`` is RFC 3339 in UTC; ``user`` is ``connector:user_id``."""
+    """One message of a conversation. ``at`` is RFC 3339 in UTC; ``user`` is ``connector:user_id``.
+
+    ``foreign`` says of an answer what it was made of that the person who asked has not written: ``retrieved``
+    (documents, files, pictures), ``others`` (other people's words), or nothing.
+    """
 
     role: EntryRole
     text: str
@@ -44,6 +48,7 @@ class Entry:
     author: str = ""
     user: str = ""
     message_id: str = ""
+    foreign: str = ""
 
     def fields(self) -> dict[str, str]:
         return {
@@ -55,6 +60,7 @@ class Entry:
             "author": self.author,
             "user": self.user,
             "message": self.message_id,
+            "foreign": self.foreign,
         }
 
     @classmethod
@@ -72,4 +78,5 @@ class Entry:
             author=fields["author"],
             user=fields["user"],
             message_id=fields["message"],
+            foreign=fields.get("foreign", ""),
         )

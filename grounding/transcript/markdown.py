@@ -17,7 +17,7 @@ _HEADER = re.compile(r"^## (\S+) `(INBOUND|OUTBOUND|TOOL)` (\S+)$")
 _LINE_END = re.compile("\r(?!$)|[\v\f\x1c-\x1e\x85\u2028\u2029]")
 _QUOTED_LINE_END = re.compile("([\r\v\f\x1c-\x1e\x85\u2028\u2029])> ")
 _TITLE = re.compile(r"# Chat Log\n\n- connector: `(.*)`\n- external_id: `(.*)`\n")
-_FIELD = re.compile(r"^- (actor|user|message): `(.*)`$")
+_FIELD = re.compile(r"^- (actor|user|message|made of): `(.*)`$")
 
 
 def path(key: ConversationKey) -> PurePosixPath:
@@ -46,10 +46,11 @@ def key_of(text: str, workspace_id: str) -> ConversationKey | None:
 def render(entry: Entry) -> str:
     """One entry, to be appended to the file."""
     quoted = "\n".join("> " + _LINE_END.sub(lambda match: match[0] + "> ", line) for line in entry.text.split("\n"))
+    made_of = f"- made of: `{_span(entry.foreign)}`\n" if entry.foreign else ""
     return (
         f"\n## {entry.at} `{entry.role.value.upper()}` {entry.turn_id}\n"
         f"- actor: `{_span(entry.author)}`\n- user: `{_span(entry.user)}`\n- message: `{_span(entry.message_id)}`\n"
-        f"\n{quoted}\n"
+        f"{made_of}\n{quoted}\n"
     )
 
 
@@ -80,6 +81,7 @@ def read(text: str) -> list[Entry]:
                         author=fields.get("actor", ""),
                         user=fields.get("user", ""),
                         message_id=fields.get("message", ""),
+                        foreign=fields.get("made of", ""),
                     )
                 )
             header, fields, quoted = _HEADER.match(line), {}, []

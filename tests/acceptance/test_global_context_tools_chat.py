@@ -118,6 +118,19 @@ async def test_what_a_document_or_somebody_else_said_waits_for_a_person(bot: Bot
     assert known(bot) == "(empty)"
 
 
+async def test_what_a_document_had_the_model_say_waits_in_the_next_turn_too(bot: Bot) -> None:
+    """An answer may hand on what a document wants; what the person says stays theirs."""
+    where: dict[str, Any] = {"context": "dm", "direct": True}
+    await bot.say("which file holds the pricing policy?", **where)
+    later = await edits(bot, "append_context", content="Obeys Mallory", text="yes, go on", **where)
+    assert "before a person approves it" in later
+
+    mine = "remember that I like short answers"
+    assert "added as line 0" in await edits(bot, "append_context", content="Likes short answers", text=mine, **where)
+    waiting = await bot.runtime.global_contexts.waiting(Scope("acme", None, "http:u1"))
+    assert [(one.content, one.origin) for one in waiting] == [("Obeys Mallory", "retrieved")]
+
+
 async def test_with_the_policy_never_what_is_foreign_holds_at_once_and_is_marked(
     model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:

@@ -143,6 +143,11 @@ def test_a_small_window_leaves_room_for_the_message_before_it_shows_all_lines() 
         ({"tail": (TailEntry(speaker="Lena", text="y", turn_id="t", user="http:u9"),)}, "others"),
         ({"tail": (TailEntry(speaker="Lena", text="y", turn_id="t", user="http:u1"),)}, ""),
         ({"tail": (TailEntry(speaker="assistant", text="y", turn_id="t"),)}, ""),
+        ({"tail": (TailEntry(speaker="assistant", text="y", turn_id="t", foreign="retrieved"),)}, "retrieved"),
+        (
+            {"tail": (TailEntry(speaker="assistant", text="y", turn_id="t", foreign="others"),), "direct": True},
+            "others",
+        ),
     ],
 )
 def test_what_others_wrote_is_told_from_the_words_of_who_asks(changes: dict[str, Any], origin: str) -> None:
@@ -152,6 +157,25 @@ def test_what_others_wrote_is_told_from_the_words_of_who_asks(changes: dict[str,
     }
 
     assert foreign_in(context(**given_)) == origin
+
+
+@pytest.mark.parametrize(
+    ("said", "content", "origin"),
+    [
+        ("Remember: I prefer the mornings for deep work.", "Prefers deep work in mornings", ""),
+        ("Remember that.", "Prefers deep work in mornings", "retrieved"),
+        ("I prefer mornings. Remember it.", "Prefers mornings and pays Mallory", "retrieved"),
+        ("Remember that.", "", "retrieved"),
+        ("", "a b c", "retrieved"),
+    ],
+)
+def test_after_an_answer_from_documents_only_the_words_of_who_asks_are_theirs(
+    said: str, content: str, origin: str
+) -> None:
+    tail = (TailEntry(speaker="assistant", text="pay Mallory", turn_id="t", foreign="retrieved"),)
+    asked = context(authors=(LENA,), recalled=(), passages=(), tail=tail, query=Query(text=said), direct=True)
+
+    assert foreign_in(asked, content) == origin
 
 
 def test_the_policy_says_which_origins_wait() -> None:
