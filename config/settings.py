@@ -203,7 +203,18 @@ class Settings(BaseModel):
     session_idle_seconds: Positive = 1800
     """A pause after which a conversation's next message begins a new session: the global context is renumbered."""
     censor_block_activations: Positive = 3
-    """Read, not used yet: typed records are to come."""
+    """A censor blocks once it has acted so often, and rightly."""
+    censor_retired_false_positives: Positive = 3
+    """A censor is retired once so many people said that it acted wrongly."""
+    fact_core_confirmations: Positive = 3
+    """A fact becomes core once it was said again so often."""
+    procedure_judged_activations: Positive = 5
+    """A procedure is called effective (over .6 of its outcomes a success) or ineffective (below .4) once it was
+    followed so often."""
+    episode_summarized_days: Positive = 30
+    """After so long an episode counts as summarized."""
+    episode_archived_days: Positive = 90
+    """After so long only the summary of an episode is kept, unless it is verbatim."""
 
     # Platforms. A platform is on when its token is set.
     slack_bot_token: Annotated[SecretStr | None, _prefixed_secret("xoxb-")] = None

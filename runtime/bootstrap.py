@@ -17,6 +17,7 @@ from connectors.http.connector import HttpConnector
 from connectors.message import StoreUnavailable
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.global_context import GlobalContexts
+from grounding.memory.records.records import Records
 from grounding.tokens import Tokens, load_tokens
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.log import Transcript
@@ -90,6 +91,7 @@ class Runtime:
     contexts: ContextDocuments
     global_contexts: GlobalContexts
     context_keeping: ContextKeeping
+    records: Records
     directives: Directives
     publisher: FilingPublisher
     knowledge: Knowledge
@@ -175,7 +177,8 @@ async def _run_parts(stack: AsyncExitStack, built: _Built, parts: frozenset[Part
         stack.push_async_callback(built.kept.last_copy)
     if "jobs" in parts or "follow" in parts:
         jobs = runtime.jobs if "jobs" in parts else None
-        duties = wire_duties(runtime.settings, built.kept, jobs, runtime.knowledge if "follow" in parts else None)
+        knowledge = runtime.knowledge if "follow" in parts else None
+        duties = wire_duties(runtime.settings, built.kept, jobs, knowledge, runtime.records)
         await stack.enter_async_context(beside(duties.run(), "duties"))
     if "jobs" in parts:
         stack.push_async_callback(runtime.jobs.finish)  # before their runner ends
@@ -238,6 +241,7 @@ async def _build(
         contexts=kept.contexts,
         global_contexts=kept.global_contexts,
         context_keeping=answering.keeping,
+        records=answering.records,
         directives=kept.directives,
         publisher=kept.publisher,
         knowledge=knowledge,

@@ -31,6 +31,8 @@ from grounding.documents.shared_shelf import SharedShelf
 from grounding.documents.shelf import FileShelf, Shelf
 from grounding.documents.turns import Turns as TurnIndex
 from grounding.documents.vocabulary import Vocabulary
+from grounding.memory.records.index import RecordIndex
+from grounding.memory.records.store import RecordStore
 from grounding.run_context import DegradedBlock, Passage, RecalledTurn
 from grounding.tokens import Tokens
 from promptpolicy.files import FilingPublisher
@@ -86,6 +88,7 @@ class Knowledge:
         self._indexer: Indexer | None = None
         self._turns: TurnIndex | None = None
         self._contexts: ContextField | None = None
+        self._records: RecordIndex | None = None
         self._why = ""
         self._embedder: Embedder | None = None
         self._mute = ""
@@ -305,6 +308,12 @@ class Knowledge:
         assert self._contexts is not None
         return self._contexts
 
+    async def records(self) -> RecordIndex:
+        """The typed records, once the index is open."""
+        await self._ready()
+        assert self._records is not None
+        return self._records
+
     async def _ready(self) -> Search:
         if self._search is None and self._why:
             raise IndexUnavailable(self._why)
@@ -330,6 +339,7 @@ class Knowledge:
         self._vocabulary = Vocabulary(index, embedder)
         self._turns = TurnIndex(index, embedder)
         self._contexts = ContextField(index, embedder)
+        self._records = RecordIndex(index, embedder, RecordStore(self._redis))
         self._indexer = Indexer(
             self.shelf,
             index,

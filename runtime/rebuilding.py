@@ -1,4 +1,4 @@
-"""Rebuilds what can be rebuilt: the index from documents and transcripts, transcripts from the chat logs."""
+"""Rebuilds what can be rebuilt: the index from documents, transcripts and records, transcripts from the chat logs."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class Reindexed:
     deleted: int = 0
     conversations: int = 0
     turns: int = 0
+    records: int = 0
     skipped: list[Skipped] = field(default_factory=list)
 
 
@@ -75,8 +76,8 @@ class Rebuilding:
         self._workspaces = workspaces
 
     async def reindex(self, scope: Scope, done: Reindexed, tell: Tells) -> None:
-        """Cut and embed all documents, context documents and remembered turns anew; they can be found meanwhile. Adds
-        to *done*.
+        """Cut and embed all documents, context documents, records and remembered turns anew; they can be found
+        meanwhile. Adds to *done*.
 
         Raises `IndexUnavailable`, `EmbedderUnavailable`, `StoreUnavailable` and `OSError`.
         """
@@ -86,6 +87,7 @@ class Rebuilding:
         done.deleted += synced.deleted
         done.skipped += synced.skipped
         await self._index_contexts(scope)
+        done.records += await (await self._knowledge.records()).rebuild(scope)
         turns = await self._knowledge.turns()
         conversations = await self._transcript.conversations(scope)
         for number, key in enumerate(conversations, start=1):
@@ -108,6 +110,7 @@ class Rebuilding:
                 turns, count = await self._knowledge.turns(), 0
                 for workspace in await self._workspaces.all():
                     await self._index_contexts(Scope(workspace.id))
+                    await (await self._knowledge.records()).rebuild(Scope(workspace.id))
                     for key in await self._transcript.conversations(Scope(workspace.id)):
                         count += await self._remember_all(turns, key)
                 await self._knowledge.has_remembered_turns()

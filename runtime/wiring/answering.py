@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from config.settings import Settings
 from grounding.deciding import Deciding
+from grounding.memory.records.records import Records
 from grounding.pipeline import Pipeline
 from grounding.tokens import Tokens
 from runtime.after_turn import RememberTurns, SummaryRefresh
@@ -29,6 +30,7 @@ from runtime.stops import Stops
 from runtime.tools import Tooling
 from runtime.turn import Turns
 from runtime.wiring.kept import Kept
+from runtime.wiring.records import wire_records
 from runtime.wiring.tools import wire_tools
 
 
@@ -40,6 +42,7 @@ class Answering:
     budgets: Budgets
     jobs: Jobs
     keeping: ContextKeeping
+    records: Records
     prompting: Prompting
     stops: Stops
     turns: Turns
@@ -55,6 +58,7 @@ def wire_answering(
 ) -> Answering:
     """*files* are what comes with messages; *model_server* serves where no other model is set."""
     model = Model(settings, model_server)
+    records = wire_records(settings, kept, knowledge, tokens)
     budgets = Budgets(kept.store.client, settings, held_seconds(settings, len(model.names)))
     spending = Spending(settings, budgets, kept.usage, model, Prices(), tokens)
     following = ContextFollowing(kept.contexts, kept.context_copy, kept.workspaces.exists, knowledge.contexts)
@@ -99,6 +103,7 @@ def wire_answering(
         budgets=budgets,
         jobs=jobs,
         keeping=ContextKeeping(kept.contexts, kept.transcript, following, jobs, _layer_timeout(settings)),
+        records=records,
         prompting=prompting,
         stops=stops,
         turns=turns,

@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Mapping
 
 from config.settings import Settings
+from grounding.memory.records.records import Records
+from grounding.memory.records.store import RecordStore
 from runtime.commands.runner import CommandTurns
 from runtime.envelopes import Lane
 from runtime.jobs import Jobs
 from runtime.knowledge import Knowledge
 from runtime.leadership import Leadership
 from runtime.rebuilding import Rebuilding
+from runtime.record_keeping import RecordKeeping
 from runtime.wiring.answering import Answering
 from runtime.wiring.conversing import Conversing
 from runtime.wiring.kept import Kept
@@ -39,15 +42,19 @@ def wire_workers(settings: Settings, kept: Kept, answering: Answering, conversin
     }
 
 
-def wire_duties(settings: Settings, kept: Kept, jobs: Jobs | None, knowledge: Knowledge | None) -> Leadership:
-    """What follows turns and the Markdown copies, where *jobs* are given; following the disk, and filling an index that
-    is new, where *knowledge* is."""
+def wire_duties(
+    settings: Settings, kept: Kept, jobs: Jobs | None, knowledge: Knowledge | None, records: Records
+) -> Leadership:
+    """What follows turns and the Markdown copies, and what *records* need as time passes, where *jobs* are given;
+    following the disk, and filling an index that is new, where *knowledge* is."""
 
     async def duties() -> None:
         async with asyncio.TaskGroup() as group:
             if jobs is not None:
                 group.create_task(kept.copy.run(), name="chat logs")
                 group.create_task(jobs.run(), name="jobs")
+                keeping = RecordKeeping(records, RecordStore(kept.store.client), kept.workspaces)
+                group.create_task(keeping.run(), name="records")
             if knowledge is not None:
                 group.create_task(knowledge.follow(), name="follow")
                 rebuilding = Rebuilding(

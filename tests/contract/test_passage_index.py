@@ -507,3 +507,25 @@ async def test_vectors_of_a_wrong_size_are_refused_for_good(tmp_path: Path) -> N
         await opened.search(ACME, DOCUMENT, [1.0], None, 5)
     assert not refused.value.retryable
     await opened.close()
+
+
+async def test_a_person_finds_the_workspaces_records_and_their_own_in_one_search(index: PassageIndex) -> None:
+    """And of the types asked for; all else is about the scope's own alone."""
+    ada, ben = Scope("acme", None, "slack:U1"), Scope("acme", "http:one", "slack:U2")
+    for scope, text in ((ACME, "refund of all"), (ada, "refund of ada"), (ben, "refund of ben")):
+        await index.upsert(scope, [await entry(text, source="fact", kind=Kind.RECORD)])
+    await index.upsert(ada, [await entry("refund chosen by ada", source="decision", kind=Kind.RECORD)])
+
+    assert set(await found(index, ada, "refund", Kind.RECORD)) == {
+        "refund of all",
+        "refund of ada",
+        "refund chosen by ada",
+    }
+    assert set(await found(index, ben, "refund", Kind.RECORD)) == {"refund of all", "refund of ben"}
+    assert await found(index, ACME, "refund", Kind.RECORD) == ["refund of all"]
+    assert await found(index, OTHER, "refund", Kind.RECORD) == []
+    assert await found(index, ada, "refund", Kind.RECORD, only_sources=["decision"]) == ["refund chosen by ada"]
+    assert await index.count(ada, Kind.RECORD) == 2
+    await index.delete(ada, Kind.RECORD)
+    assert await found(index, ada, "refund", Kind.RECORD) == ["refund of all"]
+    assert await found(index, ben, "refund", Kind.RECORD, explain=True) != []

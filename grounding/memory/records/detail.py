@@ -26,7 +26,9 @@ _MONTHS = (
 
 
 def detailed(record: Record, tokens: Tokens) -> Record:
-    """*record* with the micro and the summary of what it says now."""
+    """*record* with the micro and the summary of what it says now; one of which only the summary is left keeps it."""
+    if record.summary and record.text == record.summary and record.state is State.ARCHIVED:
+        return record
     said = _said(record)
     return record.model_copy(update={"micro": _micro(record, said, tokens), "summary": _summary(record, said, tokens)})
 

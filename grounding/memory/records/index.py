@@ -62,6 +62,19 @@ class RecordIndex:
             if not left:
                 return
 
+    async def rebuild(self, scope: Scope) -> int:
+        """Index all records of the scope's workspace anew, everybody's, and none that is not kept; how many there are.
+
+        Raises `IndexUnavailable`, `EmbedderUnavailable` and `StoreUnavailable`; begun again it does no harm.
+        """
+        count = 0
+        for owner in await self._store.owners(scope):
+            kept = await self._store.all_ids(owner)
+            known = await self._index.ids(owner, Kind.RECORD)
+            await self.follow(owner, sorted({*kept, *known}))
+            count += len(kept)
+        return count
+
     async def _followed(self, scope: Scope, ids: Sequence[str]) -> list[str]:
         """The ids of those that have changed since they were read."""
         records = await self._store.read(scope, ids, own=True)

@@ -220,8 +220,25 @@ class Records:
         """How many of the scope's own records are of which type and state, hidden ones too."""
         return await self._store.counts(scope)
 
-    async def swept(self, scope: Scope, record: Record) -> None:
-        """Let what time does to *record* happen, and set when it is looked at next."""
+    async def sweep(self, scope: Scope) -> int:
+        """Let what time does happen to those records of the workspace that are due, a page at a time; how many they
+        were."""
+        count = 0
+        while due := await self._store.due(scope, self._clock()):
+            for record in due:
+                await self._swept(scope, record)
+            count += len(due)
+        return count
+
+    async def catch_up(self, scope: Scope) -> bool:
+        """Bring the index in step with all that it has not followed yet in the workspace; False where it cannot now."""
+        while waiting := await self._store.unindexed(scope):
+            for owner in dict.fromkeys(owner for owner, _, _ in waiting):
+                if not await self.follow(owner, [record_id for one, record_id, _ in waiting if one == owner]):
+                    return False
+        return True
+
+    async def _swept(self, scope: Scope, record: Record) -> None:
         after = lifecycle.sweep(record, self._rules, making.stamp(self._clock()))
         if after != record:
             put = self._put(record, self._detailed(after), Provenance(), "aged")
@@ -230,14 +247,16 @@ class Records:
             return  # another was quicker: it is still due
         await self._store.put_off(scope, record, lifecycle.next_due(record, self._rules))
 
-    async def follow(self, scope: Scope, ids: Sequence[str]) -> None:
-        """Bring the index in step with the scope's own records of these *ids*, now or later."""
+    async def follow(self, scope: Scope, ids: Sequence[str]) -> bool:
+        """Bring the index in step with the scope's own records of these *ids*: whether it is, else it will be later."""
         try:
             await self._index.follow(scope, ids)
         except (IndexUnavailable, EmbedderUnavailable, TimeoutError) as error:
             why = str(error) or "timeout"
             _log.warning("index.failed", workspace_id=scope.workspace_id, why=why)
             await self._store.is_behind(scope)
+            return False
+        return True
 
     async def _stepped(
         self,
@@ -284,6 +303,8 @@ class Records:
             if put.before is None or put.before.state is not put.after.state:
                 from_state = put.before.state if put.before else ""
                 _tell(scope, put.after, from_state, put.after.state, put.change.why)
+        if any(put.due is not None and put.due <= self._clock() for put in puts):
+            await self._store.is_behind(scope)
         wanted = [put.after for put in puts if put.indexed]
         if wanted:
             await self.follow(_owner(scope, wanted[0]), [record.id for record in wanted])

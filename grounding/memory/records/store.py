@@ -6,8 +6,8 @@ Keys (owner ``records``, under the workspace's tag; ``of`` is empty for the work
 ``history:<of>:<id>`` a stream of the newest changes; ``said:<of>:<id>`` the newest turns that said it;
 ``came:<of>:<context>`` a set of the ids of what came of a conversation; ``done:<key>`` what came of a call. Of the
 whole workspace: ``due`` records by when the sweep looks at them, ``unindexed`` those that the index is to be brought in
-step with, ``owners`` every ``of``. Of all workspaces, under a tag of its own: ``behind``, those in which the index
-could not follow at once.
+step with, ``owners`` every ``of``. Of all workspaces, under a tag of its own: ``behind``, those that are to be looked
+at soon.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ class RecordStore:
         return [one for one in ids if one in set(answer)]
 
     async def is_behind(self, scope: Scope) -> None:
-        """Say that the index is to be brought in step in the scope's workspace as soon as it answers."""
+        """Say that the scope's workspace is to be looked at soon: the index could not follow, or a record is due."""
         await self._redis.sadd(_BEHIND, scope.workspace_id)
 
     async def behind(self) -> list[str]:

@@ -1,0 +1,74 @@
+"""What typed records need as time passes: the sweep, and an index that follows once it answers again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+import structlog
+
+from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
+from grounding.memory.records.records import Records
+from grounding.memory.records.store import RecordStore
+from runtime.workspaces import Workspaces
+
+SWEEP_SECONDS = 3600.0
+LOOK_SECONDS = 5.0
+_log = structlog.get_logger()
+
+
+class Sleeps(Protocol):
+    async def __call__(self, delay: float) -> None: ...
+
+
+class RecordKeeping:
+    """A duty of one process for all."""
+
+    def __init__(
+        self, records: Records, store: RecordStore, workspaces: Workspaces, sleep: Sleeps = asyncio.sleep
+    ) -> None:
+        self._records = records
+        self._store = store
+        self._workspaces = workspaces
+        self._sleep = sleep
+
+    async def run(self) -> None:
+        """Look at all workspaces at first and every hour, and every few seconds at those that are said to be behind,
+        until cancelled."""
+        passed = SWEEP_SECONDS
+        while True:
+            try:
+                if passed >= SWEEP_SECONDS:
+                    passed = 0.0
+                    await self.all()
+                else:
+                    await self.behind()
+            except StoreUnavailable as error:
+                _log.warning("records.sweep_failed", why=str(error))
+            await self._sleep(LOOK_SECONDS)
+            passed += LOOK_SECONDS
+
+    async def all(self) -> None:
+        """Sweep all workspaces, and let the index catch up. Raises `StoreUnavailable`."""
+        for workspace in await self._workspaces.all():
+            await self._look(workspace.id)
+
+    async def behind(self) -> None:
+        """The same for those workspaces that need it soon. Raises `StoreUnavailable`."""
+        for workspace_id in await self._store.behind():
+            await self._store.is_in_step(workspace_id)  # first: what falls behind meanwhile says so again
+            if await self._workspaces.exists(workspace_id):
+                await self._look(workspace_id)
+
+    async def _look(self, workspace_id: str) -> None:
+        scope = Scope(workspace_id)
+        try:
+            count = await self._records.sweep(scope)
+            await self._records.catch_up(scope)
+        except StoreUnavailable:
+            raise
+        except AgentRuntimeError as error:  # a record that cannot be read: the other workspaces' can
+            _log.warning("records.sweep_failed", workspace_id=workspace_id, why=str(error))
+            return
+        if count:
+            _log.info("records.swept", workspace_id=workspace_id, records=count)

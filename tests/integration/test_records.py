@@ -1,0 +1,212 @@
+"""Typed records in a real server, with an index that is away and comes back, and writers that meet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest_asyncio
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+
+from connectors.message import Scope
+from grounding.documents.index import IndexUnavailable, Kind
+from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.memory.records.index import RecordIndex
+from grounding.memory.records.port import NewRecord
+from grounding.memory.records.record import Provenance, RecordRefused, State, Type
+from grounding.memory.records.records import Records
+from grounding.memory.records.store import RecordStore
+from grounding.tokens import load_tokens
+from runtime.removal import forget_keys
+from tests.emulators.embedder import HashedWords
+
+ACME, OTHER = Scope("acme"), Scope("other")
+ADA = Scope("acme", None, "slack:U1")
+BY = Provenance(author="http:ada")
+
+
+class Away:
+    """An index that can be switched off."""
+
+    def __init__(self, index: RecordIndex) -> None:
+        self._index = index
+        self.is_away = False
+
+    def _check(self) -> None:
+        if self.is_away:
+            raise IndexUnavailable("switched off")
+
+    async def find(
+        self, scope: Scope, query: str, top_k: int, types: Collection[Type]
+    ) -> Sequence[tuple[str, str, float, float]]:
+        self._check()
+        return await self._index.find(scope, query, top_k, types)
+
+    async def follow(self, scope: Scope, ids: Sequence[str]) -> None:
+        self._check()
+        await self._index.follow(scope, ids)
+
+
+class World:
+    """Records with all that is behind them, at a time that can be set."""
+
+    def __init__(self, redis: Redis, passages: EmbeddedIndex, embedder: HashedWords) -> None:
+        self.redis = redis
+        self.passages = passages
+        self.embedder = embedder
+        self.store = RecordStore(redis)
+        self.index = RecordIndex(passages, embedder, self.store)
+        self.away = Away(self.index)
+        self.time = datetime(2026, 11, 22, 12, tzinfo=UTC)
+        self.records = Records(self.store, load_tokens(), self.away, clock=lambda: self.time)
+
+    async def add(self, scope: Scope, text: str, type_: Type = Type.FACT) -> str:
+        return (await self.records.add(scope, NewRecord(type_, text), BY)).record.id
+
+    async def found(self, scope: Scope, query: str) -> set[str]:
+        return {one.record.text for one in await self.records.search(scope, query, 20)}
+
+
+@pytest_asyncio.fixture
+async def world(redis: Redis, tmp_path: Path) -> AsyncIterator[World]:
+    embedder = HashedWords()
+    passages = EmbeddedIndex(tmp_path, embedder.name, embedder.dimensions, timeout_seconds=30)
+    await passages.ensure()
+    try:
+        yield World(redis, passages, embedder)
+    finally:
+        await passages.close()
+
+
+async def test_what_was_written_while_the_index_was_away_is_found_once_it_is_back(world: World) -> None:
+    gone = await world.add(ADA, "Ada likes tea")
+    world.away.is_away = True
+    await world.add(ACME, "tea is free")
+    await world.records.erase(ADA, gone, BY)
+    assert not await world.records.catch_up(ACME)
+    assert await world.store.behind() == ["acme"]
+
+    world.away.is_away = False
+    assert await world.records.catch_up(ACME)
+
+    assert await world.found(ADA, "tea") == {"tea is free"}
+    assert await world.passages.ids(ADA, Kind.RECORD) == []
+    assert await world.store.unindexed(ACME) == []
+
+
+async def test_a_record_that_changes_while_it_is_indexed_is_found_as_it_is_then(world: World) -> None:
+    record = await world.add(ACME, "the office is in Berlin")
+    embed, changed = world.embedder.embed_documents, False
+
+    async def slowly(texts: Sequence[str]) -> list[list[float]]:
+        nonlocal changed
+        vectors = await embed(texts)
+        if not changed:
+            changed = True
+            await world.records.change(ACME, record, {"text": "the office is in Hamburg"}, BY)
+        return vectors
+
+    world.embedder.embed_documents = slowly  # type: ignore[method-assign]
+    await world.index.follow(ACME, [record])
+
+    (hit,) = await world.records.search(ACME, "Hamburg", 5)
+    assert hit.matched > 0
+    assert hit.similarity > 0.3
+    assert (await world.records.search(ACME, "Berlin", 5))[0].matched == 0
+
+
+async def test_an_emptied_index_is_filled_from_what_is_kept_and_with_nothing_else(world: World) -> None:
+    for scope, text in ((ACME, "tea is free"), (ADA, "Ada likes tea"), (OTHER, "tea is expensive")):
+        await world.add(scope, text)
+    hidden = await world.add(ACME, "tea is poison")
+    await world.records.change(ACME, hidden, {"state": "inactive"}, BY)
+    await world.passages.drop_workspace(ACME)
+    assert await world.found(ADA, "tea") == set()
+
+    assert await world.index.rebuild(ACME) == 3
+
+    assert await world.found(ADA, "tea") == {"tea is free", "Ada likes tea"}
+    assert await world.found(OTHER, "tea") == {"tea is expensive"}
+
+
+async def test_fifty_writers_at_once_lose_no_confirmation_and_make_no_second_record(world: World) -> None:
+    async def say(number: int) -> None:
+        by = Provenance(author="slack:U1", turn_id=f"t{number % 25}", origin="extraction")
+        while True:
+            with suppress(RecordRefused):  # too many at once: try again
+                await world.records.add(ACME, NewRecord(Type.FACT, "The port is 5433."), by)
+                return
+
+    await asyncio.gather(*(say(number) for number in range(50)))
+
+    (record,) = await world.records.list(ACME)
+    assert record.confirmations == 24  # 25 turns said it, the first of them anew
+    assert record.state is State.CORE
+
+
+async def test_the_sweep_looks_at_what_is_due_and_at_nothing_else(world: World) -> None:
+    old = await world.add(ADA, "We met. " + "Much was said about the storage of things. " * 40, Type.EPISODE)
+    world.time += timedelta(days=20)
+    young = await world.add(ACME, "We met again.", Type.EPISODE)
+    await world.add(ACME, "a fact does not age")
+
+    assert await world.records.sweep(ACME) == 0
+    world.time += timedelta(days=15)
+    assert await world.records.sweep(ACME) == 1
+    assert (await world.records.get(ADA, old)).state is State.SUMMARIZED
+    world.time += timedelta(days=60)
+    assert await world.records.sweep(ACME) == 2
+    archived = await world.records.get(ADA, old)
+    assert archived.state is State.ARCHIVED
+    assert archived.text == archived.summary
+    assert (await world.records.get(ACME, young)).state is State.SUMMARIZED
+    assert await world.records.sweep(ACME) == 0
+
+
+async def test_every_transition_is_told_in_the_history_and_by_one_event_without_the_text(world: World) -> None:
+    with capture_logs() as told:
+        record = await world.add(ACME, "The secret is 42.")
+        await world.records.change(ACME, record, {"confirm": True}, BY)
+        await world.records.change(ACME, record, {"confirm": True}, BY)
+        await world.records.change(ACME, record, {"state": "inactive"}, Provenance(author="http:ben"))
+
+    history = await world.records.history(ACME, record)
+    assert [(one.from_state, one.to_state, one.why, one.by) for one in reversed(history)] == [
+        ("", "new", "added", "http:ada"),
+        ("new", "confirmed", "confirmed", "http:ada"),
+        ("confirmed", "confirmed", "confirmed", "http:ada"),
+        ("confirmed", "inactive", "by hand", "http:ben"),
+    ]
+    events = [one for one in told if one["event"] == "record.changed"]
+    assert [(one["from_state"], one["to_state"]) for one in events] == [
+        ("", "new"),
+        ("new", "confirmed"),
+        ("confirmed", "inactive"),
+    ]
+    assert "42" not in str(events)
+
+
+async def test_nothing_is_left_of_what_was_erased_or_of_a_person_who_was_forgotten(world: World) -> None:
+    await world.records.erase(ACME, await world.add(ACME, "erase me"), BY)
+    await world.add(ADA, "forget me")
+    await world.records.forget(ADA)
+
+    left = {key async for key in world.redis.scan_iter("ar:records:*")}
+    assert left <= {"ar:records:{w.acme}:owners"}
+
+
+async def test_a_workspace_takes_its_records_with_it(world: World) -> None:
+    await world.add(ACME, "tea is free")
+    await world.add(ADA, "Ada likes tea")
+    await world.add(OTHER, "tea is expensive")
+
+    await world.passages.drop_workspace(ACME)
+    await forget_keys(world.redis, ACME)
+
+    assert [key async for key in world.redis.scan_iter("ar:records:{w.acme}:*")] == []
+    assert await world.passages.ids(ADA, Kind.RECORD) == []
+    assert await world.found(OTHER, "tea") == {"tea is expensive"}
