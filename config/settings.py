@@ -202,6 +202,12 @@ class Settings(BaseModel):
     """Read, not used yet: the governor is to come."""
     session_idle_seconds: Positive = 1800
     """A pause after which a conversation's next message begins a new session: the global context is renumbered."""
+    records_extraction: bool = True
+    """What people state in conversations is looked through for facts and decisions worth keeping. Off: records are made
+    by tools and by people alone."""
+    records_extraction_turns: Positive = 6
+    """Turns between two looks of the model at a conversation for records. Without a model of its own the runtime looks
+    for plain statements after every turn."""
     censor_block_activations: Positive = 3
     """A censor blocks once it has acted so often, and rightly."""
     censor_retired_false_positives: Positive = 3

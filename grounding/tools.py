@@ -84,7 +84,7 @@ class Tool(Generic[A]):
     ``untrusted``: what it answers may be anybody's words. ``together``: other calls may run at the same time.
     ``repeatable``: a second call with the same idempotency key changes nothing (it only reads, or its store knows the
     key). A tool that is not is never begun twice: where its process ends in between, the model is told that nobody
-    knows what came of it.
+    knows what came of it. ``spare``: it is the first to go where the model's window has no room for all.
     """
 
     name: str
@@ -95,6 +95,7 @@ class Tool(Generic[A]):
     untrusted: bool = False
     together: bool = False
     repeatable: bool = False
+    spare: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

@@ -37,8 +37,8 @@ from runtime.spending import user_of
 MAX_CALLS = 8
 """Calls that are run of one round; the model is told of those beyond."""
 WINDOW_SHARE = 8
-"""Tools whose descriptions take more than this part of the model's window are not offered: they would leave too little
-for the prompt."""
+"""Tools whose descriptions take more than this part of the model's window are not offered, those that are spare first:
+they would leave too little for the prompt."""
 Permits = Callable[[Question, str], bool]
 """Whether a tool's scope may be used for whoever asks that."""
 MAX_ERROR_CHARACTERS = 1000
@@ -125,8 +125,11 @@ class Tooling:
         wait for LiteLLM."""
         if not self._max_rounds or not self._toolbox or not await self._model.calls_tools(first):
             return NOTHING
-        offer = self.offered(tuple(self._toolbox), question)
-        return offer if offer.tokens * WINDOW_SHARE <= window_tokens else NOTHING
+        for names in (tuple(self._toolbox), tuple(name for name, tool in self._toolbox.items() if not tool.spare)):
+            offer = self.offered(names, question)
+            if offer.tokens * WINDOW_SHARE <= window_tokens:
+                return offer
+        return NOTHING
 
     def offered(self, names: Sequence[str], question: Question) -> Offer:
         """Those of *names* that there are and that may be used for *question*."""

@@ -85,11 +85,12 @@ def settings(data_dir: Path) -> MakeSettings:
 
 @pytest.fixture
 def model_settings(settings: MakeSettings, openai_server: openai.FakeOpenAI) -> MakeSettings:
-    """Makes settings whose model is the emulator."""
+    """Makes settings whose model is the emulator. It is asked for no records: what it made of them would stand in the
+    prompts of tests about something else."""
 
     def make(**fields: Any) -> Settings:
         model = {"llm_model": "openai/fake", "llm_api_base": openai_server.base_url, "llm_api_key": SecretStr("key")}
-        return settings(**{**model, "llm_timeout_seconds": 10.0, **fields})
+        return settings(**{**model, "llm_timeout_seconds": 10.0, "records_extraction": False, **fields})
 
     return make
 

@@ -163,6 +163,11 @@ class Facts:
         return subject
 
 
+def corrects(sentence: str) -> bool:
+    """Whether *sentence* may say that something said before is otherwise."""
+    return bool(_CORRECTS.match(sentence))
+
+
 def _sort(value: str) -> str:
     """Of what sort a value is: a number, a name, other words, or no value at all."""
     if any(map(str.isdigit, value)):

@@ -115,8 +115,13 @@ class FakeOpenAI:
 
 
 def in_background(body: dict[str, Any]) -> bool:
-    """Whether a request is for the document about a conversation, not for a reply to anybody."""
-    return _text(body["messages"][0]).startswith("You keep one short document")
+    """Whether a request is for the document about a conversation, or for its records, not for a reply to anybody."""
+    return _text(body["messages"][0]).startswith("You keep one short document") or about_records(body)
+
+
+def about_records(body: dict[str, Any]) -> bool:
+    """Whether a request is for the records of a conversation."""
+    return _text(body["messages"][0]).startswith("You decide what of a conversation")
 
 
 def echo(body: dict[str, Any]) -> str:

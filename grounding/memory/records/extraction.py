@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -30,7 +31,9 @@ from grounding.memory.records.said import (
     owned,
     settled,
 )
+from grounding.memory.refresh import BYTES_PER_TOKEN
 from grounding.sections import as_data, one_line, speaker
+from grounding.tokens import utf8_length
 from grounding.transcript.entry import Entry, EntryRole
 
 MAX_ENTRY_CHARACTERS = 600
@@ -39,6 +42,8 @@ MAX_KNOWN = 20
 MAX_ANSWER_CHARACTERS = 20_000
 BORNE_BY_EVIDENCE = 0.6
 """Of a record's content words so many stand in its evidence, at least; a name of whoever said it counts, too."""
+_NUMBER_BYTES = 4
+"""What a message's number takes beyond one digit."""
 MOST_SURE = 0.9
 """However sure a model is of itself."""
 _FENCED = re.compile(r"\A```[a-z]*\s*\n(.*)\n```\s*\Z", re.DOTALL)
@@ -99,6 +104,18 @@ def plan(window: Window, known: Sequence[Record]) -> list[ChatMessage]:
     names = [f"k{number} {one.type}: {one_line(one.text)}" for number, one in enumerate(shown(known, window.owner), 1)]
     user = "Known already:\n\n" + ("\n".join(names) or "(nothing)") + "\n\nThe conversation:\n\n" + _talk(window)
     return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+
+
+def fitting(window: Window, known: Sequence[Record], room_tokens: int) -> Window | None:
+    """*window* with as many of its newest entries as a model that reads *room_tokens* at once is told; None where there
+    is room for none. After an outage there are more than a small one takes."""
+    empty = replace(window, entries=())
+    taken = sum(utf8_length(str(message["content"])) for message in plan(empty, known))
+    lines = [utf8_length(_talk(replace(window, entries=(entry,)))) + _NUMBER_BYTES for entry in window.entries]
+    sizes = accumulate(reversed(lines))
+    count = sum(1 for size in sizes if size <= room_tokens * BYTES_PER_TOKEN - taken)
+    kept = replace(window, entries=window.entries[len(lines) - count :])
+    return kept if kept.said else None
 
 
 def accept(answer: str, window: Window, known: Sequence[Record]) -> list[Extracted] | Rejected:

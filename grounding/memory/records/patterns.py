@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 
-from grounding.memory.facts import Facts
+from grounding.memory.facts import Facts, corrects
 from grounding.memory.records.confidential import looks_secret
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Origin, Record, Type
@@ -75,6 +75,15 @@ def found_in(window: Window, known: Sequence[Record]) -> list[Extracted]:
             else:
                 facts.hear(entry, sentence)
     return latest([*decisions, *facts.found()], window.most)
+
+
+def may_state(entries: Sequence[Entry]) -> bool:
+    """Whether anything may be found in *entries*, whosever they are and whatever is known. Mostly nothing is: then
+    nothing else has to be read."""
+    window = Window("", tuple(entries), "anybody", {})
+    return bool(found_in(window, ())) or any(
+        corrects(sentence) for entry in window.said for sentence in sentences(entry.text[:MAX_CHARACTERS])
+    )
 
 
 def subject_of(text: str) -> str:

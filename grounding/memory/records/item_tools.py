@@ -1,0 +1,271 @@
+"""The tools by which the model keeps items (tasks, events, notes) and reads a record whole."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Any, Literal, TypeVar
+
+from pydantic import Field
+
+from connectors.message import Scope
+from grounding.documents.embedding import EmbedderUnavailable
+from grounding.documents.index import IndexUnavailable
+from grounding.documents.sparse import terms
+from grounding.memory.global_context_origin import foreign_in, person_of
+from grounding.memory.records.dates import MAX_CHARACTERS as MAX_DUE_CHARACTERS
+from grounding.memory.records.dates import NoSuchDay, due
+from grounding.memory.records.detail import in_words
+from grounding.memory.records.port import KeepsRecords, NewRecord
+from grounding.memory.records.record import NoSuchRecord, Origin, Provenance, Record, RecordRefused, State, Type
+from grounding.sections import one_line
+from grounding.tools import Arguments, Call, Tool, ToolRefused
+
+T = TypeVar("T")
+Status = Literal["open", "done", "cancelled"]
+MAX_ITEM_CHARACTERS = 2000
+MAX_QUERY_CHARACTERS = 400
+MAX_FOUND = 50
+"""Items that a search looks at."""
+MAX_LISTED = 500
+"""Items that are looked at where nothing is searched for; of more the newest."""
+SHOWN = 20
+_ITEMS = (Type.ITEM,)
+_READS, _WRITES = frozenset({"records:read"}), frozenset({"items:write"})
+_ID = Field(min_length=1, max_length=64, description="The item's id, as query_items and the records show it.")
+_DUE = (
+    "When it is due or happens: a day like 2026-11-27, a time like 2026-11-27T15:00, or words like 'tomorrow', "
+    "'next Friday', 'in two weeks', 'Friday at 15:00'."
+)
+
+
+class CreateItem(Arguments):
+    kind: Literal["task", "event", "note"] = Field(description="A task has to be done, an event happens.")
+    text: str = Field(min_length=1, max_length=MAX_ITEM_CHARACTERS, description="What it is, without its date.")
+    due: str = Field(default="", max_length=MAX_DUE_CHARACTERS, description=_DUE)
+
+
+class UpdateItem(Arguments):
+    id: str = _ID
+    text: str | None = Field(default=None, min_length=1, max_length=MAX_ITEM_CHARACTERS, description="What it is now.")
+    status: Status | None = Field(default=None, description="What became of it.")
+    due: str | None = Field(default=None, max_length=MAX_DUE_CHARACTERS, description=f"{_DUE} Empty: no day any more.")
+
+
+class DeleteItem(Arguments):
+    id: str = _ID
+
+
+class QueryItems(Arguments):
+    text: str = Field(default="", max_length=MAX_QUERY_CHARACTERS, description="What they are about; empty: all.")
+    status: Status | Literal["any"] = Field(default="open", description="Which of them.")
+    kind: Literal["task", "event", "note"] | None = Field(default=None, description="Which of them.")
+    due_before: str = Field(default="", max_length=MAX_DUE_CHARACTERS, description="Due on that day or earlier.")
+    due_after: str = Field(default="", max_length=MAX_DUE_CHARACTERS, description="Due on that day or later.")
+
+
+class Expand(Arguments):
+    record: str = Field(min_length=1, max_length=64, description="The record's id, as the records show it.")
+
+
+def create_item(records: KeepsRecords) -> Tool[CreateItem]:
+    """Keeps an item: the person's own in a direct message of one person, else the workspace's."""
+
+    async def run(call: Call, arguments: CreateItem) -> str:
+        new = NewRecord(Type.ITEM, arguments.text, kind=arguments.kind, due=_due(arguments.due, call))
+        added = await _told(records.add(_scope(call), new, _by(call), call.idempotency_key))
+        return f"kept: {shown(added.record)}"
+
+    return Tool(
+        "create_item",
+        "Keep a task, an event or a note with its day, so that it is found again in later conversations. Use it when "
+        "somebody says that something has to be done, will happen, or is to be noted; not for lasting preferences "
+        "and background.",
+        CreateItem,
+        run,
+        scopes=_WRITES,
+        repeatable=True,
+        spare=True,
+    )
+
+
+def update_item(records: KeepsRecords) -> Tool[UpdateItem]:
+    """Changes what an item says, when it is due, or what became of it."""
+
+    async def run(call: Call, arguments: UpdateItem) -> str:
+        said = {"text": arguments.text, "status": arguments.status}
+        fields: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+        if arguments.due is not None:
+            fields["due"] = _due(arguments.due, call)
+        if not fields:
+            raise ToolRefused("nothing is to change: give text, status or due")
+        await _item(records, call, arguments.id)
+        changing = records.change(_scope(call), arguments.id, fields, _by(call), call.idempotency_key)
+        return f"changed: {shown(await _told(changing))}"
+
+    return Tool(
+        "update_item",
+        "Change an item: its text, its day, or its status when it is done or cancelled.",
+        UpdateItem,
+        run,
+        scopes=_WRITES,
+        repeatable=True,
+        spare=True,
+    )
+
+
+def delete_item(records: KeepsRecords) -> Tool[DeleteItem]:
+    """Puts an item away; people can still see and restore it."""
+
+    async def run(call: Call, arguments: DeleteItem) -> str:
+        item = await _item(records, call, arguments.id)
+        put_away = records.change(_scope(call), item.id, {"state": State.INACTIVE}, _by(call), call.idempotency_key)
+        await _told(put_away)
+        return f"deleted: {one_line(item.micro)}"
+
+    return Tool(
+        "delete_item",
+        "Delete an item that should not be there. What is done or cancelled is better updated.",
+        DeleteItem,
+        run,
+        scopes=_WRITES,
+        repeatable=True,
+        spare=True,
+    )
+
+
+def query_items(records: KeepsRecords) -> Tool[QueryItems]:
+    """Finds items by what they are about, their status and their day."""
+
+    async def run(call: Call, arguments: QueryItems) -> str:
+        scope, text = _scope(call), arguments.text.strip()
+        states = () if arguments.status == "any" else (State(arguments.status),)
+        before, after = _due(arguments.due_before, call), _due(arguments.due_after, call)
+        found = await _found(records, scope, text) if text else None
+        said = "" if found is not None or not text else "The search does not work just now; these share words.\n"
+        if found is None:
+            listed = await records.list(scope, _ITEMS, states, MAX_LISTED)
+            found = [one for one in listed if not text or set(terms(text)) & set(terms(one.text))]
+        fitting = [
+            one
+            for one in found
+            if (not states or one.state in states)
+            and (arguments.kind is None or one.kind == arguments.kind)
+            and _is_between(one.due, after, before)
+        ]
+        return said + _listed(fitting, by_day=not text)
+
+    return Tool(
+        "query_items",
+        "Look up the tasks, events and notes that are kept: all open ones, or by what they are about, by status, or "
+        "by day, e.g. due_before 'Friday'. Use it before you say what there is to do.",
+        QueryItems,
+        run,
+        scopes=_READS,
+        untrusted=True,
+        together=True,
+        repeatable=True,
+        spare=True,
+    )
+
+
+def expand(records: KeepsRecords) -> Tool[Expand]:
+    """Reads a record whole: what prompts show of one is short."""
+
+    async def run(call: Call, arguments: Expand) -> str:
+        record = await _told(records.get(_scope(call), arguments.record))
+        of = record.provenance
+        told = [
+            f"{record.type} {record.id}, {record.state}, of {record.created_at[:10]}",
+            f"outcome: {record.outcome}" if record.outcome else "",
+            f"due: {in_words(record.due)}" if record.due else "",
+            f"said by {one_line(of.author)}" if of.author else "",
+            "(unverified: it came from documents or other people's words)"
+            if of.origin in ("retrieved", "others")
+            else "",
+            f"superseded by {record.superseded_by}" if record.superseded_by else "",
+            f"in place of {record.supersedes}" if record.supersedes else "",
+        ]
+        return "\n".join(line for line in told if line) + f"\n\n{record.text}"
+
+    return Tool(
+        "expand",
+        "Read a record (decision, fact, procedure, episode, item) whole, by its id. The records in the prompt are "
+        "shortened: use this where their details matter.",
+        Expand,
+        run,
+        scopes=_READS,
+        untrusted=True,
+        together=True,
+        repeatable=True,
+    )
+
+
+def shown(item: Record) -> str:
+    """An item on one line: ``[id] open task, due Friday 27 November 2026: buy milk``."""
+    day = f", due {in_words(item.due)}" if item.due else ""
+    return f"[{item.id}] {item.state} {item.kind}{day}: {one_line(item.text)}"
+
+
+def _listed(items: Sequence[Record], *, by_day: bool) -> str:
+    """*items* in lines; by their days, those without one last, unless they were searched for."""
+    if not items:
+        return "No item fits."
+    ordered = sorted(items, key=lambda one: (not one.due, one.due)) if by_day else list(items)
+    lines = [f"- {shown(one)}" for one in ordered[:SHOWN]]
+    left = len(items) - SHOWN
+    return "\n".join([*lines, f"({left} more: ask for a shorter time or by text.)"] if left > 0 else lines)
+
+
+def _is_between(day: str, after: str, before: str) -> bool:
+    """Whether something due *day* is due from *after* to *before*; a day is the whole of it."""
+    if not (after or before):
+        return True
+    return bool(day) and (not after or _reaches(day, after)) and (not before or _reaches(before, day))
+
+
+def _reaches(later: str, earlier: str) -> bool:
+    length = min(len(later), len(earlier)) if "T" not in later or "T" not in earlier else 19
+    return later[:length] >= earlier[:length]
+
+
+async def _found(records: KeepsRecords, scope: Scope, text: str) -> Sequence[Record] | None:
+    """What a search finds; None where it does not work now."""
+    try:
+        return [one.record for one in await records.search(scope, text, MAX_FOUND, _ITEMS)]
+    except (IndexUnavailable, EmbedderUnavailable):
+        return None
+
+
+async def _item(records: KeepsRecords, call: Call, item_id: str) -> Record:
+    """The item of that id. Raises `ToolRefused`."""
+    record = await _told(records.get(_scope(call), item_id))
+    if record.type is not Type.ITEM:
+        raise ToolRefused(f"{record.id} is a {record.type} and no item: only people change those")
+    return record
+
+
+async def _told(doing: Awaitable[T]) -> T:
+    """What *doing* gives. Raises `ToolRefused` where the records refuse it."""
+    try:
+        return await doing
+    except NoSuchRecord as error:
+        raise ToolRefused(f"{error}: query_items lists the items that there are") from None
+    except RecordRefused as error:
+        raise ToolRefused(str(error)) from None
+
+
+def _due(words: str, call: Call) -> str:
+    try:
+        return due(words, call.at) if words.strip() else ""
+    except NoSuchDay as error:
+        raise ToolRefused(str(error)) from None
+
+
+def _scope(call: Call) -> Scope:
+    """The workspace's records, and in a direct message of one person theirs: what is written there is theirs."""
+    return Scope(call.key.workspace_id, call.key.context_id, person_of(call.direct, call.authors))
+
+
+def _by(call: Call) -> Provenance:
+    origin: Origin = "retrieved" if call.has_read_untrusted else foreign_in(call.context) or "tool"
+    return Provenance(author=call.user, turn_id=call.turn_id, context_id=call.key.context_id, origin=origin)

@@ -1,0 +1,154 @@
+"""What people may do with the records that are kept: ``memory list``, ``show``, ``forget`` and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from connectors.message import Role, Scope
+from grounding.memory.records.detail import in_words
+from grounding.memory.records.port import KeepsRecords
+from grounding.memory.records.record import Provenance, Record, State, Type
+from runtime.commands.command import CommandRefused, Invocation
+from runtime.commands.wording import code, items, plain
+
+DETAILS = (
+    "`/memory list` shows the records that I keep: in a direct message yours, for admins the workspace's too; "
+    "`/memory list fact` only those of a kind. `/memory show ID` shows one whole and where it came from. "
+    "`/memory confirm ID` says that it is right, `/memory outcome ID success`, `partial` or `failure` what came of it, "
+    "`/memory verbatim ID` keeps it word for word, `/memory false-positive ID` says that a censor was wrong. "
+    "`/memory retire ID` takes it out of use, `/memory forget ID` away for good, and `/memory forget all`, in a direct "
+    "message, every record of yours."
+)
+FORGOT_MINE = "I have forgotten all records of your own."
+_ADMINS_LIST = "In a group I list records for admins only. Say it in a direct message to see your own."
+_DIRECT_ONLY = "Your own records are for direct messages: say it there."
+_NOTHING = "I keep no such records."
+_SHOWN = 20
+_LOOKED_AT = 100
+_SAYS: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "confirm": ({"confirm": True}, "Confirmed"),
+    "verbatim": ({"verbatim": True}, "Kept word for word from now on"),
+    "false-positive": ({"false_positive": True}, "Noted, it should not have acted"),
+    "retire": ({"state": State.INACTIVE}, "Not used any more"),
+}
+"""What is changed by a word that needs nothing but an id, and what is said of it."""
+_FOR_MEMBERS = frozenset({"confirm", "outcome", "false-positive"})
+"""What members may say of records of the workspace; the rest is for admins. Of their own people may say all."""
+_OUTCOMES = ("success", "partial", "failure", "pending")
+
+
+class RecordWords:
+    """The words after ``memory`` that are about records."""
+
+    WORDS = frozenset({"list", "show", "forget", "outcome", *_SAYS})
+
+    def __init__(self, records: KeepsRecords) -> None:
+        self._records = records
+
+    async def has_any(self, invocation: Invocation) -> bool:
+        """Whether `run` would list anything for who asks."""
+        return bool(await self._listed(invocation, (), 1)) if _may_list(invocation) else False
+
+    async def run(self, invocation: Invocation) -> str:
+        """What came of the words, the first of which is one of `WORDS`. Raises `CommandRefused` and `RecordRefused`."""
+        word, _, rest = invocation.rest.partition(" ")
+        word, argument = word.lower(), rest.strip()
+        if word == "list":
+            return await self._list(invocation, argument.lower())
+        if word == "forget" and argument.lower() == "all":
+            return await self._forget_mine(invocation)
+        record_id, _, more = argument.partition(" ")
+        if not record_id:
+            raise CommandRefused(DETAILS)
+        record = await self._records.get(_scope(invocation), record_id.strip("`[]"))
+        if word == "show":
+            return _whole(record)
+        _check(invocation, record, word)
+        if word == "forget":
+            await self._records.erase(_scope(invocation), record.id, _by(invocation))
+            return f"I have forgotten {code(record.id)}."
+        fields, said = _SAYS[word] if word in _SAYS else _outcome(more)
+        key = f"command:{invocation.message.message_id}"
+        changed = await self._records.change(_scope(invocation), record.id, fields, _by(invocation), key)
+        return f"{said}: {_line(changed)}"
+
+    async def _list(self, invocation: Invocation, kind: str) -> str:
+        types = [one for one in Type if kind and kind in (one.value, f"{one.value}s", f"{one.value[:-1]}ies")]
+        if kind and not types:
+            raise CommandRefused(f"The kinds are {', '.join(code(one.value) for one in Type)}.")
+        if not _may_list(invocation):
+            raise CommandRefused(_ADMINS_LIST)
+        found = await self._listed(invocation, types, _LOOKED_AT)
+        if not found:
+            return _NOTHING
+        more = "" if len(found) <= _SHOWN else f"\n\nThese are the newest {_SHOWN}; name a kind to see others."
+        return items(_line(one, invocation) for one in found[:_SHOWN]) + more
+
+    async def _listed(self, invocation: Invocation, types: Sequence[Type], limit: int) -> list[Record]:
+        """What is kept about who asks, and for admins the workspace's, the newest first."""
+        found = await self._records.list(_scope(invocation), types, limit=max(limit, _LOOKED_AT))
+        return [one for one in found if one.user or invocation.role is Role.ADMIN][:limit]
+
+    async def _forget_mine(self, invocation: Invocation) -> str:
+        if not invocation.message.direct:
+            raise CommandRefused(_DIRECT_ONLY)
+        await self._records.forget(_scope(invocation))
+        return FORGOT_MINE
+
+
+def _may_list(invocation: Invocation) -> bool:
+    return invocation.message.direct or invocation.role is Role.ADMIN
+
+
+def _check(invocation: Invocation, record: Record, word: str) -> None:
+    """Raises `CommandRefused` where *word* is not for whoever gave it to say of *record*."""
+    if record.user == invocation.user and record.user:
+        return
+    if word in _FOR_MEMBERS and invocation.role.covers(Role.MEMBER):
+        return
+    if invocation.role is not Role.ADMIN:
+        raise CommandRefused(f"{code(record.id)} is the workspace's: that is for admins to say.")
+
+
+def _outcome(words: str) -> tuple[Mapping[str, Any], str]:
+    outcome = words.strip().lower()
+    if outcome not in _OUTCOMES:
+        raise CommandRefused(f"Say what came of it: {', '.join(code(one) for one in _OUTCOMES)}.")
+    return {"outcome": outcome}, "Logged"
+
+
+def _line(record: Record, invocation: Invocation | None = None) -> str:
+    own = " (yours)" if invocation is not None and record.user and invocation.role is Role.ADMIN else ""
+    return f"{code(record.id)} {record.type}, {record.state}: {plain(record.micro)}{own}"
+
+
+def _whole(record: Record) -> str:
+    of = record.provenance
+    came = {
+        "person": "said by",
+        "tool": "kept by me for",
+        "extraction": "found in what was said by",
+        "retrieved": "kept by me, unverified, while I was shown documents, for",
+        "others": "kept by me, unverified, among others' words, for",
+    }[of.origin]
+    told = [
+        f"{record.type}, {record.state}, {record.created_at[:10]}",
+        f"{came} {code(of.author or 'somebody')}{f' in {code(of.context_id)}' if of.context_id else ''}",
+        f"outcome: {record.outcome}" if record.outcome else "",
+        f"due {in_words(record.due)}" if record.due else "",
+        f"confirmed {record.confirmations} times" if record.confirmations else "",
+        f"in place of {code(record.supersedes)}" if record.supersedes else "",
+        f"superseded by {code(record.superseded_by)}" if record.superseded_by else "",
+        "kept word for word" if record.verbatim else "",
+    ]
+    return f"{plain(record.text)}\n\n{items(one for one in told if one)}"
+
+
+def _scope(invocation: Invocation) -> Scope:
+    person = invocation.user if invocation.message.direct else None
+    return Scope(invocation.key.workspace_id, invocation.key.context_id, person)
+
+
+def _by(invocation: Invocation) -> Provenance:
+    return Provenance(author=invocation.user, context_id=invocation.key.context_id, origin="person")

@@ -1,0 +1,205 @@
+"""Looks through conversations for what is worth keeping as records, off the reply's path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import structlog
+
+from config.settings import Settings
+from connectors.message import ConversationKey, Scope
+from grounding.documents.embedding import EmbedderUnavailable
+from grounding.documents.index import IndexUnavailable
+from grounding.memory import refresh
+from grounding.memory.global_context_origin import foreign_in, person_of
+from grounding.memory.records import extraction, patterns
+from grounding.memory.records.port import Added, KeepsRecords, NewRecord
+from grounding.memory.records.record import NoSuchRecord, Origin, Provenance, Record, RecordRefused, Type
+from grounding.memory.records.said import Extracted, Window
+from grounding.transcript.entry import Entry, EntryRole, Reach
+from grounding.transcript.log import Transcript
+from runtime.budget_terms import BudgetExceeded
+from runtime.extraction_marks import ExtractionMarks, Found, Mark
+from runtime.jobs import Job
+from runtime.manifests import Manifests, UnknownTurn
+from runtime.model import Model
+from runtime.model_errors import ModelFailed
+from runtime.spending import Spending
+
+JOB = "records.extract"
+_TYPES = (Type.FACT, Type.DECISION, Type.PROCEDURE, Type.EPISODE)
+_KNOWN_NEWEST = 50
+"""Records that are looked at beside those that a search finds: the index may be behind, or away."""
+_QUERY_CHARACTERS = 1000
+_log = structlog.get_logger()
+
+
+class RecordsExtraction:
+    """Finds records in what was said since it last looked.
+
+    With a configured model it asks that, every ``RECORDS_EXTRACTION_TURNS`` turns; where there is none, or it fails,
+    answers something else than it was asked for, or the workspace's budget is used up, plain patterns look instead,
+    and without a model they look after every turn. What was said in a direct message becomes that person's, what was
+    said elsewhere the workspace's; a turn of which nobody knows any more where it was said is left out.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        transcript: Transcript,
+        manifests: Manifests,
+        marks: ExtractionMarks,
+        records: KeepsRecords,
+        model: Model,
+        spending: Spending,
+    ) -> None:
+        self._is_on = settings.records_extraction
+        self._asks = settings.llm_model is not None
+        self._every_turns = settings.records_extraction_turns if self._asks else 1
+        self._max_output_tokens = settings.llm_max_output_tokens
+        self._max_entries = settings.llm_grounding_memory_summary_source_max_lines
+        self._transcript = transcript
+        self._manifests = manifests
+        self._marks = marks
+        self._records = records
+        self._model = model
+        self._spending = spending
+
+    async def due(self, jobs: Sequence[Job]) -> list[Job]:
+        """Those of *jobs* after which there is something to do: of each conversation its last."""
+        if not self._is_on:
+            return []
+        last = {job.key: job for job in jobs}
+        keys = list(last)
+        reaches, marks = await asyncio.gather(self._transcript.reaches(keys), self._marks.read(keys))
+        rows = zip(keys, reaches, marks, strict=True)
+        return [last[key] for key, reach, mark in rows if mark.waiting or self._is_due(reach, mark)]
+
+    def _is_due(self, reach: Reach, mark: Mark) -> bool:
+        return refresh.is_due(reach, mark.reach, self._every_turns)
+
+    async def __call__(self, job: Job) -> None:
+        """Raises `connectors.message.StoreUnavailable`: then it is done again, and goes on where it stopped."""
+        (mark,) = await self._marks.read([job.key])
+        if mark.waiting:
+            await self._keep(job.key, mark.waiting)
+        reach = await self._transcript.reach(job.key)
+        if not self._is_on or not self._is_due(reach, mark):
+            return
+        count = min(self._max_entries, max(1, reach.entries - mark.reach.entries))
+        entries = await self._transcript.newest(job.key, count)
+        found = await self._found(job, entries)
+        await self._marks.looked(job.key, reach, found)
+        if found:
+            await self._keep(job.key, found)
+        if (await self._transcript.reach(job.key)).entries < reach.entries:  # forgotten meanwhile: it begins anew
+            await self._marks.forget(job.key)
+
+    async def _found(self, job: Job, entries: Sequence[Entry]) -> list[Found]:
+        if not self._asks and not await asyncio.to_thread(patterns.may_state, entries):
+            return []
+        found: list[Found] = []
+        for number, window in enumerate(await self._windows(job.key, entries)):
+            made_by, some = await self._extracted(job, window, number)
+            found += [Found(window.owner, one) for one in some]
+            _log.info("records.extracted", turns=window.turns, found=len(some), made_by=made_by)
+        return found
+
+    async def _windows(self, key: ConversationKey, entries: Sequence[Entry]) -> list[Window]:
+        """*entries* by whose records may come of them."""
+        shown: dict[str, tuple[str, Origin] | None] = {}
+        for turn_id in dict.fromkeys(one.turn_id for one in entries if one.role is EntryRole.INBOUND):
+            shown[turn_id] = await self._shown(key.scope, turn_id)
+        of_owner: dict[str, list[Entry]] = {}
+        for entry in entries:
+            if (one := shown.get(entry.turn_id)) is not None:
+                of_owner.setdefault(one[0], []).append(entry)
+        origins: Mapping[str, Origin] = {turn_id: one[1] for turn_id, one in shown.items() if one is not None}
+        return [Window(key.context_id, tuple(some), owner, origins) for owner, some in of_owner.items()]
+
+    async def _shown(self, scope: Scope, turn_id: str) -> tuple[str, Origin] | None:
+        """Whose the words of a turn are to be, and what its prompt showed beside them; None where nobody knows."""
+        try:
+            context = (await self._manifests.get(scope, turn_id)).context
+        except UnknownTurn:
+            return None
+        owner = person_of(context.direct, context.authors)
+        if context.direct and owner is None:
+            return None
+        return owner or "", foreign_in(context) or "extraction"
+
+    async def _extracted(self, job: Job, window: Window, number: int) -> tuple[str, list[Extracted]]:
+        """Who found what in *window*."""
+        known = await self._known(job.key, window)
+        if self._asks:
+            answer = await self._answer(job, window, known, f"extraction.{number}" if number else "extraction")
+            if isinstance(answer, list):
+                return "model", answer
+            _log.warning("records.rejected", why=answer.why)
+        return "patterns", await asyncio.to_thread(patterns.found_in, window, known)
+
+    async def _answer(
+        self, job: Job, window: Window, known: Sequence[Record], purpose: str
+    ) -> list[Extracted] | extraction.Rejected:
+        scope = job.key.scope
+        room = await self._model.window_tokens() - self._max_output_tokens
+        told = extraction.fitting(window, known, room)
+        if told is None:
+            return extraction.Rejected("no room in the model's window")
+        asked = extraction.plan(told, known)
+        try:
+            await self._spending.reserve_background(scope, job.turn_id, purpose, asked)
+            completion = await self._model.complete(asked, purpose="extraction")
+            await self._spending.settle(scope, job.turn_id, purpose, completion.model, completion.usage)
+        except BudgetExceeded:
+            return extraction.Rejected("budget")
+        except ModelFailed as error:
+            await self._spending.release(scope, job.turn_id, purpose)
+            return extraction.Rejected(error.why)
+        return await asyncio.to_thread(extraction.accept, completion.text, told, known)
+
+    async def _known(self, key: ConversationKey, window: Window) -> list[Record]:
+        """What is kept that bears on *window*, and what was kept last."""
+        scope = _scope(key, window.owner)
+        said = "\n".join(one.text for one in window.said)[-_QUERY_CHARACTERS:]
+        newest = await self._records.list(scope, _TYPES, limit=_KNOWN_NEWEST)
+        try:
+            found = [one.record for one in await self._records.search(scope, said, extraction.MAX_KNOWN, _TYPES)]
+        except (IndexUnavailable, EmbedderUnavailable, TimeoutError):
+            found = []
+        return list({one.id: one for one in (*found, *newest)}.values())
+
+    async def _keep(self, key: ConversationKey, found: Sequence[Found]) -> None:
+        """Keep *found*, each once, but for what was forgotten meanwhile."""
+        turns = list(dict.fromkeys((key, one.record.by.turn_id) for one in found))
+        there = await self._transcript.recorded(turns)
+        came: Counter[str] = Counter()
+        for one in found:
+            if (key, one.record.by.turn_id) in there:
+                came[await self._add(_scope(key, one.owner), one.record)] += 1
+        gone = there - await self._transcript.recorded(list(there))
+        for owner in {one.owner for one in found} if gone else ():
+            await self._records.forget_said(_scope(key, owner), [turn_id for _, turn_id in gone])
+        await self._marks.kept(key)
+        _log.info("records.kept", **{came_: came[came_] for came_ in ("new", "confirmed", "superseded", "refused")})
+
+    async def _add(self, scope: Scope, one: Extracted) -> str:
+        by = one.by.model_copy(update={"context_id": scope.context_id or ""})
+        try:
+            try:
+                return (await self._added(scope, one.new, by, one.key)).came
+            except NoSuchRecord:  # what it replaces is gone
+                return (await self._added(scope, replace(one.new, supersedes=""), by, one.key)).came
+        except RecordRefused as error:
+            _log.warning("records.refused", why=str(error)[:200])
+            return "refused"
+
+    async def _added(self, scope: Scope, new: NewRecord, by: Provenance, key: str) -> Added:
+        return await self._records.add(scope, new, by, f"extract/{key}")
+
+
+def _scope(key: ConversationKey, owner: str) -> Scope:
+    return Scope(key.workspace_id, key.context_id, owner or None)
