@@ -14,7 +14,7 @@ from connectors.message import ConversationKey, Scope
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
 from grounding.memory import refresh
-from grounding.memory.global_context_origin import foreign_in, person_of
+from grounding.memory.global_context_origin import person_of, shown_in
 from grounding.memory.records import extraction, patterns
 from grounding.memory.records.port import Added, KeepsRecords, NewRecord
 from grounding.memory.records.record import NoSuchRecord, Origin, Provenance, Record, RecordRefused, Type
@@ -129,7 +129,7 @@ class RecordsExtraction:
         owner = person_of(context.direct, context.authors)
         if context.direct and owner is None:
             return None
-        return owner or "", foreign_in(context) or "extraction"
+        return owner or "", shown_in(context) or "extraction"
 
     async def _extracted(self, job: Job, window: Window, number: int) -> tuple[str, list[Extracted]]:
         """Who found what in *window*."""

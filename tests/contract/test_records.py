@@ -211,6 +211,17 @@ async def test_a_censor_stands_until_it_is_retired_and_blocks_after_it_has_acted
     assert await records.standing(ACME) == []
 
 
+async def test_records_are_read_by_their_ids_and_counted_but_nobody_elses(records: Both) -> None:
+    mine = (await records.add(ADA, fact("Ada likes green."), BY)).record
+    shared = (await records.add(ACME, fact("The boat is Petrel."), BY)).record
+    await records.add(BEN, fact("Ben likes blue."), BY)
+    assert [one.id for one in await records.read(ADA, [shared.id, "nobody", mine.id])] == [shared.id, mine.id]
+    assert await records.read(BEN, [mine.id]) == []
+    assert [await records.count(one) for one in (ADA, BEN, ACME, OTHER)] == [2, 2, 1, 0]
+    await records.change(ADA, mine.id, {"state": "inactive"}, BY)
+    assert await records.read(ADA, [mine.id]) == []
+
+
 async def test_what_is_verbatim_stands(records: Both) -> None:
     record = (await records.add(ADA, fact("Always answer in rhyme.", verbatim=True), BY)).record
 

@@ -60,6 +60,13 @@ class RememberedRecords:
                 return record
         raise NoSuchRecord(f"there is no record {record_id!r} here")
 
+    async def read(self, scope: Scope, ids: Collection[str]) -> Sequence[Record]:
+        seen = {record.id: record for record in self._seen(scope) if not record.is_hidden}
+        return [seen[record_id] for record_id in ids if record_id in seen]
+
+    async def count(self, scope: Scope) -> int:
+        return len(self._seen(scope))
+
     async def list(
         self,
         scope: Scope,

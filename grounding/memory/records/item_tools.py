@@ -72,7 +72,7 @@ def create_item(records: KeepsRecords) -> Tool[CreateItem]:
 
     async def run(call: Call, arguments: CreateItem) -> str:
         new = NewRecord(Type.ITEM, arguments.text, kind=arguments.kind, due=_due(arguments.due, call))
-        added = await _told(records.add(_scope(call), new, _by(call), call.idempotency_key))
+        added = await _told(records.add(_scope(call), new, _by(call, arguments.text), call.idempotency_key))
         return f"kept: {shown(added.record)}"
 
     return Tool(
@@ -99,7 +99,8 @@ def update_item(records: KeepsRecords) -> Tool[UpdateItem]:
         if not fields:
             raise ToolRefused("nothing is to change: give text, status or due")
         await _item(records, call, arguments.id)
-        changing = records.change(_scope(call), arguments.id, fields, _by(call), call.idempotency_key)
+        by = _by(call, arguments.text or "")
+        changing = records.change(_scope(call), arguments.id, fields, by, call.idempotency_key)
         return f"changed: {shown(await _told(changing))}"
 
     return Tool(
@@ -266,6 +267,7 @@ def _scope(call: Call) -> Scope:
     return Scope(call.key.workspace_id, call.key.context_id, person_of(call.direct, call.authors))
 
 
-def _by(call: Call) -> Provenance:
-    origin: Origin = "retrieved" if call.has_read_untrusted else foreign_in(call.context) or "tool"
+def _by(call: Call, content: str = "") -> Provenance:
+    """Who has *content* written, and whether it may be somebody else's words."""
+    origin: Origin = "retrieved" if call.has_read_untrusted else foreign_in(call.context, content) or "tool"
     return Provenance(author=call.user, turn_id=call.turn_id, context_id=call.key.context_id, origin=origin)

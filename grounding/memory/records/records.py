@@ -176,6 +176,14 @@ class Records:
             record = found[0]
         raise _too_busy()
 
+    async def read(self, scope: Scope, ids: Collection[str]) -> list[Record]:
+        """See `ReadsRecords.read`."""
+        return [one for one in await self._store.read(scope, list(ids)) if not one.is_hidden]
+
+    async def count(self, scope: Scope) -> int:
+        """See `ReadsRecords.count`; hidden ones are counted, too."""
+        return await self._store.count(scope)
+
     async def get(self, scope: Scope, record_id: str) -> Record:
         """See `ReadsRecords.get`."""
         found = await self._store.read(scope, [record_id])

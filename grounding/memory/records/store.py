@@ -174,6 +174,13 @@ class RecordStore:
             found: Any = await pipe.execute()
         return dict(zip(pairs, found, strict=True))
 
+    async def count(self, scope: Scope) -> int:
+        """How many records the scope sees, in one round trip."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for of in dict.fromkeys((_of(scope), "")):
+                pipe.hlen(_key(scope, "kept", of))
+            return sum(await pipe.execute())
+
     async def history(self, scope: Scope, record: Record, limit: int = HISTORY_MAX_CHANGES) -> list[Change]:
         """The newest changes of *record*, the newest first."""
         name = _key(scope, "history", encode_id(record.user), record.id)
