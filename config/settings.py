@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 Positive = Annotated[int, Field(gt=0)]
+Natural = Annotated[int, Field(ge=0)]
+Weight = Annotated[float, Field(ge=0, le=1)]
 PositiveSeconds = Annotated[float, Field(gt=0)]
 BudgetTokens = Annotated[int, Field(ge=0, le=10**12)]
 BudgetUsd = Annotated[float, Field(ge=0, le=10**6)]
@@ -152,9 +154,9 @@ class Settings(BaseModel):
     llm_grounding_max_doc_excerpt_bytes: Positive = 1200
     """Size of one passage."""
     llm_grounding_max_prompt_bytes: Positive = 8000
-    """Size of the whole user message."""
+    """Size of message, summary, tail and passages together."""
     llm_grounding_max_prompt_tokens: Positive = 2000
-    """Tokens of the whole user message."""
+    """Tokens of message, summary, tail and passages together."""
     llm_grounding_user_max_tokens: Positive = 650
     """Tokens of the message itself."""
     llm_grounding_memory_summary_max_tokens: Positive = 380
@@ -181,6 +183,32 @@ class Settings(BaseModel):
     strategy_vocabulary_timeout_seconds: PositiveSeconds = 0.5
     """What that look may take at most; then the cues' decision stands."""
 
+    # Records that are shown.
+    record_weight_similarity: Weight = 0.50
+    """What a record's likeness to the message counts in its score; only those above the relevance floor have one."""
+    record_weight_type: Weight = 0.15
+    """What its type's priority in the frame counts."""
+    record_weight_recency: Weight = 0.15
+    """What it counts to be new; half of it after 30 days."""
+    record_weight_outcome: Weight = 0.10
+    """What its outcome counts (success, partial, failure, pending)."""
+    record_weight_usage: Weight = 0.05
+    """What it counts to have been followed often."""
+    record_weight_confidence: Weight = 0.05
+    """What its confidence counts."""
+    record_relevance_floor: float | None = None
+    """Log-odds that a record must reach to be shown; unset: as calibrated for the embedding model."""
+    records_decisions_max_tokens: Natural = 2000
+    """Tokens of decisions in the block of records; frame and message scale it, and what is left over flows."""
+    records_facts_max_tokens: Natural = 1500
+    """The same for facts."""
+    records_procedures_max_tokens: Natural = 1500
+    """The same for procedures."""
+    records_episodes_max_tokens: Natural = 1000
+    """The same for episodes."""
+    records_items_max_tokens: Natural = 500
+    """The same for items."""
+
     # The whole prompt.
     llm_grounding_layout: Literal["user_first", "prefix_stable"] = "user_first"
     """user_first (message, summary, tail, passages, hint) or prefix_stable (what changes least first, the message
@@ -189,6 +217,10 @@ class Settings(BaseModel):
     """Tokens of all blocks of the user message, whatever their own budgets."""
     policy_max_tokens: Positive = 3000
     """Tokens of the identity; more is an error when publishing."""
+    frame_max_tokens: Positive = 500
+    """Tokens of the current approach and its questions."""
+    censors_max_tokens: Positive = 300
+    """Tokens of the censors in force, as they are told to the model; those beyond act all the same."""
     global_context_max_tokens: Positive = 800
     """Tokens of the global context as it stands in a prompt; a line beyond is refused when it is written."""
     global_context_approval: Literal["untrusted", "always", "never"] = "untrusted"

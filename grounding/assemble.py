@@ -7,18 +7,23 @@ from dataclasses import dataclass
 
 from connectors.message import AgentRuntimeError
 from grounding.blocks import PLACES, SEPARATOR, Block, Layout, Prompt
-from grounding.layers import global_context, query, recall, retrieval, summary, tail
+from grounding.layers import censors, frame, global_context, query, recall, records, retrieval, summary, tail
 from grounding.run_context import Budgets, RunContext
 from grounding.sections import Section, neutral
 from grounding.tokens import Remembered, Tokens, utf8_length
 
-YIELDS = ("retrieved", "records", "karma", "summary", "tail", "hint", "query")
+YIELDS = ("retrieved", "records", "karma", "summary", "tail", "hint", "frame", "query")
 """Who gives up room first when the whole is too large; the user's own words come last."""
+
+NO_CEILING_BYTES = 2**31
 
 WINDOW_SAFETY = 1.8
 """Tokens of a model's own vocabulary per token that we count, for the guard of the model's window. Measured
 with the 49,000-word vocabulary of SmolLM2: English 1.11 to 1.15, Python 1.12, German 1.37, Japanese 1.64,
 Russian 1.75."""
+
+FREE = ("frame", "records")
+"""Blocks of the user message that have budgets of their own, beside the ceilings of the four sections."""
 
 MIN_USER_TOKENS = 64
 """Below this no useful question fits, and the turn is refused instead."""
@@ -39,8 +44,35 @@ class ContextTooLarge(AgentRuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
+class _Two:
+    """Two sections in one block: the first may have *first_tokens*, the second what is left, and yields first."""
+
+    first: Section
+    second: Section
+    first_tokens: int
+
+    def fit(self, tokens: Tokens, max_tokens: int, max_bytes: int) -> str:
+        """The text of both within both limits."""
+        one = self.first.fit(tokens, min(self.first_tokens, max_tokens), max_bytes)
+        if not one:
+            return self.second.fit(tokens, max_tokens, max_bytes)
+        left = max_tokens - tokens.count(one) - tokens.count(SEPARATOR)
+        room = max_bytes - utf8_length(one) - utf8_length(SEPARATOR)
+        while left > 0 and room > 0 and (other := self.second.fit(tokens, left, room)):
+            both = one + SEPARATOR + other
+            if tokens.fits(both, max_tokens):
+                return both
+            left -= 1  # tokens at the joint may merge or split
+        return one
+
+    @property
+    def whole(self) -> str:
+        return SEPARATOR.join(text for text in (self.first.whole, self.second.whole) if text)
+
+
+@dataclass(frozen=True, slots=True)
 class _Draft:
-    section: Section
+    section: Section | _Two
     budget: int
     why: str
 
@@ -48,8 +80,9 @@ class _Draft:
 def prompt(context: RunContext, tokens: Tokens) -> Prompt:
     """The prompt of *context*: one system and one user message.
 
-    Each block is cut to its own budget, then blocks give up room in the order of `YIELDS` until the
-    user message keeps the token ceiling and the byte ceiling. Raises `ContextTooLarge`.
+    Each block is cut to its own budget, then blocks give up room in the order of `YIELDS`: until message, summary,
+    tail, passages and hint keep their common ceilings in tokens and bytes, and then until all keep what a prompt may
+    have. Raises `ContextTooLarge`.
     """
     tokens = Remembered(tokens)
     identity = Block(
@@ -57,13 +90,21 @@ def prompt(context: RunContext, tokens: Tokens) -> Prompt:
     )
     constitutive = _global_context(context, identity, tokens)
     system = [identity, *([constitutive] if constitutive else [])]
+    if constraints := _censors(context, system, tokens):
+        system.append(constraints)
     ceiling = _user_ceiling(context, system)
     drafts = _drafts(context, tokens)
     texts = {
-        name: draft.section.fit(tokens, draft.budget, context.budgets.prompt_bytes) for name, draft in drafts.items()
+        name: draft.section.fit(
+            tokens, draft.budget, NO_CEILING_BYTES if name in FREE else context.budgets.prompt_bytes
+        )
+        for name, draft in drafts.items()
     }
     order = _order(context.layout)
-    whole = _shrink(texts, drafts, order, tokens, ceiling, context.budgets.prompt_bytes)
+    bounded = [name for name in order if name not in FREE]
+    sections = min(ceiling, context.budgets.prompt_tokens)
+    _shrink(texts, drafts, bounded, tokens, sections, context.budgets.prompt_bytes)
+    whole = _shrink(texts, drafts, order, tokens, ceiling, NO_CEILING_BYTES)
     blocks = list(system)
     for name in order:
         draft = drafts[name]
@@ -87,13 +128,26 @@ def _global_context(context: RunContext, identity: Block, tokens: Tokens) -> Blo
     return Block("global_context", text, tokens.count(text), budget, why)
 
 
+def _censors(context: RunContext, system: list[Block], tokens: Tokens) -> Block | None:
+    """The block of what must not be said or done; it yields to a small window as the global context does."""
+    budget = context.budgets.censors_tokens
+    if not context.censors:
+        failed = next((part.why for part in context.degraded if part.block == "censors"), None)
+        return Block("censors", "", 0, budget, f"degraded: {failed}") if failed else None
+    room = _window_room(context.budgets) - sum(block.tokens for block in system) - MIN_USER_TOKENS
+    section = censors.section(context.censors)
+    text = section.fit(tokens, max(0, min(budget, room)), NO_CEILING_BYTES)
+    draft = _Draft(section, budget, f"{len(context.censors)} in force")
+    return Block("censors", text, tokens.count(text), budget, _why(draft, text))
+
+
 def _drafts(context: RunContext, tokens: Tokens) -> dict[str, _Draft]:
     """The user message's blocks before they are cut. Small talk sends the text alone."""
     budgets = context.budgets
     drafts = {"query": _Draft(query.section(context.query, budgets.query_tokens), budgets.query_tokens, "the message")}
     if context.small_talk:
         empty = _Draft(Section(), 1, "small talk")
-        return drafts | dict.fromkeys(("summary", "tail", "records", "retrieved", "hint"), empty)
+        return drafts | dict.fromkeys(("summary", "tail", "frame", "records", "retrieved", "hint"), empty)
     document = context.summary
     drafts["summary"] = _Draft(
         summary.section(document.text) if document else Section(),
@@ -105,11 +159,12 @@ def _drafts(context: RunContext, tokens: Tokens) -> dict[str, _Draft]:
         budgets.tail_tokens,
         f"{len(context.tail)} earlier messages" if context.tail else "no earlier messages",
     )
-    drafts["records"] = _Draft(
-        recall.section(context.recalled),
-        budgets.records_tokens,
-        f"{len(context.recalled)} earlier turns" if context.recalled else "nothing recalled",
+    drafts["frame"] = _Draft(
+        frame.section(context.frame, context.calibration),
+        budgets.frame_tokens,
+        f"{context.frame.name}: {context.frame.reason.replace('_', ' ')}" if context.frame else "no frame",
     )
+    drafts["records"] = _records(context)
     drafts["retrieved"] = _retrieved(context, tokens)
     drafts["hint"] = _Draft(
         Section(pieces=(neutral(context.hint),) if context.hint else ()),
@@ -117,6 +172,21 @@ def _drafts(context: RunContext, tokens: Tokens) -> dict[str, _Draft]:
         context.connector if context.hint else "none for this connector",
     )
     return drafts
+
+
+def _records(context: RunContext) -> _Draft:
+    """Earlier turns of the conversation, and the records that bear on the message."""
+    chosen, recalled = context.selection, context.recalled
+    budget = context.budgets.records_tokens + (chosen.budget if chosen else 0)
+    failed = next((part.why for part in context.degraded if part.block == "records"), None)
+    said = [
+        f"{len(recalled)} earlier turns" if recalled else "nothing recalled",
+        f"{len(context.records)} records of {chosen.found} found, {chosen.why.replace('_', ' ')}" if chosen else "",
+        f"degraded: {failed}" if failed else "",
+    ]
+    shown = records.section(context.records, with_ids=records.EXPAND in context.tools)
+    section = _Two(recall.section(recalled), shown, context.budgets.records_tokens)
+    return _Draft(section, budget, ", ".join(one for one in said if one))
 
 
 def _retrieved(context: RunContext, tokens: Tokens) -> _Draft:
@@ -138,7 +208,7 @@ def _retrieved(context: RunContext, tokens: Tokens) -> _Draft:
 
 
 def _order(layout: Layout) -> list[str]:
-    present = [PLACES[name] for name in ("query", "summary", "tail", "records", "retrieved", "hint")]
+    present = [PLACES[name] for name in ("query", "summary", "tail", "frame", "records", "retrieved", "hint")]
     rank: Callable[..., int] = (
         (lambda place: place.user_first) if layout == "user_first" else (lambda place: place.prefix_stable)
     )
@@ -152,7 +222,7 @@ def _user_ceiling(context: RunContext, system: list[Block]) -> int:
     if room < MIN_USER_TOKENS:
         largest = max(system, key=lambda block: block.tokens)
         raise ContextTooLarge(largest.name, largest.tokens, budgets.window_tokens)
-    return min(budgets.prompt_tokens, budgets.context_tokens, room)
+    return min(budgets.context_tokens, room)
 
 
 def rounds_room(context: RunContext, prompt: Prompt) -> int:
@@ -178,7 +248,7 @@ def _shrink(
     if tokens.count(whole) <= max_tokens and utf8_length(whole) <= max_bytes:
         return whole
     for name in YIELDS:
-        if name not in texts:
+        if name not in order:
             continue
         allowed_tokens, allowed_bytes = tokens.count(texts[name]), utf8_length(texts[name])
         while texts[name]:
@@ -194,12 +264,7 @@ def _shrink(
 
 
 def _why(draft: _Draft, text: str) -> str:
-    if draft.section.pieces and not text:
+    whole = draft.section.whole
+    if whole and not text:
         return f"{draft.why}; no room"
-    if draft.section.pieces and text != "\n".join(
-        part
-        for part in (draft.section.head, draft.section.joint.join(draft.section.pieces), draft.section.foot)
-        if part
-    ):
-        return f"{draft.why}; cut to fit"
-    return draft.why
+    return f"{draft.why}; cut to fit" if text != whole else draft.why

@@ -15,11 +15,16 @@ from grounding.cues.english import ENGLISH
 from grounding.cues.kinds import Cues
 from grounding.layers import retrieval
 from grounding.memory.contexts import ContextDocument, ContextDocuments
+from grounding.memory.frames.frame import Frames
+from grounding.memory.frames.shipped import SHIPPED
 from grounding.memory.global_context import GlobalContexts
 from grounding.memory.global_context_lines import UNTRUSTED
 from grounding.memory.global_context_origin import model_in
+from grounding.memory.selection.selecting import Looked
+from grounding.remembering import NOTHING, Asked, Remembered, Remembering, asked_in, shown_besides
 from grounding.run_context import (
     Budgets,
+    Censor,
     ContextLine,
     DegradedBlock,
     Passage,
@@ -76,6 +81,8 @@ class Grounds:
     passages: tuple[Passage, ...] = ()
     global_context: tuple[ContextLine, ...] | None = None
     degraded: tuple[DegradedBlock, ...] = ()
+    remembered: Remembered = NOTHING
+    censors: tuple[Censor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,8 @@ class Pipeline:
     documents: FindsPassages
     turns: RecallsTurns
     timeout_seconds: float
+    remembering: Remembering | None = None
+    """None where no records are kept."""
 
     async def ground(
         self,
@@ -99,22 +108,29 @@ class Pipeline:
         history: Sequence[TailEntry] | None = None,
         person: str | None = None,
         cues: Cues = ENGLISH,
+        frames: Frames = SHIPPED,
     ) -> Grounds:
         """Everything that *choice*, made by *cues*, asks for. A *history* given stands in for the stored one.
 
-        *person* is whose own lines of the global context are shown, in a direct message. Without a *turn_id* nothing
-        is stored. A layer that fails is left out and named in ``degraded``; the others come all the same.
+        *person* is whose own lines of the global context, and records, are shown, in a direct message. Without a
+        *turn_id* nothing is stored. A layer that fails is left out and named in ``degraded``; the others come all the
+        same.
         """
         degraded: list[DegradedBlock] = []
         if choice.small_talk:
-            known = await self._layer("global_context", degraded, lambda: self._known(key, person, turn_id))
-            return Grounds(global_context=known, degraded=tuple(degraded))
+            known, censors = await asyncio.gather(
+                self._layer("global_context", degraded, lambda: self._known(key, person, turn_id)),
+                self._censors(key, person, degraded),
+            )
+            return Grounds(global_context=known, degraded=_by_block(degraded), censors=censors)
         async with asyncio.TaskGroup() as layers:
             always = layers.create_task(
                 self._layer("global_context", degraded, lambda: self._known(key, person, turn_id))
             )
             summary = layers.create_task(self._layer("summary", degraded, lambda: self._summary(key, history)))
             tail = layers.create_task(self._layer("tail", degraded, lambda: self._tail(key, budgets, turn_id, history)))
+            standing = layers.create_task(self._censors(key, person, degraded))
+            looking = layers.create_task(self._look(tail, degraded, key, text, person, cues, frames, history is None))
             passages = (
                 layers.create_task(self._passages(tail, degraded, key.scope, text, budgets, cues))
                 if choice.wants_documents
@@ -130,8 +146,63 @@ class Pipeline:
             recalled or (),
             (passages and passages.result()) or (),
             always.result(),
-            tuple(sorted(degraded, key=lambda part: part.block)),
+            remembered=await self._remembered(
+                key, turn_id, looking.result(), tail.result() or (), summary.result(), budgets, degraded
+            ),
+            degraded=_by_block(degraded),
+            censors=standing.result(),
         )
+
+    async def _censors(
+        self, key: ConversationKey, person: str | None, degraded: list[DegradedBlock]
+    ) -> tuple[Censor, ...]:
+        """What must not be said or done; while the store is away, what must not a moment ago."""
+        if self.remembering is None:
+            return ()
+        remembering = self.remembering
+        standing = await self._layer("censors", degraded, lambda: remembering.censors(key, person))
+        return remembering.last_censors(key, person) if standing is None else standing
+
+    async def _look(
+        self,
+        tail: asyncio.Task[tuple[TailEntry, ...] | None],
+        degraded: list[DegradedBlock],
+        key: ConversationKey,
+        text: str,
+        person: str | None,
+        cues: Cues,
+        frames: Frames,
+        continues: bool,
+    ) -> tuple[Asked, Looked | None] | None:
+        """The frame, and the records that there are for the message. It begins when the tail is there."""
+        if self.remembering is None:
+            return None
+        remembering = self.remembering
+        asked = asked_in(text, await tail or (), frames, cues)
+        looked = await self._layer(
+            "records", degraded, lambda: remembering.look(key, person, asked, cues, continues=continues)
+        )
+        return asked, looked
+
+    async def _remembered(
+        self,
+        key: ConversationKey,
+        turn_id: str,
+        found: tuple[Asked, Looked | None] | None,
+        tail: Sequence[TailEntry],
+        summary: SummaryInput | None,
+        budgets: Budgets,
+        degraded: list[DegradedBlock],
+    ) -> Remembered:
+        """What of the records is shown, once it is known what is shown besides."""
+        if self.remembering is None or found is None:
+            return NOTHING
+        remembering, (asked, looked) = self.remembering, found
+        if looked is None:
+            return Remembered(asked.frame)
+        there, shown = looked, shown_besides(tail, summary, budgets)
+        chosen = await self._layer("records", degraded, lambda: remembering.chosen(key, turn_id, asked, there, shown))
+        return Remembered(asked.frame) if chosen is None else chosen
 
     async def _layer(self, block: str, degraded: list[DegradedBlock], get: Callable[[], Awaitable[T]]) -> T | None:
         try:
@@ -202,6 +273,10 @@ class Pipeline:
         shown = frozenset(entry.turn_id for entry in tail)
         earlier = asked_before(tail, cues)
         return tuple(await self.turns.recall(key.scope, text, RECALLED_TURNS, shown, earlier=earlier))
+
+
+def _by_block(degraded: list[DegradedBlock]) -> tuple[DegradedBlock, ...]:
+    return tuple(sorted(degraded, key=lambda part: part.block))
 
 
 def _tail_entry(entry: Entry) -> TailEntry:

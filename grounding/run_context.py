@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from config.settings import Settings
 from grounding.blocks import Layout
 
+SelectionReason = Literal["nothing_kept", "cold", "frame", "topic", "acting", "changed", "reused"]
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -32,6 +34,9 @@ class Budgets(_Strict):
     tail_lines: int = Field(gt=0)
     tail_bytes: int = Field(gt=0)
     records_tokens: int = Field(default=400, gt=0)
+    """Of the block ``records``, what recalled turns may take; records have what their types share out."""
+    frame_tokens: int = Field(default=500, gt=0)
+    censors_tokens: int = Field(default=300, gt=0)
     global_context_tokens: int = Field(default=800, gt=0)
     hint_tokens: int = Field(default=40, gt=0)
     policy_tokens: int = Field(gt=0)
@@ -55,6 +60,8 @@ class Budgets(_Strict):
             retrieved_tokens=settings.llm_grounding_qmd_max_tokens,
             tail_lines=settings.llm_grounding_chat_tail_lines,
             tail_bytes=settings.llm_grounding_chat_tail_bytes,
+            frame_tokens=settings.frame_max_tokens,
+            censors_tokens=settings.censors_max_tokens,
             global_context_tokens=settings.global_context_max_tokens,
             policy_tokens=settings.policy_max_tokens,
             context_tokens=settings.context_max_tokens,
@@ -150,6 +157,62 @@ class RecalledTurn(_Strict):
     score: float
 
 
+class FrameInput(_Strict):
+    """How the message is gone about, and the cue that said so; see `grounding.memory.frames`."""
+
+    name: str
+    description: str = ""
+    questions: tuple[str, ...] = ()
+    reason: str = ""
+    cue: str = ""
+
+
+class SelectedRecord(_Strict):
+    """A record that was chosen for the message, at a level of detail; its type and state are words of
+    `grounding.memory.records.record`. ``made_on`` is a day, ``due`` a day or a time."""
+
+    id: str
+    type: str
+    level: Literal["summary", "micro"]
+    text: str
+    state: str
+    made_on: str = ""
+    due: str = ""
+    score: float
+    similarity: float
+    tokens: int = Field(ge=0)
+
+
+class Selection(_Strict):
+    """How the records were come by. ``why`` is why they were chosen anew, or ``reused``; ``budget`` is what they could
+    have taken, in tokens; ``found`` how many were above the relevance floor."""
+
+    why: SelectionReason
+    found: int = Field(ge=0)
+    budget: int = Field(ge=0)
+
+
+class Censor(_Strict):
+    """A censor that is in force: what must not be said or done. ``trigger`` is words and phrases separated by ``|``."""
+
+    id: str
+    severity: Literal["warn", "block"]
+    text: str
+    trigger: str = ""
+    reason: str = ""
+
+
+class Calibration(_Strict):
+    """How the decisions that were reviewed came out, next to how sure people were of them; see
+    `grounding.memory.selection.calibration`."""
+
+    reviewed: int = Field(gt=0)
+    accuracy: float
+    brier: float
+    confidence: float
+    """The mean."""
+
+
 class Passage(_Strict):
     """A passage of a workspace document; ``source`` is its path under ``docs/``."""
 
@@ -191,6 +254,13 @@ class RunContext(_Strict):
     summary: SummaryInput | None = None
     tail: tuple[TailEntry, ...] = ()
     recalled: tuple[RecalledTurn, ...] = ()
+    frame: FrameInput | None = None
+    records: tuple[SelectedRecord, ...] = ()
+    """The best first."""
+    selection: Selection | None = None
+    """None where no records were looked for."""
+    censors: tuple[Censor, ...] = ()
+    calibration: Calibration | None = None
     passages: tuple[Passage, ...] = ()
     hint: str = ""
     degraded: tuple[DegradedBlock, ...] = ()

@@ -31,6 +31,9 @@ _DELIMITERS = (
     "recent_conversation",
     "earlier_turns",
     "workspace_passages",
+    "memory_records",
+    "approach",
+    "censors",
     "tool_result",
     "global-context",
     "system",
@@ -133,6 +136,11 @@ class Section:
             if part:
                 texts[left[0]] = part
         return self._text(texts)
+
+    @property
+    def whole(self) -> str:
+        """The text of all pieces, uncut; empty where there is none."""
+        return self._text(dict(enumerate(self.pieces)))
 
     def _greedily(self, order: tuple[int, ...], tokens: Tokens, max_tokens: int) -> list[int]:
         """The first pieces of *order* whose own tokens sum up to the limit: near enough to start from."""

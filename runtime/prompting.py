@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, Role, Scope
@@ -12,6 +13,7 @@ from grounding import assemble
 from grounding.cues.kinds import Cues
 from grounding.deciding import Deciding
 from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
+from grounding.memory.frames.frame import Frames
 from grounding.pipeline import Grounds, Pipeline, why
 from grounding.run_context import Budgets, DegradedBlock, RunContext, TailEntry
 from grounding.strategy import Choice, Strategy
@@ -21,12 +23,25 @@ from promptpolicy.directives import Directives
 from promptpolicy.policy import Composer, Policy, PolicyTooLarge
 from promptpolicy.slot import Directive
 from runtime.cues import cues_in
+from runtime.frames import frames_in
 from runtime.model import Model
 from runtime.question import Built, Question
 from runtime.tools import NOTHING, Tooling
 
 LONG_TEXT_CHARACTERS = 20_000
 """Beyond this a prompt is put together off the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Guides:
+    """What decides how a message is taken."""
+
+    cues: Cues
+    frames: Frames
+
+
+def _guides(held: Sequence[Directive]) -> _Guides:
+    return _Guides(cues_in(held), frames_in(held))
 
 
 class Prompting:
@@ -71,15 +86,16 @@ class Prompting:
         started = time.perf_counter()
         budgets = Budgets.from_settings(self._settings, window, offer.tokens)
         scope = question.key.scope
-        guessed = cues_in(self._directives.last_loaded(scope) or ())
+        guessed = _guides(self._directives.last_loaded(scope) or ())
         async with asyncio.TaskGroup() as parts:
             holding = parts.create_task(self._held(scope))
             grounding = parts.create_task(self._ground(question, turn_id, history, budgets, guessed))
         held, degraded = holding.result()
         choice, grounds = grounding.result()
-        if (cues := cues_in(held)) is not guessed:
+        guides = _guides(held)
+        if guides.cues is not guessed.cues or guides.frames is not guessed.frames:
             # They were changed since this process looked last: rare enough to ask all layers again.
-            choice, grounds = await self._ground(question, turn_id, history, budgets, cues)
+            choice, grounds = await self._ground(question, turn_id, history, budgets, guides)
         if choice.small_talk:
             offer, budgets = NOTHING, Budgets.from_settings(self._settings, window)
         identity = self._identity(question.role, held, degraded)
@@ -91,12 +107,14 @@ class Prompting:
         return Built(context, prompt, (time.perf_counter() - started) * 1000)
 
     async def _ground(
-        self, question: Question, turn_id: str, history: Sequence[TailEntry] | None, budgets: Budgets, cues: Cues
+        self, question: Question, turn_id: str, history: Sequence[TailEntry] | None, budgets: Budgets, guides: _Guides
     ) -> tuple[Choice, Grounds]:
-        key, text = question.key, question.text
+        key, text, cues = question.key, question.text, guides.cues
         choice = await self._deciding.choose(key, text, cues, turn_id, history)
-        person = question.person
-        return choice, await self._pipeline.ground(key, text, choice, budgets, turn_id, history, person, cues)
+        grounds = await self._pipeline.ground(
+            key, text, choice, budgets, turn_id, history, question.person, cues, guides.frames
+        )
+        return choice, grounds
 
     async def _held(self, scope: Scope) -> tuple[tuple[Directive, ...], tuple[DegradedBlock, ...]]:
         """The directives that hold. Without the store those that held a moment ago: better than no rules at all."""
@@ -154,6 +172,11 @@ class Prompting:
             tail=grounds.tail,
             recalled=grounds.recalled,
             passages=grounds.passages,
+            frame=grounds.remembered.frame,
+            records=grounds.remembered.records,
+            selection=grounds.remembered.selection,
+            calibration=grounds.remembered.calibration,
+            censors=grounds.censors,
             # The acknowledgement is for replies that people wait for because something is looked up.
             hint=question.hint if choice.strategy is not Strategy.NONE else "",
             degraded=(*degraded, *grounds.degraded, *question.degraded),

@@ -14,7 +14,7 @@ _WORD = re.compile(r"\w+")
 _NEGATING = """
     no not never none nobody nothing nor without cannot
     nicht kein keine keinen nie ohne pas jamais sans ni non sin nunca"""
-_NEGATIONS = frozenset(_NEGATING.split())
+NEGATIONS = frozenset(_NEGATING.split())
 
 
 def drop_near_duplicates(hits: Sequence[Hit]) -> list[Hit]:
@@ -40,7 +40,7 @@ def _is_near(left: frozenset[str], right: frozenset[str]) -> bool:
     shared, union = len(left & right), len(left | right)
     if shared < NEAR_DUPLICATE * union:
         return False
-    return not any(word in _NEGATIONS or any(map(str.isdigit, word)) for word in left ^ right)
+    return not any(word in NEGATIONS or any(map(str.isdigit, word)) for word in left ^ right)
 
 
 def _words(text: str) -> frozenset[str]:

@@ -78,7 +78,7 @@ def _said(words: tuple[str, ...], cues: Cues) -> tuple[str, ...]:
 
 
 def _asks(text: str, cues: Cues) -> bool:
-    """Whether it is a question: by its mark, or by the word that one of its sentences, but for politeness, begins with."""
+    """Whether it is a question: by its mark, or by the word that one of its sentences begins with, politeness aside."""
     if _QUESTION_MARK.search(text):
         return True
     said = (_said(words_of(sentence), cues) for sentence in _SENTENCE_END.split(text))

@@ -1,0 +1,219 @@
+"""Selects the records that a message is answered with: looks them up, and then, purely, chooses among them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from connectors.message import ConversationKey, Scope
+from grounding.documents.followup import FRAGMENT_TERMS, spelled_out
+from grounding.documents.sparse import term_set
+from grounding.memory.frames.choosing import Chosen
+from grounding.memory.frames.complexity import scale
+from grounding.memory.frames.frame import LOADED
+from grounding.memory.records.port import Found, ReadsRecords
+from grounding.memory.records.record import Record, State, Type
+from grounding.memory.selection.calibration import MOST_REVIEWED, calibrated
+from grounding.memory.selection.censoring import in_force
+from grounding.memory.selection.filling import Costs, Filled, Level, TypeBudgets, fill, shared_out
+from grounding.memory.selection.kept import Kept, KeptRecord, KeptSelections
+from grounding.memory.selection.relevance import Floor
+from grounding.memory.selection.repeating import without_repeated
+from grounding.memory.selection.reuse import reason
+from grounding.memory.selection.scoring import Weights, ranked
+from grounding.run_context import Calibration, Censor, SelectedRecord, Selection
+
+FOUND_AT_MOST = 40
+"""Records that a search brings: more than any budget shows."""
+RESERVED_TOKENS = 40
+"""Of the block's budget for its head and foot."""
+LONGEST_QUERY_CHARACTERS = 2000
+"""Who pastes a log asks about its beginning, or says so in the first lines."""
+CALIBRATION_SECONDS = 5.0
+"""So long reviewed decisions are not read again."""
+_KNOWN_AT_MOST = 1000
+Now = Callable[[], datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was looked up for a message: each record found with its relevance, and what the conversation was given
+    before, as it is now. ``thin``: the message says too little to be about anything of its own."""
+
+    found: tuple[tuple[Found, float], ...] = ()
+    kept: Kept | None = None
+    read: tuple[Record, ...] = ()
+    thin: bool = False
+    is_empty: bool = False
+    """Whether there is no record at all."""
+    calibration: Calibration | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The records for a message, the best first, and what is to be kept of it; None where nothing new is."""
+
+    records: tuple[SelectedRecord, ...]
+    selection: Selection
+    keep: Kept | None = None
+
+
+class Selecting:
+    """Selects records. *floor* says what bears on a message; it is asked for when it is needed, as the embedding model
+    may not be known before. *costs* is what a record takes in a prompt."""
+
+    def __init__(
+        self,
+        records: ReadsRecords,
+        kept: KeptSelections,
+        *,
+        weights: Weights,
+        budgets: TypeBudgets,
+        costs: Costs,
+        floor: Callable[[], Floor],
+        now: Now = lambda: datetime.now(UTC),
+    ) -> None:
+        self._records = records
+        self._kept = kept
+        self._weights = weights
+        self._budgets = budgets
+        self._costs = costs
+        self._floor = floor
+        self._now = now
+        self._calibrations: dict[str, tuple[float, Calibration | None]] = {}
+        self._standing: dict[Scope, tuple[Censor, ...]] = {}
+
+    async def standing(self, scope: Scope) -> tuple[Censor, ...]:
+        """The censors in force. Raises `connectors.message.StoreUnavailable`; see `last_standing`."""
+        censors = in_force(await self._records.standing(scope))
+        if len(self._standing) >= _KNOWN_AT_MOST:
+            self._standing.clear()
+        self._standing[scope] = censors
+        return censors
+
+    def last_standing(self, scope: Scope) -> tuple[Censor, ...]:
+        """Those that were in force when this process last looked: better than none while the store is away."""
+        return self._standing.get(scope, ())
+
+    async def look(
+        self, scope: Scope, key: ConversationKey, text: str, chosen: Chosen, earlier: Sequence[str], *, continues: bool
+    ) -> Looked:
+        """What there is for *text*, said after *earlier*. *continues*: the stored conversation goes on with it.
+
+        Raises `connectors.message.StoreUnavailable`, `IndexUnavailable` and `EmbedderUnavailable`.
+        """
+        count, kept = await asyncio.gather(self._records.count(scope), self._last(key if continues else None))
+        if not count:
+            return Looked(is_empty=True)
+        text = text[:LONGEST_QUERY_CHARACTERS]
+        own = len(term_set(text))
+        query = spelled_out(text, earlier, own) if not chosen.acts else "\n".join([*earlier[-1:], text])
+        found, read, calibration = await asyncio.gather(
+            self._records.search(scope, query, FOUND_AT_MOST, LOADED),
+            self._records.read(scope, [one.id for one in kept.records]) if kept and kept.records else _nothing(),
+            self._calibration(scope),
+        )
+        floor = self._floor()
+        relevant = tuple((one, floor.relevance(query, one, count)) for one in found)
+        return Looked(relevant, kept, tuple(read), own <= FRAGMENT_TERMS, calibration=calibration)
+
+    def select(self, looked: Looked, text: str, chosen: Chosen, shown: Sequence[str]) -> Selected:
+        """The records for *text* out of *looked*; *shown* is what the prompt says besides. Pure but for the day."""
+        if looked.is_empty:
+            return Selected((), Selection(why="nothing_kept", found=0, budget=0))
+        # At the day's beginning: nothing moves within a day.
+        today = self._now().replace(hour=0, minute=0, second=0, microsecond=0)
+        above = ranked(looked.found, chosen.frame, self._weights, self._floor().minimum, today)
+        fresh = without_repeated(above, shown)
+        said = {one.record.id for one in above} - {one.record.id for one in fresh}
+        why = reason(looked.kept, looked.read, chosen, above, said, thin=looked.thin)
+        if why == "reused":
+            assert looked.kept is not None
+            return self._again(looked.kept, looked.read, len(above))
+        budgets = shared_out(self._budgets, chosen.frame, scale(text))
+        whole = sum(budgets.values())
+        filled = fill(fresh, _less(budgets, RESERVED_TOKENS), self._costs)
+        kept = Kept(frame=chosen.frame.name, records=tuple(map(_kept, filled)), budget=whole)
+        records = tuple(
+            _selected(one.scored.record, one.level, one.scored.score, one.scored.similarity, one.tokens)
+            for one in filled
+        )
+        return Selected(records, Selection(why=why, found=len(above), budget=whole), kept)
+
+    async def keep(self, key: ConversationKey, kept: Kept) -> None:
+        """Keep what was selected for the next message. Raises `connectors.message.StoreUnavailable`."""
+        await self._kept.keep(key, kept)
+
+    async def _last(self, key: ConversationKey | None) -> Kept | None:
+        return None if key is None else await self._kept.get(key)
+
+    def _again(self, kept: Kept, read: Sequence[Record], found: int) -> Selected:
+        """What was shown, in the same order and detail, as it reads now."""
+        by_id = {one.id: one for one in read}
+        records = tuple(
+            _selected(by_id[one.id], one.level, one.score, one.similarity, self._costs(by_id[one.id], one.level))
+            for one in kept.records
+        )
+        return Selected(records, Selection(why="reused", found=found, budget=kept.budget))
+
+    async def _calibration(self, scope: Scope) -> Calibration | None:
+        """The workspace's; read again now and then."""
+        known = self._calibrations.get(scope.workspace_id)
+        if known is not None and known[0] > time.monotonic():
+            return known[1]
+        decisions = await self._records.list(
+            Scope(scope.workspace_id), (Type.DECISION,), (State.REVIEWED,), MOST_REVIEWED
+        )
+        found = calibrated(decisions)
+        if len(self._calibrations) >= _KNOWN_AT_MOST:
+            self._calibrations.clear()
+        self._calibrations[scope.workspace_id] = (time.monotonic() + CALIBRATION_SECONDS, found)
+        return found
+
+
+async def _nothing() -> Sequence[Record]:
+    return ()
+
+
+def _less(budgets: TypeBudgets, tokens: int) -> dict[Type, int]:
+    """*budgets* with *tokens* fewer in all, taken where most is."""
+    left = dict(budgets)
+    for of in sorted(left, key=lambda one: (-left[one], one.value)):
+        taken = min(left[of], tokens)
+        left[of] -= taken
+        tokens -= taken
+    return left
+
+
+def _kept(filled: Filled) -> KeptRecord:
+    one = filled.scored
+    return KeptRecord(
+        id=one.record.id,
+        level=filled.level,
+        state=one.record.state.value,
+        score=round(one.score, 6),
+        similarity=round(one.similarity, 6),
+    )
+
+
+def _selected(record: Record, level: Level, score: float, similarity: float, tokens: int) -> SelectedRecord:
+    return SelectedRecord(
+        id=record.id,
+        type=record.type.value,
+        level=level,
+        text=record.summary if level == "summary" else record.micro,
+        state=record.state.value,
+        made_on=record.created_at[:10],
+        due=record.due,
+        score=round(score, 6),
+        similarity=round(similarity, 6),
+        tokens=tokens,
+    )
+
+
+def as_shown(record: Record, level: Level) -> SelectedRecord:
+    """*record* as it would be shown, for measuring."""
+    return _selected(record, level, 0.0, 0.0, 0)

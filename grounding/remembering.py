@@ -1,0 +1,122 @@
+"""What of the typed records one turn is given, beside the other layers: the frame, records, censors, calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from connectors.message import ConversationKey, Scope
+from grounding.asked import asked_before
+from grounding.cues.kinds import Cues
+from grounding.layers import summary as summary_layer
+from grounding.layers import tail as tail_layer
+from grounding.memory.frames.choosing import Chosen, choose
+from grounding.memory.frames.frame import Frames
+from grounding.memory.selection.selecting import Looked, Selected, Selecting
+from grounding.run_context import (
+    Budgets,
+    Calibration,
+    Censor,
+    FrameInput,
+    SelectedRecord,
+    Selection,
+    SummaryInput,
+    TailEntry,
+)
+from grounding.strategy import search_text
+
+SHORTEST_TOKEN_BYTES = 3
+"""What of tail and summary is sure to be shown: so many bytes for each token of their budgets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What was chosen for a turn. ``selection`` is None where nothing was looked up."""
+
+    frame: FrameInput | None = None
+    records: tuple[SelectedRecord, ...] = ()
+    selection: Selection | None = None
+    calibration: Calibration | None = None
+
+
+NOTHING = Remembered()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A message, and in which frame it was asked."""
+
+    text: str
+    chosen: Chosen
+    earlier: tuple[str, ...]
+
+    @property
+    def frame(self) -> FrameInput:
+        frame = self.chosen.frame
+        return FrameInput(
+            name=frame.name,
+            description=frame.description,
+            questions=frame.questions,
+            reason=self.chosen.reason,
+            cue=self.chosen.cue,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Remembering:
+    """The records of all workspaces, as turns ask for them. The steps are apart, so that looking goes on beside the
+    other layers, and choosing knows what they brought."""
+
+    selecting: Selecting
+
+    async def censors(self, key: ConversationKey, person: str | None) -> tuple[Censor, ...]:
+        """Those in force. Raises `connectors.message.StoreUnavailable`."""
+        return await self.selecting.standing(seen_in(key, person))
+
+    def last_censors(self, key: ConversationKey, person: str | None) -> tuple[Censor, ...]:
+        """Those that were in force a moment ago."""
+        return self.selecting.last_standing(seen_in(key, person))
+
+    async def look(
+        self, key: ConversationKey, person: str | None, asked: Asked, cues: Cues, *, continues: bool
+    ) -> Looked:
+        """What there is for a message. Raises what searches raise."""
+        query = search_text(asked.text, cues)
+        return await self.selecting.look(
+            seen_in(key, person), key, query, asked.chosen, asked.earlier, continues=continues
+        )
+
+    async def chosen(
+        self, key: ConversationKey, turn_id: str, asked: Asked, looked: Looked, shown: Sequence[str]
+    ) -> Remembered:
+        """The records out of *looked*; without a *turn_id* nothing is kept for the next message. Raises
+        `connectors.message.StoreUnavailable`."""
+        selected: Selected = self.selecting.select(looked, asked.text, asked.chosen, shown)
+        if selected.keep is not None and turn_id:
+            await self.selecting.keep(key, selected.keep)
+        return Remembered(asked.frame, selected.records, selected.selection, looked.calibration)
+
+
+def asked_in(text: str, tail: Sequence[TailEntry], frames: Frames, cues: Cues) -> Asked:
+    """*text* in its frame, after what *tail* holds. Pure."""
+    earlier = asked_before(tail, cues)
+    return Asked(text, choose(text, frames, earlier, cues), earlier)
+
+
+def shown_besides(tail: Sequence[TailEntry], summary: SummaryInput | None, budgets: Budgets) -> list[str]:
+    """What the prompt is sure to show of *tail* and *summary*. Pure."""
+    room = min(budgets.tail_bytes, budgets.tail_tokens * SHORTEST_TOKEN_BYTES)
+    shown = list(tail_layer.section(tail, budgets.tail_lines, room).pieces)
+    if summary is not None:
+        section, left = summary_layer.section(summary.text), budgets.summary_tokens * SHORTEST_TOKEN_BYTES
+        for index in section.keep or range(len(section.pieces)):
+            left -= len(section.pieces[index].encode("utf-8", "surrogatepass"))
+            if left < 0:
+                break
+            shown.append(section.pieces[index])
+    return shown
+
+
+def seen_in(key: ConversationKey, person: str | None) -> Scope:
+    """Whose records a conversation sees: its workspace's, and the *person*'s own in a direct message."""
+    return Scope(key.workspace_id, user=person)

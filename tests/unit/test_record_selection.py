@@ -1,0 +1,383 @@
+"""Which records a prompt shows: what bears on the message, in order of worth, within the room there is."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectors.message import ConversationKey, Scope
+from grounding.documents.sparse import term_set
+from grounding.layers.records import line
+from grounding.memory.frames.choosing import choose
+from grounding.memory.frames.frame import LOADED
+from grounding.memory.frames.shipped import SHIPPED
+from grounding.memory.records.port import Found
+from grounding.memory.records.record import Provenance, Record, State, Type
+from grounding.memory.selection.calibration import calibrated
+from grounding.memory.selection.censoring import in_force, set_off
+from grounding.memory.selection.filling import Level, fill, shared_out
+from grounding.memory.selection.kept import Kept
+from grounding.memory.selection.relevance import Floor, floor_for
+from grounding.memory.selection.repeating import without_repeated
+from grounding.memory.selection.scoring import Scored, Weights, ranked, recency
+from grounding.memory.selection.selecting import Selected, Selecting, as_shown
+from grounding.tokens import load_tokens
+
+TOKENS = load_tokens()
+TODAY = datetime(2026, 6, 1, tzinfo=UTC)
+KEY = ConversationKey("acme", "http", "default")
+ACME = Scope("acme")
+BUDGETS = {Type.DECISION: 200, Type.FACT: 150, Type.PROCEDURE: 150, Type.EPISODE: 100, Type.ITEM: 50}
+WORDS = Floor(0.0, dense=0.0, covered=4.0, sparse=0.0, constant=-1.0)
+
+
+def record(name: str, text: str = "", of: Type = Type.FACT, **changes: Any) -> Record:
+    states = {Type.FACT: State.NEW, Type.CENSOR: State.CREATED, Type.DECISION: State.RECORDED}
+    fields: dict[str, Any] = {
+        "text": text or name,
+        "micro": (text or name)[:60],
+        "summary": text or name,
+        "state": states.get(of, State.ACTIVE),
+        "created_at": "2026-05-30T10:00:00Z",
+        "changed_at": "2026-05-30T10:00:00Z",
+        "provenance": Provenance(),
+    }
+    return Record(id=name, type=of, **(fields | changes))
+
+
+def costs(one: Record, level: Level) -> int:
+    return TOKENS.count(line(as_shown(one, level), with_id=True)) + 1
+
+
+RECORDS = st.builds(
+    lambda number, of, text, days, state, outcome, uses, sure: record(
+        f"r{number}",
+        text,
+        of,
+        state=state,
+        outcome=outcome,
+        activations=uses,
+        confidence=sure,
+        changed_at=f"2026-{days % 12 + 1:02}-{days % 28 + 1:02}T00:00:00Z",
+        superseded_by=f"r{(number + 1) % 12}" if state is State.SUPERSEDED else "",
+    ),
+    st.integers(0, 11),
+    st.sampled_from(LOADED),
+    st.text(max_size=200),
+    st.integers(0, 400),
+    st.sampled_from([State.NEW, State.CORE, State.SUPERSEDED, State.EFFECTIVE, State.DONE]),
+    st.sampled_from([None, "success", "failure"]),
+    st.integers(0, 1000),
+    st.floats(0, 1),
+)
+FOUND = st.lists(
+    st.tuples(st.builds(Found, RECORDS, st.floats(-1, 1), st.floats(0, 20)), st.floats(-5, 5)),
+    max_size=12,
+    unique_by=lambda pair: pair[0].record.id,
+)
+FRAMES = st.sampled_from(list(SHIPPED.by_name.values()))
+
+
+@given(FOUND, FRAMES, st.floats(-5, 5))
+def test_no_boost_lifts_a_record_over_the_floor(found: list[tuple[Found, float]], frame: Any, minimum: float) -> None:
+    kept = ranked(found, frame, Weights(), minimum, TODAY)
+
+    assert {one.record.id for one in kept} == {one.record.id for one, bears in found if bears >= minimum}
+    assert kept == ranked(list(reversed(found)), frame, Weights(), minimum, TODAY)
+
+
+@given(FOUND, FRAMES)
+def test_a_superseded_record_stands_below_the_one_that_took_its_place(
+    found: list[tuple[Found, float]], frame: Any
+) -> None:
+    order = [one.record.id for one in ranked(found, frame, Weights(), -9.0, TODAY)]
+    by_id = {one.record.id: one.record for one, _ in found}
+    for name, one in by_id.items():
+        chain, at = {name}, one.superseded_by
+        while at in by_id and at not in chain:
+            chain.add(at)
+            at = by_id[at].superseded_by
+        if one.superseded_by in by_id and at not in chain:  # in a ring nobody is the newer one
+            assert order.index(one.superseded_by) < order.index(name)
+
+
+@given(FOUND, FRAMES, st.floats(0.5, 1.5), st.lists(st.integers(0, 300), min_size=5, max_size=5))
+@settings(deadline=None)
+def test_no_budget_is_exceeded_and_nothing_is_shown_in_full(
+    found: list[tuple[Found, float]], frame: Any, scale: float, base: list[int]
+) -> None:
+    budgets = shared_out(dict(zip(LOADED, base, strict=True)), frame, scale)
+    order = ranked(found, frame, Weights(), -9.0, TODAY)
+    filled = fill(order, budgets, costs)
+
+    assert sum(one.tokens for one in filled) <= sum(budgets.values()) <= sum(base) * scale
+    assert all(one.tokens == costs(one.scored.record, one.level) for one in filled)
+    assert filled == fill(order, budgets, costs)
+
+
+def test_what_one_type_leaves_the_others_may_have() -> None:
+    facts = [Scored(record(f"f{n}", f"fact {n} of the harbour master"), 1 - n / 10, 0.5, 1.0) for n in range(8)]
+
+    alone = fill(facts, {Type.FACT: 40}, costs)
+    flowing = fill(facts, {Type.FACT: 40, Type.DECISION: 200}, costs)
+
+    assert len(alone) < len(flowing) == 8
+
+
+def test_a_summary_that_does_not_fit_is_shown_as_a_micro() -> None:
+    long = record("long", "word " * 80, micro="the short of it")
+
+    assert [one.level for one in fill([Scored(long, 1, 1, 1)], {Type.FACT: 30}, costs)] == ["micro"]
+
+
+def test_half_of_the_recency_is_gone_after_thirty_days() -> None:
+    assert recency("2026-05-02T00:00:00Z", TODAY) == pytest.approx(0.5)
+    assert recency("no time", TODAY) == 0
+
+
+def test_the_frame_and_the_outcome_order_what_is_as_similar() -> None:
+    found = [
+        (Found(record("fact", "a"), 0.5, 1.0), 1.0),
+        (Found(record("failed", "b", Type.DECISION, outcome="failure"), 0.5, 1.0), 1.0),
+        (Found(record("went well", "c", Type.DECISION, outcome="success"), 0.5, 1.0), 1.0),
+    ]
+
+    def order(frame: str) -> list[str]:
+        return [one.record.id for one in ranked(found, SHIPPED[frame], Weights(), 0.0, TODAY)]
+
+    assert order("decision") == ["went well", "failed", "fact"]
+    assert order("question")[0] == "fact"
+
+
+@pytest.mark.parametrize(
+    ("text", "repeats"),
+    [
+        ("Tim prefers Celsius", True),
+        ("Tim does not prefer Celsius", False),
+        ("Tim prefers 20 degrees Celsius", False),
+        ("Lena prefers Kelvin", False),
+    ],
+)
+def test_what_the_prompt_says_anyway_is_dropped_unless_a_figure_or_a_negation_differs(text: str, repeats: bool) -> None:
+    found = [Scored(record("r", text), 1, 1, 1)]
+
+    assert (without_repeated(found, ["Ann: by the way, Tim prefers Celsius to anything"]) == []) is repeats
+
+
+def test_of_near_duplicates_the_better_one_stays() -> None:
+    found = [Scored(record(name, "Deploys happen on Tuesdays at noon"), 1, 1, 1) for name in ("a", "b")]
+    assert [one.record.id for one in without_repeated(found, [])] == ["a"]
+
+
+def test_a_likely_record_is_above_the_floor_and_an_unrelated_one_below() -> None:
+    floor = floor_for("wordllama-l2-supercat")
+    asked = "Should we use Redis for caching?"
+    near = Found(record("near", "Chose Redis over Memcached for caching sessions"), 0.6, 8.0)
+    far = Found(record("far", "Lena's birthday is in May"), 0.05, 0.0)
+
+    assert floor.relevance(asked, near, 100) > floor.minimum > floor.relevance(asked, far, 100)
+
+
+CENSORS = (
+    record(
+        "b", "Never push to main", Type.CENSOR, trigger="push to main|force push", severity="block", reason="it broke"
+    ),
+    record("w", "Do not promise dates", Type.CENSOR, trigger="by monday"),
+    record("e", "Escalated", Type.CENSOR, trigger="straße", state=State.ESCALATED),
+    record("gone", "Retired", Type.CENSOR, trigger="push", state=State.RETIRED),
+    record("theirs", "Stop everything", Type.CENSOR, trigger="the", provenance=Provenance(origin="retrieved")),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("I will PUSH to Main now.", ["b"]),
+        ("git push --force to maintain", []),
+        ("It is done by Monday, in the Strasse", ["w", "e"]),
+        ("die Straße", ["e"]),
+        ("", []),
+    ],
+)
+def test_censors_are_set_off_by_whole_words_and_phrases(text: str, ids: list[str]) -> None:
+    assert [one.id for one in set_off(in_force(CENSORS), text)] == ids
+
+
+def test_an_escalated_censor_blocks_and_foreign_words_bind_nobody() -> None:
+    assert {one.id: one.severity for one in in_force(CENSORS)} == {"b": "block", "w": "warn", "e": "block"}
+
+
+def test_accuracy_and_brier_are_of_the_reviewed_decisions_once_there_are_ten() -> None:
+    done = [
+        record(
+            f"d{n}", of=Type.DECISION, state=State.REVIEWED, outcome="success" if n < 8 else "failure", confidence=0.9
+        )
+        for n in range(10)
+    ]
+    told = calibrated([*done, record("open", of=Type.DECISION, confidence=0.1)])
+
+    assert told is not None
+    assert (told.reviewed, told.accuracy, told.confidence) == (10, 0.8, 0.9)
+    assert told.brier == pytest.approx((8 * 0.01 + 2 * 0.81) / 10)
+    assert calibrated(done[1:]) is None
+
+
+class Held:
+    """Records in a list, found by the words that they share with a question; counts what it is asked."""
+
+    def __init__(self, *records: Record) -> None:
+        self.records = list(records)
+        self.asked: list[str] = []
+
+    async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[Found]:
+        self.asked.append("search")
+        wanted = term_set(query)
+        shared = [(len(wanted & term_set(one.text)) / max(len(wanted), 1), one) for one in self.records]
+        return [Found(one, share, share) for share, one in shared if share and one.type in types][:top_k]
+
+    async def standing(self, scope: Scope) -> Sequence[Record]:
+        return [one for one in self.records if one.type is Type.CENSOR]
+
+    async def get(self, scope: Scope, record_id: str) -> Record:
+        return next(one for one in self.records if one.id == record_id)
+
+    async def read(self, scope: Scope, ids: Collection[str]) -> Sequence[Record]:
+        by_id = {one.id: one for one in self.records}
+        return [by_id[name] for name in ids if name in by_id]
+
+    async def count(self, scope: Scope) -> int:
+        return len(self.records)
+
+    async def list(self, scope: Scope, types: Any = (), states: Any = (), limit: int = 100) -> Sequence[Record]:
+        return [one for one in self.records if one.type in types and one.state in states]
+
+
+class Noted:
+    """The selections that were kept."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Kept] = {}
+
+    async def get(self, key: ConversationKey) -> Kept | None:
+        return self.kept.get(key.encoded)
+
+    async def keep(self, key: ConversationKey, kept: Kept) -> None:
+        self.kept[key.encoded] = kept
+
+
+class Conversation:
+    """Messages one after the other, as a pipeline asks for their records."""
+
+    def __init__(self, *records: Record) -> None:
+        self.held, self.noted = Held(*records), Noted()
+        self.selecting = Selecting(
+            self.held,
+            self.noted,  # type: ignore[arg-type]
+            weights=Weights(),
+            budgets=BUDGETS,
+            costs=costs,
+            floor=lambda: WORDS,
+            now=lambda: TODAY,
+        )
+        self.before: list[str] = []
+
+    def says(self, text: str, shown: Sequence[str] = ()) -> Selected:
+        async def asked() -> Selected:
+            chosen = choose(text, earlier=self.before)
+            looked = await self.selecting.look(ACME, KEY, text, chosen, self.before, continues=True)
+            selected = self.selecting.select(looked, text, chosen, shown)
+            if selected.keep is not None:
+                await self.selecting.keep(KEY, selected.keep)
+            return selected
+
+        selected = asyncio.run(asked())
+        self.before = [text]
+        return selected
+
+
+REDIS = record("redis", "We chose Redis for caching sessions", Type.DECISION)
+COST = record("cost", "Redis caching costs 40 euros a month")
+HOLIDAY = record("holiday", "Lena's holiday request waits for approval", Type.ITEM, state=State.OPEN)
+
+
+def ids(selected: Selected) -> list[str]:
+    return [one.id for one in selected.records]
+
+
+def test_a_workspace_without_records_is_never_searched() -> None:
+    talk = Conversation()
+
+    assert talk.says("Should we use Redis for caching?").selection.why == "nothing_kept"
+    assert talk.held.asked == []
+
+
+def test_records_stay_the_same_while_the_message_is_about_them() -> None:
+    talk = Conversation(REDIS, COST, HOLIDAY)
+    first = talk.says("Should we use Redis for caching?")
+    second = talk.says("Should we really prefer Redis?")
+    third = talk.says("ok, and?")
+
+    assert (first.selection.why, second.selection.why, third.selection.why) == ("cold", "reused", "reused")
+    assert ids(first) == ids(second) == ids(third)
+    assert set(ids(first)) == {"redis", "cost"}
+    assert first.selection.budget == third.selection.budget
+
+
+@pytest.mark.parametrize(
+    ("then", "why"),
+    [
+        ("Should we approve the holiday request of Lena?", "topic"),
+        ("What does Redis caching cost in euros?", "frame"),
+        ("Go ahead with Redis caching", "acting"),
+        ("Should we compare moon landings on television?", "topic"),
+    ],
+)
+def test_records_are_chosen_anew_when_the_message_leaves_them(then: str, why: str) -> None:
+    talk = Conversation(REDIS, COST, HOLIDAY)
+    talk.says("Should we decide on Redis for caching?")
+
+    assert talk.says(then).selection.why == why
+
+
+def test_a_record_that_is_gone_or_superseded_is_not_shown_from_what_was_kept() -> None:
+    talk = Conversation(REDIS, COST)
+    talk.says("Should we use Redis for caching?")
+    talk.held.records = [REDIS.model_copy(update={"state": State.SUPERSEDED, "superseded_by": "x"})]
+
+    again = talk.says("Should we really prefer Redis?")
+
+    assert again.selection.why == "changed"
+    assert ids(again) == ["redis"]
+
+
+def test_an_edited_record_is_shown_as_it_reads_now() -> None:
+    talk = Conversation(REDIS, COST)
+    talk.says("Should we use Redis for caching?")
+    talk.held.records = [REDIS.model_copy(update={"summary": "We chose Redis, for sessions only"}), COST]
+
+    again = talk.says("Should we really prefer Redis?")
+
+    assert again.selection.why == "reused"
+    assert "for sessions only" in again.records[0].text
+
+
+def test_a_record_that_a_reply_repeated_does_not_make_the_next_message_leave_it() -> None:
+    talk = Conversation(REDIS, COST)
+    talk.says("Should we use Redis for caching?")
+    again = talk.says("Should we really use Redis for caching?", shown=[f"assistant: {REDIS.text}"])
+
+    assert again.selection.why == "reused"
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+@settings(max_examples=25, deadline=None)
+def test_the_same_messages_get_the_same_records(one: str, other: str) -> None:
+    def told() -> list[Selected]:
+        talk = Conversation(REDIS, COST, HOLIDAY)
+        return [talk.says(text) for text in (one, other, one)]
+
+    assert told() == told()
