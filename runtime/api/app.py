@@ -32,6 +32,7 @@ from runtime.api.metrics import Metrics
 from runtime.api.places import PlaceRoutes
 from runtime.api.prompts import PromptRoutes
 from runtime.api.rebuilding import RebuildingRoutes
+from runtime.api.records import RecordRoutes
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.api.turns import TurnRoutes
@@ -69,6 +70,7 @@ def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
         DeadLetterRoutes(runtime),
         PromptRoutes(runtime),
         GlobalContextRoutes(runtime),
+        RecordRoutes(runtime),
         CueRoutes(runtime),
         FrameRoutes(runtime),
         PlaceRoutes(runtime),

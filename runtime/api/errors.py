@@ -24,6 +24,7 @@ from grounding.memory.global_context_lines import (
     TooManyWaiting,
     UnfitLine,
 )
+from grounding.memory.records.record import NeverDeleted, NoSuchRecord, RecordRefused
 from promptpolicy.policy import PolicyTooLarge
 from promptpolicy.publishing import VersionMoved
 from promptpolicy.slot import InvalidDirective
@@ -78,6 +79,9 @@ _TABLE: tuple[tuple[type[AgentRuntimeError], int, str], ...] = (
     (GlobalContextFull, 413, "global_context_full"),
     (LineChanged, 409, "line_changed"),
     (TooManyWaiting, 409, "too_many_waiting"),
+    (NoSuchRecord, 404, "no_such_record"),
+    (NeverDeleted, 409, "never_deleted"),
+    (RecordRefused, 400, "bad_request"),
     (UnknownCode, 404, "unknown_code"),
     (TooManyAttempts, 429, "too_many_attempts"),
     (IndexUnavailable, 503, "index_unavailable"),

@@ -73,6 +73,9 @@ class Client:
     async def put(self, path: str, body: dict[str, Any], **parameters: Any) -> dict[str, Any]:
         return await self._call("PUT", path, json=body, params=_given(parameters))
 
+    async def patch(self, path: str, body: dict[str, Any], **parameters: Any) -> dict[str, Any]:
+        return await self._call("PATCH", path, json=body, params=_given(parameters))
+
     async def put_text(
         self, path: str, text: bytes, *, media_type: str = "text/markdown", headers: dict[str, str] | None = None
     ) -> dict[str, Any]:

@@ -35,6 +35,7 @@ _COMMANDS = {
     "replay": "Rebuild a turn's prompt and say whether it is the same, byte for byte.",
     "prompt": "Show, set, edit and roll back directives.",
     "global-context": "Lines that stand in every prompt: show, append, replace, delete, approve.",
+    "memory": "Typed records: list, show, add, confirm, log outcomes, retire, forget.",
     "context-doc": "What is noted about a conversation: show, put, history.",
     "dead-letters": "Turns that failed for good: list them, try them again, drop them.",
     "access": "Who may talk to the bot, and as what.",

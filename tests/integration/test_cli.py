@@ -682,6 +682,31 @@ async def test_a_context_document_is_put_shown_and_has_its_versions(
     assert (await command("context-doc", "show", "--json")).json["text"] == "what chat would say"
 
 
+async def test_records_are_kept_and_people_say_what_they_think_of_them(running: None, command: Command) -> None:
+    assert "nothing is kept" in (await command("memory", "list")).out
+    decision = await command("memory", "add", "Chose Postgres.", "--type", "decision", "--confidence", "0.8", "--json")
+    assert (decision.code, decision.json["state"]) == (0, "recorded")
+    assert "[reviewed]" in (await command("memory", "outcome", decision.json["id"], "success")).out
+    assert (await command("memory", "forget", decision.json["id"])).code == 1
+    censor = await command("memory", "add", "No push", "--type", "censor", "--trigger", "push", "--json")
+    assert (await command("memory", "false-positive", censor.json["id"], "--json")).json["false_positives"] == 1
+    assert "[retired]" in (await command("memory", "retire", censor.json["id"])).out
+    fact = (await command("memory", "add", "The port is 5433.", "--json")).json["id"]
+    assert "[confirmed]" in (await command("memory", "confirm", fact)).out
+    assert (await command("memory", "verbatim", fact, "--json")).json["verbatim"] is True
+    shown = (await command("memory", "show", fact)).out
+    assert "The port is 5433." in shown
+    assert "confirmed" in shown
+
+    listed = await command("memory", "list", "--json")
+    assert [one["id"] for one in listed.json["records"]] == [fact, decision.json["id"]]
+    assert censor.json["id"] in (await command("memory", "list", "--state", "retired")).out
+    assert (await command("memory", "forget", fact)).out == f"{fact} is erased\n"
+    await command("memory", "add", "Likes tea", "--user", "slack:U1")
+    assert (await command("memory", "forget", "--user", "slack:U1", "--all", "--json")).json["forgotten"] == 1
+    assert (await command("memory", "forget")).code == 2
+
+
 async def test_the_global_context_is_shown_and_edited(running: None, command: Command) -> None:
     assert "is empty" in (await command("global-context", "show")).out
     added = await command("global-context", "append", "Ships on Mondays", "--json")
