@@ -83,15 +83,15 @@ class GlobalContexts:
     async def open(self, editor: Editor, *, store: bool = True) -> tuple[Line, ...]:
         """The lines in *editor*'s view by number, the workspace's first; one round trip.
 
-        Within a session numbers stay, deleted lines are blanks and new ones come at the end. Without *store* nothing
-        is remembered: a look at what `open` would give.
+        Within a session numbers stay, deleted lines are blanks (the newest of them) and new ones come at the end.
+        Without *store* nothing is remembered: a look at what `open` would give.
         """
         keys = [self._given(editor), *self._lines(editor.scope)]
         seconds = _GIVEN_SECONDS if store else 0
         answer: Any = await self._open(keys=keys, args=[len(keys) - 1, self._idle_seconds * 1000, seconds])
         _raise_for(answer)
-        names, packed = answer[1::2], answer[2::2]
-        return tuple(_line(number, name, one) for number, (name, one) in enumerate(zip(names, packed, strict=True)))
+        numbers, names, packed = answer[1::3], answer[2::3], answer[3::3]
+        return tuple(_line(int(number), *one) for number, *one in zip(numbers, names, packed, strict=True))
 
     async def append(self, editor: Editor, content: str, by: By, *, waits: bool = False) -> Edited:
         """Add a line at the end: see `Editor.appends_to`. Raises `UnfitLine`, `GlobalContextFull`."""
@@ -215,7 +215,12 @@ class GlobalContexts:
         of = encode_id(scope.user or "")
         keys = [lines[0], lines[-1], self._key(scope, "history", of), self._key(scope, "waiting", of)]
         args: list[str | int] = [id_, what, by, self._at(), self._max_tokens, HISTORY_MAX_EDITS]
-        self._raise_for(await self._decide(keys=keys, args=args))
+        answer: Any = await self._decide(keys=keys, args=args)
+        if answer[0] == "gone":
+            raise NoSuchLine("the line was deleted since that edit was proposed: deny it")
+        if answer[0] == "changed":
+            raise LineChanged.proposed(str(answer[2]), str(answer[3]), int(answer[4]))
+        self._raise_for(answer)
         _log.info("context.decided", workspace_id=scope.workspace_id, decision=what)
 
     def _raise_for(self, answer: Any) -> None:
@@ -257,7 +262,7 @@ def _raise_for(answer: Any) -> None:
     if word == "gone":
         raise NoSuchLine("that line was deleted; to have it back, append it")
     if word == "changed":
-        raise LineChanged(int(more[0]), str(more[1]), str(more[2]), int(more[3]))
+        raise LineChanged.seen(int(more[0]), str(more[1]), str(more[2]), int(more[3]))
     if word == "waiting_full":
         raise TooManyWaiting(f"{more[0]} edits wait for approval already: have somebody approve or deny them first")
     if word == "unknown":

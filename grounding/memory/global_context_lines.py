@@ -34,12 +34,23 @@ class NoSuchLine(GlobalContextRefused):
 class LineChanged(GlobalContextRefused):
     """Somebody else changed the line after the editor saw it. ``content`` and ``version`` are what it is now."""
 
-    def __init__(self, number: int, content: str, author: str, version: int) -> None:
-        super().__init__(
-            f"line {number} was changed by {author or 'somebody else'} since you saw it and now says: {content} "
-            "- do it again if that still is what you want"
-        )
-        self.number, self.content, self.version = number, content, version
+    def __init__(self, message: str, content: str, version: int) -> None:
+        super().__init__(message)
+        self.content, self.version = content, version
+
+    @classmethod
+    def seen(cls, number: int, content: str, author: str, version: int) -> LineChanged:
+        """Of an edit."""
+        by = author or "somebody else"
+        said = f"line {number} was changed by {by} since you saw it and now says: {content}"
+        return cls(f"{said} - do it again if that still is what you want", content, version)
+
+    @classmethod
+    def proposed(cls, content: str, author: str, version: int) -> LineChanged:
+        """Of an edit that waited."""
+        by = author or "somebody else"
+        said = f"the line was changed by {by} since that edit was proposed and now says: {content}"
+        return cls(f"{said} - deny it, and make the change yourself if it still is wanted", content, version)
 
 
 class GlobalContextFull(GlobalContextRefused):
@@ -62,7 +73,8 @@ class NothingWaits(GlobalContextRefused):
 class Line:
     """One line as an editor sees it; ``content`` is empty where it was deleted in this session.
 
-    ``version`` counts its changes from 1. ``at`` is RFC 3339 in UTC.
+    ``version`` is another one after each change, and never that of another line of its owner; 0 where it was deleted.
+    ``at`` is RFC 3339 in UTC.
     """
 
     number: int

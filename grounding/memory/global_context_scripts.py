@@ -4,8 +4,15 @@ Keys of all of them: the numbering of the editor, then the lines of the workspac
 person; ``ARGV[1]`` is how many of these there are. A line's name is its owner's letter (``w``, ``u``) and its id.
 
 A numbering is a hash: ``at`` (when it was last given out, in the server's milliseconds) and ``lines``, the names in
-the order of their numbers, each with the version that the editor has seen: ``w3:1 w4:2 u1:0``; 0 is unseen.
+the order of their numbers, each with the version that the editor has seen, 0 for unseen, and its number where that is
+not one more than the one's before: ``w3:1 w4:2 u1:0:7``. Of deleted lines the newest `MAX_BLANKS` stay in it.
+
+A line's id and its versions are drawn from one counter of its owner: no two lines ever have the same version, so that
+who names a version names the line, too.
 """
+
+MAX_BLANKS = 50
+"""An editor who never pauses would else have more of them with each line that ever was."""
 
 _COMMON = """
 local owners, letters = tonumber(ARGV[1]), {'w', 'u'}
@@ -26,13 +33,14 @@ for owner = 1, owners do
   for _, id in ipairs(ids) do order[#order + 1] = letters[owner] .. string.format('%d', id) end
 end
 local given, place = {}, {}
-local function give(name, seen)
-  given[#given + 1] = {name, seen}
+local function next_number() return #given > 0 and given[#given][3] + 1 or 0 end
+local function give(name, seen, number)
+  given[#given + 1] = {name, seen, number or next_number()}
   place[name] = #given
 end
 local function remembered()
-  for name, seen in string.gmatch(redis.call('HGET', KEYS[1], 'lines') or '', '(%a%d+):(%d+)') do
-    give(name, tonumber(seen))
+  for name, seen, number in string.gmatch(redis.call('HGET', KEYS[1], 'lines') or '', '(%a%d+):(%d+):?(%d*)') do
+    give(name, tonumber(seen), tonumber(number))
   end
 end
 local function extend()
@@ -40,14 +48,30 @@ local function extend()
     if not place[name] then give(name, 0) end
   end
 end
-local function number_of(name) return place[name] - 1 end
+local function number_of(name) return given[place[name]][3] end
+local function at_number(asked)
+  for _, one in ipairs(given) do
+    if one[3] == asked then return one end
+  end
+end
 local function now()
   local clock = redis.call('TIME')
   return clock[1] * 1000 + math.floor(clock[2] / 1000)
 end
 local function keep(seconds)
-  local parts = {}
-  for _, one in ipairs(given) do parts[#parts + 1] = one[1] .. ':' .. string.format('%d', one[2]) end
+  local parts, blanks, expected = {}, -MAX_BLANKS, 0
+  for _, one in ipairs(given) do
+    if not lines[one[1]] then blanks = blanks + 1 end
+  end
+  for _, one in ipairs(given) do
+    if blanks > 0 and not lines[one[1]] then
+      blanks = blanks - 1
+    else
+      local number = one[3] == expected and '' or string.format(':%d', one[3])
+      parts[#parts + 1] = one[1] .. ':' .. string.format('%d', one[2]) .. number
+      expected = one[3] + 1
+    end
+  end
   redis.call('HSET', KEYS[1], 'v', 1, 'lines', table.concat(parts, ' '))
   redis.call('EXPIRE', KEYS[1], seconds)
 end
@@ -61,7 +85,7 @@ local function id_of(name) return string.sub(name, 2) end
 local function note(key, fields)
   redis.call('XADD', key, 'MAXLEN', '~', ARGV[4], '*', 'v', 1, unpack(fields))
 end
-"""
+""".replace("MAX_BLANKS", str(MAX_BLANKS))
 
 OPEN = (
     _COMMON
@@ -79,6 +103,7 @@ if tonumber(ARGV[3]) > 0 then
 end
 local answer = {'ok'}
 for _, one in ipairs(given) do
+  answer[#answer + 1] = one[3]
   answer[#answer + 1] = one[1]
   answer[#answer + 1] = raw[one[1]] or ''
 end
@@ -105,12 +130,12 @@ if action == 'append' then
   letter, before = ARGV[6], ''
 else
   local asked = tonumber(ARGV[6])
-  if asked < 0 or asked >= #given then return {'range', #given} end
-  local one = given[asked + 1]
-  name = one[1]
-  line = lines[name]
-  letter = string.sub(name, 1, 1)
+  if asked < 0 or asked >= next_number() then return {'range', next_number()} end
+  local one = at_number(asked)
+  line = one and lines[one[1]]
   if not line then return {'gone', asked} end
+  name = one[1]
+  letter = string.sub(name, 1, 1)
   local expected = ARGV[13] == 'seen' and one[2] or tonumber(ARGV[13])
   if expected and expected ~= line.v then
     one[2] = line.v
@@ -137,15 +162,18 @@ if ARGV[14] == '1' then
 end
 if action == 'delete' then
   redis.call('HDEL', hash_of(name), id_of(name))
+  lines[name] = nil
 else
   local id, version
   if action == 'append' then
     local hash = KEYS[(letter == 'w') and 2 or 3]
-    id, version = string.format('%d', redis.call('HINCRBY', hash, 'last', 1)), 1
+    version = redis.call('HINCRBY', hash, 'last', 1)
+    id = string.format('%d', version)
     name = letter .. id
-    give(name, 1)
+    give(name, version)
+    lines[name] = true
   else
-    id, version = id_of(name), line.v + 1
+    id, version = id_of(name), redis.call('HINCRBY', hash_of(name), 'last', 1)
     given[place[name]][2] = version
   end
   redis.call('HSET', hash_of(name), id,
@@ -197,8 +225,9 @@ else
   end
   local more = asked.k - (line and line.k or 0)
   if more > 0 and whole + more > tonumber(ARGV[5]) then return {'full', whole, asked.k} end
-  local id = line and asked.line or string.format('%d', redis.call('HINCRBY', KEYS[2], 'last', 1))
-  redis.call('HSET', KEYS[2], id, cjson.encode({f = 1, c = asked.c, k = asked.k, v = (line and line.v or 0) + 1,
+  local version = redis.call('HINCRBY', KEYS[2], 'last', 1)
+  local id = line and asked.line or string.format('%d', version)
+  redis.call('HSET', KEYS[2], id, cjson.encode({f = 1, c = asked.c, k = asked.k, v = version,
     a = asked.a, t = asked.t, at = asked.at, o = 'approved'}))
   fields[2] = id
 end

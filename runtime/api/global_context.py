@@ -119,9 +119,10 @@ class GlobalContextRoutes(Routes):
 
     async def _row(self, editor: Editor, number: int) -> dict[str, Any]:
         lines = await self._lines.open(editor, store=False)
-        if number >= len(lines):  # renumbered, or taken away with its person, in between
+        line = next((one for one in lines if one.number == number), None)
+        if line is None:  # renumbered, or taken away with its person, in between
             raise ApiError(409, "line_changed", "the line was changed in the meantime; look again")
-        return line_row(lines[number])
+        return line_row(line)
 
 
 def line_row(line: Line) -> dict[str, Any]:

@@ -33,7 +33,7 @@ async def test_lines_are_added_listed_changed_and_deleted_and_numbers_stay(face:
     assert (row["line"], row["content"], row["author"], row["owner"]) == (2, "c", "token:admin", "workspace")
 
     changed = await face.client.put(f"{here}/global-context/0", json={"content": "A"})
-    assert (changed.json()["content"], changed.json()["version"]) == ("A", 2)
+    assert (changed.json()["content"], changed.json()["version"]) == ("A", row["version"] + 1)
     deleted = await face.client.delete(f"{here}/global-context/1")
     assert deleted.json() == {"line": 1, "deleted": True}
 
@@ -69,6 +69,15 @@ async def test_a_program_may_say_which_version_it_saw(face: Face) -> None:
     assert "now says: b" in stale.json()["error"]["message"]
     assert (await face.client.delete(line, params={"expected_version": 1})).status_code == 409
     assert await contents(face, here) == [(0, "b")]
+
+
+async def test_a_version_is_of_one_line_only_so_that_no_number_of_before_hits_another(face: Face) -> None:
+    here = await face.workspace("gc-own-versions")
+    rows = [await add(face, here, one) for one in ("a", "b", "c")]
+    assert len({row["version"] for row in rows}) == 3
+
+    wrong = await face.client.delete(f"{here}/global-context/1", params={"expected_version": rows[0]["version"]})
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (409, "line_changed")
 
 
 async def test_the_same_request_again_is_made_once(face: Face) -> None:

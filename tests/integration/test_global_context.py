@@ -15,6 +15,7 @@ from connectors.message import Scope
 from grounding.memory.global_context import WAITING_MAX_EDITS, GlobalContexts
 from grounding.memory.global_context_lines import (
     By,
+    Edited,
     Editor,
     GlobalContextFull,
     GlobalContextRefused,
@@ -25,6 +26,7 @@ from grounding.memory.global_context_lines import (
     TooManyWaiting,
     UnfitLine,
 )
+from grounding.memory.global_context_scripts import MAX_BLANKS
 from grounding.tokens import load_tokens
 from tests.integration.test_isolation import PLACES, WORKSPACES
 
@@ -64,6 +66,48 @@ async def test_a_delete_leaves_a_blank_until_the_next_session_renumbers(redis: R
     assert said(await context.open(turn())) == {0: "a", 1: "", 2: "c"}
     await idle(redis, turn())
     assert said(await context.open(turn())) == {0: "a", 1: "c"}
+
+
+async def test_who_never_pauses_keeps_their_numbers_and_a_bounded_number_of_blanks(redis: Redis) -> None:
+    """However many lines came and went: neither a look nor an edit costs more for it."""
+    context = await filled(redis, "first", "second")
+    await context.open(turn())
+    rounds = MAX_BLANKS + 20
+    for number in range(2, rounds + 2):
+        assert await context.append(turn(), "passing", BY) == Edited(number)
+        await context.delete(turn(), number, BY)
+    await context.append(turn(), "last", BY)
+
+    shown = said(await context.open(turn()))
+    assert {number: content for number, content in shown.items() if content} == {
+        0: "first",
+        1: "second",
+        rounds + 2: "last",
+    }
+    assert len(shown) == 3 + MAX_BLANKS
+    with pytest.raises(NoSuchLine, match="was deleted"):
+        await context.replace(turn(), 2, "x", BY)
+    with pytest.raises(NoSuchLine, match=f"0 to {rounds + 2}"):
+        await context.replace(turn(), rounds + 3, "x", BY)
+    await context.replace(turn(), rounds + 2, "LAST", BY)
+    await context.replace(turn(), 1, "SECOND", BY)
+    assert [line.content for line in await store(redis).open(turn("http:two"))] == ["first", "SECOND", "LAST"]
+
+
+async def test_what_waits_for_a_line_that_changed_or_went_says_what_to_do_with_it(redis: Redis) -> None:
+    context = await filled(redis, "a", "b")
+    await context.open(turn())
+    first = await context.replace(turn(), 0, "A", BY, waits=True)
+    second = await context.replace(turn(), 1, "B", BY, waits=True)
+    await context.replace(turn(), 0, "other", By("http:u9"))
+    await context.delete(turn(), 1, BY)
+
+    with pytest.raises(
+        LineChanged, match="changed by http:u9 since that edit was proposed and now says: other - deny it"
+    ):
+        await context.approve(Scope("acme"), first.waits, "admin")
+    with pytest.raises(NoSuchLine, match="deny it"):
+        await context.approve(Scope("acme"), second.waits, "admin")
 
 
 async def test_a_new_session_on_request_renumbers_too_and_numbers_given_hold_until_then(redis: Redis) -> None:
