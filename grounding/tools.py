@@ -84,7 +84,8 @@ class Tool(Generic[A]):
     ``untrusted``: what it answers may be anybody's words. ``together``: other calls may run at the same time.
     ``repeatable``: a second call with the same idempotency key changes nothing (it only reads, or its store knows the
     key). A tool that is not is never begun twice: where its process ends in between, the model is told that nobody
-    knows what came of it. ``spare``: it is the first to go where the model's window has no room for all.
+    knows what came of it. ``spare``: where the model's window has no room for all tools, those of the
+    highest number go first; those of 0 stay together.
     """
 
     name: str
@@ -95,7 +96,7 @@ class Tool(Generic[A]):
     untrusted: bool = False
     together: bool = False
     repeatable: bool = False
-    spare: bool = False
+    spare: int = 0
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

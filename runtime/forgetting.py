@@ -6,16 +6,18 @@ it was about, so that the same message, delivered again, forgets the same once m
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-from connectors.message import ConversationKey, encode_id, redis_key
+from connectors.message import ConversationKey, Scope, encode_id, redis_key
 from grounding.documents.turns import Turns as TurnIndex
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.copy import ContextCopy
+from grounding.memory.records.port import ForgetsRecords
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.log import Transcript
 from runtime.dead_letters import DeadLetters
+from runtime.extraction_marks import ExtractionMarks
 from runtime.jobs import Job, Jobs
 from runtime.manifests import Manifests
 from runtime.outbox import Outbox
@@ -48,6 +50,8 @@ class Forgetting:
         manifests: Manifests,
         outbox: Outbox,
         dead_letters: DeadLetters,
+        records: ForgetsRecords,
+        extraction_marks: ExtractionMarks,
         jobs: Jobs,
     ) -> None:
         self._redis = redis
@@ -58,10 +62,13 @@ class Forgetting:
         self._manifests = manifests
         self._outbox = outbox
         self._dead_letters = dead_letters
+        self._records = records
+        self._extraction_marks = extraction_marks
         self._jobs = jobs
 
-    async def last(self, key: ConversationKey, message_id: str) -> bool:
-        """Forget the newest turn of *key*, as *message_id* asks; False where there is none.
+    async def last(self, key: ConversationKey, message_id: str, person: str | None = None) -> bool:
+        """Forget the newest turn of *key*, as *message_id* asks; False where there is none. *person* is whose direct
+        message it is, if it is one.
 
         A context document that was made of it gives way to the one before, and is made anew when it is due.
         """
@@ -76,11 +83,13 @@ class Forgetting:
         await self._manifests.forget(key.scope, [turn_id])
         await self._outbox.forget(key, [turn_id])
         await self._dead_letters.forget(key, turn_id)
+        await self._forget_records(key, person, [turn_id])
         await self._jobs.enqueue(Job(JOB, key, turn_id), Job("summary.refresh", key, f"after-forgetting-{turn_id}"))
         return True
 
-    async def everything(self, key: ConversationKey, message_id: str) -> None:
-        """Forget all that was said in *key*, as *message_id* asks, with its context document and its session."""
+    async def everything(self, key: ConversationKey, message_id: str, person: str | None = None) -> None:
+        """Forget all that was said in *key*, as *message_id* asks, with its context document, its session and the
+        records that came of it. *person* is whose direct message it is, if it is one."""
         if await self._asked_before(key, message_id):
             return
         turn_ids = await self._transcript.turn_ids(key)
@@ -90,10 +99,18 @@ class Forgetting:
         await self._outbox.forget(key, turn_ids)  # of those that a former version stored the outbox has no list
         await self._outbox.forget(key)
         await self._dead_letters.forget(key)
-        await self._transcript.forget(key)  # last: it knows the turns, should this be interrupted
+        await self._transcript.forget(key)  # it knows the turns, should this be interrupted
+        # After the transcript: what is being looked through now finds its turns gone, and takes back what it keeps.
+        await self._extraction_marks.forget(key)
+        await self._forget_records(key, person, None)
         self._copy.forgotten(key)
         await self._jobs.enqueue(Job(JOB, key, _EVERYTHING + encode_id(message_id)))
         await self._asked(key, message_id, _EVERYTHING)
+
+    async def _forget_records(self, key: ConversationKey, person: str | None, turn_ids: Collection[str] | None) -> None:
+        """Take away the records that came of the conversation (of those turns): the workspace's, and *person*'s."""
+        for user in (None, person) if person else (None,):
+            await self._records.forget_said(Scope(key.workspace_id, key.context_id, user), turn_ids)
 
     async def _asked(self, key: ConversationKey, message_id: str, what: str) -> str:
         """What *message_id* asked to forget: *what*, unless it asked before."""

@@ -125,8 +125,8 @@ class Tooling:
         wait for LiteLLM."""
         if not self._max_rounds or not self._toolbox or not await self._model.calls_tools(first):
             return NOTHING
-        for names in (tuple(self._toolbox), tuple(name for name, tool in self._toolbox.items() if not tool.spare)):
-            offer = self.offered(names, question)
+        for most in sorted({tool.spare for tool in self._toolbox.values()}, reverse=True):
+            offer = self.offered(tuple(name for name, tool in self._toolbox.items() if tool.spare <= most), question)
             if offer.tokens * WINDOW_SHARE <= window_tokens:
                 return offer
         return NOTHING

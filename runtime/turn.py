@@ -20,6 +20,7 @@ from runtime import replies
 from runtime.asking import Asking
 from runtime.attachments.reading import Reading, written
 from runtime.envelopes import Batch
+from runtime.extracting import JOB as EXTRACT
 from runtime.hub import Hub
 from runtime.jobs import Job, Jobs
 from runtime.journal import Done, Journal
@@ -39,7 +40,7 @@ from runtime.writing import Writing, now, rfc3339
 
 BOT = "agent-runtime"
 REMEMBER = ("turn.remember",)
-AFTER_TURN = ("summary.refresh", *REMEMBER)
+AFTER_TURN = ("summary.refresh", EXTRACT, *REMEMBER)
 
 
 class Turns:

@@ -10,6 +10,7 @@ from connectors.message import ConversationKey, Scope
 from grounding.documents.indexer import Status as IndexStatus
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.global_context import GlobalContexts
+from grounding.memory.records.port import KeepsRecords
 from grounding.transcript.log import Transcript
 from promptpolicy.publishing import Publisher
 from runtime.access import Access
@@ -20,6 +21,7 @@ from runtime.commands.help import Help
 from runtime.commands.memory import Memory
 from runtime.commands.people import People
 from runtime.commands.prompt import Prompts
+from runtime.commands.records import RecordWords
 from runtime.commands.registry import Commands
 from runtime.commands.session import Session
 from runtime.commands.settled import SettledHere
@@ -58,6 +60,7 @@ def build_commands(
     transcript: Transcript,
     contexts: ContextDocuments,
     global_contexts: GlobalContexts,
+    records: KeepsRecords,
     manifests: Manifests,
     usage: Usage,
     budgets: Budgets,
@@ -83,7 +86,7 @@ def build_commands(
         Help(all_commands),
         Session(transcript, global_contexts, stop),
         TurnFacts(transcript, manifests, usage, budgets),
-        Memory(contexts, forgetting, stop, at_hand),
+        Memory(contexts, RecordWords(records), forgetting, stop, at_hand),
         GlobalContext(global_contexts),
         SettledHere(settings, places, model),
         Status(model, stores, connectors, index),

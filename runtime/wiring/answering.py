@@ -17,6 +17,8 @@ from runtime.budgets import Budgets
 from runtime.context_keeping import JOB as INDEX_CONTEXT
 from runtime.context_keeping import ContextFollowing, ContextKeeping
 from runtime.embedded.model_server import LocalModelServer
+from runtime.extracting import JOB as EXTRACT
+from runtime.extracting import RecordsExtraction
 from runtime.forgetting import JOB as FORGET_TURNS
 from runtime.forgetting import ForgetTurns
 from runtime.jobs import Job, Jobs
@@ -62,14 +64,14 @@ def wire_answering(
     budgets = Budgets(kept.store.client, settings, held_seconds(settings, len(model.names)))
     spending = Spending(settings, budgets, kept.usage, model, Prices(), tokens)
     following = ContextFollowing(kept.contexts, kept.context_copy, kept.workspaces.exists, knowledge.contexts)
-    jobs = _jobs(settings, kept, knowledge, following, model, spending)
+    jobs = _jobs(settings, kept, knowledge, following, records, model, spending)
     pipeline = Pipeline(
         kept.transcript, kept.contexts, kept.global_contexts, knowledge, knowledge, _layer_timeout(settings)
     )
     deciding = Deciding(
         kept.transcript, knowledge, settings.strategy_vocabulary_timeout_seconds, settings.strategy_vocabulary
     )
-    tooling = Tooling(settings, wire_tools(settings, kept, knowledge, tokens), model, kept.journal, tokens)
+    tooling = Tooling(settings, wire_tools(settings, kept, knowledge, tokens, records), model, kept.journal, tokens)
     prompting = Prompting(
         settings,
         deciding=deciding,
@@ -123,6 +125,7 @@ def _jobs(
     kept: Kept,
     knowledge: Knowledge,
     following: ContextFollowing,
+    records: Records,
     model: Model,
     spending: Spending,
 ) -> Jobs:
@@ -137,15 +140,19 @@ def _jobs(
         await jobs.enqueue(job)
 
     summaries = SummaryRefresh(settings, kept.transcript, kept.contexts, following, model, spending, index_later)
+    extraction = RecordsExtraction(
+        settings, kept.transcript, kept.manifests, kept.extraction_marks, records, model, spending
+    )
     jobs = Jobs(
         kept.store.client,
         {
             "summary.refresh": summaries,
+            EXTRACT: extraction,
             "turn.remember": remember_one,
             INDEX_CONTEXT: following,
             FORGET_TURNS: ForgetTurns(knowledge.turns, following.index),
         },
-        together={"summary.refresh": summaries.due, "turn.remember": remember},
+        together={"summary.refresh": summaries.due, EXTRACT: extraction.due, "turn.remember": remember},
         alone=settings.redis_url is None,
     )
     return jobs

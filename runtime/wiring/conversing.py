@@ -79,6 +79,7 @@ def _commands(
         transcript=kept.transcript,
         contexts=kept.contexts,
         global_contexts=kept.global_contexts,
+        records=answering.records,
         manifests=kept.manifests,
         usage=kept.usage,
         budgets=answering.budgets,
@@ -106,5 +107,7 @@ def _forgetting(kept: Kept, answering: Answering) -> Forgetting:
         manifests=kept.manifests,
         outbox=kept.outbox,
         dead_letters=kept.dead_letters,
+        records=answering.records,
+        extraction_marks=kept.extraction_marks,
         jobs=answering.jobs,
     )

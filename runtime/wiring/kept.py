@@ -24,6 +24,7 @@ from promptpolicy.slot import Kind
 from promptpolicy.tree import DirectiveTree
 from runtime.dead_letters import DeadLetters
 from runtime.envelopes import Lane
+from runtime.extraction_marks import ExtractionMarks
 from runtime.hub import Hub
 from runtime.journal import Journal
 from runtime.limits import RateLimit
@@ -55,6 +56,7 @@ class Kept:
     contexts: ContextDocuments
     context_copy: ContextCopy
     global_contexts: GlobalContexts
+    extraction_marks: ExtractionMarks
     manifests: Manifests
     directives: Directives
     publisher: FilingPublisher
@@ -100,6 +102,7 @@ def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
             max_tokens=max(0, settings.global_context_max_tokens - global_context.frame_tokens(tokens)),
             idle_seconds=settings.session_idle_seconds,
         ),
+        extraction_marks=ExtractionMarks(redis),
         manifests=Manifests(redis),
         directives=directives,
         publisher=FilingPublisher(

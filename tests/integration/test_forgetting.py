@@ -14,6 +14,7 @@ from connectors.message import (
     InboundMessage,
     OutboundMessage,
     Role,
+    Scope,
     StoreUnavailable,
 )
 from grounding import assemble
@@ -23,6 +24,9 @@ from grounding.documents.turns import Memory, Turns
 from grounding.memory.contexts import ContextDocument, ContextDocuments
 from grounding.memory.copy import ContextCopy
 from grounding.memory.copy import path as context_path
+from grounding.memory.records.port import NewRecord
+from grounding.memory.records.record import Provenance, Type
+from grounding.memory.records.said import Extracted
 from grounding.tokens import load_tokens
 from grounding.transcript import markdown
 from grounding.transcript.copy import MarkdownCopy
@@ -31,12 +35,14 @@ from grounding.transcript.log import Transcript, Turn
 from runtime.after_turn import RememberTurns
 from runtime.dead_letters import DeadLetters
 from runtime.envelopes import Batch, Envelope
+from runtime.extraction_marks import ExtractionMarks, Found, Mark
 from runtime.forgetting import JOB, Forgetting, ForgetTurns
 from runtime.hub import Hub
 from runtime.jobs import Job, Jobs
 from runtime.manifests import Manifests, UnknownTurn
 from runtime.outbox import Outbox
 from tests.emulators.embedder import HashedWords
+from tests.emulators.records import RememberedRecords
 from tests.unit.test_assemble import context
 
 KEY = ConversationKey("acme", "http", "default")
@@ -70,6 +76,8 @@ class House:
         self.manifests = Manifests(redis)
         self.letters = DeadLetters(redis, {}, Hub(redis, shared=False))
         self.outbox = Outbox(redis, Hub(redis, shared=False))
+        self.records = RememberedRecords()
+        self.marks = ExtractionMarks(redis)
         self.forgetting = Forgetting(
             redis,
             transcript=self.transcript,
@@ -79,6 +87,8 @@ class House:
             manifests=self.manifests,
             outbox=self.outbox,
             dead_letters=self.letters,
+            records=self.records,
+            extraction_marks=self.marks,
             jobs=Jobs(redis, {}),
         )
 
@@ -180,6 +190,32 @@ async def test_what_was_said_in_turns_that_failed_for_good_is_forgotten_too(hous
     await house.forgetting.everything(KEY, "m10")
     assert [letter.turn_id for letter in await house.letters.all(KEY.scope)] == ["t3"]
     assert "poison 1" not in await house.everything_stored()
+
+
+async def test_the_records_that_came_of_it_go_with_it_decisions_too(house: House) -> None:
+    """In a direct message the person's; what came of other conversations stays."""
+    lena = Scope("acme", None, "http:u1")
+    for number, key in ((1, KEY), (2, KEY), (3, OTHER)):
+        await house.say(number, key)
+        new = NewRecord(Type.DECISION, f"We decided on number {number}")
+        by = Provenance(author="http:u1", turn_id=f"t{number}", context_id=key.context_id, origin="extraction")
+        await house.records.add(lena, new, by)
+        await house.records.add(Scope("acme"), new, by)
+    row = Extracted(NewRecord(Type.FACT, "said 1"), Provenance(turn_id="t1"), "t1/x")
+    await house.marks.looked(KEY, Reach(2, 4), [Found("http:u1", row)])
+
+    async def left(scope: Scope) -> list[str]:
+        return sorted(one.provenance.turn_id for one in await house.records.list(scope))
+
+    await house.forgetting.last(KEY, "m9", "http:u1")
+    assert await left(lena) == ["t1", "t1", "t3", "t3"]
+    await house.forgetting.everything(KEY, "m10")
+    assert await left(Scope("acme")) == ["t3"]
+    assert await left(lena) == ["t1", "t3", "t3"]
+    await house.forgetting.everything(KEY, "m11", "http:u1")
+    assert await left(lena) == ["t3", "t3"]
+    assert "said 1" not in await house.everything_stored()
+    assert await house.marks.read([KEY]) == [Mark()]
 
 
 async def test_the_same_request_again_forgets_no_further_turn(house: House) -> None:

@@ -84,7 +84,7 @@ def create_item(records: KeepsRecords) -> Tool[CreateItem]:
         run,
         scopes=_WRITES,
         repeatable=True,
-        spare=True,
+        spare=2,
     )
 
 
@@ -110,7 +110,7 @@ def update_item(records: KeepsRecords) -> Tool[UpdateItem]:
         run,
         scopes=_WRITES,
         repeatable=True,
-        spare=True,
+        spare=2,
     )
 
 
@@ -130,7 +130,7 @@ def delete_item(records: KeepsRecords) -> Tool[DeleteItem]:
         run,
         scopes=_WRITES,
         repeatable=True,
-        spare=True,
+        spare=2,
     )
 
 
@@ -165,7 +165,7 @@ def query_items(records: KeepsRecords) -> Tool[QueryItems]:
         untrusted=True,
         together=True,
         repeatable=True,
-        spare=True,
+        spare=2,
     )
 
 
@@ -198,6 +198,7 @@ def expand(records: KeepsRecords) -> Tool[Expand]:
         untrusted=True,
         together=True,
         repeatable=True,
+        spare=1,
     )
 
 

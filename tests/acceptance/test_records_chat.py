@@ -1,0 +1,101 @@
+"""What people say in passing, or have the bot keep, is there in other conversations, and theirs to take away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from config.settings import Settings
+from connectors.message import Scope
+from grounding.memory.records.record import Type
+from runtime.exchange import Completion
+from tests.emulators.bot import Bot, running_bot
+from tests.emulators.openai import FakeOpenAI, Reply, about_records, told
+
+BO: dict[str, Any] = {"author": {"id": "u2", "name": "Bo"}}
+BOSS: dict[str, Any] = {"author": {"id": "boss", "name": "Ada"}}
+
+
+def settings_with(model_settings: Callable[..., Settings], **more: Any) -> Settings:
+    fields = {"access_policy": "open", "access_admins": "http:boss", "llm_tools": "always", "records_extraction": True}
+    return model_settings(**{**fields, "llm_context_window_tokens": 32_000, "records_extraction_turns": 2, **more})
+
+
+async def kept(bot: Bot, user: str | None = None) -> list[str]:
+    return [one.text for one in await bot.runtime.records.list(Scope("acme", None, user))]
+
+
+async def test_a_model_finds_what_was_said_once_and_people_can_see_confirm_and_forget_it(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    """In a group it is the workspace's. A poor answer afterwards changes nothing."""
+    found = {"type": "decision", "text": "We moor the Petrel in Cowes", "evidence": [1], "personal": False}
+    answers = [json.dumps({"records": [found]}), "Sure! {records: none}"]
+
+    def answer(body: dict[str, Any]) -> Reply | str:
+        return answers.pop(0) if about_records(body) else "Noted."
+
+    async with running_bot(settings_with(model_settings), openai_server) as bot:
+        bot.model.answer = answer
+        for text in ("we moor the Petrel in Cowes from now on", "fine?", "is the sky blue?", "and the sea?"):
+            await bot.say(text)
+            await bot.settle()
+        assert answers == []
+        assert await kept(bot) == ["We moor the Petrel in Cowes"]
+        (event,) = [one for one in bot.told("records.kept") if one["new"]]
+        assert "Cowes" not in json.dumps(event)
+
+        (record,) = await bot.runtime.records.list(Scope("acme"))
+        assert record.id in (await bot.say("/memory list", **BOSS))["text"]
+        assert "for admins" in (await bot.say("/memory list", **BO))["text"]
+        assert "found in what was said by `http:u1`" in (await bot.say(f"/memory show {record.id}", **BO))["text"]
+        assert "Logged" in (await bot.say(f"/memory outcome {record.id} success", **BO))["text"]
+        assert "/memory list" in (await bot.say("/memory", **BOSS))["text"]
+        await bot.say("/forget all", **BOSS)
+        assert await kept(bot) == []
+
+
+async def test_without_a_model_of_its_own_plain_statements_in_a_direct_message_are_the_persons(
+    settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    async with running_bot(settings(access_policy="open"), openai_server) as bot:
+        bot.runtime.model.complete = _says_nothing  # type: ignore[method-assign, assignment]
+        await bot.say("The launch date is 12 March.", context="dm", direct=True)
+        await bot.settle()
+        await bot.say("No, make it 14 March.", context="dm", direct=True)
+        await bot.settle()
+
+        assert sorted(await kept(bot, "http:u1")) == ["launch date: 12 March", "launch date: 14 March"]
+        assert await kept(bot) == []
+        assert await kept(bot, "http:u2") == []
+        listed = (await bot.say("/memory list", context="dm", direct=True))["text"]
+        assert "superseded: launch date: 12 March" in listed
+        await bot.say("/forget last", context="dm", direct=True)
+        assert await kept(bot, "http:u1") == ["launch date: 12 March"]
+        await bot.say("/memory forget all", context="dm", direct=True)
+        assert await kept(bot, "http:u1") == []
+
+
+async def test_a_task_that_was_named_in_one_conversation_is_found_in_another(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    async with running_bot(settings_with(model_settings), openai_server) as bot:
+        task = {"kind": "task", "text": "order tyres for the trailer", "due": "in two weeks"}
+        bot.model.will(Reply(tool_calls=(("create_item", task),)), "Noted.")
+        await bot.say("we need tyres in two weeks")
+        assert "open task, due " in str(told(bot.replies_asked[-1])[-1])
+
+        bot.model.will(Reply(tool_calls=(("query_items", {"text": "trailer", "due_before": "in a month"}),)), "Tyres.")
+        await bot.say("what is there to do?", context="elsewhere")
+        assert "order tyres for the trailer" in str(told(bot.replies_asked[-1])[-1])
+        (item,) = await bot.runtime.records.list(Scope("acme"), (Type.ITEM,))
+        bot.model.will(Reply(tool_calls=(("update_item", {"id": item.id, "status": "done"}),)), "Done.")
+        await bot.say("the tyres are here", context="elsewhere")
+        bot.model.will(Reply(tool_calls=(("expand", {"record": item.id}),)), "It was.")
+        await bot.say("what about the tyres?")
+        assert f"item {item.id}, done" in str(told(bot.replies_asked[-1])[-1])
+
+
+async def _says_nothing(*_: Any, **__: Any) -> Any:
+    return Completion("Noted.", "local/none")
