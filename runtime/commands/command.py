@@ -36,6 +36,12 @@ class Invocation:
         """``connector:user_id`` of who gave it."""
         return self.message.author.user(self.message.connector)
 
+    @property
+    def idempotency_key(self) -> str:
+        """The same for the same command delivered again, and of no other: platforms number messages anew in each
+        place."""
+        return f"command:{self.key.context_id}:{self.message.message_id}"
+
 
 @dataclass(frozen=True, slots=True)
 class Command:

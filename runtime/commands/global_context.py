@@ -79,7 +79,7 @@ class GlobalContext:
     async def _edit(self, invocation: Invocation, action: str, rest: str) -> str:
         if not invocation.role.covers(Role.MEMBER):
             raise CommandRefused(f"To change lines is for members, and you are here as a {invocation.role.value}.")
-        editor, by = _editor(invocation), By(invocation.user, key=f"command:{invocation.message.message_id}")
+        editor, by = _editor(invocation), By(invocation.user, key=invocation.idempotency_key)
         if action == "add":
             edited = await self._lines.append(editor, rest, by)
             return f"Kept as line {edited.number}."

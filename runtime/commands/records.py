@@ -69,8 +69,9 @@ class RecordWords:
             await self._records.erase(_scope(invocation), record.id, _by(invocation))
             return f"I have forgotten {code(record.id)}."
         fields, said = _SAYS[word] if word in _SAYS else _outcome(more)
-        key = f"command:{invocation.message.message_id}"
-        changed = await self._records.change(_scope(invocation), record.id, fields, _by(invocation), key)
+        changed = await self._records.change(
+            _scope(invocation), record.id, fields, _by(invocation), invocation.idempotency_key
+        )
         return f"{said}: {_line(changed)}"
 
     async def _list(self, invocation: Invocation, kind: str) -> str:
