@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -17,15 +17,15 @@ LOOK_SECONDS = 5.0
 _log = structlog.get_logger()
 
 
-class Sleeps(Protocol):
-    async def __call__(self, delay: float) -> None: ...
-
-
 class RecordKeeping:
     """A duty of one process for all."""
 
     def __init__(
-        self, records: Records, store: RecordStore, workspaces: Workspaces, sleep: Sleeps = asyncio.sleep
+        self,
+        records: Records,
+        store: RecordStore,
+        workspaces: Workspaces,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._records = records
         self._store = store

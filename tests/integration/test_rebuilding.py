@@ -8,6 +8,8 @@ from collections.abc import Callable
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope
 from grounding.documents.index import Kind
+from grounding.memory.records.port import NewRecord
+from grounding.memory.records.record import Provenance, Type
 from runtime.rebuilding import Rebuilding, Reindexed, Restored
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
@@ -85,18 +87,25 @@ async def test_a_turn_that_was_forgotten_does_not_come_back(
         assert (await texts(bot, HERE))[0] == "two"
 
 
-async def test_an_index_that_was_emptied_is_filled_with_documents_and_turns(
+async def test_an_index_that_was_emptied_is_filled_with_documents_turns_and_records(
     model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:
     async with running_bot(model_settings(), openai_server) as bot, asyncio.timeout(60):
         said = [await bot.say(f"The deploy key {n} lives in Lockbox {n}.", context="here") for n in range(3)]
         await bot.settle()
+        records = bot.runtime.records
+        for scope in (ACME, Scope("acme", None, "http:ada")):
+            await records.add(scope, NewRecord(Type.FACT, "Lockbox 9 is the spare."), Provenance())
         index = bot.runtime.knowledge._index
         assert index is not None
         await index.drop_workspace(ACME)
+        assert await records.search(ACME, "spare Lockbox", 3) == []
         done = Reindexed()
         await rebuilding(bot).reindex(ACME, done, lambda _: None)
-        assert (done.documents, done.conversations, done.turns) == (3, 1, 3)
+        assert (done.documents, done.conversations, done.turns, done.records) == (3, 1, 3, 2)
+        assert [one.record.text for one in await records.search(ACME, "spare Lockbox", 3)] == [
+            "Lockbox 9 is the spare."
+        ]
         assert set(await index.sources(HERE.scope, Kind.TURN)) == {one["turn_id"] for one in said}
         assert set(await index.sources(ACME, Kind.DOCUMENT)) == {"pricing.md", "refunds.md", "oncall.md"}
         assert await bot.runtime.knowledge.recall(HERE.scope, "deploy key 1 Lockbox", 3, frozenset())

@@ -8,10 +8,12 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
+from config.settings import Settings
 from connectors.message import Scope
 from grounding.documents.index import IndexUnavailable, Kind
 from grounding.documents.qdrant_embedded import EmbeddedIndex
@@ -21,7 +23,9 @@ from grounding.memory.records.record import Provenance, RecordRefused, State, Ty
 from grounding.memory.records.records import Records
 from grounding.memory.records.store import RecordStore
 from grounding.tokens import load_tokens
+from runtime.record_keeping import RecordKeeping
 from runtime.removal import forget_keys
+from runtime.workspaces import Workspaces
 from tests.emulators.embedder import HashedWords
 
 ACME, OTHER = Scope("acme"), Scope("other")
@@ -210,3 +214,36 @@ async def test_a_workspace_takes_its_records_with_it(world: World) -> None:
     assert [key async for key in world.redis.scan_iter("ar:records:{w.acme}:*")] == []
     assert await world.passages.ids(ADA, Kind.RECORD) == []
     assert await world.found(OTHER, "tea") == {"tea is expensive"}
+
+
+async def test_a_duty_looks_at_all_workspaces_at_first_and_then_at_those_that_fell_behind(world: World) -> None:
+    """A record that cannot be read holds up its own workspace alone, and a store that is away nothing for good."""
+    settings = Settings()
+    workspaces = Workspaces(world.redis, settings)
+    await workspaces.create("acme")
+    await workspaces.create("other")
+    world.away.is_away = True
+    for scope in (ACME, OTHER):
+        await world.add(scope, "tea is free")
+    await world.store.is_in_step("other")
+    await world.redis.hset("ar:records:{w.acme}:kept:", mapping={"bad": "{}"})
+    await world.redis.zadd("ar:records:{w.acme}:due", {"/bad": 1})
+    rounds: list[set[str]] = []
+
+    async def sleep(_: float) -> None:
+        rounds.append(await world.found(OTHER, "tea"))
+        await world.redis.hdel("ar:records:{w.acme}:kept:", "bad")
+        if len(rounds) == 2:
+            raise asyncio.CancelledError
+        world.away.is_away = True
+        await world.add(ADA, "Ada likes tea")
+        world.away.is_away = False
+
+    world.away.is_away = False
+    with pytest.raises(asyncio.CancelledError), capture_logs() as told:
+        await RecordKeeping(world.records, world.store, workspaces, sleep).run()
+
+    assert rounds[0] == {"tea is free"}
+    assert [one["workspace_id"] for one in told if one["event"] == "records.sweep_failed"] == ["acme"]
+    assert await world.found(ADA, "tea") == {"tea is free", "Ada likes tea"}
+    assert await world.store.behind() == []

@@ -16,8 +16,13 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable, partition_tag, redis_key
+from grounding.documents.index import IndexUnavailable
 from grounding.memory.global_context import GlobalContexts
 from grounding.memory.global_context_lines import By, Editor
+from grounding.memory.records.port import NewRecord
+from grounding.memory.records.record import Provenance, Type
+from grounding.memory.records.records import Records
+from grounding.memory.records.store import RecordStore
 from grounding.tokens import load_tokens
 from runtime.budget_terms import BudgetExceeded, Cost, Term
 from runtime.budgets import Budgets
@@ -194,3 +199,33 @@ async def test_every_step_of_the_global_context_stays_on_one_node(client: Redis)
         assert [line.content for line in await lines.open(mine)] == ["ours", "yours"]
         await lines.forget_person(mine.scope)
         assert [line.content for line in await lines.open(mine) if line.content] == ["ours"]
+
+
+async def test_every_step_of_the_typed_records_stays_on_one_node(client: Redis) -> None:
+    class Nowhere:
+        async def find(self, *_: object) -> list[tuple[str, str, float, float]]:
+            return []
+
+        async def follow(self, *_: object) -> None:
+            raise IndexUnavailable("there is none here")
+
+    store = RecordStore(client)
+    records = Records(store, load_tokens(), Nowhere())
+    for workspace in ("acme", "beta", "gamma"):
+        mine, by = (
+            Scope(workspace, "http:dm", "http:u1"),
+            Provenance(author="http:u1", turn_id="t1", context_id="http:dm"),
+        )
+        ours = (await records.add(Scope(workspace), NewRecord(Type.FACT, "ours", verbatim=True), by, "k")).record
+        old = (await records.add(mine, NewRecord(Type.FACT, "mine", created_at="2020-01-01"), by)).record
+        new = (await records.add(mine, NewRecord(Type.FACT, "yours", supersedes=old.id), by)).record
+        await records.change(mine, ours.id, {"confirm": True}, by, "k2")
+        await records.count_use(mine, [ours.id, new.id])
+        assert [one.text for one in await records.list(mine)] == ["yours", "ours", "mine"]
+        assert [one.id for one in await records.standing(mine)] == [ours.id]
+        assert len(await records.history(mine, ours.id)) == 3
+        assert await store.indexed(mine, {new.id: 2}) == []
+        assert not await records.catch_up(Scope(workspace))
+        await records.sweep(Scope(workspace))
+        assert await records.forget(mine) == 2
+    assert await store.behind() == ["acme", "beta", "gamma"]
