@@ -108,7 +108,10 @@ async def measure(collection: Path, messages: Path, embedder: Embedder) -> None:
                 elsewhere.append(place.rows(one["text"], vector, place.candidates(one["text"], vector)))
     for one in lines(messages / "queries.jsonl"):
         vector = np.array(await embedder.embed_query(one["text"]))
-        wrong += [place.rows(one["text"], vector, place.candidates(one["text"], vector)) for place in list(places.values())[:2]]
+        wrong += [
+            place.rows(one["text"], vector, place.candidates(one["text"], vector))
+            for place in list(places.values())[:2]
+        ]
     report(np.vstack(right), elsewhere, wrong)
 
 
@@ -130,7 +133,9 @@ def report(positive: Floats, elsewhere: list[Floats], wrong: list[Floats]) -> No
         brought = [
             float(np.mean([min(SHOWN, np.sum(scored(one) >= floor)) for one in group])) for group in (elsewhere, wrong)
         ]
-        print(f"floor {floor:+.1f}: right kept {kept:.3f}; at most {SHOWN}: {brought[0]:.2f} elsewhere, {brought[1]:.2f}")
+        print(
+            f"floor {floor:+.1f}: right kept {kept:.3f}; at most {SHOWN}: {brought[0]:.2f} elsewhere, {brought[1]:.2f}"
+        )
 
 
 def main() -> None:

@@ -308,6 +308,11 @@ class Knowledge:
         assert self._contexts is not None
         return self._contexts
 
+    @property
+    def embedding_model(self) -> str:
+        """What embeds; empty until the index is open."""
+        return self._embedder.name if self._embedder is not None else ""
+
     async def records(self) -> RecordIndex:
         """The typed records, once the index is open."""
         await self._ready()

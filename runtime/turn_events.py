@@ -12,6 +12,7 @@ from grounding.run_context import RunContext
 from runtime import replies
 from runtime.exchange import Completion
 from runtime.question import Built
+from runtime.record_use import shown
 from runtime.rounds import Round, as_one, rows
 
 _log = structlog.get_logger()
@@ -82,8 +83,27 @@ def log_grounding(built: Built) -> None:
         budget_tokens=context.budgets.prompt_tokens,
         degraded=[{"block": part.block, "why": part.why} for part in context.degraded],
         summary_refreshed=_summary_is_new(context),
+        frame=context.frame.name if context.frame else "",
+        **_selection(built),
         duration_ms=round(built.grounding_ms, 2),
     )
+
+
+def _selection(built: Built) -> dict[str, Any]:
+    """How the records were come by, where any were looked for: why, how many stand in the prompt, what they could have
+    taken and take, their mean similarity, and whether the conversation had none before."""
+    chosen = built.context.selection
+    if chosen is None or chosen.why == "nothing_kept":
+        return {}
+    records = shown(built)
+    return {
+        "records_why": chosen.why,
+        "records_found": chosen.found,
+        "records_shown": len(records),
+        "records_similarity": round(sum(one.similarity for one in records) / len(records), 4) if records else None,
+        "budget_records": chosen.budget,
+        "used_records_budget": sum(one.tokens for one in records),
+    }
 
 
 def _summary_is_new(context: RunContext) -> bool:

@@ -21,7 +21,10 @@ def line(record: SelectedRecord, *, with_id: bool) -> str:
     named = f" {record.id}" if with_id else ""
     about = [record.made_on, f"due {record.due}" if record.due else "", record.state if record.state in NOTED else ""]
     told = ", ".join(one for one in about if one)
-    return f"- {record.type}{named}{f' ({told})' if told else ''}: {' '.join(as_excerpt(record.text).split())}"
+    text = " ".join(as_excerpt(record.text).split())
+    begins = f"{record.type}: "
+    text = text[len(begins) :] if text.lower().startswith(begins) else text
+    return f"- {record.type}{named}{f' ({told})' if told else ''}: {text}"
 
 
 def section(records: Sequence[SelectedRecord], *, with_ids: bool) -> Section:

@@ -21,6 +21,7 @@ from runtime.api.workspaces import enter
 from runtime.envelopes import Batch, Envelope
 from runtime.manifests import block_rows
 from runtime.question import Built, Question
+from runtime.record_use import shown_records
 from runtime.tokens import Caller
 
 if TYPE_CHECKING:
@@ -117,11 +118,16 @@ def _tail_entry(said: Said) -> TailEntry:
 
 def _shown(built: Built) -> dict[str, object]:
     context, prompt = built.context, built.prompt
+    rows = block_rows(prompt)
+    for row in rows:
+        if row["name"] == "records":
+            row["items"] = shown_records(built)
     return {
         "strategy": context.strategy,
         "reason": context.reason,
+        "frame": context.frame.name if context.frame else "",
         "messages": prompt.messages,
-        "blocks": block_rows(prompt),
+        "blocks": rows,
         "tokens_total": prompt.tokens_total,
         "prefix_digest": prompt.prefix_digest,
         "degraded": [{"block": part.block, "why": part.why} for part in context.degraded],

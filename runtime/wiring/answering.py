@@ -33,6 +33,7 @@ from runtime.tools import Tooling
 from runtime.turn import Turns
 from runtime.wiring.kept import Kept
 from runtime.wiring.records import wire_records
+from runtime.wiring.remembering import wire_remembering
 from runtime.wiring.tools import wire_tools
 
 
@@ -66,7 +67,13 @@ def wire_answering(
     following = ContextFollowing(kept.contexts, kept.context_copy, kept.workspaces.exists, knowledge.contexts)
     jobs = _jobs(settings, kept, knowledge, following, records, model, spending)
     pipeline = Pipeline(
-        kept.transcript, kept.contexts, kept.global_contexts, knowledge, knowledge, _layer_timeout(settings)
+        kept.transcript,
+        kept.contexts,
+        kept.global_contexts,
+        knowledge,
+        knowledge,
+        _layer_timeout(settings),
+        wire_remembering(settings, records, kept.selections, knowledge, tokens),
     )
     deciding = Deciding(
         kept.transcript, knowledge, settings.strategy_vocabulary_timeout_seconds, settings.strategy_vocabulary

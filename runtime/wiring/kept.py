@@ -15,6 +15,7 @@ from grounding.memory.contexts import ContextDocuments
 from grounding.memory.copy import ContextCopy
 from grounding.memory.frames.file import problem_in as problem_in_frames
 from grounding.memory.global_context import GlobalContexts
+from grounding.memory.selection.kept import KeptSelections
 from grounding.tokens import Tokens
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.log import Transcript
@@ -57,6 +58,7 @@ class Kept:
     context_copy: ContextCopy
     global_contexts: GlobalContexts
     extraction_marks: ExtractionMarks
+    selections: KeptSelections
     manifests: Manifests
     directives: Directives
     publisher: FilingPublisher
@@ -103,6 +105,7 @@ def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
             idle_seconds=settings.session_idle_seconds,
         ),
         extraction_marks=ExtractionMarks(redis),
+        selections=KeptSelections(redis, settings.session_idle_seconds),
         manifests=Manifests(redis),
         directives=directives,
         publisher=FilingPublisher(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from connectors.message import ConversationKey, Scope
-from grounding.documents.followup import FRAGMENT_TERMS, spelled_out
+from grounding.documents.followup import spelled_out
 from grounding.documents.sparse import term_set
 from grounding.memory.frames.choosing import Chosen
 from grounding.memory.frames.complexity import scale
@@ -30,6 +30,8 @@ FOUND_AT_MOST = 40
 """Records that a search brings: more than any budget shows."""
 RESERVED_TOKENS = 40
 """Of the block's budget for its head and foot."""
+FEW_TERMS = 1
+"""A message of so many terms ("and why?", "pgvector?") is looked up together with what was asked before."""
 LONGEST_QUERY_CHARACTERS = 2000
 """Who pastes a log asks about its beginning, or says so in the first lines."""
 CALIBRATION_SECONDS = 5.0
@@ -110,15 +112,16 @@ class Selecting:
             return Looked(is_empty=True)
         text = text[:LONGEST_QUERY_CHARACTERS]
         own = len(term_set(text))
-        query = spelled_out(text, earlier, own) if not chosen.acts else "\n".join([*earlier[-1:], text])
+        query = "\n".join([*earlier[-1:], text]) if chosen.acts else spelled_out(text, earlier, own, FEW_TERMS)
         found, read, calibration = await asyncio.gather(
             self._records.search(scope, query, FOUND_AT_MOST, LOADED),
             self._records.read(scope, [one.id for one in kept.records]) if kept and kept.records else _nothing(),
             self._calibration(scope),
         )
         floor = self._floor()
-        relevant = tuple((one, floor.relevance(query, one, count)) for one in found)
-        return Looked(relevant, kept, tuple(read), own <= FRAGMENT_TERMS, calibration=calibration)
+        asked = {query, text} if own else {query}  # what a fragment asks for may be one thing of what came before
+        relevant = tuple((one, max(floor.relevance(each, one, count) for each in asked)) for one in found)
+        return Looked(relevant, kept, tuple(read), own <= FEW_TERMS, calibration=calibration)
 
     def select(self, looked: Looked, text: str, chosen: Chosen, shown: Sequence[str]) -> Selected:
         """The records for *text* out of *looked*; *shown* is what the prompt says besides. Pure but for the day."""
