@@ -93,9 +93,11 @@ async def test_a_dry_run_shows_what_a_turn_would_send(face: Face, provider: open
     assert await keys_of(face) - keys == set()
     assert len(provider.requests) == asked
     assert set(dry) >= {"strategy", "reason", "messages", "blocks", "tokens_total", "prefix_digest", "degraded"}
-    assert [set(block) for block in dry["blocks"]] == [
+    assert [set(block) - {"items"} for block in dry["blocks"]] == [
         {"name", "tokens", "budget", "used", "sha256", "why"} for _ in dry["blocks"]
     ]
+    assert dry["frame"] == "question"
+    assert [block["items"] for block in dry["blocks"] if "items" in block] == [[]]
     await face.client.post(f"{here}/messages", json=body)
     sent = next(one for one in provider.requests[asked:] if QUESTION in str(one))
     assert [(one["role"], one["content"]) for one in sent["messages"]] == [
