@@ -170,9 +170,9 @@ class Exchange:
     def _add_tool(self, index: int, tool: Any) -> None:
         """Pieces of one call come with the same index: id and name once, the arguments bit by bit. Some providers give
         all calls one index: another id begins another call, which the pieces after it belong to."""
-        index = self._moved.get(index, index)
+        given, index = index, self._moved.get(index, index)
         if tool.id and self._tools.get(index, {}).get("id", tool.id) not in ("", tool.id):
-            self._moved[index] = index = max(self._tools) + 1
+            self._moved[given] = index = max(self._tools) + 1
         known = self._tools.setdefault(index, {"id": "", "name": "", "arguments": ""})
         known["id"] = known["id"] or tool.id or ""
         known["name"] = known["name"] or tool.function.name or ""

@@ -125,8 +125,10 @@ def test_calls_that_come_under_one_index_are_told_apart_by_their_ids() -> None:
 
     for one in (piece("a", "find", '{"q"'), piece(None, None, ": 1}"), piece("b", "go", "{"), piece(None, None, "}")):
         exchange._add_tool(0, one)
+    for one in (piece("d", "look", '{"at"'), piece(None, None, ": 2}")):
+        exchange._add_tool(0, one)
     exchange._add_tool(1, piece("c", "stay", "{}"))
 
     assert [(one["id"], one["arguments"]) for one in exchange._tools.values()] == [
-        ("a", '{"q": 1}'), ("b", "{}"), ("c", "{}")
+        ("a", '{"q": 1}'), ("b", "{}"), ("d", '{"at": 2}'), ("c", "{}")
     ]  # fmt: skip
