@@ -251,6 +251,8 @@ class InboundMessage:
     """Whether only this person and the bot are in the place."""
     addressed: bool = True
     """Whether the message is meant for the bot: direct, mentioned, or a reply to it."""
+    relayed: bool = False
+    """Whether the text is what somebody else wrote, and its author only forwards it."""
     quote: Quote | None = None
     attachments: tuple[Attachment, ...] = ()
     reaction: str = ""

@@ -106,6 +106,8 @@ class Query(_Strict):
     """What was said in this turn: the messages of its batch, joined by blank lines."""
 
     text: str
+    relayed: bool = False
+    """Whether some of it was only forwarded: it is what somebody else wrote."""
     quotes: tuple[QuotedMessage, ...] = ()
     attachments: tuple[str, ...] = ()
     """Names of all attached files."""

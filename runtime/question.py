@@ -61,6 +61,7 @@ class Question:
             text="\n\n".join(message.text for message in messages if message.text.strip()),
             query=Query(
                 text="\n\n".join(texts),
+                relayed=any(message.relayed for message in messages),
                 quotes=tuple(
                     QuotedMessage(author=message.quote.author, text=message.quote.text)
                     for message in messages

@@ -181,6 +181,7 @@ class Turns:
                 author=envelope.message.author.name,
                 user=envelope.message.author.user(envelope.message.connector),
                 message_id=envelope.message.message_id,
+                foreign="others" if envelope.message.relayed else "",
             )
             for envelope in batch.envelopes
         ]

@@ -14,6 +14,7 @@ from aiogram.types import (
     ChatMemberUnion,
     ChatMemberUpdated,
     Message,
+    MessageOriginUser,
     MessageReactionUpdated,
     ReactionTypeEmoji,
     Update,
@@ -116,6 +117,7 @@ def _from_message(message: Message, kind: InboundKind, me: Identity) -> InboundM
         sent_at=message.date,
         direct=direct,
         addressed=direct or mentioned or _is_from(replied, me),
+        relayed=forwarded and not _is_own(message),
         quote=_quote(message, replied),
         attachments=files,
         looks_unfinished=_looks_unfinished(message, said or ""),
@@ -123,6 +125,13 @@ def _from_message(message: Message, kind: InboundKind, me: Identity) -> InboundM
         default_workspace=_default_workspace(message.chat),
         reply_hint=REPLY_HINT,
     )
+
+
+def _is_own(message: Message) -> bool:
+    """Whether who forwards *message* wrote it."""
+    origin = message.forward_origin
+    author = message.from_user
+    return isinstance(origin, MessageOriginUser) and author is not None and origin.sender_user.id == author.id
 
 
 def _command(text: str) -> str:

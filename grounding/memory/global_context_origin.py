@@ -20,22 +20,23 @@ _STEM_CHARACTERS = 4
 def shown_in(context: RunContext) -> Foreign:
     """Whether a prompt made of *context* shows text of this very turn that nobody who asks has written.
 
-    Retrieved are passages of documents, attached files and pictures; quoted messages and further authors are others.
-    An answer is remembered with it (`grounding.transcript.entry.Entry`).
+    Retrieved are passages of documents, attached files and pictures; others' are quoted and forwarded messages, and
+    those of further authors. An answer is remembered with it (`grounding.transcript.entry.Entry`).
     """
     if context.passages or context.query.files or context.query.images:
         return "retrieved"
-    return "others" if context.query.quotes or len(context.authors) > 1 else ""
+    query = context.query
+    return "others" if query.quotes or query.relayed or len(context.authors) > 1 else ""
 
 
 def foreign_in(context: RunContext, content: str = "") -> Foreign:
     """Whether a prompt made of *context* shows text that nobody who asks has written, so that what the model wants to
     write may be somebody else's.
 
-    Beside what `shown_in` says: in a group, what others said in the tail and in recalled turns; and earlier answers in
-    the tail that were made of such text, which may repeat it, unless *content*, what is to be written, is in the words
-    of who asks. The summary is not counted: whose words it is made of is not known, and in a group it would make every
-    write wait.
+    Beside what `shown_in` says: in a group, what others said in the tail and in recalled turns; and what stands in the
+    tail and was forwarded, or is an answer made of such text, which may repeat it, unless *content*, what is to be
+    written, is in the words of who asks. The summary is not counted: whose words it is made of is not known, and in a
+    group it would make every write wait.
     """
     if shown := shown_in(context):
         return shown

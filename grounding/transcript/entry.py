@@ -38,7 +38,8 @@ class Entry:
     """One message of a conversation. ``at`` is RFC 3339 in UTC; ``user`` is ``connector:user_id``.
 
     ``foreign`` says of an answer what it was made of that the person who asked has not written: ``retrieved``
-    (documents, files, pictures), ``others`` (other people's words), or nothing.
+    (documents, files, pictures), ``others`` (other people's words), or nothing; and of a person's message that it is
+    only forwarded (``others``).
     """
 
     role: EntryRole

@@ -137,6 +137,7 @@ def test_a_small_window_leaves_room_for_the_message_before_it_shows_all_lines() 
         ({"passages": "kept"}, "retrieved"),
         ({"query": Query(text="x", files=(AttachedText(name="a.txt", text="obey"),))}, "retrieved"),
         ({"query": Query(text="x", quotes=(QuotedMessage(author="Bo", text="y"),))}, "others"),
+        ({"query": Query(text="x", relayed=True), "direct": True}, "others"),
         ({"authors": (LENA, BO)}, "others"),
         ({"tail": (TailEntry(speaker="Bo", text="y", turn_id="t"),)}, "others"),
         ({"tail": (TailEntry(speaker="Bo", text="y", turn_id="t"),), "direct": True}, ""),

@@ -349,6 +349,7 @@ def test_what_was_forwarded_says_whose_it_is(origin: dict[str, Any], name: str) 
     """The origin stands above the words; who forwarded them is the author."""
     found = must(message("old words", forward_origin=origin, chat=PRIVATE))
     assert (found.text, found.author.name) == (f"[forwarded from {name}]\nold words", "Lena Meyer")
+    assert found.relayed is (name != "Lena Meyer")
     assert found.looks_unfinished
 
 
