@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from bench.bots import bot, settings
+from bench.bots import NOWHERE, bot, settings
 from bench.children import child
 from bench.cost import QUIET_SECONDS
 from bench.figures import Spread, Verdict, title
@@ -33,6 +33,9 @@ MESSAGES_BEFORE = (10, 100, 1_000, 10_000, 100_000)
 CONVERSATIONS_BEFORE = (10, 100, 1_000, 10_000)
 EACH = 10
 """Messages of each of many conversations."""
+PLACES = 10
+"""Conversations that go on, among however many there are: a conversation's first turn in a while is dearer than its
+next (its context document is due, nothing of it is in memory), so that there are as many first ones each time."""
 AT_ONCE = 500
 """Turns that are written together."""
 KINDS = ("none", "tail")
@@ -123,6 +126,7 @@ async def measure(
     histories = {f"history-{count}": count for count in messages}
     found: dict[str, list[tuple[float, float]]]
     async with own_redis(folder / "redis") as redis_url:
+        await _know_the_index(folder, redis_url)
         filling = Filling(redis_url, folder / "data")
         await filling.histories(histories.items())
         await filling.recall(histories.items())
@@ -134,15 +138,23 @@ async def measure(
         print("  conversations")
         grown: list[list[tuple[float, float]]] = []
         for count in conversations:
-            await filling.histories((f"place-{number}", EACH) for number in range(known, count))
+            more = [(f"place-{number}", EACH) for number in range(known, count)]
+            await filling.histories(more)
+            await filling.recall(more)
             known = count
-            step = max(1, count // turns)
-            places = [f"place-{number}" for number in range(0, count, step)][:turns]
-            found = await _rounds(folder, redis_url, "none", {"all": places}, max(1, turns // len(places)), repeats)
+            places = [f"place-{number * count // PLACES}" for number in range(PLACES)]
+            found = await _rounds(folder, redis_url, "none", {"all": places}, max(1, turns // PLACES), repeats)
             grown.append(found["all"])
         verdicts += _show(f"none, {conversations[-1]:,} conversations", conversations, grown)
         await filling.close()
     return verdicts
+
+
+async def _know_the_index(folder: Path, redis_url: str) -> None:
+    """Have a bot note that the index, over nothing, has all that was said. The first one over a history would put all
+    of it into an index that was never told of, in the background, while turns are measured."""
+    async with bot(settings(NOWHERE, folder / "data", REDIS_URL=redis_url)) as running:
+        await running.told("index.remembered")
 
 
 @asynccontextmanager
