@@ -357,36 +357,7 @@ def in_reading_order(records: Iterable[Any]) -> list[Passage]:
     return sorted((passage_of(record.payload) for record in records), key=lambda passage: passage.ordinal)
 
 
-TIES = 8
-"""How many passages more than wanted are asked for, so that the last places do not fall to chance."""
-
-
-def ranked(arm: Iterable[tuple[str, float]]) -> dict[str, Arm]:
-    """An arm's results, best first, by point."""
-    return {point: Arm(rank, score) for rank, (point, score) in enumerate(arm, start=1)}
-
-
-def unranked(arm: Iterable[tuple[str, float]]) -> dict[str, Arm]:
-    """Raw scores by point, of which nobody knows the rank."""
-    return {point: Arm(0, score) for point, score in arm}
-
-
 def cosine(left: Vector, right: Vector) -> float:
     """Of two vectors of one size; 0 where one of them is zero."""
     lengths = math.sqrt(sum(map(operator.mul, left, left)) * sum(map(operator.mul, right, right)))
     return sum(map(operator.mul, left, right)) / lengths if lengths else 0.0
-
-
-def merge_arms(
-    fused: Sequence[tuple[str, float, Passage]], dense: Mapping[str, Arm], sparse: Mapping[str, Arm], top_k: int
-) -> list[Hit]:
-    """Fused results with what each arm says of them, in an order that is the same on every call.
-
-    Engines leave the order of equal scores to chance; here source, ordinal and id decide.
-    """
-    hits = [
-        (Hit(passage, score, dense.get(point), sparse.get(point)), (passage.source, passage.ordinal, passage.id))
-        for point, score, passage in fused
-    ]
-    hits.sort(key=lambda item: (-round(item[0].score, 6), item[1]))
-    return [hit for hit, _ in hits[:top_k]]

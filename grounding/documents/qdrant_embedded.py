@@ -21,6 +21,7 @@ import structlog
 
 from connectors.message import Scope
 from grounding.documents import index as port
+from grounding.documents.arms import TIES, hits_of
 from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, off_centre
 from grounding.documents.embedding import Vector
 from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, Where
@@ -212,23 +213,14 @@ class EmbeddedIndex:
                 centre = self._centre(shard, port.tenant(scope, kind), corpus)
                 fused = given | {"dense": _nearest(off_centre(dense, centre, self._fusion.centring))}
             requests = [
-                self._request([*fused.values()], condition, top_k + port.TIES, with_vector=cosines is not None),
+                self._request([*fused.values()], condition, top_k + TIES, with_vector=cosines is not None),
                 *(self._request([given[name]], condition, self._fusion.candidates, bare=True) for name in apart),
             ]
             return cast("list[list[Any]]", shard.query_batch(edge.QueryBatchRequest(requests)))
 
         found = await self._run(answered)
-        arm_of = port.ranked if explain else port.unranked
-        told = {
-            name: arm_of((str(point.id), point.score) for point in points)
-            for name, points in zip(apart, found[1:], strict=True)
-        }
-        if cosines is not None:
-            told["dense"] = port.unranked(
-                (str(point.id), port.cosine(cosines, point.vector["dense"])) for point in found[0]
-            )
-        fused = [(str(point.id), point.score, port.passage_of(point.payload)) for point in found[0]]
-        return port.merge_arms(fused, told.get("dense", {}), told.get("sparse", {}), top_k)
+        near = None if cosines is None else lambda point: port.cosine(cosines, point.vector["dense"])
+        return hits_of(found[0], dict(zip(apart, found[1:], strict=True)), top_k, explain=explain, cosine_of=near)
 
     def _centre(self, shard: Any, tenant: str, corpus: Where) -> Centre:
         known = self._centres.of(tenant)

@@ -22,6 +22,7 @@ from qdrant_client.http.exceptions import ApiException, ResponseHandlingExceptio
 
 from connectors.message import Scope
 from grounding.documents import index as port
+from grounding.documents.arms import TIES, hits_of
 from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, off_centre
 from grounding.documents.embedding import Vector
 from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, Where
@@ -217,23 +218,16 @@ class ServerIndex:
             centre = await self._centre(port.tenant(scope, kind), corpus)
             fused_arms["dense"] = _nearest(off_centre(dense, centre, self._fusion.centring))
         requests = [
-            self._request(list(fused_arms.values()), condition, top_k + port.TIES, with_vector=cosines is not None),
+            self._request(list(fused_arms.values()), condition, top_k + TIES, with_vector=cosines is not None),
             *(
                 models.QueryRequest(**arms[name], filter=condition, limit=self._fusion.candidates, with_payload=False)
                 for name in apart
             ),
         ]
         answers = await self._ask((await self._client()).query_batch_points(self._collection, requests))
-        arm_of = port.ranked if explain else port.unranked
-        told = {
-            name: arm_of((str(point.id), point.score) for point in answer.points)
-            for name, answer in zip(apart, answers[1:], strict=True)
-        }
-        found = answers[0].points
-        if cosines is not None:
-            told["dense"] = port.unranked((str(point.id), port.cosine(cosines, _dense_of(point))) for point in found)
-        fused = [(str(point.id), point.score, port.passage_of(point.payload)) for point in found]
-        return port.merge_arms(fused, told.get("dense", {}), told.get("sparse", {}), top_k)
+        alone = dict(zip(apart, (answer.points for answer in answers[1:]), strict=True))
+        near = None if cosines is None else lambda point: port.cosine(cosines, _dense_of(point))
+        return hits_of(answers[0].points, alone, top_k, explain=explain, cosine_of=near)
 
     async def _centre(self, tenant: str, corpus: models.Filter) -> Centre:
         """The first request of a tenant's first search, and of one now and then; it is remembered."""

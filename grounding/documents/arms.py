@@ -1,0 +1,65 @@
+"""What a search's arms say of the passages that were found: the last step of both adapters. Pure.
+
+An engine's point makes its id, payload and vectors only when it is asked for them, and that costs more than the search:
+what is not needed is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from grounding.documents.index import Arm, Hit, passage_of
+
+TIES = 8
+"""How many passages more than wanted are asked for, so that the last places do not fall to chance."""
+
+
+def hits_of(
+    fused: Sequence[Any],
+    arms: Mapping[str, Iterable[Any]],
+    top_k: int,
+    *,
+    explain: bool,
+    cosine_of: Callable[[Any], float] | None,
+) -> list[Hit]:
+    """The best *top_k* of the *fused* points, with what each of *arms* (``dense``, ``sparse``; all points are best
+    first) says of them, in an order that is the same on every call: engines leave the order of equal scores to chance,
+    here source, ordinal and id decide.
+
+    With *explain* an arm tells ranks, too; *cosine_of* stands in for the dense one. Raises
+    `grounding.documents.index.IndexUnavailable` for a stored format that is not known.
+    """
+    near = [(one.id, one, passage_of(one.payload)) for one in _leading(fused, top_k)]
+    near.sort(key=lambda one: (-round(one[1].score, 6), one[2].source, one[2].ordinal, one[2].id))
+    best = near[:top_k]
+    wanted = {point for point, _, _ in best}
+    arm_of = _ranked if explain else _scored
+    told = {name: arm_of(((one.id, one.score) for one in points), wanted) for name, points in arms.items()}
+    if cosine_of is not None:
+        told["dense"] = {point: Arm(0, cosine_of(one)) for point, one, _ in best}
+    dense, sparse = told.get("dense", {}), told.get("sparse", {})
+    return [Hit(passage, one.score, dense.get(point), sparse.get(point)) for point, one, passage in best]
+
+
+def _leading(fused: Sequence[Any], top_k: int) -> Sequence[Any]:
+    """Those that can be among the best *top_k*: all others are behind by more than a tie."""
+    if len(fused) <= top_k:
+        return fused
+    least = round(fused[top_k - 1].score, 6)
+    return [point for point in fused if round(point.score, 6) >= least]
+
+
+def _ranked(arm: Iterable[tuple[Hashable, float]], wanted: Collection[Hashable]) -> dict[Hashable, Arm]:
+    return {point: Arm(rank, score) for rank, (point, score) in enumerate(arm, start=1) if point in wanted}
+
+
+def _scored(arm: Iterable[tuple[Hashable, float]], wanted: Collection[Hashable]) -> dict[Hashable, Arm]:
+    """Raw scores. An arm of hundreds is read as far as needed: what is wanted is mostly near its beginning."""
+    found: dict[Hashable, Arm] = {}
+    for point, score in arm:
+        if point in wanted:
+            found[point] = Arm(0, score)
+            if len(found) == len(wanted):
+                break
+    return found
