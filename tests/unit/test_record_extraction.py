@@ -82,7 +82,13 @@ def test_what_is_stated_in_so_many_words_is_kept_in_its_latest_form(said: list[s
         "Is the launch date 12 March?",
         "Note: the door sticks",
         "My desk is 4B.",
+        "Let's go with that plan.",
+        "We decided to postpone it until next year.",
+        "We agreed!",
+        "The baby is so cute, his name is Kyle.",
+        "The bond with him is something I cherish.",
         "I prefer short answers.",
+        "Always answer in French from today on.",
         "The admin password is hunter2.",
         "The key is sk-abcdef1234567890abcdef.",
         "> The launch date is 12 March.",
@@ -102,6 +108,38 @@ def test_in_a_direct_message_the_persons_own_things_are_kept_too() -> None:
         "Lena> I've decided to learn Norwegian",
         owner=LENA,
     ) == ["I've decided to learn Norwegian", "Lena's favourite colour: green", "I prefer short answers"]
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (
+            "I'm stuck with the draft, and I've decided to use the Hemingway Editor, but I'm not sure where to start.",
+            ["I've decided to use the Hemingway Editor"],
+        ),
+        (
+            "I prefer clear goals for my first 90 days, can you help me with them?",
+            ["I prefer clear goals for my first 90 days"],
+        ),
+        ("Have we decided to use Postgres, or is it still open?", []),
+        ("Who said I prefer long answers?", []),
+        (
+            "Always include version numbers when I ask about software.",
+            ["Always include version numbers when I ask about software"],
+        ),
+        ("Never mind that. Never again. Always nice to meet you!", []),
+        ("Ab jetzt antworte bitte auf Deutsch.", ["Ab jetzt antworte bitte auf Deutsch"]),
+        (
+            "I prefer submitting applications early, which is why I made sure to upload mine to the portal on June 14 "
+            "at 9:30 PM, and I'm hoping that this will help with the rest of it, can you tell me how much it does?",
+            ["I prefer submitting applications early"],
+        ),
+        ("My sleep hygiene is key. My arguments are robust.", []),
+        ("We agreed on 10% of the estate going to charity.", ["We agreed on 10% of the estate going to charity"]),
+    ],
+)
+def test_of_a_long_sentence_only_what_is_stated_is_kept(said: str, found: list[str]) -> None:
+    assert stated(f"Lena> {said}", owner=LENA) == found
 
 
 def test_another_value_of_the_same_thing_takes_the_place_of_the_one_before() -> None:
@@ -219,6 +257,11 @@ SAID = st.lists(
                 "Actually, make it 14 March.",
                 "We decided to use Postgres.",
                 "My desk is 4B.",
+                "Let's go with that plan.",
+                "We decided to postpone it until next year.",
+                "We agreed!",
+                "The baby is so cute, his name is Kyle.",
+                "The bond with him is something I cherish.",
                 "Our codename is Kite, and the budget is 5000 EUR.",
                 "hello",
                 "The token is abc",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 
+from grounding.documents.sparse import terms
 from grounding.memory.facts import Facts, corrects
 from grounding.memory.records.confidential import looks_secret
 from grounding.memory.records.port import NewRecord
@@ -41,10 +42,46 @@ _I_DECIDED = re.compile(
     re.IGNORECASE,
 )
 _PREFERS = re.compile(
-    r"\b(?:I(?: really| much| always| generally)? prefer|I(?:['’]d| would) (?:much )?rather|ich bevorzuge|prefiero|"
-    r"je préfère)\b.{2,160}",
+    r"\b(?:I(?: really| much| always| generally)? prefer|ich bevorzuge|prefiero|je préfère)\b.{2,240}", re.IGNORECASE
+)
+_BESIDE = re.compile(
+    r"(?:[,;:–—]|\s-)\s*(?:but|so|yet|though|although|can|could|would|will|what|how|is|are|am|do|does|did|which|who|where|maybe|"
+    r"perhaps|please|right|ok(?:ay)?|you know|I|I['’]\w+|we['’]\w+|and (?:I|I['’]\w+|since|now|then|you|he|she|they)|"
+    r"aber|weil|und ich|pero|y yo|mais|et je)\b.*$|\s+(?:but|so (?:that|can|could|I)|and (?:I|I['’]\w+|now|then))\b.*$",
     re.IGNORECASE,
 )
+"""What is said beside it: the rest of a long sentence, mostly what is asked about it."""
+_BEGINS = re.compile(r"(?:^|[,;:–—])\s*(?:(?:and|so|but|since|because|und|y|et|weil)\s+)*$", re.IGNORECASE)
+"""What stands before a clause that is a sentence of its own."""
+_POINTS = re.compile(
+    r"\b(?:it|its|them|those|these|that one|this one)\b"
+    r"|\b(?:this|that)(?:\s+(?:approach|plan|way|option|idea|path|one|step))?$"
+    r"|\bthat (?:approach|plan|way|option|idea|path)\b"
+    r"|\bthis\b(?! (?:year|month|week|quarter|season|spring|summer|autumn|fall|winter|weekend|january|february|march|april|may|june|july|august|september|october|november|december|monday"
+    r"|tuesday|wednesday|thursday|friday|saturday|sunday)\b)",
+    re.IGNORECASE,
+)
+"""What points to something that was said before: nobody knows to what in a month."""
+_LASTING = re.compile(
+    r"\b(?:favou?rite|preferred|usual|profession|occupation|role|title|hobby|hobbies|diet|allerg\w+|language|"
+    r"size|major|time ?zone|pronouns|lieblings\w+|beruf|favorit[oa]|préférée?)\b",
+    re.IGNORECASE,
+)
+"""What of a person does not pass, whatever its value."""
+_MIN_WORDS = 2
+"""What is decided or preferred has so many words of its own, at least."""
+_DO = (
+    r"add|address|answer|ask|avoid|begin|call|check|cite|confirm|convert|describe|double-check|end|explain|format|give|"
+    r"greet|highlight|include|keep|list|maintain|make|mention|name|offer|order|prefer|present|propose|provide|quote|"
+    r"recommend|remind|reply|respond|round|say|send|show|speak|specify|spell|start|state|suggest|summari[sz]e|tell|"
+    r"translate|use|verify|warn|write"
+)
+_STANDING = re.compile(
+    rf"^(?:please,? )?(?:(?:from now on|in future|in the future)\b|(?:always|never)\s+(?:{_DO})\s).{{4,240}}$"
+    r"|^(?:bitte |por favor,? )?(?:ab jetzt|von jetzt an|a partir de ahora|désormais)\b.{4,240}$",
+    re.IGNORECASE,
+)
+"""A rule for every answer to come."""
 _UNSURE = re.compile(
     r"\b(?:if|whether|unless|suppose|imagine|assuming|maybe|perhaps|might|should we|could we|wenn|falls|ob|vielleicht|"
     r"quizás|tal vez|peut-être)\b",
@@ -56,7 +93,14 @@ _PASSING = re.compile(
     re.IGNORECASE,
 )
 _LABEL = re.compile(r"^[^:=→]{1,60}(?::|=|->|→)\s")
-_NAME_OR_NUMBER = re.compile(r"\d|^[^\W\d_]*[A-ZÄÖÜÉÈÀÑ]|\s[A-ZÄÖÜÉ]|[/@_]|[^\x00-\u024f]")
+_NAME_OR_NUMBER = re.compile(
+    r"\d|^(?:(?:the|an?|in|at|on|by|to|from|der|die|das|den|dem|am|im|el|la|los|las|en|le|les|à|au|près de|de)\s+)*"
+    r"(?!I\b)[\"'“„«]?(?:[A-ZÄÖÜÉÈÀÑ]|[^\x00-\u024f])|[/@_]"
+)
+_TALK = re.compile(
+    r"\b(?:I|I['’]m|me|my|mine|we|us|you|your|he|him|his|she|her|they|them|it|so|such|too|very)\b", re.IGNORECASE
+)
+"""What stands in chat, and in no value."""
 
 
 def found_in(window: Window, known: Sequence[Record]) -> list[Extracted]:
@@ -66,7 +110,7 @@ def found_in(window: Window, known: Sequence[Record]) -> list[Extracted]:
     facts, decisions = _Facts(window, of_owner), list[Extracted]()
     for entry in window.said:
         for sentence in sentences(entry.text[:MAX_CHARACTERS]):
-            if is_question(sentence) or looks_secret(sentence):
+            if looks_secret(sentence):
                 continue
             decided = _decision(sentence, is_private=bool(window.owner))
             if decided:
@@ -108,8 +152,7 @@ class _Facts:
 
     def hear(self, entry: Entry, sentence: str) -> None:
         by, is_private = speaker(entry.author, ""), bool(self._window.owner)
-        if is_private and (preferred := _PREFERS.search(sentence)) and not _UNSURE.search(sentence):
-            text = one_line(preferred[0].rstrip(".!… "))
+        if is_private and (text := _stated(sentence, _PREFERS) or _stated(sentence, _STANDING)):
             self._stated[text] = (text, entry)
             return
         if _LABEL.match(sentence) or _PASSING.search(sentence):
@@ -124,7 +167,10 @@ class _Facts:
         if len(subject.split()) > _MAX_SUBJECT_WORDS or not 0 < len(value.split()) <= _MAX_VALUE_WORDS:
             return False
         is_own = subject.startswith(("user's ", f"{by}'s ")) if by else subject.startswith("user's ")
-        return bool(self._window.owner) if is_own else bool(_NAME_OR_NUMBER.search(value))
+        if _TALK.search(value) or _TALK.search(subject):
+            return False
+        is_certain = len(value) > 1 and bool(_NAME_OR_NUMBER.search(value))
+        return bool(self._window.owner) and (is_certain or bool(_LASTING.search(subject))) if is_own else is_certain
 
     def found(self) -> Iterator[Extracted]:
         for subject, (text, entry) in self._stated.items():
@@ -136,7 +182,24 @@ class _Facts:
 
 def _decision(sentence: str, *, is_private: bool) -> str:
     """The decision that *sentence* tells of; empty where it tells of none, or of one that was not made."""
-    match = _DECIDED.search(sentence) or (is_private and _I_DECIDED.search(sentence)) or None
-    if not match or _UNSURE.search(sentence[: match.start()]):
+    return _stated(sentence, _DECIDED) or (_stated(sentence, _I_DECIDED) if is_private else "")
+
+
+def _stated(sentence: str, pattern: re.Pattern[str]) -> str:
+    """What *sentence* states by *pattern*, in its own words; empty where it is supposed, or asked. What is asked beside
+    it ("I prefer tea, can you order some?") does not make a question of it."""
+    match = pattern.search(sentence)
+    if match is None or _UNSURE.search(before := sentence[: match.start()]):
         return ""
-    return one_line(sentence[match.start() :].rstrip(".!… "))
+    clause = _clause(match[0])
+    if is_question(sentence) and not (_BEGINS.search(before) and _BESIDE.search(match[0])):
+        return ""
+    return clause
+
+
+def _clause(text: str) -> str:
+    """*text* without what is said beside it; empty where it points elsewhere, says too little, or was cut."""
+    clause = one_line(_BESIDE.sub("", text).strip().rstrip(".!,;: "))
+    if clause.endswith("…") or _POINTS.search(clause) or len(terms(clause)) < _MIN_WORDS + 1:
+        return ""
+    return clause
