@@ -57,8 +57,9 @@ _POINTS = re.compile(
     r"\b(?:it|its|them|those|these|that one|this one)\b"
     r"|\b(?:this|that)(?:\s+(?:approach|plan|way|option|idea|path|one|step))?$"
     r"|\bthat (?:approach|plan|way|option|idea|path)\b"
-    r"|\bthis\b(?! (?:year|month|week|quarter|season|spring|summer|autumn|fall|winter|weekend|january|february|march|april|may|june|july|august|september|october|november|december|monday"
-    r"|tuesday|wednesday|thursday|friday|saturday|sunday)\b)",
+    r"|\bthis\b(?! (?:year|month|week|quarter|season|spring|summer|autumn|fall|winter|weekend"
+    r"|january|february|march|april|may|june|july|august|september|october|november|december"
+    r"|monday|tuesday|wednesday|thursday|friday|saturday|sunday)\b)",
     re.IGNORECASE,
 )
 """What points to something that was said before: nobody knows to what in a month."""
