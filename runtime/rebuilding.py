@@ -97,7 +97,7 @@ class Rebuilding:
 
     async def fill_new_index(self) -> None:
         """Remember all that was said and noted, once for each collection of the index: another embedding model has
-        another.
+        another. Records are put into it whenever it has none of them.
 
         It goes on until it is done, whatever is away meanwhile; begun again it does no harm.
         """
@@ -106,6 +106,7 @@ class Rebuilding:
         while True:
             try:
                 if await self._knowledge.remembers_turns():
+                    await self._heal_records()
                     return
                 turns, count = await self._knowledge.turns(), 0
                 for workspace in await self._workspaces.all():
@@ -121,6 +122,11 @@ class Rebuilding:
                 return
             await asyncio.sleep(wait)
             wait = min(wait * 2, longest)
+
+    async def _heal_records(self) -> None:
+        records = await self._knowledge.records()
+        for workspace in await self._workspaces.all():
+            await records.heal(Scope(workspace.id))
 
     async def _index_contexts(self, scope: Scope) -> None:
         found = await self._knowledge.contexts()

@@ -131,7 +131,8 @@ async def test_an_emptied_index_is_filled_from_what_is_kept_and_with_nothing_els
     await world.passages.drop_workspace(ACME)
     assert await world.found(ADA, "tea") == set()
 
-    assert await world.index.rebuild(ACME) == 3
+    assert await world.index.heal(ACME) == 3
+    assert await world.index.heal(ACME) == 0
 
     assert await world.found(ADA, "tea") == {"tea is free", "Ada likes tea"}
     assert await world.found(OTHER, "tea") == {"tea is expensive"}
@@ -196,11 +197,25 @@ async def test_every_transition_is_told_in_the_history_and_by_one_event_without_
 
 async def test_nothing_is_left_of_what_was_erased_or_of_a_person_who_was_forgotten(world: World) -> None:
     await world.records.erase(ACME, await world.add(ACME, "erase me"), BY)
-    await world.add(ADA, "forget me")
+    by = Provenance(author="slack:U1", turn_id="t1", context_id="slack:D1")
+    new = NewRecord(Type.FACT, "forget me", created_at="2020-01-01", verbatim=True)
+    record = (await world.records.add(ADA, new, by)).record
+    await world.records.change(ADA, record.id, {"confirm": True}, by)
     await world.records.forget(ADA)
 
-    left = {key async for key in world.redis.scan_iter("ar:records:*")}
-    assert left <= {"ar:records:{w.acme}:owners"}
+    assert {key async for key in world.redis.scan_iter("ar:records:*")} == {"ar:records:{w.acme}:owners"}
+    assert await world.redis.smembers("ar:records:{w.acme}:owners") == {""}
+
+
+async def test_who_was_forgotten_while_the_index_was_away_leaves_it_when_it_is_back(world: World) -> None:
+    await world.add(ADA, "forget me")
+    world.away.is_away = True
+    await world.records.forget(ADA)
+    world.away.is_away = False
+
+    await world.records.catch_up(ACME)
+
+    assert await world.passages.ids(ADA, Kind.RECORD) == []
 
 
 async def test_a_workspace_takes_its_records_with_it(world: World) -> None:

@@ -62,6 +62,14 @@ class RecordIndex:
             if not left:
                 return
 
+    async def heal(self, scope: Scope) -> int:
+        """`rebuild`, where records of the workspace are kept and none of them is indexed: the index was lost. It looks
+        at those of one owner only."""
+        for owner in await self._store.owners(scope):
+            if await self._store.page(owner, (), (), 1, own=True):
+                return 0 if await self._index.estimate(owner, Kind.RECORD) else await self.rebuild(scope)
+        return 0
+
     async def rebuild(self, scope: Scope) -> int:
         """Index all records of the scope's workspace anew, everybody's, and none that is not kept; how many there are.
 

@@ -141,14 +141,15 @@ class Records:
         """See `WritesRecords.forget`."""
         if scope.user is None:
             raise ValueError("a person is forgotten: name one in the scope")
-        count = 0
+        count, contexts, is_indexed = 0, {""}, True
         while some := await self._store.some(scope):
             for record in some:
                 if await self._store.erase(scope, record, making.digest(record)):
                     _tell(scope, record, record.state, "", "forgotten")
+                    contexts.add(record.provenance.context_id)
                     count += 1
-            await self.follow(scope, [record.id for record in some])
-        await self._store.forget_owner(scope)
+            is_indexed = await self.follow(scope, [record.id for record in some]) and is_indexed
+        await self._store.forget_owner(scope, contexts, is_indexed=is_indexed)
         return count
 
     async def forget_said(self, scope: Scope, turn_ids: Collection[str] | None = None) -> int:

@@ -110,6 +110,15 @@ return 'ok'
 """
 """Takes a record away; that the index still has it is remembered."""
 
+FORGET = """
+-- KEYS: owners, kept, and what else there is of one owner. ARGV: of, whether the index has nothing of theirs any more
+if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
+for at = 3, #KEYS do redis.call('DEL', KEYS[at]) end
+if ARGV[2] == '1' then redis.call('SREM', KEYS[1], ARGV[1]) end
+return 1
+"""
+"""Takes away what is left of an owner of whom nothing is kept."""
+
 INDEXED = """
 -- KEYS: unindexed, kept. ARGV: of, then ids with the versions that the index is in step with (0: not kept any more)
 -- answers the ids of those that have changed since

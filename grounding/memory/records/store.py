@@ -91,6 +91,7 @@ class RecordStore:
         self._write = redis.register_script(scripts.WRITE)
         self._page = redis.register_script(scripts.PAGE)
         self._erase = redis.register_script(scripts.ERASE)
+        self._forget = redis.register_script(scripts.FORGET)
         self._indexed = redis.register_script(scripts.INDEXED)
 
     async def look(self, scope: Scope, key: str, digest: str, other_id: str) -> Looked:
@@ -223,10 +224,13 @@ class RecordStore:
         """The ids of the scope's own records."""
         return sorted([one async for one, _ in self._redis.hscan_iter(_key(scope, "kept", _of(scope)), count=_PAGE)])
 
-    async def forget_owner(self, scope: Scope) -> None:
-        """Drop what is left of the scope's user, once nothing of theirs is kept."""
+    async def forget_owner(self, scope: Scope, contexts: Collection[str], *, is_indexed: bool) -> None:
+        """Drop what is left of the scope's user, and that records of theirs came of *contexts*, if nothing of theirs is
+        kept; and who they were, if nothing of theirs is in the index (*is_indexed*)."""
         of = _of(scope)
-        await self._redis.delete(_key(scope, "texts", of), _key(scope, "standing", of))
+        keys = [_key(scope, "owners"), *(_key(scope, name, of) for name in ("kept", "texts", "standing"))]
+        keys += [_key(scope, "came", of, encode_id(context)) for context in sorted(contexts)]
+        await self._forget(keys=keys, args=[of, int(is_indexed)])
 
     async def due(self, scope: Scope, at: datetime, count: int = _PAGE) -> list[Record]:
         """At most *count* records of the workspace that the sweep has to look at, by their time."""

@@ -31,8 +31,9 @@ async def _reindex(settings: Settings, workspace: str | None, *, as_json: bool) 
         print_json(done)
         return
     line(
-        f"{count(done['documents'], 'document')} ({count(done['chunks'], 'chunk')}) and {count(done['turns'], 'turn')} "
-        f"of {count(done['conversations'], 'conversation')} indexed anew, {done['deleted']} deleted"
+        f"{count(done['documents'], 'document')} ({count(done['chunks'], 'chunk')}), {count(done['turns'], 'turn')} "
+        f"of {count(done['conversations'], 'conversation')} and {count(done['records'], 'record')} indexed anew, "
+        f"{done['deleted']} deleted"
     )
     for skipped in done["skipped"]:
         note(f"skipped {skipped['path']}: {skipped['why']}")
