@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -100,6 +101,16 @@ def test_what_is_asked_supposed_passing_personal_or_secret_is_kept_of_no_group(s
 
 def test_what_the_assistant_said_is_no_evidence() -> None:
     assert stated("Lena> ok", "BOT> We decided to use Postgres. The launch date is 12 March.") == []
+
+
+def test_what_is_only_forwarded_is_nobodys_word_here() -> None:
+    first, second = talk("Lena> The launch date is 12 March.", "Lena> The codename is Kite.")
+    of = Window("http:default", (replace(first, foreign="others"), second), LENA, {})
+    assert [one.new.text for one in found_in(of, ())] == ["codename: Kite"]
+    question = plan(of, ())[1]["content"]
+    assert "(forwarded): The launch date" in question
+    assert "[1] Lena: The codename" in question
+    assert isinstance(accept(answered({"text": "The launch date is 12 March", "evidence": [2]}), of, ()), Rejected)
 
 
 def test_in_a_direct_message_the_persons_own_things_are_kept_too() -> None:

@@ -25,6 +25,7 @@ from grounding.memory.records.said import (
     Window,
     confirms,
     extracted,
+    is_evidence,
     latest,
     may_replace,
     numbers,
@@ -173,9 +174,9 @@ def _talk(window: Window) -> str:
         if entry.role is EntryRole.TOOL or not entry.text.strip():
             continue
         folded = " ".join(as_data(entry.text).split())[:MAX_ENTRY_CHARACTERS]
-        if entry.role is EntryRole.INBOUND:
+        if is_evidence(entry):
             number += 1
             lines.append(f"[{number}] {speaker(entry.author)}: {folded}")
         else:
-            lines.append(f"assistant: {folded}")
+            lines.append(f"{'assistant' if entry.role is EntryRole.OUTBOUND else '(forwarded)'}: {folded}")
     return "\n".join(lines)

@@ -25,6 +25,11 @@ _DENIALS = frozenset(("no", "not", "never", "kein", "keine", "nicht", "sin", "pa
 GONE = frozenset({State.SUPERSEDED, State.INACTIVE, State.RETIRED})
 
 
+def is_evidence(entry: Entry) -> bool:
+    """Whether a person says *entry* in words of their own."""
+    return entry.role is EntryRole.INBOUND and not entry.foreign and bool(entry.text.strip())
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """Entries of one conversation, oldest first, all of whose turns have one *owner*: the person of a direct message
@@ -37,8 +42,8 @@ class Window:
 
     @property
     def said(self) -> tuple[Entry, ...]:
-        """The messages of people: evidence. The rest is context."""
-        return tuple(one for one in self.entries if one.role is EntryRole.INBOUND and one.text.strip())
+        """What people say themselves: evidence. The rest, with what they only forward, is context."""
+        return tuple(filter(is_evidence, self.entries))
 
     @property
     def turns(self) -> int:
