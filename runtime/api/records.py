@@ -24,7 +24,7 @@ from runtime.api.workspaces import enter
 if TYPE_CHECKING:
     from runtime.bootstrap import Runtime
 
-MAX_LIMIT = 200
+MAX_LIMIT = 500
 OPINIONS = frozenset({"confirm", "outcome", "false_positive"})
 """What members may say of the workspace's records: it changes nothing of what they say."""
 _OF_TYPE: dict[Type, tuple[str, ...]] = {
@@ -97,7 +97,7 @@ class RecordRoutes(Routes):
         state: Annotated[list[State] | None, Query()] = None,
         user: Whose = None,
         q: Annotated[str | None, Query(max_length=4000)] = None,
-        limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 50,
+        limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
         before: Annotated[str, Query(max_length=100)] = "",
     ) -> Response:
         scope = await self._scope(request, workspace_id, user)

@@ -112,7 +112,7 @@ def seen_by(scope: Scope, owner: Scope) -> bool:
     return owner.workspace_id == scope.workspace_id and owner.user in (None, scope.user)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(ACTS, min_size=1, max_size=16), st.lists(st.sampled_from(SCOPES), max_size=5), st.sampled_from(WORDS))
 def test_everybody_finds_their_own_records_and_the_workspaces_and_nothing_else(
     redis_socket: Path, acts: Sequence[Act], others: Sequence[Scope], word: str

@@ -17,6 +17,7 @@ MICRO_TOKENS = 24
 SUMMARY_TOKENS = 100
 _READ_CHARACTERS = 4000
 """What of a text may stand in a summary: 100 tokens are seldom more than 600 characters."""
+_LINE_CHARACTERS = 600
 _HEADS = {Type.DECISION: "Decision", Type.PROCEDURE: "Procedure", Type.EPISODE: "Episode"}
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _MONTHS = (
@@ -106,7 +107,7 @@ def _bracket(record: Record, *, short: bool) -> str:
 def _said(record: Record) -> list[str]:
     """The sentences of the text; the whole of it on one line where it has none."""
     text = record.text[:_READ_CHARACTERS]
-    return sentences(text) or [" ".join(text.split())]
+    return sentences(text) or [" ".join(text.split())[:_LINE_CHARACTERS]]
 
 
 def _fitting(said: list[str], tokens: Tokens, room: int) -> str:

@@ -27,7 +27,7 @@ def command() -> None:
 @click.option("--type", "types", type=_TYPES, multiple=True, help="Only of this type; may be repeated.")
 @click.option("--state", "states", multiple=True, help="Only in this state; hidden ones show only so.")
 @click.option("--query", help="What bears on this, the best first.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True)
+@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
 @click.option("--before", help="Go on after the page that ended with this (`next` of --json).")
 @user_option
 @workspace_option
