@@ -12,6 +12,7 @@ from config.settings import Settings
 from grounding.assemble import rounds_room
 from grounding.blocks import SEPARATOR
 from grounding.tokens import Tokens
+from runtime import censoring
 from runtime.attachments.reading import Contents
 from runtime.exchange import Completion
 from runtime.journal import Journal
@@ -20,7 +21,7 @@ from runtime.model import Model
 from runtime.model_errors import ModelFailed, ModelUnavailable
 from runtime.progress import Telling
 from runtime.question import Built, Question
-from runtime.rounds import Round, asked, said
+from runtime.rounds import Round, as_one, asked, said
 from runtime.senses import with_images
 from runtime.spending import Spending, prompt_tokens
 from runtime.tools import NOTHING, Asked, Offer, Tooling
@@ -57,7 +58,7 @@ class Asking:
         `connectors.message.Superseded` and `connectors.message.StoreUnavailable`.
         """
         offer = self._tooling.offered(built.context.tools, question)
-        voice = _Voice(told)
+        voice = _Voice(told, holds_back=censoring.holds_back(built.context))
         await voice.repeat(said(made.rounds))
         if made.rounds and not made.rounds[-1].is_over:
             await self._run_tools(made, built, question, offer)
@@ -71,6 +72,7 @@ class Asking:
                 completion = await self._without_calls(made, question, completion)
             if not completion.tool_calls:
                 made.completion = completion
+                await voice.checked(built, as_one(made.rounds, completion).text)
                 return
             await self._journal.completed(made.batch, number, completion)
             await self._spending.settle_round(made.batch, number, completion, made.sent)
@@ -89,8 +91,8 @@ class Asking:
         try:
             return await self._model.complete(
                 asked(with_images(built.prompt.messages, contents.images), made.rounds),
-                on_delta=voice.show if voice.told.is_watched else None,
-                on_restart=voice.restart if voice.told.can_restart else None,
+                on_delta=voice.show if voice.is_watched else None,
+                on_restart=voice.restart if voice.is_watched and voice.told.can_restart else None,
                 tools=offer.schemas,
                 first=made.first,
             )
@@ -128,19 +130,28 @@ class Asking:
 
 
 class _Voice:
-    """Shows what the model says of the rounds of one answer, below each other."""
+    """Shows what the model says of the rounds of one answer, below each other; where it *holds_back* only when all of
+    it was checked."""
 
-    def __init__(self, told: Telling) -> None:
+    def __init__(self, told: Telling, *, holds_back: bool = False) -> None:
         self.told = told
+        self.is_watched = told.is_watched and not holds_back
+        self._waits = told.is_watched and holds_back
         self._before = ""
         self._held = ""
         """What stands before the first words of a round; a round without words shows nothing."""
 
     async def repeat(self, text: str) -> None:
         """Show *text*, which an interrupted attempt has said."""
-        if text and self.told.is_watched:
+        if text and self.is_watched:
             await self.told.show(text)
         await self.goes_on(text)
+
+    async def checked(self, built: Built, text: str) -> None:
+        """Show all of an answer that was held back, unless a censor stops it."""
+        if self._waits and censoring.stopping(built.context.censors, text) is None:
+            await self.told.show(text)
+            await self.told.flush()
 
     async def goes_on(self, text: str) -> None:
         """What comes next, perhaps after a while, stands below *text*, which was shown."""

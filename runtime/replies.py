@@ -9,7 +9,8 @@ from connectors.message import AgentRuntimeError, Degraded, OutboundMessage, Sou
 from grounding import assemble
 from grounding.layers import citations
 from grounding.layers.retrieval import label
-from grounding.run_context import Passage
+from grounding.run_context import Censor, Passage
+from runtime import censoring
 from runtime.attachments.reading import Contents
 from runtime.budget_terms import BudgetExceeded
 from runtime.envelopes import Batch
@@ -58,6 +59,9 @@ def answer(batch: Batch, built: Built, completion: Completion, rounds: Sequence[
     """The model's answer to *batch*: *completion*, which the *rounds* before it are part of. Its sources are what it
     cites, or where it cites nothing what it was given."""
     one = as_one(rounds, completion)
+    censor = censoring.stopping(built.context.censors, one.text)
+    if censor is not None:
+        return _censored(batch, built, one, censor)
     found = checked(one, built, rounds)
     return replace(
         draft(batch),
@@ -67,6 +71,20 @@ def answer(batch: Batch, built: Built, completion: Completion, rounds: Sequence[
         sources=_sources(found.cited or given(built, rounds)),
         degraded=tuple(Degraded(part.block, part.why) for part in built.context.degraded),
         usage=one.usage,
+    )
+
+
+def _censored(batch: Batch, built: Built, completion: Completion, censor: Censor) -> OutboundMessage:
+    """What is said in the place of an answer that goes against *censor*: why there is none."""
+    return replace(
+        draft(batch),
+        text=f"I stopped my answer, because it goes against a rule that holds here: {censoring.because(censor)}.",
+        kind="apology",
+        error_code=censoring.CENSORED,
+        strategy=built.context.strategy,
+        reason=built.context.reason,
+        degraded=tuple(Degraded(part.block, part.why) for part in built.context.degraded),
+        usage=completion.usage,
     )
 
 

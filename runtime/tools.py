@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,10 +22,11 @@ from grounding.layers.query import USUAL_TOKEN_CHARACTERS
 from grounding.layers.retrieval import label
 from grounding.layers.tool_results import NO_ROOM, rendered
 from grounding.pipeline import why
-from grounding.run_context import RunContext
+from grounding.run_context import Censor, RunContext
 from grounding.sections import as_data
 from grounding.tokens import Tokens, clip
 from grounding.tools import Arguments, Call, Evidence, Tool, Toolbox, ToolRefused, schema_text
+from runtime.censoring import CENSORED, because, of_call
 from runtime.envelopes import Batch
 from runtime.exchange import ToolCall
 from runtime.journal import Journal
@@ -198,6 +199,11 @@ class Tooling:
     async def _permitted(
         self, asked: Asked, tool: Tool[Any], place: int, call: ToolCall, most: int, *, begun: bool
     ) -> Result:
+        censors = of_call(asked.context.censors, call)
+        blocking = next((one for one in censors if one.severity == "block"), None)
+        if blocking is not None:
+            said = f"it was stopped, and nothing was done: {because(blocking)}. Do not try another way round this rule"
+            return self._wrong(tool.name, CENSORED, said, most)
         try:
             arguments = tool.read(call.arguments)
         except ToolRefused as error:
@@ -206,7 +212,14 @@ class Tooling:
             said = "it was interrupted, and nobody knows whether it was done. Do not claim that it was"
             return self._wrong(tool.name, "interrupted", said, most)
         made = asked.call(place, has_read_untrusted=self.has_read_untrusted(asked.before))
-        return await self._called(tool, made, arguments, most)
+        result = await self._called(tool, made, arguments, most)
+        return self._warned(result, censors, most) if censors else result
+
+    def _warned(self, result: Result, censors: Sequence[Censor], most: int) -> Result:
+        """*result* behind what the call set off, for the model to heed in its next word."""
+        warning = "\n".join(f"Warning: {because(one)}." for one in censors)
+        text = clip(f"{warning}\n{result.text}", self._tokens, most) or NO_ROOM
+        return replace(result, text=text, tokens=self._tokens.count(text))
 
     async def _called(self, tool: Tool[Any], call: Call, arguments: Arguments, most: int) -> Result:
         """What *tool* says, or how it failed."""

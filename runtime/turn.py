@@ -19,6 +19,7 @@ from grounding.transcript.log import Transcript
 from runtime import replies
 from runtime.asking import Asking
 from runtime.attachments.reading import Reading, written
+from runtime.censoring import Accounting
 from runtime.envelopes import Batch
 from runtime.extracting import JOB as EXTRACT
 from runtime.hub import Hub
@@ -65,6 +66,7 @@ class Turns:
         places: Places,
         reading: Reading,
         hub: Hub,
+        accounting: Accounting,
     ) -> None:
         self._writing = Writing(
             settings,
@@ -88,6 +90,7 @@ class Turns:
         self._jobs = jobs
         self._spending = spending
         self._hub = hub
+        self._accounting = accounting
 
     async def answer(self, batch: Batch) -> None:
         """Answer *batch*, whatever fails on the way: then the reply says so.
@@ -122,6 +125,7 @@ class Turns:
             over.append(self._journal.forget(batch))
         await asyncio.gather(*over)
         if made.completion is not None and made.built is not None:
+            await self._accounting.account(made.batch, made.built, made.rounds, made.completion)
             log_answer(made.completion, made.built, (time.perf_counter() - started) * 1000, made.rounds)
 
     def _asked_for(self, reply: OutboundMessage, made: Made) -> Completion | None:

@@ -12,7 +12,7 @@ from grounding.run_context import RunContext
 from runtime import replies
 from runtime.exchange import Completion
 from runtime.question import Built
-from runtime.record_use import shown
+from runtime.record_use import shown, used
 from runtime.rounds import Round, as_one, rows
 
 _log = structlog.get_logger()
@@ -106,6 +106,12 @@ def _selection(built: Built) -> dict[str, Any]:
     }
 
 
+def _use(built: Built, text: str) -> dict[str, int]:
+    """How many of the records that the prompt showed the reply used, by our judgement; nothing where none was shown."""
+    records = shown(built)
+    return {"records_shown": len(records), "records_used": len(used(built, text))} if records else {}
+
+
 def _summary_is_new(context: RunContext) -> bool:
     """Whether the document was made after the last turn in the tail: that turn did not use it."""
     if context.summary is None or not context.tail:
@@ -133,4 +139,5 @@ def log_answer(last: Completion, built: Built, elapsed_ms: float, rounds: Sequen
         strategy=built.context.strategy,
         citations=cites["cited"],
         citations_invented=cites["invented"],
+        **_use(built, completion.text),
     )

@@ -14,6 +14,7 @@ from runtime.after_turn import RememberTurns, SummaryRefresh
 from runtime.attachments.files import Files
 from runtime.attachments.reading import Reading
 from runtime.budgets import Budgets
+from runtime.censoring import Accounting
 from runtime.context_keeping import JOB as INDEX_CONTEXT
 from runtime.context_keeping import ContextFollowing, ContextKeeping
 from runtime.embedded.model_server import LocalModelServer
@@ -106,6 +107,7 @@ def wire_answering(
         places=kept.places,
         reading=Reading(settings, files, model),
         hub=kept.hub,
+        accounting=Accounting(records),
     )
     return Answering(
         model=model,

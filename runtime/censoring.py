@@ -1,0 +1,103 @@
+"""Censors that act: a block stops the reply or the tool call with its reason, a warn is put to the model.
+
+Which ones a turn has set off follows from its prompt and what was said, so that a turn that is taken up again finds
+the same. They are counted where they act, never where they are read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import structlog
+
+from connectors.message import AgentRuntimeError
+from grounding.memory.global_context_origin import person_of
+from grounding.memory.records.port import WritesRecords
+from grounding.memory.records.record import Type
+from grounding.memory.selection.censoring import set_off
+from grounding.remembering import seen_in
+from grounding.run_context import Censor, RunContext
+from grounding.sections import one_line
+from runtime.envelopes import Batch
+from runtime.exchange import Completion, ToolCall
+from runtime.question import Built
+from runtime.record_use import used
+from runtime.rounds import Round, as_one
+
+CENSORED = "censored"
+"""Why a reply or a tool call was stopped."""
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """A censor that a turn set off, and where."""
+
+    censor: Censor
+    where: Literal["reply", "tool"]
+
+
+def holds_back(context: RunContext) -> bool:
+    """Whether nothing of a reply may be seen before it is checked: a block censor is in force."""
+    return any(one.severity == "block" for one in context.censors)
+
+
+def stopping(censors: Sequence[Censor], text: str) -> Censor | None:
+    """The first of *censors* that stops *text*."""
+    return next((one for one in set_off(censors, text) if one.severity == "block"), None)
+
+
+def of_call(censors: Sequence[Censor], call: ToolCall) -> tuple[Censor, ...]:
+    """Those of *censors* that a tool call sets off: by the tool's name, or what it is given."""
+    return set_off(censors, f"{call.name} {_readable(call.arguments)}") if censors else ()
+
+
+def because(censor: Censor) -> str:
+    """The rule and its reason, in one line."""
+    rule, reason = one_line(censor.text).rstrip("."), one_line(censor.reason).rstrip(".")
+    return f"{rule} ({reason})" if reason else rule
+
+
+def acted(built: Built, rounds: Sequence[Round], last: Completion) -> tuple[Acted, ...]:
+    """All that a turn set off, each once per place; the tools' first."""
+    censors = built.context.censors
+    if not censors:
+        return ()
+    calls = [call for one in rounds for call in one.completion.tool_calls]
+    by_tool = [Acted(censor, "tool") for call in calls for censor in of_call(censors, call)]
+    by_reply = [Acted(censor, "reply") for censor in set_off(censors, as_one(rounds, last).text)]
+    return tuple(dict.fromkeys([*by_tool, *by_reply]))
+
+
+class Accounting:
+    """Counts what a turn made of its records: censors that acted, procedures that were followed."""
+
+    def __init__(self, records: WritesRecords) -> None:
+        self._records = records
+
+    async def account(self, batch: Batch, built: Built, rounds: Sequence[Round], last: Completion) -> None:
+        """Tell and count. Where the store is away that is lost, and told; never raises."""
+        set_off_here = acted(built, rounds, last)
+        for one in set_off_here:
+            _log.info("censor.acted", record_id=one.censor.id, severity=one.censor.severity, where=one.where)
+        followed = {one.id for one in used(built, as_one(rounds, last).text) if one.type == Type.PROCEDURE.value}
+        counted = sorted({one.censor.id for one in set_off_here} | followed)
+        if not counted:
+            return
+        context = built.context
+        scope = seen_in(batch.key, person_of(context.direct, context.authors))
+        try:
+            await self._records.count_use(scope, counted)
+        except (AgentRuntimeError, TimeoutError) as error:
+            _log.warning("records.uncounted", why=str(error) or "timeout", records=len(counted))
+
+
+def _readable(arguments: str) -> str:
+    """Arguments without JSON's escapes, so that words are seen as they are meant."""
+    try:
+        return json.dumps(json.loads(arguments), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return arguments

@@ -1,0 +1,116 @@
+"""Censors act: what goes against a block reaches nobody, what goes against a warning is put to the model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest_asyncio
+
+from config.settings import Settings
+from connectors.message import Scope
+from grounding.memory.records.port import NewRecord
+from grounding.memory.records.record import Provenance, Record, Type
+from tests.emulators.bot import Bot, running_bot
+from tests.emulators.openai import FakeOpenAI, Reply, told
+from tests.emulators.toolbox import Desk, desk
+
+__all__ = ["desk"]
+
+ACME = Scope("acme")
+STREAM = {"accept": "text/event-stream"}
+
+
+@pytest_asyncio.fixture
+async def bot(model_settings: Callable[..., Settings], openai_server: FakeOpenAI, desk: Desk) -> AsyncIterator[Bot]:
+    async with running_bot(model_settings(access_policy="open", llm_tools="always"), openai_server) as running:
+        yield running
+
+
+async def forbid(bot: Bot, severity: Any = "block", scope: Scope = ACME) -> Record:
+    new = NewRecord(
+        type=Type.CENSOR,
+        text="Never name the code word",
+        trigger="blue heron|code word is",
+        reason="it is secret",
+        severity=severity,
+    )
+    return (await bot.runtime.records.add(scope, new, Provenance())).record
+
+
+async def test_a_reply_that_goes_against_a_block_is_stopped_and_its_reason_told(bot: Bot) -> None:
+    censor = await forbid(bot)
+    bot.model.will("It is Blue Heron, of course.")
+    answer = await bot.say("what do you call the project?")
+    bot.model.will("I had rather not say.")
+    fine = await bot.say("and what else?")
+    await bot.settle()
+
+    assert "goes against a rule that holds here: Never name the code word (it is secret)." in answer["text"]
+    assert "Heron" not in answer["text"]
+    assert "heron" not in bot.sent["user"].lower()
+    assert fine["text"] == "I had rather not say."
+    assert "- BLOCK: Never name the code word — it is secret" in bot.sent["system"]
+    [acted] = bot.told("censor.acted")
+    assert (acted["record_id"], acted["severity"], acted["where"]) == (censor.id, "block", "reply")
+    assert (await bot.runtime.records.get(ACME, censor.id)).activations == 1
+
+
+async def test_while_a_block_is_in_force_nothing_of_a_reply_is_seen_before_it_is_checked(bot: Bot) -> None:
+    await forbid(bot)
+    bot.model.will("Let me think about it. It is Blue Heron.", "Let me think about it. No.")
+    stopped = await bot.post("what do you call the project?", headers=STREAM)
+    passed = await bot.post("and what else is there to tell?", context="b", headers=STREAM)
+
+    assert "Let me think" not in stopped.text
+    assert "Heron" not in stopped.text
+    assert "rule that holds here" in stopped.text
+    assert passed.text.count("event: delta") == 1
+    assert "Let me think about it. No." in passed.text
+
+
+async def test_a_tool_call_against_a_block_is_not_made_and_one_against_a_warning_is_made_and_warned_of(
+    bot: Bot, desk: Desk
+) -> None:
+    blocking = await forbid(bot, "block")
+    call = Reply(tool_calls=(("note", {"words": "the Blue Heron flies"}),))
+    bot.model.will(call, "I could not note it.")
+    await bot.say("write that down, will you?")
+    [refused] = told(bot.replies_asked[-1])
+    noted = len(desk.noted)
+
+    await bot.runtime.records.change(ACME, blocking.id, {"severity": "warn"}, Provenance())
+    bot.model.will(call, "Noted.")
+    await bot.say("write it down all the same", context="b")
+    [warned] = told(bot.replies_asked[-1])
+
+    assert noted == 0
+    assert "it was stopped, and nothing was done: Never name the code word (it is secret)" in refused
+    assert len(desk.noted) == 1
+    assert "Warning: Never name the code word (it is secret)." in warned
+    assert "noted" in warned
+
+
+async def test_a_warning_becomes_a_block_once_it_has_acted_often_enough_and_not_by_being_read(bot: Bot) -> None:
+    censor = await forbid(bot, "warn")
+    for number in range(3):
+        bot.model.will("The code word is on the wall.")
+        answer = await bot.say("where is it?", context=f"c{number}")
+        assert answer["text"] == "The code word is on the wall."
+        await bot.settle()
+        await bot.say("what is the capital of France?", context=f"c{number}")
+
+    bot.model.will("The code word is on the wall.")
+    answer = await bot.say("where is it?", context="d")
+
+    assert "rule that holds here" in answer["text"]
+    await bot.settle()
+    assert (await bot.runtime.records.get(ACME, censor.id)).activations == 4
+
+
+async def test_a_persons_own_censor_binds_in_their_direct_messages_only(bot: Bot) -> None:
+    await forbid(bot, scope=Scope("acme", user="http:u1"))
+    for direct, context in ((True, "dm"), (False, "group")):
+        bot.model.will("It is Blue Heron.")
+        answer = await bot.say("what do you call the project?", context=context, direct=direct)
+        assert ("Heron" in answer["text"]) is not direct
