@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from runtime.api.memory_rates import MemoryRates
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "agent_runtime_"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -42,6 +44,19 @@ _HELP = {
     "summaries_refreshed_total": "Context documents that were made anew.",
     "index_documents_total": "Documents that were indexed.",
     "index_chunks_embedded_total": "Chunks that were embedded.",
+    "context_builds_total": "Turns that records were looked for, by why they were chosen anew, or reused.",
+    "records_shown_total": "Records that stood in prompts.",
+    "records_used_total": "Those of them that the reply used, judged by its words.",
+    "records_added_total": "Records that were added, by type.",
+    "facts_confirmed_total": "Facts that were said again for the first time.",
+    "censors_acted_total": "Censors that acted, by severity and place (reply, tool).",
+    "memory_cold_start_seconds": "Building a prompt in a conversation that had no records chosen yet.",
+    "memory_relevance": "Mean similarity of shown records and message; to aim for: as calibrated for the model.",
+    "memory_budget_utilization": "Share of the records' budget that is used, where any were found; aim for .5 to .9.",
+    "memory_refresh_rate": "Share of turns whose records were chosen anew, first ones aside; aim for less than .3.",
+    "memory_recall_precision": "Share of shown records that replies used, judged by words; aim for more than .4.",
+    "memory_growth_per_day": "Records added a day, since the process started.",
+    "memory_confirmation_rate": "Facts confirmed per fact added, since the process started; aim for more than .2.",
     "errors_total": "Events of the level error, by event.",
     "connector_up": "1 for the state that a connector is in.",
     "store_up": "1 for the state that a store is in.",
@@ -77,6 +92,7 @@ class Metrics:
         self._counters: dict[tuple[str, Labels], float] = defaultdict(float)
         self._histograms: dict[str, _Histogram] = defaultdict(_Histogram)
         self._lock = threading.Lock()
+        self._memory = MemoryRates()
 
     def observe(self, event: Mapping[str, Any]) -> None:
         """Count *event*; unknown ones and fields that are missing count nothing. Never raises."""
@@ -93,6 +109,7 @@ class Metrics:
         with self._lock:
             counters = sorted(self._counters.items())
             histograms = sorted(self._histograms.items())
+            rates = [Gauge(name, value) for name, value in self._memory.rates().items()]
         named = ""
         for (name, labels), value in counters:
             named = _head(lines, name, "counter", named)
@@ -100,7 +117,7 @@ class Metrics:
         for name, histogram in histograms:
             _head(lines, name, "histogram", "")
             lines += _buckets(name, histogram)
-        for gauge in sorted(gauges, key=lambda one: (one.name, one.labels)):
+        for gauge in sorted([*gauges, *rates], key=lambda one: (one.name, one.labels)):
             named = _head(lines, gauge.name, "counter" if gauge.name.endswith("_total") else "gauge", named)
             lines.append(f"{PREFIX}{gauge.name}{_labels(gauge.labels)} {_number(gauge.value)}")
         return "\n".join(lines) + "\n"
@@ -120,6 +137,10 @@ class Metrics:
         for kind in ("prompt", "cached", "completion"):
             self._count("tokens_total", _amount(event, f"tokens_{kind}"), kind=kind)
         self._count("cost_usd_total", _amount(event, "cost_usd"))
+        if shown := _amount(event, "records_shown"):
+            self._count("records_shown_total", shown)
+            self._count("records_used_total", _amount(event, "records_used"))
+            self._memory.used(event)
 
     def _failed(self, event: Mapping[str, Any]) -> None:
         self._count("turns_total", strategy=str(event.get("strategy", "")), outcome="failed")
@@ -131,6 +152,11 @@ class Metrics:
         for part in degraded if isinstance(degraded, list | tuple) else ():
             if isinstance(part, Mapping):
                 self._count("degraded_blocks_total", block=str(part.get("block", "")))
+        if why := str(event.get("records_why", "")):
+            self._count("context_builds_total", why=why)
+            self._memory.chosen(event)
+            if why == "cold":
+                self._time("memory_cold_start_seconds", event.get("duration_ms"))
 
     def _message(self, event: Mapping[str, Any]) -> None:
         outcome = str(event["event"]).partition(".")[2]
@@ -159,6 +185,17 @@ class Metrics:
     def _refreshed(self, _event: Mapping[str, Any]) -> None:
         self._count("summaries_refreshed_total")
 
+    def _record_changed(self, event: Mapping[str, Any]) -> None:
+        of = str(event.get("type", ""))
+        if event.get("why") == "added":
+            self._count("records_added_total", type=of)
+        if of == "fact" and event.get("why") == "confirmed" and event.get("from_state") == "new":
+            self._count("facts_confirmed_total")
+        self._memory.changed(event)
+
+    def _censored(self, event: Mapping[str, Any]) -> None:
+        self._count("censors_acted_total", severity=str(event.get("severity", "")), where=str(event.get("where", "")))
+
     def _indexed(self, event: Mapping[str, Any]) -> None:
         self._count("index_documents_total", _amount(event, "documents"))
         self._count("index_chunks_embedded_total", _amount(event, "chunks_embedded"))
@@ -179,6 +216,8 @@ _COUNTING = {
     "budget.exceeded": Metrics._exceeded,
     "summary.refreshed": Metrics._refreshed,
     "index.updated": Metrics._indexed,
+    "record.changed": Metrics._record_changed,
+    "censor.acted": Metrics._censored,
 }
 
 
