@@ -126,7 +126,7 @@ async def run(collections: Sequence[Path], messages: Path) -> None:
     embedder = WordLlamaEmbedder()
     needless = [one["text"] for one in records(messages / "queries.jsonl") if not one["metadata"]["needs_documents"]]
     for name in (embedder.name, "words alone"):
-        floor = floor_for(name, Kind.DOCUMENT)
+        floor = floor_for(name)
         lines = (VOCABULARY_LOG_ODDS, floor.minimum)
         print(f"\n{name}: shares of questions, and of messages that need none, at or above {lines[0]} and {lines[1]}")
         print(f"{'collection':<14} chunks | without the size            | with it")

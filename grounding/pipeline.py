@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -39,7 +39,9 @@ from grounding.transcript.log import Transcript
 
 T = TypeVar("T")
 MAX_TAIL_ENTRY_CHARACTERS = 2000
-RECALLED_TURNS = 4
+RECALLED_TURNS = 40
+RECALLED_CHARACTERS_PER_TOKEN = 8
+"""More fit no budget; what is gathered is kept with every turn."""
 _log = structlog.get_logger()
 
 
@@ -139,7 +141,7 @@ class Pipeline:
         recalled: tuple[RecalledTurn, ...] | None = None
         if choice.wants_history and history is None:
             said = tail.result() or ()
-            recalled = await self._layer("records", degraded, lambda: self._recalled(key, text, said, cues))
+            recalled = await self._layer("records", degraded, lambda: self._recalled(key, text, said, budgets, cues))
         return Grounds(
             summary.result(),
             tail.result() or (),
@@ -268,11 +270,21 @@ class Pipeline:
         return await self._layer("retrieved", degraded, found)
 
     async def _recalled(
-        self, key: ConversationKey, text: str, tail: Sequence[TailEntry], cues: Cues
+        self, key: ConversationKey, text: str, tail: Sequence[TailEntry], budgets: Budgets, cues: Cues
     ) -> tuple[RecalledTurn, ...]:
         shown = frozenset(entry.turn_id for entry in tail)
         earlier = asked_before(tail, cues)
-        return tuple(await self.turns.recall(key.scope, text, RECALLED_TURNS, shown, earlier=earlier))
+        found = await self.turns.recall(key.scope, text, RECALLED_TURNS, shown, earlier=earlier)
+        return tuple(_as_many(found, budgets.records_tokens * RECALLED_CHARACTERS_PER_TOKEN))
+
+
+def _as_many(turns: Sequence[RecalledTurn], characters: int) -> Iterator[RecalledTurn]:
+    """The first of *turns* until they have more than *characters* together."""
+    for turn in turns:
+        if characters <= 0:
+            return
+        yield turn
+        characters -= len(turn.text)
 
 
 def _by_block(degraded: list[DegradedBlock]) -> tuple[DegradedBlock, ...]:

@@ -33,7 +33,7 @@ class Budgets(_Strict):
     retrieved_tokens: int = Field(gt=0)
     tail_lines: int = Field(gt=0)
     tail_bytes: int = Field(gt=0)
-    records_tokens: int = Field(default=400, gt=0)
+    records_tokens: int = Field(default=1000, gt=0)
     """Of the block ``records``, what recalled turns may take; records have what their types share out."""
     frame_tokens: int = Field(default=500, gt=0)
     censors_tokens: int = Field(default=300, gt=0)

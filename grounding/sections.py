@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -106,7 +106,8 @@ class Section:
     ``pieces`` stand in the order in which they are shown; ``keep`` lists their indices, the one to be
     kept longest first (default: the order shown). ``cut`` says whether the first piece that does not fit
     whole may be cut: always, only where it is the only one, or never. Without a piece left the section
-    is empty: head and foot go too.
+    is empty: head and foot go too. Where there are *labels*, one for each piece, a piece stands below its own, which
+    is shown once for pieces that follow each other.
     """
 
     head: str = ""
@@ -115,6 +116,7 @@ class Section:
     joint: str = "\n"
     keep: tuple[int, ...] | None = None
     cut: Literal["always", "only", "never"] = "always"
+    labels: tuple[str, ...] = ()
 
     def fit(self, tokens: Tokens, max_tokens: int, max_bytes: int) -> str:
         """The text of as many pieces as stay within both limits; empty where none does."""
@@ -173,8 +175,15 @@ class Section:
     def _text(self, kept: dict[int, str]) -> str:
         if not kept:
             return ""
-        body = self.joint.join(kept[index] for index in sorted(kept))
+        body = self.joint.join(self._labelled(kept))
         return "\n".join(part for part in (self.head, body, self.foot) if part)
+
+    def _labelled(self, kept: dict[int, str]) -> Iterator[str]:
+        shown = ""
+        for index in sorted(kept):
+            label = self.labels[index] if self.labels else ""
+            yield f"{label}\n{kept[index]}" if label and label != shown else kept[index]
+            shown = label
 
 
 def keep_newest(pieces: Sequence[str]) -> tuple[int, ...]:

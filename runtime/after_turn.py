@@ -209,10 +209,11 @@ class RememberTurns:
     async def __call__(self, jobs: Sequence[Job]) -> None:
         """Raises `grounding.documents.index.IndexUnavailable` and
         `grounding.documents.embedding.EmbedderUnavailable`; then none, some or all of them can be found."""
-        said = await self._transcript.of_turns([(job.key, job.turn_id) for job in jobs])
+        turns = [(job.key, job.turn_id) for job in jobs]
+        said, before = await asyncio.gather(self._transcript.of_turns(turns), self._transcript.preceding(turns))
         memories: dict[Turn, Memory] = {}
         for turn, entries in said.items():
-            if (memory := memory_of(*turn, entries)) is not None:
+            if (memory := memory_of(*turn, entries, before.get(turn, ""))) is not None:
                 memories[turn] = memory
         if memories:
             await self._turns.remember(list(memories.values()))
@@ -222,12 +223,12 @@ class RememberTurns:
             await self._turns.forget(key.scope, [turn_id])
 
 
-def memory_of(key: ConversationKey, turn_id: str, entries: Sequence[Entry]) -> Memory | None:
-    """A turn's *entries* as they are recalled; None where nothing was spoken."""
+def memory_of(key: ConversationKey, turn_id: str, entries: Sequence[Entry], previous: str) -> Memory | None:
+    """A turn's *entries* as they are recalled, with the *previous* turn's id; None where nothing was spoken."""
     said = [entry for entry in entries if entry.role is not EntryRole.TOOL]
     if not said:
         return None
-    return Memory(key.scope, turn_id, "\n".join(map(_line, said)), datetime.fromisoformat(said[0].at))
+    return Memory(key.scope, turn_id, "\n".join(map(_line, said)), datetime.fromisoformat(said[0].at), previous)
 
 
 def _unread(reach: Reach, covered: Reach | None) -> int:

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 _RETRY_SECONDS = (1.0, 30.0)
 _FILLING_SECONDS = 2.0
 """How long a turn waits for documents that are being indexed for the first time since the start."""
+TURN_FORM = "2"
+"""Of what is indexed of a turn. Where another one was remembered, everything that was said is remembered anew: with its
+day and the turn before it since 2."""
 _log = structlog.get_logger()
 
 
@@ -294,7 +297,7 @@ class Knowledge:
     def _remembered_key(self) -> str:
         assert self._embedder is not None
         collection = collection_name(self._embedder.name, self._embedder.dimensions)
-        return redis_key(OWNER, "{index}", "remembered", collection)
+        return redis_key(OWNER, "{index}", "remembered", collection, TURN_FORM)
 
     async def turns(self) -> TurnIndex:
         """The earlier turns, once the index is open."""

@@ -136,20 +136,26 @@ class Rebuilding:
     async def _remember_all(self, turns: TurnIndex, key: ConversationKey) -> int:
         """Make all turns of a conversation findable, and none that it has not; how many those are."""
         said: dict[str, list[Entry]] = {}
-        count = 0
+        count, previous = 0, ""
         async for page in self._transcript.whole(key):
             for entry in await self._transcript.as_amended(key, [entry for _, entry in page]):
                 said.setdefault(entry.turn_id, []).append(entry)
             # The newest may go on in the next page.
             whole = list(said)[:-1]
-            count += await self._remember(turns, key, {turn_id: said.pop(turn_id) for turn_id in whole})
-        count += await self._remember(turns, key, said)
+            count += await self._remember(turns, key, {turn_id: said.pop(turn_id) for turn_id in whole}, previous)
+            previous = whole[-1] if whole else previous
+        count += await self._remember(turns, key, said, previous)
         recorded = set(await self._transcript.turn_ids(key))  # last: some may have been forgotten since
         await turns.forget(key.scope, sorted(await turns.known(key.scope) - recorded))
         return count
 
-    async def _remember(self, turns: TurnIndex, key: ConversationKey, said: dict[str, list[Entry]]) -> int:
-        found = (memory_of(key, turn_id, entries) for turn_id, entries in said.items())
+    async def _remember(
+        self, turns: TurnIndex, key: ConversationKey, said: dict[str, list[Entry]], previous: str
+    ) -> int:
+        before = [previous, *said]
+        found = (
+            memory_of(key, turn_id, entries, before[number]) for number, (turn_id, entries) in enumerate(said.items())
+        )
         memories = [memory for memory in found if memory is not None]
         for start in range(0, len(memories), TURNS_TOGETHER):
             await turns.remember(memories[start : start + TURNS_TOGETHER])

@@ -28,7 +28,7 @@ class ContextField:
     def __init__(self, index: PassageIndex, embedder: Embedder, *, floor: Floor | None = None) -> None:
         self._index = index
         self._embedder = embedder
-        self._floor = floor or floor_for(embedder.name, Kind.DOCUMENT)
+        self._floor = floor or floor_for(embedder.name)
 
     async def put(self, key: ConversationKey, text: str, at: str) -> None:
         """Make *text*, written *at* (RFC 3339), what is found of *key*'s document.

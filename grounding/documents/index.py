@@ -68,6 +68,7 @@ class Passage:
     first_line: int = 1
     last_line: int = 1
     said_at: str = ""
+    previous: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,11 @@ class PassageIndex(Protocol):
     async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
         """For each source of *wanted* its passages at those ordinals, in reading order, as far as they exist."""
 
+    async def beside(
+        self, scope: Scope, kind: Kind, sources: Collection[str], followed: Collection[str]
+    ) -> list[Passage]:
+        """The first passage of each of *sources*, and of each source whose `Passage.previous` is one of *followed*."""
+
     async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str]) -> dict[str, Vector]:
         """The stored dense vectors of those of *ids* that exist."""
 
@@ -285,6 +291,13 @@ def where(
     return Where(tuple(must))
 
 
+def where_beside(scope: Scope, kind: Kind, sources: Collection[str], followed: Collection[str]) -> list[Where]:
+    """The conditions of `PassageIndex.beside`, of which passages meet one."""
+    base = where(scope, kind, ordinals=(0,)).must
+    named = {"source": tuple(sorted(sources)), "previous": tuple(sorted(followed))}
+    return [Where((*base, Match(key, names))) for key, names in named.items() if names]
+
+
 def where_any(sources: Sequence[Source]) -> Where:
     """A condition that every passage of *sources* meets, and few others: those of the same name elsewhere."""
     conditions = [where(one.scope, one.kind, source=one.name).must for one in sources]
@@ -300,7 +313,7 @@ def whole_workspace(scope: Scope) -> Where:
     return Where((Match("workspace", (scope.workspace_id,)),))
 
 
-KEYWORD_FIELDS = ("workspace", "source")
+KEYWORD_FIELDS = ("workspace", "source", "previous")
 """Payload fields with a keyword index, beside ``tenant``."""
 INTEGER_FIELDS = ("ordinal",)
 
@@ -322,6 +335,7 @@ def payload(scope: Scope, passage: Passage) -> dict[str, Any]:
         "ordinal": passage.ordinal,
         "span": [passage.start, passage.end, passage.first_line, passage.last_line],
         "said_at": passage.said_at,
+        **({"previous": passage.previous} if passage.previous else {}),
     }
 
 
@@ -349,6 +363,7 @@ def passage_of(stored: dict[str, Any] | None) -> Passage:
         first_line=first_line,
         last_line=last_line,
         said_at=stored["said_at"],
+        previous=stored.get("previous", ""),
     )
 
 

@@ -23,6 +23,7 @@ from connectors.message import Scope
 from grounding.documents import index as port
 from grounding.documents.arms import TIES, hits_of
 from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, off_centre
+from grounding.documents.edge_errors import unavailable
 from grounding.documents.embedding import Vector
 from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, Where
 from grounding.documents.sparse import SparseVector
@@ -40,35 +41,6 @@ _BY_CODES = edge.SearchParams(quantization=edge.QuantizationSearchParams(rescore
 """Without `optimize` there is no graph, and every vector is looked at: of 100,000 by codes of four bits a dimension in
 2 ms instead of 14, then twice as many as wanted by the vectors themselves (minima on a loaded machine). Of 38,200 real
 vectors, 100 wanted, the first ten were those of the whole scan for all of 60 questions."""
-
-ERRORS: tuple[tuple[str, bool, str], ...] = (
-    ("WouldBlock", True, "is in use by another process: talk to the running `serve`, or set QDRANT_URL"),
-    ("No space left", True, "has no space left on its disk"),
-    ("Permission denied", False, "may not be read or written by this user"),
-    (
-        "failed to load segment",
-        True,
-        "is damaged: stop the process, delete this folder and start again to have it rebuilt",
-    ),
-    ("Vector dimension error", False, "was made for vectors of another size: run `agent-runtime index --fresh`"),
-    ("Not existing vector name", False, "was made by another version: run `agent-runtime index --fresh`"),
-    ("Wrong input", False, "refused a request"),
-    ("Bad request", False, "refused a request"),
-    ("not initialized", True, "is closed"),
-    ("Service runtime error", True, "failed"),
-    ("", True, "failed"),
-)
-"""Part of the engine's message → may it succeed later, and what to say. The first match counts.
-
-The engine raises plain ``Exception`` for everything, so that only its words tell errors apart.
-"""
-
-
-def unavailable(error: BaseException, place: Path) -> IndexUnavailable:
-    """*error* of the engine as ours."""
-    said = str(error)
-    retryable, what = next((retryable, what) for part, retryable, what in ERRORS if part in said)
-    return IndexUnavailable(f"the search index in {place} {what} ({said})", retryable=retryable)
 
 
 class EmbeddedIndex:
@@ -268,6 +240,17 @@ class EmbeddedIndex:
 
         records = await self._run(found) if conditions else {}
         return {source: port.in_reading_order(records.get(source, ())) for source in wanted}
+
+    async def beside(
+        self, scope: Scope, kind: Kind, sources: Collection[str], followed: Collection[str]
+    ) -> list[Passage]:
+        conditions = port.where_beside(scope, kind, sources, followed)
+
+        def found(shard: Any) -> list[Passage]:
+            records = (record for condition in conditions for record in _scroll(shard, condition, with_payload=True))
+            return [port.passage_of(record.payload) for record in records]
+
+        return await self._run(found) if conditions else []
 
     async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str]) -> dict[str, Vector]:
         if not ids:

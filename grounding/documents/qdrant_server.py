@@ -266,6 +266,15 @@ class ServerIndex:
         passages = await asyncio.gather(*(found(source, ordinals) for source, ordinals in wanted.items()))
         return dict(zip(wanted, passages, strict=True))
 
+    async def beside(
+        self, scope: Scope, kind: Kind, sources: Collection[str], followed: Collection[str]
+    ) -> list[Passage]:
+        async def found(condition: Where) -> list[Passage]:
+            return port.in_reading_order([record async for record in self._scroll(_filter(condition), True)])
+
+        passages = await asyncio.gather(*map(found, port.where_beside(scope, kind, sources, followed)))
+        return [one for some in passages for one in some]
+
     async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str]) -> dict[str, Vector]:
         if not ids:
             return {}

@@ -13,7 +13,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from grounding.documents.index import Hit, Kind
+from grounding.documents.index import Hit
+from grounding.documents.recollection import Recollection, searched_text
 from grounding.documents.sparse import coverage
 
 MEASURED_CHUNKS = 2416
@@ -46,6 +47,38 @@ class Floor:
         return [hit for hit in hits if self.relevance(query, hit, corpus_size) >= self.minimum]
 
 
+@dataclass(frozen=True, slots=True)
+class TurnFloor:
+    """Judges earlier turns by ``dense_weight`` × cosine + ``coverage_weight`` × coverage. Nothing is recalled unless
+    one reaches ``enough``; then those that reach ``minimum``, and what was said just before and after them."""
+
+    enough: float
+    minimum: float
+    dense_weight: float = 1.0
+    coverage_weight: float = 0.3
+
+    def keep(self, query: str, found: Sequence[Recollection]) -> list[Recollection]:
+        """Those of *found* that are told, in their order. What the search itself did not find has to stand beside."""
+        scores: dict[str, float] = {}
+        for one in found:
+            if one.hit is not None:
+                source = one.passage.source
+                scores[source] = max(self._relevance(query, one.hit), scores.get(source, -math.inf))
+        if max(scores.values(), default=-math.inf) < self.enough:
+            return []
+        sure = {source for source, score in scores.items() if score >= self.minimum}
+        before = {one.passage.previous for one in found if one.passage.source in sure}
+        return [
+            one
+            for one in found
+            if one.passage.source in sure or one.passage.source in before or one.passage.previous in sure
+        ]
+
+    def _relevance(self, query: str, hit: Hit) -> float:
+        cosine = max(hit.dense.score, 0.0) if hit.dense is not None else 0.0
+        return self.dense_weight * cosine + self.coverage_weight * coverage(query, searched_text(hit.passage))
+
+
 def features(query: str, hit: Hit, corpus_size: int) -> tuple[float, float, float]:
     """What is weighed: the cosine (0 to 1), the coverage (0 to 1), and BM25 / largest IDF (mostly 0 to 4)."""
     cosine = max(hit.dense.score, 0.0) if hit.dense is not None else 0.0
@@ -74,21 +107,23 @@ _DOCUMENTS: dict[str, Floor] = {
     # none to .29. What size weighs was not measured: small corpora count as the large one.
     "all-minilm-l6-v2-int8": Floor(-1.0, dense_weight=13.2, coverage_weight=3.8, sparse_weight=0.85, constant=-8.3),
 }
-_TURNS: dict[str, Floor] = {
-    # Five long chats (locomo-dev): 99 % of the right turns among the first four are kept, and an unrelated
-    # message recalls 0.4 turns instead of four.
-    "wordllama-l2-supercat": Floor(0.5),
-    # By the same rule; there too an unrelated message recalls 0.4 turns.
-    "all-minilm-l6-v2-int8": Floor(0.5),
+_TURNS: dict[str, TurnFloor] = {
+    # Questions put to the conversation that they are about and to another one, as `eval memory` does: figures in
+    # docs/decisions/0018.
+    "wordllama-l2-supercat": TurnFloor(0.5, 0.35),
+    "all-minilm-l6-v2-int8": TurnFloor(0.5, 0.35),
 }
 _BY_WORDS = Floor(-1.0, dense_weight=0.0, coverage_weight=6.2, sparse_weight=2.65, constant=-8.5, size_weight=0.2)
 """For documents under models whose cosines nobody measured: the words alone decide. Same source."""
-_TURNS_BY_WORDS = Floor(0.25, dense_weight=0.0)
+_TURNS_BY_WORDS = TurnFloor(0.5, 0.3, dense_weight=0.0, coverage_weight=1.0)
 """The same for turns."""
 
 
-def floor_for(model: str, kind: Kind) -> Floor:
-    """The floor for passages of *kind* that were embedded with *model*."""
-    if kind is Kind.DOCUMENT:
-        return _DOCUMENTS.get(model, _BY_WORDS)
+def floor_for(model: str) -> Floor:
+    """The floor for passages of documents that were embedded with *model*."""
+    return _DOCUMENTS.get(model, _BY_WORDS)
+
+
+def turn_floor_for(model: str) -> TurnFloor:
+    """The floor for earlier turns that were embedded with *model*."""
     return _TURNS.get(model, _TURNS_BY_WORDS)

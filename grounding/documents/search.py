@@ -50,7 +50,7 @@ class Search:
         """*count* gives the tokens of a text; without it passages are bound by their bytes alone."""
         self._index = index
         self._embedder = embedder
-        self._floor = floor or floor_for(embedder.name, Kind.DOCUMENT)
+        self._floor = floor or floor_for(embedder.name)
         self._count = count
         self._reranker = reranker
         self._judged: set[str] = set()

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from connectors.message import Scope
 from grounding.documents import followup
 from grounding.documents.embedding import Embedder, Vector
-from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source
-from grounding.documents.relevance import Floor, floor_for
+from grounding.documents.index import Arm, Entry, Hit, Kind, Passage, PassageIndex, Source, cosine
+from grounding.documents.recollection import Recollection, recollect, searched_text, speakers
+from grounding.documents.relevance import TurnFloor, turn_floor_for
 from grounding.documents.search import SHORT_QUERY_CHARACTERS, encoded
 from grounding.documents.sparse import TURN_AVERAGE_TERMS, encode_document, term_set
 from grounding.run_context import RecalledTurn
 
 PART_MAX_CHARACTERS = 1500
 """Longer turns are stored in parts; each is found by itself, and recalled with its turn's id."""
+CONTINUED = "… "
 TURN_MAX_PARTS = 40
 """Beyond 60,000 characters a turn's end is not searchable: nobody said that, somebody pasted it."""
 
@@ -28,24 +30,30 @@ FEW_TERMS = 1
 """A message such as "what did we say about that?" says nothing that could be found; all others are searched for as they
 are: what was said last is in the prompt already, and finds mostly what is like itself."""
 
+POOL = 100
+"""Parts of turns that a search brings, of which the order is made. With 150 nothing measured was better."""
+LOOKED_BESIDE = 16
+"""The best of the pool, beside which turns are looked for that do not say the words themselves."""
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What was said in a turn, and when (with a time zone)."""
+    """What was said in a turn, and when (with a time zone); ``previous`` is the turn before, where there was one."""
 
     scope: Scope
     turn_id: str
     text: str
     said_at: datetime
+    previous: str = ""
 
 
 class Turns:
     """Remembers and recalls what was said in a conversation. Scopes must name a context."""
 
-    def __init__(self, index: PassageIndex, embedder: Embedder, *, floor: Floor | None = None) -> None:
+    def __init__(self, index: PassageIndex, embedder: Embedder, *, floor: TurnFloor | None = None) -> None:
         self._index = index
         self._embedder = embedder
-        self._floor = floor or floor_for(embedder.name, Kind.TURN)
+        self._floor = floor or turn_floor_for(embedder.name)
 
     async def remember(self, memories: Sequence[Memory]) -> None:
         """Make *memories* findable; the same turn again replaces the former.
@@ -78,22 +86,37 @@ class Turns:
         if not sparse.indices:
             return []
         dense = await self._embedder.embed_query(query)
-        hits, size = await asyncio.gather(
-            self._index.search(
-                scope, Kind.TURN, dense, sparse, top_k, scores=True, exclude_sources=sorted(set(exclude))
-            ),
-            self._index.estimate(scope, Kind.TURN),
-        )
-        if len(query) <= SHORT_QUERY_CHARACTERS:
-            hits = self._floor.keep(query, hits, size)
-        else:
-            hits = await asyncio.to_thread(self._floor.keep, query, hits, size)
+        excluded = sorted(set(exclude))
+        hits = await self._index.search(scope, Kind.TURN, dense, sparse, POOL, exclude_sources=excluded)
+        beside, hits = await asyncio.gather(self._beside(scope, hits, excluded), self._compared(scope, dense, hits))
+        # The words of long turns that were not looked at before take milliseconds: off the loop.
+        found = await asyncio.to_thread(self._chosen, query, hits, beside)
         return [
             RecalledTurn(
-                turn_id=hit.passage.source, said_on=hit.passage.said_at[:10], text=hit.passage.text, score=hit.score
+                turn_id=one.passage.source, said_on=one.passage.said_at[:10], text=one.passage.text, score=one.score
             )
+            for one in found[:top_k]
+        ]
+
+    async def _beside(self, scope: Scope, hits: Sequence[Hit], excluded: Sequence[str]) -> list[Passage]:
+        """What was said just before and after the best of *hits*."""
+        best = list(dict.fromkeys(hit.passage.source for hit in hits))[:LOOKED_BESIDE]
+        before = {hit.passage.previous for hit in hits[:LOOKED_BESIDE]} - {""}
+        beside = await self._index.beside(scope, Kind.TURN, before, best)
+        return [passage for passage in beside if passage.source not in excluded]
+
+    async def _compared(self, scope: Scope, dense: Vector, hits: Sequence[Hit]) -> list[Hit]:
+        """*hits*, the best of them with the cosine of their own vectors, which the floor weighs."""
+        best = [hit.passage.id for hit in hits[:LOOKED_BESIDE]]
+        vectors = await self._index.vectors(scope, Kind.TURN, best)
+        return [
+            replace(hit, dense=Arm(0, cosine(dense, vectors[hit.passage.id]))) if hit.passage.id in vectors else hit
             for hit in hits
         ]
+
+    def _chosen(self, query: str, hits: Sequence[Hit], beside: Sequence[Passage]) -> list[Recollection]:
+        """What is told, the best first: what reaches the floor, and what stands beside that."""
+        return self._floor.keep(query, recollect(query, hits, beside))
 
     async def forget(self, scope: Scope, turn_ids: Sequence[str] | None = None) -> None:
         """Forget *turn_ids*, or all turns of the scope's context. Raises `IndexUnavailable`."""
@@ -111,24 +134,38 @@ class Turns:
 def _passages(memory: Memory) -> list[Passage]:
     stamp = memory.said_at.astimezone(UTC).isoformat()
     return [
-        Passage(f"{memory.turn_id}:{number}", Kind.TURN, memory.turn_id, part, ordinal=number, said_at=stamp)
+        Passage(
+            f"{memory.turn_id}:{number}",
+            Kind.TURN,
+            memory.turn_id,
+            part,
+            ordinal=number,
+            said_at=stamp,
+            previous=memory.previous,
+        )
         for number, part in enumerate(split_turn(memory.text))
     ]
 
 
 def _entry(passage: Passage, vector: Vector) -> Entry:
-    return Entry(passage, vector, encode_document(passage.text, TURN_AVERAGE_TERMS))
+    return Entry(passage, vector, encode_document(searched_text(passage), TURN_AVERAGE_TERMS))
 
 
 def split_turn(text: str) -> list[str]:
-    """*text* in parts of at most `PART_MAX_CHARACTERS`, cut at spaces where there are any; blank text has none."""
+    """*text* in parts of at most `PART_MAX_CHARACTERS`, cut at spaces where there are any; blank text has none. Where
+    somebody speaks, a part that begins in the middle of what they say names them again: nobody poses as another."""
     parts: list[str] = []
-    rest = text.strip()
+    rest, by = text.strip(), ""
     while rest and len(parts) < TURN_MAX_PARTS:
+        room = PART_MAX_CHARACTERS - len(by)
         end = len(rest)
-        if end > PART_MAX_CHARACTERS:
-            space = max(rest.rfind(mark, PART_MAX_CHARACTERS // 2, PART_MAX_CHARACTERS) for mark in ("\n", " "))
-            end = space if space > 0 else PART_MAX_CHARACTERS
-        parts.append(rest[:end].rstrip())
-        rest = rest[end:].lstrip()
+        if end > room:
+            space = max(rest.rfind(mark, room // 2, room) for mark in ("\n", " "))
+            end = space if space > 0 else room
+        part, left = by + rest[:end].rstrip(), rest[end:]
+        speaking = speakers(part)
+        is_new_speaker = left.startswith("\n") and not left.startswith("\n ")
+        by = "" if is_new_speaker or not speaking else f"{speaking[-1]}: {CONTINUED}"
+        parts.append(part)
+        rest = left.lstrip()
     return parts

@@ -27,7 +27,7 @@ class Vocabulary:
     def __init__(self, index: PassageIndex, embedder: Embedder, *, floor: Floor | None = None) -> None:
         self._index = index
         self._embedder = embedder
-        self._floor = floor or floor_for(embedder.name, Kind.DOCUMENT)
+        self._floor = floor or floor_for(embedder.name)
 
     async def relevance(self, scope: Scope, text: str) -> float:
         """The log-odds that the best passage of the scope's workspace answers *text*; `NOTHING` without passages.

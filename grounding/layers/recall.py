@@ -12,8 +12,9 @@ FOOT = "</earlier_turns>"
 
 
 def section(turns: Sequence[RecalledTurn]) -> Section:
-    """The turns in the order in which they were said; the best match is kept longest."""
+    """The turns in the order in which they were said, below their days; the best match is kept longest."""
     ordered = sorted(range(len(turns)), key=lambda index: (turns[index].said_on, turns[index].turn_id))
-    pieces = tuple(f"[{turns[index].said_on}]\n{as_excerpt(turns[index].text).strip()}" for index in ordered)
+    pieces = tuple(as_excerpt(turns[index].text).strip() for index in ordered)
+    days = tuple(f"[{turns[index].said_on}]" for index in ordered)
     by_score = sorted(range(len(pieces)), key=lambda place: (-turns[ordered[place]].score, place))
-    return Section(HEAD, pieces, FOOT, joint="\n\n", keep=tuple(by_score))
+    return Section(HEAD, pieces, FOOT, joint="\n", keep=tuple(by_score), labels=days)

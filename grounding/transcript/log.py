@@ -223,6 +223,36 @@ class Transcript:
             found[turn] = _amended(found[turn], dict(zip(ids, amended, strict=True)))
         return {turn: entries for turn, entries in found.items() if entries}
 
+    async def preceding(self, turns: Sequence[Turn]) -> dict[Turn, str]:
+        """The turn before each of *turns*, all of them among the last of their conversations; none for a first one."""
+        counts = Counter(key for key, _ in turns)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for key, count in counts.items():
+                pipe.xrevrange(self._key(key, "log"), count=_FIRST_PAGE * (count + 1))
+            pages: Any = await pipe.execute() if counts else []
+        before: dict[Turn, str] = {}
+        for key, page in zip(counts, pages, strict=True):
+            found = list(dict.fromkeys(fields.get("turn", "") for _, fields in page))
+            older = dict(itertools.pairwise(found))
+            for turn_id in (turn_id for other, turn_id in turns if other == key):
+                if turn_id not in older and len(page) == _FIRST_PAGE * (counts[key] + 1):  # it lies further back
+                    older[turn_id] = await self._turn_before(key, turn_id)
+                before[key, turn_id] = older.get(turn_id, "")
+        return {turn: previous for turn, previous in before.items() if previous}
+
+    async def _turn_before(self, key: ConversationKey, turn_id: str) -> str:
+        newest, is_past = "+", False
+        for _ in range(_SEARCHED_PAGES):
+            page: Any = await self._redis.xrevrange(self._key(key, "log"), max=newest, count=_PAGE)
+            for entry_id, fields in page:
+                newest = f"({entry_id}"
+                if is_past and fields.get("turn") != turn_id:
+                    return str(fields.get("turn", ""))
+                is_past = is_past or fields.get("turn") == turn_id
+            if len(page) < _PAGE:
+                break
+        return ""
+
     async def recorded(self, turns: Sequence[Turn]) -> set[Turn]:
         """Those of *turns*, all of them among the last of their conversations, that the log holds."""
         return set(await self._newest_of(turns))

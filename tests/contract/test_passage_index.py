@@ -19,7 +19,7 @@ from qdrant_client.common import client_exceptions
 from qdrant_client.http import exceptions
 
 from connectors.message import Scope
-from grounding.documents import qdrant_embedded, qdrant_server
+from grounding.documents import edge_errors, qdrant_server
 from grounding.documents.index import (
     Arm,
     Entry,
@@ -173,6 +173,22 @@ async def test_passages_of_a_source_are_read_by_ordinal(index: PassageIndex) -> 
     assert [p.text for p in found.pop("a.md")] == ["part 1", "part 3"]
     assert found == {"b.md": [], "c.md": []}
     assert await index.read(ACME, DOCUMENT, {}) == {}
+
+
+async def test_what_stands_beside_a_turn_is_found_in_its_own_conversation(index: PassageIndex) -> None:
+    def turn(name: str, previous: str, ordinal: int = 0) -> Entry:
+        passage = Passage(f"{name}:{ordinal}", TURN, name, f"{name}.{ordinal}", ordinal=ordinal, previous=previous)
+        return Entry(passage, [1.0] + [0.0] * (EMBEDDER.dimensions - 1), encode_document("word"))
+
+    await index.upsert(
+        CHAT, [turn("t1", ""), turn("t2", "t1"), turn("t2", "t1", 1), turn("t3", "t2"), turn("t4", "t3")]
+    )
+    await index.upsert(CHAT_2, [turn("t1", ""), turn("t3", "t2")])
+
+    assert {one.text for one in await index.beside(CHAT, TURN, ["t1"], ["t2"])} == {"t1.0", "t3.0"}
+    assert [one.previous for one in await index.beside(CHAT, TURN, ["t2"], [])] == ["t1"]
+    assert [one.text for one in await index.beside(CHAT_2, TURN, [], ["t2", "t3"])] == ["t3.0"]
+    assert await index.beside(CHAT, TURN, [], []) == []
 
 
 async def test_counts_and_estimates_follow_each_change(index: PassageIndex) -> None:
@@ -495,7 +511,7 @@ def test_every_http_status_is_final_or_passing_as_it_should_be(status: int) -> N
     ],
 )
 def test_every_message_of_the_embedded_engine_is_in_the_table(said: str, retryable: bool) -> None:
-    mapped = qdrant_embedded.unavailable(Exception(said), Path("here"))
+    mapped = edge_errors.unavailable(Exception(said), Path("here"))
     assert mapped.retryable is retryable
     assert said in str(mapped)
 

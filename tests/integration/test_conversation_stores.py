@@ -670,6 +670,19 @@ async def test_the_tail_reads_messages_as_people_changed_them_and_leaves_out_wha
     assert await Transcript(redis).tail(OTHER, 6) == []
 
 
+async def test_the_turn_before_each_turn_is_known_however_long_the_turns_are(redis: Redis) -> None:
+    transcript = Transcript(redis)
+    for number in range(1, 5):
+        tools = [entry(f"looked {n}", f"t{number}", EntryRole.TOOL) for n in range(30)]
+        await transcript.append(KEY, f"t{number}", [entry("question", f"t{number}"), *tools])
+    await transcript.append(OTHER, "t1", [entry("hello", "t1")])
+
+    wanted = [(KEY, "t1"), (KEY, "t3"), (KEY, "t4"), (OTHER, "t1"), (KEY, "unknown")]
+
+    assert await transcript.preceding(wanted) == {(KEY, "t3"): "t2", (KEY, "t4"): "t3"}
+    assert await transcript.preceding([]) == {}
+
+
 async def test_the_tail_costs_one_command(redis: Redis) -> None:
     transcript = Transcript(redis)
     await transcript.append(KEY, "t1", turn(1))

@@ -29,11 +29,11 @@ from grounding.documents.indexer import Indexer, Progress
 from grounding.documents.library import Library
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.registry import RegistryTooNew
-from grounding.documents.relevance import Floor
+from grounding.documents.relevance import Floor, TurnFloor
 from grounding.documents.search import QUERY_MAX_CHARACTERS, Search, shorten
 from grounding.documents.shelf import FileShelf
 from grounding.documents.sparse import encode_document
-from grounding.documents.turns import Memory, Turns, split_turn
+from grounding.documents.turns import CONTINUED, Memory, Turns, split_turn
 from grounding.documents.watch import Changed, changed_documents, group_changes, watch
 from tests.emulators.embedder import HashedWords
 
@@ -312,7 +312,7 @@ def test_a_very_long_question_is_searched_by_its_beginning_and_end() -> None:
 
 
 async def test_turns_are_recalled_in_their_own_conversation_only(house: House) -> None:
-    turns = Turns(house.index, house.embedder, floor=Floor(0.3))
+    turns = Turns(house.index, house.embedder, floor=TurnFloor(0.3, 0.3))
     here, there = Scope("acme", "http:here"), Scope("acme", "http:there")
     said = datetime(2026, 11, 1, 12, tzinfo=UTC)
     await turns.remember([Memory(here, "t1", "The deploy key lives in Lockbox.", said)])
@@ -330,7 +330,7 @@ async def test_turns_are_recalled_in_their_own_conversation_only(house: House) -
 
 
 async def test_a_message_without_a_subject_recalls_what_was_just_spoken_of(house: House) -> None:
-    turns = Turns(house.index, house.embedder, floor=Floor(0.2))
+    turns = Turns(house.index, house.embedder, floor=TurnFloor(0.2, 0.2))
     scope = Scope("acme", "slack:C1")
     now = datetime(2026, 11, 21, 10, tzinfo=UTC)
     await turns.remember(
@@ -349,6 +349,39 @@ async def test_a_message_without_a_subject_recalls_what_was_just_spoken_of(house
     assert other.turn_id == "t2"
 
 
+async def test_an_answer_is_recalled_with_its_question_though_it_says_none_of_the_words(house: House) -> None:
+    turns = Turns(house.index, house.embedder)
+    here, now = Scope("acme", "http:here"), datetime(2026, 11, 1, tzinfo=UTC)
+    texts = ["Ann: What is the parrot called?", "Bo: Kiki!", "Ann: Lovely weather."]
+    before = ["", "t0", "t1"]
+    await turns.remember(
+        [
+            Memory(here, f"t{n}", text, now, previous)
+            for n, (text, previous) in enumerate(zip(texts, before, strict=True))
+        ]
+    )
+
+    found = [one.turn_id for one in await turns.recall(here, "what was the parrot called?", 9)]
+
+    assert set(found) == {"t0", "t1"}
+    assert [one.turn_id for one in await turns.recall(here, "what was the parrot called?", 9, ["t1"])] == ["t0"]
+
+
+async def test_the_day_on_which_something_was_said_can_be_asked_for(house: House) -> None:
+    turns = Turns(house.index, house.embedder)
+    here = Scope("acme", "http:here")
+    await turns.remember(
+        [
+            Memory(here, f"t{month}", "Ann: We met the landlord.", datetime(2026, month, 8, tzinfo=UTC))
+            for month in (3, 5, 9)
+        ]
+    )
+
+    (first, *_) = await turns.recall(here, "the landlord on 8 May", 9)
+
+    assert first.turn_id == "t5"
+
+
 async def test_a_turn_can_be_forgotten(house: House) -> None:
     turns = Turns(house.index, house.embedder)
     here = Scope("acme", "http:here")
@@ -360,7 +393,9 @@ async def test_a_turn_can_be_forgotten(house: House) -> None:
 
 @given(st.text(max_size=5000))
 def test_parts_of_a_turn_hold_all_its_words(text: str) -> None:
-    assert "".join("".join(split_turn(text)).split()) == "".join(text.split())
+    # Who goes on speaking is named again, with a mark that the texts do not have.
+    parts = [part.partition(CONTINUED)[2] or part for part in split_turn(text.replace(CONTINUED, ""))]
+    assert "".join("".join(parts).split()) == "".join(text.replace(CONTINUED, "").split())
 
 
 names = st.sampled_from(["acme", "acme2", "a.cme", "other"])

@@ -248,7 +248,7 @@ def test_the_floor_keeps_what_the_question_is_about_and_drops_the_best_of_nothin
 
 
 def test_what_a_passage_of_few_reaches_counts_for_more_up_to_the_size_that_was_measured() -> None:
-    floor = floor_for("wordllama-l2-supercat", Kind.DOCUMENT)
+    floor = floor_for("wordllama-l2-supercat")
     hit = Hit(passage("Refunds take thirty days."), 1.0, Arm(1, 0.3), None)
     few, measured, many = (floor.relevance("refund", hit, size) for size in (0, MEASURED_CHUNKS, 10 * MEASURED_CHUNKS))
     assert few > measured == many
@@ -256,7 +256,7 @@ def test_what_a_passage_of_few_reaches_counts_for_more_up_to_the_size_that_was_m
 
 
 def test_a_model_whose_cosines_nobody_measured_is_judged_by_words_alone() -> None:
-    floor = floor_for("some/model", Kind.DOCUMENT)
+    floor = floor_for("some/model")
     likely, unlikely = (Hit(passage("Refunds"), 1.0, Arm(1, cosine), None) for cosine in (0.99, 0.0))
     assert floor.relevance("refund", likely, 10) == floor.relevance("refund", unlikely, 10)
     assert floor.keep("refund", [Hit(passage("unrelated"), 1.0, Arm(1, 0.99), None)], 10) == []

@@ -14,7 +14,7 @@ from grounding import assemble
 from grounding.documents.conversation_set import Asked, Conversation, Said
 from grounding.documents.embedding import Embedder
 from grounding.documents.index import PassageIndex
-from grounding.documents.relevance import Floor
+from grounding.documents.relevance import TurnFloor
 from grounding.documents.turns import Turns
 from grounding.evaluate_memory import MEMORY_TOKENS, Recalled
 from grounding.pipeline import Pipeline
@@ -38,7 +38,7 @@ WINDOW_TOKENS = 32_768
 """A window that bounds nothing here: the memory's own budget is what is measured."""
 ASKING = Choice(Strategy.TAIL, "chat_memory_cue", wants_history=True)
 """Questions of such sets ask about the conversation, whether or not they say so."""
-_NO_FLOOR = Floor(float("-inf"))
+_NO_FLOOR = TurnFloor(float("-inf"), float("-inf"))
 
 
 async def run_memory(

@@ -1,0 +1,205 @@
+"""Which of the turns that a search found are told, by what stands beside them too. Pure.
+
+What somebody says in a conversation is seldom whole: an answer says little without its question, "the second one,
+please" nothing without what was said before. So each turn is judged by its own score and by those of the turns around
+it on the same day, the more the shorter it is; by how well that day fits; by whether somebody asks in it or answers
+what was asked; and by who says it. The weights are those of a linear model, made by ``python -m bench.fit_recall`` on
+two collections of long conversations. Figures: docs/decisions/0018.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, pstdev
+
+from grounding.documents.index import Hit, Passage
+from grounding.documents.sparse import term_set
+
+ASSISTANT = "assistant"
+STANDS_ALONE_CHARACTERS = 300
+"""Longer turns lean less on what is beside them, in inverse proportion to their length."""
+BEST_OF_A_DAY = 3
+"""The turns by which a day is judged."""
+_SPEAKER = re.compile(r"^(?! )([^:\n]{1,80}): ", re.MULTILINE)
+"""Who speaks in a line of a turn; further lines of theirs are indented."""
+_SMALLEST_SPREAD = 1e-6
+_MONTHS = (
+    "January February March April May June July August September October November December".split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a turn is judged by. Scores are standard deviations above the mean of what was found, at least 0."""
+
+    own: float
+    next: float
+    """The score of the next turn; like all scores of others, in parts that the turn's length leaves."""
+    before_last: float
+    after_next: float
+    answers: float
+    """The score of the turn before, where somebody asks in it."""
+    day: float
+    """The mean of the best scores of the day."""
+    asks: float
+    """1 where somebody asks and nobody answers within the turn."""
+    named: float
+    """1 where the question names who speaks."""
+    person: float
+    """1 where a person speaks, 0 where the assistant alone does."""
+
+
+WEIGHTS = Features(
+    own=1.0,
+    next=0.3,
+    before_last=0.4,
+    after_next=0.25,
+    answers=0.9,
+    day=0.4,
+    asks=-0.45,
+    named=1.1,
+    person=2.0,
+)
+"""Those that the fit gives, but for ``day``, ``named`` and ``person``: it wants more of what is the same for many turns
+(0.8, 3.6 and 3.4), which gains less than the noise, and would lose where a conversation is another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recollection:
+    """A part of a turn with its score; ``hit`` is there where the search found it by itself."""
+
+    passage: Passage
+    score: float
+    hit: Hit | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A turn among those that were found or stand beside them."""
+
+    source: str
+    previous: str
+    day: str
+    score: float
+    asks: bool
+
+
+def recollect(query: str, hits: Sequence[Hit], beside: Sequence[Passage]) -> list[Recollection]:
+    """*hits* of *query*, and the parts of turns *beside* them, the best first."""
+    found = [Recollection(passage, _weighed(one), hit) for passage, hit, one in candidates(query, hits, beside)]
+    return sorted(found, key=lambda one: (-one.score, one.passage.source, one.passage.ordinal))
+
+
+def candidates(
+    query: str, hits: Sequence[Hit], beside: Sequence[Passage]
+) -> list[tuple[Passage, Hit | None, Features]]:
+    """Everything that may be told, each once, and what it is judged by."""
+    own = dict(zip((hit.passage.id for hit in hits), _standard([hit.score for hit in hits]), strict=True))
+    by_id = {hit.passage.id: hit for hit in hits}
+    passages = {hit.passage.id: hit.passage for hit in hits} | {
+        passage.id: passage for passage in beside if passage.id not in own
+    }
+    turns = _turns(passages.values(), own)
+    following = {turn.previous: turn for turn in turns.values() if turn.previous}
+    days = _days(turns.values())
+    asked = term_set(query)
+    return [
+        (passage, by_id.get(name), _features(passage, own.get(name, 0.0), turns, following, days, asked))
+        for name, passage in passages.items()
+    ]
+
+
+def _weighed(one: Features) -> float:
+    return (
+        WEIGHTS.own * one.own
+        + WEIGHTS.next * one.next
+        + WEIGHTS.before_last * one.before_last
+        + WEIGHTS.after_next * one.after_next
+        + WEIGHTS.answers * one.answers
+        + WEIGHTS.day * one.day
+        + WEIGHTS.asks * one.asks
+        + WEIGHTS.named * one.named
+        + WEIGHTS.person * one.person
+    )
+
+
+def _standard(scores: Sequence[float]) -> list[float]:
+    """How many standard deviations each of *scores* is above their mean; 0 below it, and 1 where all are the same."""
+    if not scores:
+        return []
+    mean, spread = fmean(scores), pstdev(scores)
+    if spread < _SMALLEST_SPREAD:
+        return [1.0] * len(scores)
+    return [max((score - mean) / spread, 0.0) for score in scores]
+
+
+def _turns(passages: Iterable[Passage], own: dict[str, float]) -> dict[str, _Turn]:
+    """The turns of *passages*; a turn has the score of its best part."""
+    turns: dict[str, _Turn] = {}
+    for passage in passages:
+        score, known = own.get(passage.id, 0.0), turns.get(passage.source)
+        asks = _asks(passage)
+        if known is not None:
+            score, asks = max(score, known.score), asks or known.asks
+        turns[passage.source] = _Turn(passage.source, passage.previous, day_of(passage), score, asks)
+    return turns
+
+
+def _days(turns: Iterable[_Turn]) -> dict[str, float]:
+    scores: dict[str, list[float]] = {}
+    for turn in turns:
+        scores.setdefault(turn.day, []).append(turn.score)
+    return {day: sum(sorted(found)[-BEST_OF_A_DAY:]) / BEST_OF_A_DAY for day, found in scores.items()}
+
+
+def _features(
+    passage: Passage,
+    own: float,
+    turns: dict[str, _Turn],
+    following: dict[str, _Turn],
+    days: dict[str, float],
+    asked: frozenset[str],
+) -> Features:
+    turn = turns[passage.source]
+    before, after = _same_day(turns.get(turn.previous), turn), _same_day(following.get(turn.source), turn)
+    before_last = _same_day(turns.get(before.previous), turn) if before else None
+    after_next = _same_day(following.get(after.source), turn) if after else None
+    lean = min(1.0, STANDS_ALONE_CHARACTERS / max(len(passage.text), 1))
+    said_by = speakers(passage.text)
+    return Features(
+        own=own,
+        next=lean * after.score if after else 0.0,
+        before_last=lean * before_last.score if before_last else 0.0,
+        after_next=lean * after_next.score if after_next else 0.0,
+        answers=lean * before.score if before and before.asks else 0.0,
+        day=days[turn.day],
+        asks=float(_asks(passage)),
+        named=float(any(name != ASSISTANT and term_set(name) & asked for name in said_by)),
+        person=float(said_by != [ASSISTANT]),
+    )
+
+
+def _same_day(other: _Turn | None, turn: _Turn) -> _Turn | None:
+    return other if other is not None and other.day == turn.day else None
+
+
+def day_of(passage: Passage) -> str:
+    """The day (UTC) on which it was said."""
+    return passage.said_at[:10]
+
+
+def searched_text(passage: Passage) -> str:
+    """What words find a turn by: its day (UTC) as people name it, and what was said."""
+    year, month, day = passage.said_at[:10].split("-")
+    return f"{int(day)} {_MONTHS[int(month) - 1]} {year}\n{passage.text}"
+
+
+def speakers(text: str) -> list[str]:
+    """Who speaks in (a part of) a turn, in order."""
+    return _SPEAKER.findall(text)
+
+
+def _asks(passage: Passage) -> bool:
+    return "?" in passage.text and speakers(passage.text)[-1:] != [ASSISTANT]

@@ -1,0 +1,101 @@
+"""Which earlier turns are told, by what stands beside them."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grounding.documents.index import Arm, Hit, Kind, Passage
+from grounding.documents.recollection import recollect
+from grounding.documents.relevance import TurnFloor
+from grounding.documents.turns import CONTINUED, PART_MAX_CHARACTERS, split_turn
+
+
+def said(number: int, text: str, day: str = "2026-11-01") -> Passage:
+    before = f"t{number - 1}" if number else ""
+    return Passage(f"t{number}:0", Kind.TURN, f"t{number}", text, said_at=f"{day}T10:00:00+00:00", previous=before)
+
+
+def order(query: str, hits: list[Hit], beside: list[Passage] | None = None) -> list[str]:
+    return [one.passage.source for one in recollect(query, hits, beside or [])]
+
+
+def test_an_answer_that_does_not_say_the_words_of_the_question_follows_who_asked_them() -> None:
+    hits = [Hit(said(1, "Ann: What is your dog called?"), 1.0), Hit(said(9, "Bo: Dogs are fine."), 0.4)]
+    hits += [Hit(said(number, "Cy: Rain again."), 0.1) for number in range(20, 26)]
+
+    found = order("what is the dog called?", hits, [said(2, "Bo: Rex!")])
+
+    assert set(found[:2]) == {"t1", "t2"}
+
+
+def test_what_was_said_on_another_day_is_no_answer() -> None:
+    hits = [Hit(said(1, "Ann: What is your dog called?"), 1.0), Hit(said(9, "Bo: Dogs are fine."), 0.4)]
+    hits += [Hit(said(number, "Cy: Rain again."), 0.1) for number in range(20, 26)]
+
+    assert "t2" not in order("what is the dog called?", hits, [said(2, "Bo: Rex!", "2026-11-05")])[:2]
+
+
+def test_of_two_who_say_the_same_whom_the_question_names_comes_first() -> None:
+    hits = [Hit(said(1, "Ann: I went to Rome."), 1.0), Hit(said(5, "Bo: I went to Rome."), 1.0), Hit(said(9, "x"), 0.0)]
+
+    assert order("where did Bo go?", hits)[0] == "t5"
+
+
+def test_of_two_who_say_the_same_a_person_comes_before_the_assistant() -> None:
+    hits = [Hit(said(1, "assistant: It is due in May."), 1.0), Hit(said(5, "Bo: It is due in May."), 1.0)]
+
+    assert order("when is it due?", hits) == ["t5", "t1"]
+
+
+def test_a_day_that_fits_well_lifts_what_was_said_on_it() -> None:
+    trip = [Hit(said(number, "Ann: the trip", "2026-11-02"), 1.0) for number in (30, 40)]
+    rest = [Hit(said(number, "Bo: other things", "2026-11-03"), 0.1) for number in (60, 70, 80)]
+    equal = [Hit(said(90, "Cy: it was nice", "2026-11-03"), 0.5), Hit(said(50, "Cy: it was nice", "2026-11-02"), 0.5)]
+
+    assert order("the trip", trip + equal + rest).index("t50") < order("the trip", trip + equal + rest).index("t90")
+
+
+texts = st.sampled_from(
+    ["Ann: Where?", "Bo: Here.", "assistant: Yes.", "the end of a long one", "", "Ann: x\nassistant: y"]
+)
+turns = st.lists(st.tuples(texts, st.floats(-2, 2), st.sampled_from(["2026-11-01", "2026-11-02"])), max_size=8)
+
+
+@given(turns, st.lists(st.tuples(st.integers(0, 12), texts), max_size=4))
+def test_all_that_was_found_is_judged_once_whatever_the_order_in_which_it_comes(
+    found: list[tuple[str, float, str]], near: list[tuple[int, str]]
+) -> None:
+    hits = [Hit(said(number, text, day), score) for number, (text, score, day) in enumerate(found)]
+    beside = list({number: said(number, text) for number, text in near}.values())
+
+    judged = recollect("where was Ann?", hits, beside)
+
+    assert sorted(one.passage.id for one in judged) == sorted({one.id for one in [*(h.passage for h in hits), *beside]})
+    mixed = random.Random(1).sample(hits, len(hits)), random.Random(2).sample(beside, len(beside))
+    again = recollect("where was Ann?", *mixed)
+    assert sorted(round(one.score, 6) for one in again) == sorted(round(one.score, 6) for one in judged)
+
+
+def test_nothing_is_told_unless_one_turn_surely_speaks_of_it_and_then_its_neighbours_are_too() -> None:
+    def hit(number: int, text: str, cosine: float) -> Hit:
+        return Hit(said(number, text), 1.0, Arm(0, cosine))
+
+    floor = TurnFloor(0.6, 0.4, dense_weight=1.0, coverage_weight=0.0)
+    unsure = recollect("dogs", [hit(1, "Ann: a dog", 0.5), hit(7, "Bo: rain", 0.1)], [said(2, "Bo: Rex")])
+    sure = recollect("dogs", [hit(1, "Ann: a dog", 0.7), hit(7, "Bo: rain", 0.1)], [said(0, "x"), said(2, "Bo: Rex")])
+
+    assert floor.keep("dogs", unsure) == []
+    assert {one.passage.source for one in floor.keep("dogs", sure)} == {"t0", "t1", "t2"}
+
+
+def test_a_part_of_a_long_turn_says_who_goes_on_speaking() -> None:
+    long = "word " * 500
+    first, second, *_ = split_turn(f"Ann: how?\nassistant: {long}")
+    after = split_turn(f"Ann: {'x' * (PART_MAX_CHARACTERS - 10)}\nassistant: short")
+
+    assert first.startswith("Ann: how?\nassistant: word")
+    assert second.startswith(f"assistant: {CONTINUED}word")
+    assert after[1] == "assistant: short"
