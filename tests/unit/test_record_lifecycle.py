@@ -52,6 +52,8 @@ EVENTS: dict[str, Event] = {
     "use": lambda one, at: lifecycle.use(one, RULES, at),
     "false positive": lambda one, at: lifecycle.report_false_positive(one, RULES, at),
     "retire": lifecycle.retire,
+    "warn": lambda one, at: making.changed(one, {"severity": "warn"}, RULES, at),
+    "block": lambda one, at: making.changed(one, {"severity": "block"}, RULES, at),
     "verbatim": lambda one, at: lifecycle.mark_verbatim(one, True, at),
     "sweep": lambda one, at: lifecycle.sweep(one, RULES, at),
     **{f"is {state}": _said(state) for state in State},
@@ -134,6 +136,17 @@ def test_what_a_censor_did_wrongly_does_not_bring_it_nearer_to_blocking() -> Non
     for event in ("use", "false positive", "use", "false positive", "use"):
         censor = EVENTS[event](censor, later(1))
     assert (censor.state, censor.severity) == (State.ACTIVE, "warn")
+
+
+def test_a_censor_that_came_to_block_and_is_to_warn_counts_anew() -> None:
+    censor = born(Type.CENSOR, trigger="push")
+    for _ in range(4):
+        censor = EVENTS["use"](censor, later(1))
+    assert censor.severity == "block"
+
+    censor = making.changed(censor, {"severity": "warn"}, RULES, later(2))
+    assert (censor.state, censor.severity, censor.activations) == (State.ACTIVE, "warn", 0)
+    assert EVENTS["use"](censor, later(3)).severity == "warn"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from grounding.memory.records.record import HIDDEN, NeverDeleted, Outcome, Record, RecordRefused, State, Type
+from grounding.memory.records.record import HIDDEN, NeverDeleted, Outcome, Record, RecordRefused, Severity, State, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +175,16 @@ def set_state(record: Record, state: State, at: str) -> Record:
     if record.type is Type.EPISODE and state is State.ARCHIVED:
         fields |= _without_detail(record)
     return _changed(record, at, **fields)
+
+
+def set_severity(record: Record, severity: Severity, at: str) -> Record:
+    """Let a censor warn or block, because somebody says so. One that had come to block by itself and is to warn counts
+    anew. Raises `RecordRefused` for other records."""
+    if record.type is not Type.CENSOR:
+        raise RecordRefused(f"a severity is for censors; record {record.id} is a {record.type}")
+    if severity == "warn" and record.state is State.ESCALATED:
+        return _changed(record, at, severity=severity, state=State.ACTIVE, activations=0, false_positives=0)
+    return record if record.severity == severity else _changed(record, at, severity=severity)
 
 
 def mark_verbatim(record: Record, is_verbatim: bool, at: str) -> Record:

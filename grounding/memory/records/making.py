@@ -90,6 +90,7 @@ def changed(record: Record, fields: Mapping[str, Any], rules: Rules, at: str, *,
         "state": lambda one, value: lifecycle.set_state(one, _state(one, value), at),
         "status": lambda one, value: lifecycle.set_state(one, _status(one, value), at),
         "outcome": lambda one, value: lifecycle.log_outcome(one, value, rules, at),
+        "severity": lambda one, value: lifecycle.set_severity(one, value, at),
         "verbatim": lambda one, value: lifecycle.mark_verbatim(one, bool(value), at),
         "confirm": lambda one, value: lifecycle.confirm(one, rules, at, is_trusted=is_trusted) if value else one,
         "false_positive": lambda one, value: lifecycle.report_false_positive(one, rules, at) if value else one,
@@ -152,7 +153,6 @@ _STATED: dict[str, Callable[[Any], Any]] = {
     "text": lambda value: cleaned(str(value)),
     "trigger": lambda value: _short(str(value)),
     "reason": lambda value: _short(str(value)),
-    "severity": str,
     "kind": str,
     "due": lambda value: due_day(str(value or "")),
     "confidence": float,
@@ -162,7 +162,6 @@ _STATED: dict[str, Callable[[Any], Any]] = {
 
 def _restated(record: Record, fields: Mapping[str, Any], at: str) -> Record:
     _only_where(record.type is Type.ITEM or "due" not in fields, "a due day is for items")
-    _only_where(record.type is Type.CENSOR or "severity" not in fields, "a severity is for censors")
     try:
         stated = {name: _STATED[name](value) for name, value in fields.items()}
     except (TypeError, ValueError) as error:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Protocol
@@ -22,8 +23,10 @@ from grounding.memory.records.record import NeverDeleted, NoSuchRecord, Provenan
 from grounding.memory.records.store import Change, Looked, Put, RecordStore, now
 from grounding.tokens import Tokens
 
-_ATTEMPTS = 8
+_ATTEMPTS = 16
 """Somebody else may write the same record at the same moment, as often as this."""
+_PAUSE_SECONDS = (0.001, 0.1)
+"""How long the first and the longest pause between two attempts is at most: who meets again and again steps aside."""
 _PAGE = 200
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID_CHARACTERS = 10
@@ -62,7 +65,7 @@ class Records:
 
     async def add(self, scope: Scope, new: NewRecord, by: Provenance, key: str = "") -> Added:
         """See `WritesRecords.add`. What *new* supersedes must be of the same owner: `NoSuchRecord`."""
-        for _ in range(_ATTEMPTS):
+        async for _ in _attempts():
             at = making.stamp(self._clock())
             record = detailed(making.made(new, new_id(), scope.user or "", by, at), self._tokens)
             seen = await self._store.look(scope, key, making.digest(record), new.supersedes)
@@ -125,7 +128,7 @@ class Records:
 
     async def erase(self, scope: Scope, record_id: str, by: Provenance) -> None:
         """See `WritesRecords.erase`."""
-        for _ in range(_ATTEMPTS):
+        async for _ in _attempts():
             record = await self.get(scope, record_id)
             if record.type is Type.DECISION:
                 raise NeverDeleted(
@@ -166,7 +169,7 @@ class Records:
         return count
 
     async def _erased_whatever_it_is(self, scope: Scope, record: Record) -> bool:
-        for _ in range(_ATTEMPTS):
+        async for _ in _attempts():
             if await self._store.erase(scope, record, making.digest(record)):
                 _tell(scope, record, record.state, "", "forgotten")
                 await self.follow(_owner(scope, record), [record.id])
@@ -276,7 +279,7 @@ class Records:
         why: str,
         key: str = "",
     ) -> Record:
-        for _ in range(_ATTEMPTS):
+        async for _ in _attempts():
             before = await self.get(scope, record_id)
             if key and await self._store.was_done(scope, key):
                 return before
@@ -361,6 +364,16 @@ def _tell(scope: Scope, record: Record, from_state: str, to_state: str, why: str
         to_state=str(to_state),
         why=why,
     )
+
+
+async def _attempts() -> AsyncIterator[int]:
+    """Numbers of attempts, with a growing pause of chance length before each but the first."""
+    pause, longest = _PAUSE_SECONDS
+    for number in range(_ATTEMPTS):
+        if number:
+            await asyncio.sleep(random.uniform(0, pause))  # noqa: S311 - chance, no secret
+            pause = min(pause * 2, longest)
+        yield number
 
 
 def _too_busy() -> RecordRefused:

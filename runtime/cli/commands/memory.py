@@ -60,7 +60,7 @@ async def _list(settings: Settings, asked: dict[str, Any], workspace: str, as_js
     if rows:
         table(["id", "type", "state", "made", "what"], rows)
     else:
-        line("nothing is kept; `memory add TEXT` keeps something")
+        line("nothing bears on that" if asked["q"] else "nothing is kept; `memory add TEXT` keeps something")
 
 
 @command.command()
