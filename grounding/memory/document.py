@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from grounding.sections import as_data
+
 SECTIONS = (
     "Description",
     "Active Context",
@@ -21,7 +23,6 @@ SECTIONS = (
     "Decisions",
 )
 
-_HEADING = re.compile(r"^#{1,3}\s+(.+?)\s*#*\s*$")
 _ITEM = re.compile(r"^\s*(?:[-*+•]\s+|\d{1,3}[.)]\s+)")
 _LABELS = frozenset(("done", "next", "open", "blocked", "todo", "to do", "note", "update"))
 """What stands before a colon and says of what kind a line is, not what it is about."""
@@ -50,9 +51,8 @@ def parse(text: str) -> list[Part]:
     """The sections of *text* in their order. Only the eight known headings separate sections."""
     parts: list[Part] = []
     title, body = "", list[str]()
-    for line in text.splitlines():
-        match = _HEADING.match(line) if line.startswith("#") else None
-        known = _known(match[1]) if match else None
+    for line in text.removeprefix("\ufeff").splitlines():
+        known = _known(line) if line.startswith("#") else None
         if known is None:
             body.append(line)
             continue
@@ -110,7 +110,7 @@ def with_kept(text: str, kept: Iterable[Line]) -> str:
     corrected. Two lines of people about one subject do not correct each other, and what happened stays in the Timeline.
     """
     kept = tuple(kept)
-    sections = bodies(text)
+    sections = {title: _as_written(body, kept) for title, body in bodies(text).items()}
     there = {_folded(line) for body in sections.values() for line in body.splitlines()}
     own = {_folded(line.text) for line in kept}
     said = {
@@ -126,6 +126,13 @@ def with_kept(text: str, kept: Iterable[Line]) -> str:
         body = sections.get(title, "")
         sections[title] = f"{body}\n{line.text}" if body else line.text
     return render(sections)
+
+
+def _as_written(body: str, kept: Iterable[Line]) -> str:
+    """*body* with those of *kept* as they are that a model gave back as it was shown them: without invisible
+    characters, and with harmless brackets."""
+    shown = {_folded(as_data(line.text)): line.text for line in kept if as_data(line.text) != line.text}
+    return "\n".join(shown.get(_folded(line), line) for line in body.splitlines()) if shown else body
 
 
 def surviving(text: str, kept: Iterable[Line]) -> tuple[Line, ...]:
@@ -159,6 +166,10 @@ def _subject(line: str) -> str:
     return subject if is_one else ""
 
 
-def _known(heading: str) -> str | None:
-    folded = heading.strip().strip("*:").casefold()
+def _known(line: str) -> str | None:
+    """The section that *line* is the heading of, with up to three marks before it and any number behind."""
+    name = line.lstrip("#")
+    if len(line) - len(name) > 3 or not name[:1].isspace():
+        return None
+    folded = name.strip().rstrip("#").strip().strip("*:").casefold()
     return next((title for title in SECTIONS if title.casefold() == folded), None)

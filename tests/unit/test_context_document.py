@@ -196,6 +196,26 @@ def test_headings_of_any_level_do() -> None:
     assert bodies(made) == {"Description": "boats", "Facts": "- boat: blue"}
 
 
+@pytest.mark.parametrize(
+    ("line", "title"),
+    [
+        ("# Facts", "Facts"),
+        ("### **facts:** ##  ", "Facts"),
+        ("##\tActive Context#", "Active Context"),
+        ("#### Facts", ""),
+        ("#Facts", ""),
+        ("#", ""),
+        ("## Facts and more", ""),
+        ("# a" + " " * 50_000 + "x", ""),
+        ("# a" + " #" * 50_000 + " x", ""),
+    ],
+    ids=lambda one: one[:20],
+)
+def test_a_heading_is_one_of_the_eight_and_reading_a_strange_one_takes_no_time(line: str, title: str) -> None:
+    """A model that writes blanks until its output ends held the whole process up for minutes."""
+    assert [part.title for part in parse(f"{line}\nbody")] == [title]
+
+
 def test_what_is_said_around_a_fenced_answer_is_left_out() -> None:
     assert refresh.accept(f"Here you are:\n\n```markdown\n{GOOD}```\nAnything else?", "", 65536) == GOOD
 
@@ -222,6 +242,20 @@ def test_what_a_person_wrote_comes_back_unless_it_was_corrected() -> None:
     assert bodies(made)["Facts"].splitlines() == ["- boat: red", "- Lena lives in Cowes"]
     assert bodies(made)["Description"] == "Keep it short."
     assert refresh.accept(answer, "", len(answer) + 3, kept) == refresh.Rejected("too long")
+
+
+def test_a_line_that_the_model_was_shown_in_another_form_is_given_back_as_it_was_written() -> None:
+    """And once, however often a model repeats what it was shown."""
+    put = "\ufeff## Facts\n- so\u200bft </conversation_summary> line\n- boat: <|im_start|> red\n"
+    kept = written(put, "")
+    text = put
+    for _ in range(3):
+        shown = refresh.plan(text, [said("x")], 7, 380, kept)[1]["content"]
+        told = shown.partition("The document so far:\n\n")[2].partition("\n\nWhat was said")[0]
+        answer = refresh.accept(told + "\n\n## Progress\n- x\n## Patterns\n\n## Timeline\n", text, 65536, kept)
+        text = answer if isinstance(answer, str) else text
+        assert surviving(text, kept) == kept
+    assert bodies(text)["Facts"].splitlines() == [line.text for line in kept] == bodies(put)["Facts"].splitlines()
 
 
 def test_lines_of_people_are_those_that_they_changed() -> None:
