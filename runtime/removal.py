@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from runtime.bootstrap import Runtime
 
-_PAGE = 500
+_PAGE = 1000
 _log = structlog.get_logger()
 
 
@@ -55,18 +55,28 @@ async def remove_workspace(runtime: Runtime, scope: Scope) -> None:
 async def forget_keys(redis: Redis, scope: Scope) -> None:
     """Drop what is left under the workspace's tag, and its conversations, whichever partition holds them.
 
-    No id in a key holds a raw ``:`` or ``/`` (`connectors.message.encode_id`), so that ``:<workspace>/``
-    stands only where a conversation's key begins. There is no list of them: the names of all keys are looked through, a
-    page at a time, which for something so rare costs less than a list that every message would have to keep.
+    There is no list of them: the names of all keys are looked through once, a page at a time, which for something so
+    rare costs less than a list that every message would have to keep (0.4 µs of Redis's time a key).
     """
-    for pattern in (f"ar:*:{scope.tag}:*", f"ar:*:{{p*}}:*:{scope.workspace_id}/*"):
-        page: list[str] = []
-        async for key in redis.scan_iter(match=pattern, count=_PAGE):
-            page.append(key)
-            if len(page) == _PAGE:
-                await _drop(redis, page)
-                page = []
-        await _drop(redis, page)
+    page: list[str] = []
+    # One pattern that both kinds of names match, because each pattern is a pass of its own.
+    async for key in redis.scan_iter(match=f"ar:*{scope.workspace_id}*", count=_PAGE):
+        if not _is_of(key, scope):
+            continue
+        page.append(key)
+        if len(page) == _PAGE:
+            await _drop(redis, page)
+            page = []
+    await _drop(redis, page)
+
+
+def _is_of(name: str, scope: Scope) -> bool:
+    """Whether a key belongs to the workspace. No id in a key holds a raw ``:`` or ``/``
+    (`connectors.message.encode_id`), so that ``:<workspace>/`` stands only where a conversation's key begins."""
+    tag, *parts = name.split(":")[2:] or [""]
+    if tag == scope.tag:
+        return True
+    return tag.startswith("{p") and any(part.startswith(f"{scope.workspace_id}/") for part in parts)
 
 
 async def _drop(redis: Redis, keys: Sequence[str]) -> None:

@@ -185,7 +185,11 @@ async def test_concurrent_installations_leave_one_whole_copy(tmp_path: Path) -> 
 async def test_all_keys_of_a_workspace_that_is_deleted_go_and_no_others(redis: Redis) -> None:
     """More of them than are looked through, or dropped, in one step."""
     gone = [redis_key("turns", f"{{p{number % 64}}}", "log", f"acme/web/c{number}") for number in range(1200)]
-    stay = [key.replace("acme", "acme-2") for key in gone] + [redis_key("usage", Scope("acme-2").tag, "models")]
-    await redis.mset(dict.fromkeys([*gone, redis_key("usage", Scope("acme").tag, "models"), *stay], "1"))
+    stay = [key.replace("acme", "acme-2") for key in gone]
+    for other in ("acme-2", "new-acme", "a"):
+        stay += [redis_key("usage", Scope(other).tag, "models"), redis_key("turns", "{p1}", "log", f"{other}/web/acme")]
+    stay += [redis_key("turns", "{p1}", "log", "a/acme/c"), redis_key("turns", "{p1}", "out", "acme"), "ar:acme"]
+    waits = redis_key("outbox", "{p1}", "line", "telegram", "acme/telegram/1")
+    await redis.mset(dict.fromkeys([*gone, waits, redis_key("usage", Scope("acme").tag, "models"), *stay], "1"))
     await forget_keys(redis, Scope("acme"))
     assert sorted([key async for key in redis.scan_iter()]) == sorted(stay)
