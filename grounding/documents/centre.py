@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from grounding.documents.embedding import Vector
@@ -22,6 +22,8 @@ TRUSTED = 32
 """With so many vectors half of the share is taken away, with fewer less: their mean says little."""
 MAX_AGE_SECONDS = 600.0
 """A mean is taken again after this long, because other processes change the index too."""
+SIZE_MAX_AGE_SECONDS = 10.0
+"""The same for how many passages there are, which is cheaper to ask and counts for more."""
 CENTRES = 1000
 """How many are remembered, a few kB each."""
 
@@ -53,12 +55,28 @@ def off_centre(vector: Vector, centre: Centre, share: float) -> Vector:
 
 
 class Centres:
-    """Remembers the centres of tenants until about a tenth of what they were made of has changed, or they are old."""
+    """Remembers the centres of tenants until about a tenth of what they were made of has changed, or they are old; and
+    how many passages they have, until this process changes any."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._known: dict[str, tuple[Centre, float]] = {}
         self._changes: dict[str, int] = {}
+        self._sizes: dict[str, tuple[int, float]] = {}
+        self._changed = 0
+
+    async def size_of(self, tenant: str, ask: Callable[[], Awaitable[int]]) -> int:
+        """How many passages *tenant* has, as *ask* said. Raises what that raises."""
+        size, since = self._sizes.get(tenant, (0, -math.inf))
+        if self._now() - since <= SIZE_MAX_AGE_SECONDS:
+            return size
+        before = self._changed
+        size = await ask()
+        if before == self._changed:  # else it may be what there was before that
+            if len(self._sizes) >= CENTRES:
+                self._sizes.clear()
+            self._sizes[tenant] = size, self._now()
+        return size
 
     def of(self, tenant: str) -> Centre | None:
         """The centre of *tenant*, if it is known and still good."""
@@ -76,15 +94,23 @@ class Centres:
 
     def changed(self, tenant: str, count: int) -> None:
         """*count* passages of *tenant* were stored or deleted."""
+        self._resized(tenant)
         if tenant in self._known:
             self._changes[tenant] = self._changes.get(tenant, 0) + count
 
     def forget(self, tenant: str) -> None:
         """Passages of *tenant* were deleted, nobody knows how many."""
+        self._resized(tenant)
         self._known.pop(tenant, None)
         self._changes.pop(tenant, None)
 
     def clear(self) -> None:
-        """Forget all centres."""
+        """Forget everything."""
         self._known.clear()
         self._changes.clear()
+        self._sizes.clear()
+        self._changed += 1
+
+    def _resized(self, tenant: str) -> None:
+        self._sizes.pop(tenant, None)
+        self._changed += 1

@@ -150,8 +150,8 @@ class EmbeddedIndex:
             self._centres.forget(port.tenant(scope, kind))
 
     async def drop_workspace(self, scope: Scope) -> None:
-        self._centres.clear()
         await self._delete_where(port.whole_workspace(scope))
+        self._centres.clear()
 
     async def _delete_where(self, condition: Where) -> None:
         delete = edge.UpdateOperation.delete_points_by_filter(_filter(condition))
@@ -273,7 +273,10 @@ class EmbeddedIndex:
         return await self._counted(scope, kind, exact=True)
 
     async def estimate(self, scope: Scope, kind: Kind) -> int:
-        return await self._counted(scope, kind, exact=False)
+        if kind is Kind.RECORD:  # whoever asks wants to know whether they are still there
+            return await self._counted(scope, kind, exact=False)
+        tenant = port.tenant(scope, kind)
+        return await self._centres.size_of(tenant, lambda: self._counted(scope, kind, exact=False))
 
     async def _counted(self, scope: Scope, kind: Kind, *, exact: bool) -> int:
         request = edge.CountRequest(exact=exact, filter=_filter(port.where(scope, kind)))

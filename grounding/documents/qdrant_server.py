@@ -185,9 +185,9 @@ class ServerIndex:
             self._centres.forget(port.tenant(scope, kind))
 
     async def drop_workspace(self, scope: Scope) -> None:
-        self._centres.clear()
         selector = models.FilterSelector(filter=_filter(port.whole_workspace(scope)))
         await self._ask((await self._client()).delete(self._collection, selector, wait=True))
+        self._centres.clear()
 
     async def search(
         self,
@@ -314,7 +314,10 @@ class ServerIndex:
         return await self._counted(scope, kind, exact=True)
 
     async def estimate(self, scope: Scope, kind: Kind) -> int:
-        return await self._counted(scope, kind, exact=False)
+        if kind is Kind.RECORD:  # whoever asks wants to know whether they are still there
+            return await self._counted(scope, kind, exact=False)
+        tenant = port.tenant(scope, kind)
+        return await self._centres.size_of(tenant, lambda: self._counted(scope, kind, exact=False))
 
     async def _counted(self, scope: Scope, kind: Kind, *, exact: bool) -> int:
         wanted = _filter(port.where(scope, kind))

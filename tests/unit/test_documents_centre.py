@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.documents.centre import CENTRES, MAX_AGE_SECONDS, TRUSTED, Centre, Centres, centre_of, off_centre
+from grounding.documents.centre import (
+    CENTRES,
+    MAX_AGE_SECONDS,
+    SIZE_MAX_AGE_SECONDS,
+    TRUSTED,
+    Centre,
+    Centres,
+    centre_of,
+    off_centre,
+)
 
 numbers = st.floats(-1, 1, allow_nan=False, width=32)
 vectors = st.lists(st.tuples(numbers, numbers, numbers), max_size=50)
@@ -82,3 +91,36 @@ def test_the_memory_of_centres_is_bounded() -> None:
         centres.put(str(number), Centre((1.0,), 1))
     assert centres.of("0") is None
     assert centres.of(str(CENTRES)) is not None
+
+
+async def test_a_size_holds_until_this_process_changes_it_or_it_is_old() -> None:
+    now, asked = [0.0], 0
+    sizes = Centres(lambda: now[0])
+
+    async def ask() -> int:
+        nonlocal asked
+        asked += 1
+        return asked
+
+    assert [await sizes.size_of("a", ask) for _ in range(2)] == [1, 1]
+    sizes.changed("b", 1)
+    assert await sizes.size_of("a", ask) == 1
+    for number, change in enumerate((lambda: sizes.changed("a", 1), lambda: sizes.forget("a"), sizes.clear), start=2):
+        change()
+        assert [await sizes.size_of("a", ask) for _ in range(2)] == [number, number]
+    now[0] = SIZE_MAX_AGE_SECONDS + 1
+    assert await sizes.size_of("a", ask) == 5
+
+
+async def test_a_size_that_was_asked_before_a_change_is_not_kept() -> None:
+    sizes = Centres()
+
+    async def changed_meanwhile() -> int:
+        sizes.changed("a", 1)
+        return 1
+
+    async def now() -> int:
+        return 2
+
+    assert await sizes.size_of("a", changed_meanwhile) == 1
+    assert await sizes.size_of("a", now) == 2
