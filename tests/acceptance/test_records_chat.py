@@ -56,16 +56,27 @@ async def test_a_model_finds_what_was_said_once_and_people_can_see_confirm_and_f
         assert await kept(bot) == []
 
 
-async def test_without_a_model_of_its_own_plain_statements_in_a_direct_message_are_the_persons(
+async def test_without_a_model_of_its_own_what_a_person_stated_is_known_in_their_other_conversations_alone(
     settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:
     async with running_bot(settings(access_policy="open"), openai_server) as bot:
-        bot.runtime.model.complete = _says_nothing  # type: ignore[method-assign, assignment]
+        asked: list[str] = []
+
+        async def answer(messages: Any, *_: Any, **__: Any) -> Completion:
+            asked.append(str(messages))
+            return Completion("Noted.", "local/none")
+
+        bot.runtime.model.complete = answer  # type: ignore[method-assign]
         await bot.say("The launch date is 12 March.", context="dm", direct=True)
         await bot.settle()
         await bot.say("No, make it 14 March.", context="dm", direct=True)
         await bot.settle()
 
+        await bot.say("when is the launch?", context="another dm", direct=True)
+        assert "launch date: 14 March" in asked[-1]
+        for where in ({"context": "team"}, {"context": "dm of Bo", "direct": True, **BO}):
+            await bot.say("when is the launch?", **where)
+            assert "March" not in asked[-1]
         assert sorted(await kept(bot, "http:u1")) == ["launch date: 12 March", "launch date: 14 March"]
         assert await kept(bot) == []
         assert await kept(bot, "http:u2") == []
@@ -95,7 +106,3 @@ async def test_a_task_that_was_named_in_one_conversation_is_found_in_another(
         bot.model.will(Reply(tool_calls=(("expand", {"record": item.id}),)), "It was.")
         await bot.say("what about the tyres?")
         assert f"item {item.id}, done" in str(told(bot.replies_asked[-1])[-1])
-
-
-async def _says_nothing(*_: Any, **__: Any) -> Any:
-    return Completion("Noted.", "local/none")
