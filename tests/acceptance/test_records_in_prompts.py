@@ -66,3 +66,13 @@ async def test_without_an_index_a_turn_says_that_records_are_missing_and_goes_on
 
     assert "records" in {one["block"] for one in answer["degraded"]}
     assert answer["text"].startswith("You said: ")
+
+
+async def test_how_reviewed_decisions_came_out_is_told_once_there_are_ten(bot: Bot) -> None:
+    question = "Should we choose Postgres with pgvector again?"
+    for number in range(10):
+        outcome = "success" if number < 6 else "failure"
+        await remember(bot, Type.DECISION, f"Chose plan {number} for the boat", outcome=outcome, confidence=0.9)
+    await bot.say(question)
+
+    assert "of 10 reviewed decisions 60% came out well (Brier 0.330). Overconfident" in bot.sent["user"]

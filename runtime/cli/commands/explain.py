@@ -52,6 +52,9 @@ def show_turn(workspace: str, manifest: dict[str, Any]) -> None:
     line(f"when      {manifest['at']}")
     line(f"where     {workspace}, {manifest.get('context_id') or context.get('context_id', '')}")
     show_strategy(manifest["strategy"], manifest["reason"])
+    if frame := context.get("frame"):
+        cue = f", by {frame['cue']!r}" if frame["cue"] else ""
+        line(f"frame     {frame['name']} ({frame['reason'].replace('_', ' ')}{cue})")
     show_degraded(outcome.get("degraded") or manifest.get("degraded") or ())
     show_blocks(manifest["blocks"], manifest["tokens_total"])
     passages = context.get("passages") or manifest.get("passages") or ()
