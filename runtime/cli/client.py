@@ -85,15 +85,23 @@ class Client:
     async def delete(self, path: str, **parameters: Any) -> dict[str, Any]:
         return await self._call("DELETE", path, params=_given(parameters))
 
+    async def get_text(self, path: str) -> str:
+        """The text at *path*."""
+        return (await self._answered("GET", path)).text
+
     async def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        response = await self._answered(method, path, **options)
+        found: dict[str, Any] = response.json() if response.content else {}
+        return found
+
+    async def _answered(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             response = await self._http.request(method, path, **options)
         except httpx.TransportError as error:
             raise _unreachable(error) from error
         if response.is_error:
             raise _api_error(response)
-        found: dict[str, Any] = response.json() if response.content else {}
-        return found
+        return response
 
     async def events(
         self,

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.api.metrics import SECONDS, Gauge, Metrics
+from runtime.cli.commands.metrics import figures
 
 LABELS = r'(\{([a-zA-Z_]\w*="([^"\\\n]|\\["\\n])*",?)*\})?'
 VALUE = r"([+-]?(\d+(\.\d+)?(e[+-]?\d+)?|Inf)|NaN)"
@@ -166,3 +167,13 @@ def test_the_figures_of_the_memory_are_of_what_turns_and_records_said() -> None:
     assert 'agent_runtime_records_added_total{type="fact"} 2\n' in text
     assert 'agent_runtime_censors_acted_total{severity="block",where="reply"} 1\n' in text
     assert all(LINE.match(line) for line in text.splitlines() if line and not line.startswith("#"))
+    assert figures(text) == {
+        "relevance": 0.5,
+        "budget_utilization": 0.5,
+        "refresh_rate": 0.5,
+        "recall_precision": 0.4,
+        "growth_per_day": 48.0,
+        "confirmation_rate": 0.5,
+        "cold_start_seconds": 0.04,
+    }
+    assert set(figures(Metrics().exposition()).values()) == {None}

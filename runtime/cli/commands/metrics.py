@@ -1,4 +1,4 @@
-"""``agent-runtime metrics tail``: the structured events, readable, live."""
+"""``agent-runtime metrics``: the structured events, readable, live, and the figures of the memory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,19 @@ import click
 from config.settings import Settings
 from runtime.cli.client import connect
 from runtime.cli.invocation import Invocation, json_option, run
-from runtime.cli.output import line
+from runtime.cli.output import line, print_json
 
 _OWN_PLACE = ("event", "level", "timestamp", "workspace_id", "context_id", "connector", "turn_id")
 _DIGEST_CHARACTERS = 12
+_MEMORY = "agent_runtime_memory_"
+_FIGURES = (
+    "relevance",
+    "budget_utilization",
+    "refresh_rate",
+    "recall_precision",
+    "growth_per_day",
+    "confirmation_rate",
+)
 _COLOURS = {"warning": "yellow", "error": "red", "critical": "red"}
 
 
@@ -53,6 +62,36 @@ async def _tail(settings: Settings, wanted: dict[str, Any], as_json: bool) -> No
                 click.echo(json.dumps(event))
             else:
                 line(readable(event), **_style(event))
+
+
+@command.command()
+@json_option
+@click.pass_obj
+def memory(invocation: Invocation, as_json: bool) -> None:
+    """Print how the memory does, since the running process started: docs/selection.md says what the figures mean."""
+    run(_memory(invocation.settings(), as_json))
+
+
+async def _memory(settings: Settings, as_json: bool) -> None:
+    async with connect(settings) as client:
+        found = figures(await client.get_text("/metrics"))
+    if as_json:
+        print_json(found)
+        return
+    for name, value in found.items():
+        line(f"{name.ljust(22)} {'no turn or record yet' if value is None else f'{value:g}'}")
+
+
+def figures(exposition: str) -> dict[str, float | None]:
+    """The figures of the memory in what Prometheus reads; None where there is nothing to tell yet. Pure."""
+    told = {name: float(value) for name, _, value in (row.rpartition(" ") for row in _rows(exposition))}
+    found = {name: told.get(f"{_MEMORY}{name}") for name in _FIGURES}
+    count, total = told.get(f"{_MEMORY}cold_start_seconds_count"), told.get(f"{_MEMORY}cold_start_seconds_sum")
+    return found | {"cold_start_seconds": round(total / count, 4) if count and total is not None else None}
+
+
+def _rows(exposition: str) -> list[str]:
+    return [row for row in exposition.splitlines() if row.startswith(_MEMORY) and "{" not in row]
 
 
 def _style(event: dict[str, Any]) -> dict[str, Any]:
