@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from grounding.documents.index import Hit
 from grounding.documents.recollection import Recollection, searched_text
-from grounding.documents.sparse import coverage
+from grounding.documents.sparse import coverage, term_set
 
 MEASURED_CHUNKS = 2416
 """Passages of the larger collection by which the constants below were fitted."""
@@ -47,6 +47,13 @@ class Floor:
         return [hit for hit in hits if self.relevance(query, hit, corpus_size) >= self.minimum]
 
 
+SAYING = term_set(
+    "say said tell told talk discuss mention ask answer speak spoke remember remind recall conversation decide agree"
+)
+"""What a question says of the conversation itself ("what did I tell you about the boat, as we discussed?"): whether a
+turn says it, too, tells nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class TurnFloor:
     """Judges earlier turns by ``dense_weight`` × cosine + ``coverage_weight`` × coverage. Nothing is recalled unless
@@ -76,7 +83,10 @@ class TurnFloor:
 
     def _relevance(self, query: str, hit: Hit) -> float:
         cosine = max(hit.dense.score, 0.0) if hit.dense is not None else 0.0
-        return self.dense_weight * cosine + self.coverage_weight * coverage(query, searched_text(hit.passage))
+        asked = term_set(query)
+        subject = asked - SAYING or asked
+        covered = len(subject & term_set(searched_text(hit.passage))) / max(len(subject), 1)
+        return self.dense_weight * cosine + self.coverage_weight * covered
 
 
 def features(query: str, hit: Hit, corpus_size: int) -> tuple[float, float, float]:

@@ -68,6 +68,16 @@ def build(**changes: Any) -> Prompt:
     return assemble.prompt(context(**changes), TOKENS)
 
 
+def test_the_day_of_recalled_turns_is_said_once_for_those_that_follow_each_other() -> None:
+    said = [("t1", "2026-01-02", "Lena: blue"), ("t3", "2026-01-05", "Lena: red"), ("t2", "2026-01-02", "Ana: why?")]
+    turns = tuple(RecalledTurn(turn_id=turn, said_on=day, text=text, score=1.0) for turn, day, text in said)
+
+    block = build(recalled=turns).block("records")
+
+    assert block is not None
+    assert "[2026-01-02]\nLena: blue\nAna: why?\n[2026-01-05]\nLena: red\n" in block.text
+
+
 def test_the_documented_order_is_user_summary_tail_retrieved_hint() -> None:
     prompt = build()
 

@@ -91,6 +91,14 @@ def test_nothing_is_told_unless_one_turn_surely_speaks_of_it_and_then_its_neighb
     assert {one.passage.source for one in floor.keep("dogs", sure)} == {"t0", "t1", "t2"}
 
 
+def test_that_something_was_said_need_not_be_said_in_what_is_recalled() -> None:
+    floor = TurnFloor(0.6, 0.4, dense_weight=0.0, coverage_weight=1.0)
+    question = "What did I tell you about the boat, as we discussed?"
+    found = recollect(question, [Hit(said(1, "Ann: The boat is red."), 1.0), Hit(said(5, "Ann: I told you!"), 0.5)], [])
+
+    assert [one.passage.source for one in floor.keep(question, found)] == ["t1"]
+
+
 def test_a_part_of_a_long_turn_says_who_goes_on_speaking() -> None:
     long = "word " * 500
     first, second, *_ = split_turn(f"Ann: how?\nassistant: {long}")
