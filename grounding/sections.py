@@ -40,7 +40,8 @@ _DELIMITERS = (
     "instructions",
 )
 _OUR_SPEAKERS = ("assistant", "system", "developer", "agentruntime")
-_OUR_TAG = re.compile(r"<(?=\s*/?\s*(?:" + "|".join(map(re.escape, _DELIMITERS)) + r")\b)", re.IGNORECASE)
+# Possessive: who writes a bracket and a thousand blanks would else have each of them tried with each other.
+_OUR_TAG = re.compile(r"<(?=\s*+/?+\s*+(?:" + "|".join(map(re.escape, _DELIMITERS)) + r")\b)", re.IGNORECASE)
 _TEMPLATE_TOKEN = re.compile(
     r"<(?=[|｜])|(?<=[|｜])>|<(?=<\s*/?SYS)|<(?=/?(?:s|bos|eos|pad|unk|(?:start|end)_of_turn)>)"
     r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|gMASK)\])"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role
 from grounding import sections
 from grounding.run_context import Passage, Query, QuotedMessage, RecalledTurn
-from grounding.sections import as_excerpt, neutral, speaker, spoken
+from grounding.sections import as_data, as_excerpt, neutral, speaker, spoken
 from runtime.envelopes import Batch, Envelope
 from runtime.question import Question
 from tests.unit.test_assemble import build
@@ -112,3 +112,11 @@ def test_every_character_that_must_go_is_gone_and_every_other_one_stays(text: st
     gone = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160), *sections._INVISIBLE, *sections._REORDERING])
     lines = {0x85: "\n", 0x2028: "\n", 0x2029: "\n"}
     assert kept.translate(plain) == text.translate(gone | lines).translate(plain)
+
+
+def test_a_bracket_before_a_hundred_thousand_blanks_is_read_at_once_and_a_delimiter_among_blanks_found() -> None:
+    """Each blank was tried with each other: one message held the whole process up for minutes."""
+    blanks = " " * 100_000
+
+    assert as_data(f"<{blanks}x") == f"<{blanks}x"
+    assert as_data(f"<{blanks}/{blanks}system >") == f"&lt;{blanks}/{blanks}system >"

@@ -19,7 +19,7 @@ CONFIRMS = 0.5
 REPLACES = 1 / 3
 """What two records share at least of the shorter one's content words before a model's word is taken for it that one
 confirms, or replaces, the other: a slip of a poor model shall not do away with what is known."""
-_NUMBER = re.compile(r"\w*\d[\w.,:/-]*")
+_NUMBER = re.compile(r"(?<!\w)\w*\d[\w.,:/-]*")  # from a word's beginning: long words are read once
 _DENIALS = frozenset(("no", "not", "never", "kein", "keine", "nicht", "sin", "pas"))
 """They mean nothing to a search, and everything here."""
 GONE = frozenset({State.SUPERSEDED, State.INACTIVE, State.RETIRED})
