@@ -182,6 +182,8 @@ class SelectedRecord(_Strict):
     due: str = ""
     score: float
     similarity: float
+    origin: Literal["", "retrieved", "others"] = ""
+    """Whose words it is, where they are nobody's who is trusted here."""
     tokens: int = Field(ge=0)
 
 

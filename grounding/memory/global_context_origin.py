@@ -21,12 +21,13 @@ def shown_in(context: RunContext) -> Foreign:
     """Whether a prompt made of *context* shows text of this very turn that nobody who asks has written.
 
     Retrieved are passages of documents, attached files and pictures; others' are quoted and forwarded messages, and
-    those of further authors. An answer is remembered with it (`grounding.transcript.entry.Entry`).
+    those of further authors; records are what they came of. An answer is remembered with it
+    (`grounding.transcript.entry.Entry`).
     """
-    if context.passages or context.query.files or context.query.images:
+    query, came_of = context.query, {one.origin for one in context.records}
+    if context.passages or query.files or query.images or "retrieved" in came_of:
         return "retrieved"
-    query = context.query
-    return "others" if query.quotes or query.relayed or len(context.authors) > 1 else ""
+    return "others" if query.quotes or query.relayed or len(context.authors) > 1 or "others" in came_of else ""
 
 
 def foreign_in(context: RunContext, content: str = "") -> Foreign:

@@ -15,6 +15,7 @@ from grounding.layers.records import line
 from grounding.memory.frames.choosing import choose
 from grounding.memory.frames.frame import LOADED
 from grounding.memory.frames.shipped import SHIPPED
+from grounding.memory.global_context_origin import shown_in
 from grounding.memory.records.port import Found
 from grounding.memory.records.record import Provenance, Record, State, Type
 from grounding.memory.selection.calibration import calibrated
@@ -26,6 +27,7 @@ from grounding.memory.selection.repeating import without_repeated
 from grounding.memory.selection.scoring import Scored, Weights, ranked, recency
 from grounding.memory.selection.selecting import Selected, Selecting, as_shown
 from grounding.tokens import load_tokens
+from tests.unit.test_assemble import context
 
 TOKENS = load_tokens()
 TODAY = datetime(2026, 6, 1, tzinfo=UTC)
@@ -363,6 +365,14 @@ def test_an_edited_record_is_shown_as_it_reads_now() -> None:
 
     assert again.selection.why == "reused"
     assert "for sessions only" in again.records[0].text
+
+
+@pytest.mark.parametrize(("origin", "foreign"), [("retrieved", "retrieved"), ("others", "others"), ("extraction", "")])
+def test_a_record_that_came_of_foreign_words_makes_what_is_written_next_foreign(origin: Any, foreign: str) -> None:
+    told = Conversation(REDIS.model_copy(update={"provenance": Provenance(origin=origin)}))
+    records = told.says("Should we use Redis for caching?").records
+
+    assert shown_in(context(records=records, passages=())) == foreign
 
 
 def test_a_record_that_a_reply_repeated_does_not_make_the_next_message_leave_it() -> None:

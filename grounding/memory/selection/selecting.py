@@ -14,6 +14,7 @@ from grounding.documents.sparse import term_set
 from grounding.memory.frames.choosing import Chosen
 from grounding.memory.frames.complexity import scale
 from grounding.memory.frames.frame import LOADED
+from grounding.memory.global_context_origin import Foreign
 from grounding.memory.records.port import Found, ReadsRecords
 from grounding.memory.records.record import Record, State, Type
 from grounding.memory.selection.calibration import MOST_REVIEWED, calibrated
@@ -213,8 +214,14 @@ def _selected(record: Record, level: Level, score: float, similarity: float, tok
         due=record.due,
         score=round(score, 6),
         similarity=round(similarity, 6),
+        origin=_foreign(record),
         tokens=tokens,
     )
+
+
+def _foreign(record: Record) -> Foreign:
+    origin = record.provenance.origin
+    return origin if origin in ("retrieved", "others") else ""
 
 
 def as_shown(record: Record, level: Level) -> SelectedRecord:
