@@ -242,7 +242,7 @@ class Held:
         return [Found(one, share, share) for share, one in shared if share and one.type in types][:top_k]
 
     async def standing(self, scope: Scope) -> Sequence[Record]:
-        return [one for one in self.records if one.type is Type.CENSOR]
+        return [one for one in self.records if one.type is Type.CENSOR or one.verbatim]
 
     async def get(self, scope: Scope, record_id: str) -> Record:
         return next(one for one in self.records if one.id == record_id)
@@ -354,6 +354,20 @@ def test_a_record_that_is_gone_or_superseded_is_not_shown_from_what_was_kept() -
 
     assert again.selection.why == "changed"
     assert ids(again) == ["redis"]
+
+
+def test_what_is_kept_word_for_word_is_shown_whole_whatever_is_asked() -> None:
+    whole = "Round no price. " * 8
+    talk = Conversation(REDIS)
+    talk.says("Should we use Redis for caching?")
+    talk.held.records.append(record("word", whole, summary="short", verbatim=True))
+
+    again = talk.says("Should we really prefer Redis?")
+    later = talk.says("Should we prefer Redis after all?")
+
+    assert (again.selection.why, later.selection.why) == ("changed", "reused")
+    assert ids(again) == ["word", "redis"]
+    assert again.records[0].text == whole
 
 
 def test_an_edited_record_is_shown_as_it_reads_now() -> None:

@@ -38,6 +38,8 @@ class Kept(_Strict):
     v: Literal[1] = 1
     frame: str
     records: tuple[KeptRecord, ...] = ()
+    pinned: tuple[str, ...] = ()
+    """Ids of what stood in every prompt then, whether there was room for it or not."""
     budget: int
 
 

@@ -32,13 +32,15 @@ def reason(
     chosen: Chosen,
     ranked: Sequence[Scored],
     said: Collection[str],
+    pinned: Collection[Record] = (),
     *,
     thin: bool,
 ) -> SelectionReason:
     """Why the records are to be selected anew, or ``reused``.
 
     *read* are those of *kept* that there still are, *ranked* what the message would bring, *said* the ids of those of
-    it that the prompt says anyway; *thin* is a message that says too little to be about anything of its own.
+    it that the prompt says anyway, *pinned* what stands in every prompt; *thin* is a message that says too little to be
+    about anything of its own.
     """
     if kept is None:
         return "cold"
@@ -48,9 +50,12 @@ def reason(
         return "frame"
     if _has_changed(kept, read):
         return "changed"
+    known, held = {one.id for one in kept.records}, {one.id for one in pinned}
+    if held != set(kept.pinned):
+        return "changed"
     if not ranked:
-        return "reused" if thin or not kept.records else "topic"
-    known = {one.id for one in kept.records} | set(said)
+        return "reused" if thin or not known - held else "topic"
+    known |= set(said)
     best = max(ranked, key=lambda one: one.relevance)
     if best.record.id not in known or covered(ranked, known) < COVERED_SHARE:
         return "topic"

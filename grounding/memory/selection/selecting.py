@@ -24,7 +24,7 @@ from grounding.memory.selection.kept import Kept, KeptRecord, KeptSelections
 from grounding.memory.selection.relevance import Floor
 from grounding.memory.selection.repeating import without_repeated
 from grounding.memory.selection.reuse import reason
-from grounding.memory.selection.scoring import Weights, ranked
+from grounding.memory.selection.scoring import Scored, Weights, ranked
 from grounding.run_context import Calibration, Censor, SelectedRecord, Selection
 
 FOUND_AT_MOST = 40
@@ -49,6 +49,8 @@ class Looked:
     found: tuple[tuple[Found, float], ...] = ()
     kept: Kept | None = None
     read: tuple[Record, ...] = ()
+    pinned: tuple[Record, ...] = ()
+    """Those that are kept word for word: they stand in every prompt."""
     thin: bool = False
     is_empty: bool = False
     """Whether there is no record at all."""
@@ -114,15 +116,17 @@ class Selecting:
         text = text[:LONGEST_QUERY_CHARACTERS]
         own = len(term_set(text))
         query = "\n".join([*earlier[-1:], text]) if chosen.acts else spelled_out(text, earlier, own, FEW_TERMS)
-        found, read, calibration = await asyncio.gather(
+        found, read, standing, calibration = await asyncio.gather(
             self._records.search(scope, query, FOUND_AT_MOST, LOADED),
             self._records.read(scope, [one.id for one in kept.records]) if kept and kept.records else _nothing(),
+            self._records.standing(scope),
             self._calibration(scope),
         )
+        pinned = tuple(one for one in standing if one.type in LOADED)
         floor = self._floor()
         asked = {query, text} if own else {query}  # what a fragment asks for may be one thing of what came before
         relevant = tuple((one, max(floor.relevance(each, one, count) for each in asked)) for one in found)
-        return Looked(relevant, kept, tuple(read), own <= FEW_TERMS, calibration=calibration)
+        return Looked(relevant, kept, tuple(read), pinned, own <= FEW_TERMS, calibration=calibration)
 
     def select(self, looked: Looked, text: str, chosen: Chosen, shown: Sequence[str]) -> Selected:
         """The records for *text* out of *looked*; *shown* is what the prompt says besides. Pure but for the day."""
@@ -133,14 +137,19 @@ class Selecting:
         above = ranked(looked.found, chosen.frame, self._weights, self._floor().minimum, today)
         fresh = without_repeated(above, shown)
         said = {one.record.id for one in above} - {one.record.id for one in fresh}
-        why = reason(looked.kept, looked.read, chosen, above, said, thin=looked.thin)
+        why = reason(looked.kept, looked.read, chosen, above, said, looked.pinned, thin=looked.thin)
         if why == "reused":
             assert looked.kept is not None
             return self._again(looked.kept, looked.read, len(above))
         budgets = shared_out(self._budgets, chosen.frame, scale(text))
         whole = sum(budgets.values())
-        filled = fill(fresh, _less(budgets, RESERVED_TOKENS), self._costs)
-        kept = Kept(frame=chosen.frame.name, records=tuple(map(_kept, filled)), budget=whole)
+        pinned = [Scored(one, 1.0, 0.0, 0.0) for one in looked.pinned]
+        held = {one.id for one in looked.pinned}
+        wanted = [*pinned, *(one for one in fresh if one.record.id not in held)]
+        filled = fill(wanted, _less(budgets, RESERVED_TOKENS), self._costs)
+        kept = Kept(
+            frame=chosen.frame.name, records=tuple(map(_kept, filled)), pinned=tuple(sorted(held)), budget=whole
+        )
         records = tuple(
             _selected(one.scored.record, one.level, one.scored.score, one.scored.similarity, one.tokens)
             for one in filled
@@ -208,7 +217,7 @@ def _selected(record: Record, level: Level, score: float, similarity: float, tok
         id=record.id,
         type=record.type.value,
         level=level,
-        text=record.summary if level == "summary" else record.micro,
+        text=_text(record, level),
         state=record.state.value,
         made_on=record.created_at[:10],
         due=record.due,
@@ -217,6 +226,12 @@ def _selected(record: Record, level: Level, score: float, similarity: float, tok
         origin=_foreign(record),
         tokens=tokens,
     )
+
+
+def _text(record: Record, level: Level) -> str:
+    if level == "micro":
+        return record.micro
+    return record.text if record.verbatim else record.summary
 
 
 def _foreign(record: Record) -> Foreign:
