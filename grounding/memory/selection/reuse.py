@@ -16,7 +16,11 @@ from grounding.memory.selection.relevance import probability
 from grounding.memory.selection.scoring import Scored
 from grounding.run_context import SelectionReason
 
-COVERED_SHARE = 0.5
+COVERED_SHARE = 0.25
+"""Measured on 300 questions about five long chats (locomo-dev), each after each other one of its chat, single things
+said standing in for records: of the questions that needed what was not shown 1.7 % were given the same records again,
+of those with an answer in common 48 %. At .5 that is 0.7 and 26 %; without the rule about the best one 13 and 65 % at
+.25."""
 
 
 def covered(ranked: Sequence[Scored], known: Collection[str]) -> float:
