@@ -99,6 +99,9 @@ class Settings(BaseModel):
     """One call to Qdrant."""
     index_stale_seconds: PositiveSeconds = 10.0
     """How long a changed document may wait for the index before prompts say that what was found may be out of date."""
+    index_keep_former_days: Annotated[float, Field(ge=0)] = 7.0
+    """How many days the index of a former EMBEDDING_MODEL is kept after the last workspace has left it, so that going
+    back is cheap. 0: it is dropped at once."""
 
     # The model.
     llm_model: str | None = None
@@ -119,7 +122,7 @@ class Settings(BaseModel):
     """The model's window. Unset: as LiteLLM knows it, else 8192."""
     embedding_model: EmbeddingModel | None = None
     """A LiteLLM embedding id, or bundled/minilm (finds more, indexes slowly) or bundled/wordllama. Unset:
-    bundled/wordllama. Another model makes another index."""
+    bundled/wordllama. Another model makes another index; the former one answers until that is filled."""
     embedding_timeout_seconds: PositiveSeconds = 20.0
     """One embedding call."""
     rerank_model: str | None = None

@@ -68,9 +68,17 @@ class RecallsTurns(Protocol):
     """Finds earlier turns of one conversation."""
 
     async def recall(
-        self, scope: Scope, query: str, top_k: int, exclude: frozenset[str], *, earlier: Sequence[str]
+        self,
+        scope: Scope,
+        query: str,
+        top_k: int,
+        exclude: frozenset[str],
+        *,
+        earlier: Sequence[str],
+        lost: list[DegradedBlock],
     ) -> Sequence[RecalledTurn]:
-        """At most *top_k* turns that bear on *query*, without those of *exclude*. *earlier* as in `FindsPassages`."""
+        """At most *top_k* turns that bear on *query*, without those of *exclude*. *earlier* and *lost* as in
+        `FindsPassages`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +149,9 @@ class Pipeline:
         recalled: tuple[RecalledTurn, ...] | None = None
         if choice.wants_history and history is None:
             said = tail.result() or ()
-            recalled = await self._layer("records", degraded, lambda: self._recalled(key, text, said, budgets, cues))
+            recalled = await self._layer(
+                "records", degraded, lambda: self._recalled(key, text, said, budgets, cues, degraded)
+            )
         return Grounds(
             summary.result(),
             tail.result() or (),
@@ -270,11 +280,17 @@ class Pipeline:
         return await self._layer("retrieved", degraded, found)
 
     async def _recalled(
-        self, key: ConversationKey, text: str, tail: Sequence[TailEntry], budgets: Budgets, cues: Cues
+        self,
+        key: ConversationKey,
+        text: str,
+        tail: Sequence[TailEntry],
+        budgets: Budgets,
+        cues: Cues,
+        degraded: list[DegradedBlock],
     ) -> tuple[RecalledTurn, ...]:
         shown = frozenset(entry.turn_id for entry in tail)
         earlier = asked_before(tail, cues)
-        found = await self.turns.recall(key.scope, text, RECALLED_TURNS, shown, earlier=earlier)
+        found = await self.turns.recall(key.scope, text, RECALLED_TURNS, shown, earlier=earlier, lost=degraded)
         return tuple(_as_many(found, budgets.records_tokens * RECALLED_CHARACTERS_PER_TOKEN))
 
 

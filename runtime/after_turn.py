@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Protocol
 
 import structlog
 
 from config.settings import Settings
-from connectors.message import ConversationKey
+from connectors.message import ConversationKey, Scope
 from grounding.documents.turns import Memory
-from grounding.documents.turns import Turns as TurnIndex
 from grounding.memory import extract, refresh
 from grounding.memory.contexts import ContextDocument, ContextDocuments
 from grounding.memory.document import Line, same, surviving
@@ -199,10 +198,18 @@ class SummaryRefresh:
         return _Written(text, "extraction", "")
 
 
+class TellsTurns(Protocol):
+    """What makes turns findable, and takes them back; see `grounding.documents.turns.Turns`."""
+
+    async def remember(self, memories: Sequence[Memory]) -> None: ...
+
+    async def forget(self, scope: Scope, turn_ids: Sequence[str] | None = None) -> None: ...
+
+
 class RememberTurns:
     """Makes turns findable for later turns of their conversations."""
 
-    def __init__(self, transcript: Transcript, turns: TurnIndex) -> None:
+    def __init__(self, transcript: Transcript, turns: TellsTurns) -> None:
         self._transcript = transcript
         self._turns = turns
 

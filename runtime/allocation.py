@@ -20,3 +20,12 @@ def share_arenas() -> bool:
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(_M_ARENA_MAX, ARENAS))
+
+
+def give_back() -> bool:
+    """Give memory that was freed back to the system, and not only to the pools; False where the C library is not glibc.
+    Blocking, for milliseconds, without the interpreter's lock."""
+    if sys.platform != "linux":
+        return False
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return trim is not None and bool(trim(0))

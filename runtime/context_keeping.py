@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from typing import Protocol
 
 import structlog
 
 from connectors.message import AgentRuntimeError, ConversationKey
-from grounding.documents.context_field import ContextField
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
 from grounding.memory.contexts import ContextDocument, ContextDocuments, Mark
@@ -37,6 +37,14 @@ class ContextMoved(AgentRuntimeError):
     user_text = "The document has changed meanwhile. Look at it again, and repeat your change."
 
 
+class KeepsContexts(Protocol):
+    """What lets context documents be found; see `grounding.documents.context_field.ContextField`."""
+
+    async def put(self, key: ConversationKey, text: str, at: str) -> None: ...
+
+    async def forget(self, key: ConversationKey) -> None: ...
+
+
 class ContextFollowing:
     """Brings the file and the index in step with a document. *exists* says whether there is a workspace of that id:
     documents of other vaults have no file."""
@@ -46,7 +54,7 @@ class ContextFollowing:
         contexts: ContextDocuments,
         copy: ContextCopy,
         exists: Callable[[str], Awaitable[bool]],
-        field: Callable[[], Awaitable[ContextField]],
+        field: Callable[[], Awaitable[KeepsContexts]],
     ) -> None:
         self._contexts = contexts
         self._copy = copy
@@ -90,7 +98,7 @@ class ContextFollowing:
         await self._copy.remove(key)
 
 
-async def index_latest(contexts: ContextDocuments, field: ContextField, key: ConversationKey) -> None:
+async def index_latest(contexts: ContextDocuments, field: KeepsContexts, key: ConversationKey) -> None:
     """Let searches find the latest document of *key*, also where another comes meanwhile; none where there is none.
 
     Raises `IndexUnavailable`, `EmbedderUnavailable` and `StoreUnavailable`.

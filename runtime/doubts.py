@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 STALE = "index_stale"
 """Documents changed, and the index does not have them yet."""
 REBUILDING = "index_rebuilding"
-"""The index of this embedding model is being filled, and has less than half of the documents."""
+"""The index of this embedding model is being filled, and has less than half of the documents; or a former model's
+answers until then, and could not be told of a change, or be asked by more than words."""
 LOOK_SECONDS = 1.0
 """How long what was seen of a workspace is not asked for again."""
 LEADERLESS_SECONDS = 20.0
@@ -69,5 +70,9 @@ class Doubts:
     def doubt(self, scope: Scope) -> str:
         """`STALE`, or empty where nothing is known against what was found."""
         now, since = self._now(), self._since.get(scope.workspace_id, 0.0)
-        leaderless = self._leaderless_since is not None and now - self._leaderless_since > LEADERLESS_SECONDS
-        return STALE if leaderless or (since and now - since > self._stale_seconds) else ""
+        return STALE if self.is_leaderless or (since and now - since > self._stale_seconds) else ""
+
+    @property
+    def is_leaderless(self) -> bool:
+        """Whether nobody followed the files for too long."""
+        return self._leaderless_since is not None and self._now() - self._leaderless_since > LEADERLESS_SECONDS

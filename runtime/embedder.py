@@ -60,6 +60,11 @@ _BUNDLED: dict[str, Callable[[], Embedder]] = {
 }
 
 
+def bundled_embedders() -> list[Embedder]:
+    """One of each model that runs in this process, the default first; none is loaded before it is used."""
+    return [make() for make in _BUNDLED.values()]
+
+
 async def open_embedder(settings: Settings) -> Embedder:
     """The embedder of ``EMBEDDING_MODEL``. Raises `EmbedderUnavailable`, of a bundled model only once it is used.
 

@@ -41,6 +41,9 @@ class InStep(Protocol):
     async def index(self, scope: Scope, paths: Collection[str] | None) -> Any:
         """Index what changed of *paths*, or of all."""
 
+    async def keep_answering(self, scope: Scope) -> bool:
+        """Bring what answers until the index is filled in step; False where there is nothing else than the index."""
+
     async def unindexed(self, scope: Scope) -> set[str]:
         """What by its looks is not in the index as it is kept."""
 
@@ -133,6 +136,10 @@ class Following:
             workspaces = [workspace.id for workspace in await self._workspaces.all()]
             self._unborn = await asyncio.to_thread(_folders, self._data_dir / "workspaces") - set(workspaces)
             self._behind = set(workspaces)
+            for workspace_id in workspaces:  # all of them before an index is filled anew, which takes longer
+                if await self._keep_answering(workspace_id):
+                    self._behind.discard(workspace_id)
+                    self._tell_waiting()
             for workspace_id in workspaces:
                 await self._keep_in_step(workspace_id, None)
                 self._behind.discard(workspace_id)
@@ -140,6 +147,13 @@ class Following:
         finally:
             self._behind = set()
             self._tell_waiting()
+
+    async def _keep_answering(self, workspace_id: str) -> bool:
+        try:
+            return await self._index.keep_answering(Scope(workspace_id))
+        except (AgentRuntimeError, OSError) as error:  # what is to be indexed comes next, and tries again
+            _log.warning("index.failed", workspace_id=workspace_id, why=str(error))
+            return False
 
     def _tell_waiting(self) -> None:
         self._caught_up.set()

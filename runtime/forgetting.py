@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from connectors.message import ConversationKey, Scope, encode_id, redis_key
-from grounding.documents.turns import Turns as TurnIndex
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.copy import ContextCopy
 from grounding.memory.records.port import ForgetsRecords
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.log import Transcript
+from runtime.after_turn import TellsTurns
 from runtime.dead_letters import DeadLetters
 from runtime.extraction_marks import ExtractionMarks
 from runtime.jobs import Job, Jobs
@@ -129,7 +129,7 @@ class ForgetTurns:
 
     def __init__(
         self,
-        turns: Callable[[], Awaitable[TurnIndex]],
+        turns: Callable[[], Awaitable[TellsTurns]],
         index_document: Callable[[ConversationKey], Awaitable[None]],
     ) -> None:
         self._turns = turns

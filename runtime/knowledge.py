@@ -1,13 +1,14 @@
-"""What can be searched, opened in the background and kept in step with the disk.
+"""What can be searched, and what keeps it in step with the documents.
 
-Until the index is open, and while it cannot be, every search raises `IndexUnavailable` with the reason:
-the turn goes on without that layer and says so.
+Until an index is open, and while none can be (`runtime.opening`), every search raises `IndexUnavailable` with the
+reason: the turn goes on without that layer and says so.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Collection as Some
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,42 +16,38 @@ from typing import TYPE_CHECKING
 import structlog
 
 from config.settings import Settings
-from connectors.connector import Health, State
-from connectors.message import Scope, redis_key
-from grounding.documents.backlog import OWNER, Backlog
+from connectors.connector import Health
+from connectors.message import Scope
+from grounding.documents.backlog import Backlog
+from grounding.documents.catalogue import Identity, Lacks
 from grounding.documents.context_field import ContextField
 from grounding.documents.disk_copy import DiskCopy
-from grounding.documents.embedding import Embedder, EmbedderUnavailable
-from grounding.documents.index import Hit, IndexUnavailable, PassageIndex, collection_name
-from grounding.documents.indexer import Indexer, Progress, Status, Synced
+from grounding.documents.embedding import EmbedderUnavailable
+from grounding.documents.index import Hit, IndexUnavailable
 from grounding.documents.lease import StoringLease
 from grounding.documents.library import Library, Skipped
 from grounding.documents.rerank import Reranker
-from grounding.documents.search import Search
+from grounding.documents.runs import Progress, Status, Synced
 from grounding.documents.shared_shelf import SharedShelf
-from grounding.documents.shelf import FileShelf, Shelf
+from grounding.documents.shelf import READ_DOCUMENTS, FileShelf, Shelf
 from grounding.documents.turns import Turns as TurnIndex
-from grounding.documents.vocabulary import Vocabulary
 from grounding.memory.records.index import RecordIndex
-from grounding.memory.records.store import RecordStore
+from grounding.memory.records.record import Type
 from grounding.run_context import DegradedBlock, Passage, RecalledTurn
 from grounding.tokens import Tokens
 from promptpolicy.files import FilingPublisher
+from runtime.collection import Collection, Maker
 from runtime.doubts import REBUILDING, STALE, Doubts
-from runtime.embedder import open_embedder
 from runtime.following import Following
-from runtime.fusion import fusion_of
+from runtime.opening import Opening
+from runtime.told import ToldContexts, ToldRecords, ToldTurns
 from runtime.workspaces import Workspaces
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-_RETRY_SECONDS = (1.0, 30.0)
 _FILLING_SECONDS = 2.0
 """How long a turn waits for documents that are being indexed for the first time since the start."""
-TURN_FORM = "2"
-"""Of what is indexed of a turn. Where another one was remembered, everything that was said is remembered anew: with its
-day and the turn before it since 2."""
 _log = structlog.get_logger()
 
 
@@ -66,12 +63,6 @@ class Knowledge:
         publisher: FilingPublisher,
         reranker: Reranker | None = None,
     ) -> None:
-        self._settings = settings
-        self._redis = redis
-        self._tokens = tokens
-        self._workspaces = workspaces
-        self._publisher = publisher
-        self._reranker = reranker
         self.library = Library(settings.data_dir, max_bytes=settings.document_max_bytes)
         self.copy: DiskCopy | None = None
         """What keeps the files of this machine and the documents the same, where those are kept for several."""
@@ -81,72 +72,47 @@ class Knowledge:
             self.copy = DiskCopy(self.library, shared)
         self.shelf: Shelf = shared or FileShelf(self.library)
         self._backlog = Backlog(redis)
-        self._lease = StoringLease(redis) if shared else lambda _: nullcontext()
+        exclusive = StoringLease(redis) if shared else lambda _: nullcontext()
+        maker = Maker(settings, redis, self.shelf, tokens.count, self._backlog, exclusive, reranker)
+        self.opening = Opening(settings, redis, workspaces, maker)
+        self.catalogue = self.opening.catalogue
+        self.formers = self.opening.formers
         self._following = Following(settings, self, workspaces, publisher, self._backlog, shelf=shared, copy=self.copy)
         self._doubts = Doubts(redis, self._backlog, settings.index_stale_seconds, is_shared=shared is not None)
-        self._opened = asyncio.Event()
-        self._index: PassageIndex | None = None
-        self._search: Search | None = None
-        self._vocabulary: Vocabulary | None = None
-        self._indexer: Indexer | None = None
-        self._turns: TurnIndex | None = None
-        self._contexts: ContextField | None = None
-        self._records: RecordIndex | None = None
-        self._why = ""
-        self._embedder: Embedder | None = None
-        self._mute = ""
-        """Why nothing can be embedded, and so nothing be found in an index that is open."""
 
     def will_follow(self) -> None:
         """Say that `follow` is about to begin: until it has looked, nobody knows which documents are behind."""
         self._following.will_run()
 
     async def open(self) -> None:
-        """Open the index, however long that takes."""
-        wait, longest = _RETRY_SECONDS
-        while not self._opened.is_set():
-            try:
-                await self._open()
-            except (IndexUnavailable, EmbedderUnavailable, OSError) as error:
-                self._why = str(error)
-                _log.warning("store.degraded", store="qdrant", why=self._why)
-                await asyncio.sleep(wait)
-                wait = min(wait * 2, longest)
-
-    async def warm(self) -> None:
-        """Load a bundled embedding model, so that the first search need not; `health` says if it cannot be."""
-        if self._embedder is None or self._settings.bundled_embedding_model is None:
-            return
-        try:
-            await self._embedder.embed_query("warm")
-        except EmbedderUnavailable as error:
-            self._mute = str(error)
-            _log.warning("store.degraded", store="qdrant", why=self._mute)
-
-    async def follow(self) -> None:
-        """Bring the index and the directives in step with the disk, and keep them there, until cancelled."""
-        await self._opened.wait()
-        await self._following.run()
-
-    async def close(self) -> None:
-        """Let go of the index's files and connections. Never raises."""
-        if self._index is not None:
-            await self._index.close()
-
-    async def health(self) -> Health:
-        """How the index is now."""
-        if self._index is None:
-            return Health(State.DEGRADED, self._why) if self._why else Health(State.CONNECTING)
-        try:
-            async with asyncio.timeout(self._settings.qdrant_timeout_seconds):
-                await self._index.check()
-        except (IndexUnavailable, TimeoutError) as error:
-            return Health(State.DEGRADED, str(error) or "timeout")
-        return Health(State.DEGRADED, self._mute) if self._mute else Health(State.CONNECTED)
+        """See `runtime.opening.Opening.run`."""
+        await self.opening.run()
 
     async def opened(self) -> None:
         """Wait until the index is open."""
-        await self._opened.wait()
+        await self.opening.opened()
+
+    async def close(self) -> None:
+        """Let go of the index's files and connections. Never raises."""
+        await self.opening.close()
+
+    async def warm(self) -> None:
+        """See `runtime.opening.Opening.warm`."""
+        await self.opening.warm()
+
+    async def health(self) -> Health:
+        """How the index is now."""
+        return await self.opening.health()
+
+    async def try_embedding(self) -> None:
+        """Embed a few words with the model that is set. Raises `EmbedderUnavailable`, and `IndexUnavailable` while
+        nothing is known of it."""
+        await (await self.opening.ready()).embedder.embed_query("opening hours")
+
+    async def follow(self) -> None:
+        """Bring the index and the directives in step with the disk, and keep them there, until cancelled."""
+        await self.opening.opened()
+        await self._following.run()
 
     async def passages(
         self,
@@ -164,29 +130,51 @@ class Knowledge:
         Raises `IndexUnavailable` also where nothing was found in a workspace that is still being indexed
         for the first time since the start: that is no answer.
         """
-        search = await self._ready()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_FILLING_SECONDS):
-                await self._following.until_ahead(scope)
-        found, doubt = await asyncio.gather(
-            search.passages(scope, query, top_k, excerpt_bytes, max_tokens, lost=lost, earlier=earlier),
-            self._doubt_after_a_look(scope),
-        )
-        if not found and (self._following.is_behind(scope) or doubt == REBUILDING):
+        noted: list[DegradedBlock] = []
+        async with self.opening.answering(scope) as answering:
+            if self.opening.target is not None:  # else nobody follows yet
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_FILLING_SECONDS):
+                        await self._following.until_ahead(scope)
+            found, doubt = await asyncio.gather(
+                answering.search.passages(scope, query, top_k, excerpt_bytes, max_tokens, lost=noted, earlier=earlier),
+                self._doubt_after_a_look(scope, answering),
+            )
+        noted = _with_doubt(noted, doubt)
+        if not found and (self._following.is_behind(scope) or _REBUILDING in noted):
             raise IndexUnavailable("the documents are still being indexed")
-        if doubt:
-            lost.append(DegradedBlock(block="retrieved", why=doubt))
+        lost += noted
         return found
 
     async def relevance(self, scope: Scope, text: str) -> float | None:
         """See `grounding.deciding.SpeaksOf`. Waits for nothing: None while the index is being opened."""
-        return None if self._vocabulary is None else await self._vocabulary.relevance(scope, text)
+        if self.opening.target is None:
+            return None
+        async with self.opening.answering(scope) as answering:
+            return await answering.vocabulary.relevance(scope, text)
 
-    async def _doubt_after_a_look(self, scope: Scope) -> str:
+    async def _doubt_after_a_look(self, scope: Scope, answering: Collection) -> str:
         await self._doubts.look(scope)
-        if self.copy is not None and self._indexer is not None and await self._indexer.is_being_filled(scope):
+        if await self._lacks(scope, answering, Lacks.DOCUMENTS):
+            return REBUILDING
+        if answering is not self.opening.target:
+            return await self._doubt_of_former(scope, answering)
+        if self.copy is not None and await answering.indexer.is_being_filled(scope):
             return REBUILDING
         return self.doubt(scope)
+
+    async def _doubt_of_former(self, scope: Scope, former: Collection) -> str:
+        """As `doubt`, of a collection that may have what waits for the one that is set, whose model may be away."""
+        if self._following.is_behind(scope) or self._doubts.is_leaderless:
+            return STALE
+        if not self._doubts.doubt(scope):
+            return ""
+        waiting = await self._backlog.paths(scope, READ_DOCUMENTS + 1)
+        return "" if await former.indexer.has(scope, waiting) else STALE
+
+    async def _lacks(self, scope: Scope, answering: Collection, *what: Lacks) -> bool:
+        """Whether something is known to be missing where a former collection answers."""
+        return answering is not self.opening.target and await self.catalogue.is_behind(scope, answering.name, *what)
 
     def doubt(self, scope: Scope) -> str:
         """Why what is found may not be all that there is, as a word of metrics; empty where nothing says so."""
@@ -195,12 +183,24 @@ class Knowledge:
         return self._doubts.doubt(scope)
 
     async def recall(
-        self, scope: Scope, query: str, top_k: int, exclude: frozenset[str], *, earlier: Sequence[str] = ()
+        self,
+        scope: Scope,
+        query: str,
+        top_k: int,
+        exclude: frozenset[str],
+        *,
+        earlier: Sequence[str] = (),
+        lost: list[DegradedBlock] | None = None,
     ) -> Sequence[RecalledTurn]:
         """See `grounding.pipeline.RecallsTurns`."""
-        await self._ready()
-        assert self._turns is not None
-        return await self._turns.recall(scope, query, top_k, exclude, earlier=earlier)
+        noted: list[DegradedBlock] = []
+        async with self.opening.answering(scope) as answering:
+            found = await answering.turns.recall(scope, query, top_k, exclude, earlier=earlier, lost=noted)
+            if not noted and await self._lacks(scope, answering, Lacks.TURNS, Lacks.RECORDS):
+                noted.append(DegradedBlock(block="records", why=REBUILDING))
+        if lost is not None:
+            lost += noted
+        return found
 
     async def search(
         self,
@@ -212,30 +212,32 @@ class Knowledge:
         lost: list[DegradedBlock] | None = None,
     ) -> list[Hit]:
         """See `grounding.documents.search.Search.search`; where the scope names a context also in its document."""
-        search = await self._ready()
+        noted: list[DegradedBlock] = []
         inside = scope.context_id is not None
-        found, doubt = await asyncio.gather(
-            search.search(scope, query, top_k, explain=explain, scores=inside, lost=lost),
-            self._doubt_after_a_look(scope),
-        )
-        if inside:
-            assert self._contexts is not None
-            found = await self._contexts.among(scope, query, found, top_k, explain=explain)
-        if doubt and lost is not None:
-            lost.append(DegradedBlock(block="retrieved", why=doubt))
+        async with self.opening.answering(scope) as answering:
+            found, doubt = await asyncio.gather(
+                answering.search.search(scope, query, top_k, explain=explain, scores=inside, lost=noted),
+                self._doubt_after_a_look(scope, answering),
+            )
+            if inside:
+                found = await answering.contexts.among(scope, query, found, top_k, explain=explain)
+                if not doubt and await self._lacks(scope, answering, Lacks.CONTEXTS):
+                    doubt = REBUILDING
+        if lost is not None:
+            lost += _with_doubt(noted, doubt)
         return found
 
     async def sync(
         self,
         scope: Scope,
-        paths: Collection[str] | None = None,
+        paths: Some[str] | None = None,
         progress: Callable[[Progress], None] | None = None,
         *,
         fresh: bool = False,
     ) -> Synced:
         """Bring documents and files of this machine in step, where they are two, and the index with them: see
         `grounding.documents.indexer.Indexer.sync`."""
-        await self._ready()
+        await self.opening.ready()
         if self.copy is not None:
             await self.copy.bring_in_step(scope, paths)
         done = await self.index(scope, paths, progress, fresh=fresh)
@@ -245,142 +247,129 @@ class Knowledge:
     async def index(
         self,
         scope: Scope,
-        paths: Collection[str] | None = None,
+        paths: Some[str] | None = None,
         progress: Callable[[Progress], None] | None = None,
         *,
         fresh: bool = False,
     ) -> Synced:
-        """Bring the index in step with the documents: see `grounding.documents.indexer.Indexer.sync`."""
-        await self._ready()
-        assert self._indexer is not None
-        return await self._indexer.sync(scope, paths, progress, fresh=fresh)
+        """Bring the index in step with the documents: see `grounding.documents.indexer.Indexer.sync`. What answers
+        until the index of another model is filled comes first: there it takes only what has changed."""
+        target = await self.opening.ready()
+        await self.catalogue.claim(scope, target.name)
+        async with self.formers.answering(scope, target.name) as former:
+            if former is not None:
+                await self._keep_in_step(former, scope, paths)
+        return await target.indexer.sync(scope, paths, progress, fresh=fresh)
+
+    async def keep_answering(self, scope: Scope) -> bool:
+        """Bring what answers while the index of another model is filled in step with the documents, so that nothing
+        found is out of date; False where there is no such thing, or it could not be."""
+        target = await self.opening.ready()
+        async with self.formers.answering(scope, target.name) as former:
+            if former is None:
+                return False
+            if self.copy is not None:
+                await self.copy.bring_in_step(scope)
+            return await self._keep_in_step(former, scope, None)
+
+    async def _keep_in_step(self, former: Collection, scope: Scope, paths: Some[str] | None) -> bool:
+        try:
+            await former.indexer.sync(scope, paths)
+        except (EmbedderUnavailable, IndexUnavailable) as error:
+            _log.warning("index.failed", workspace_id=scope.workspace_id, why=str(error))
+            await self.catalogue.fell_behind(scope, former.name, Lacks.DOCUMENTS)
+            with suppress(IndexUnavailable):  # what is gone must not be found, whatever else is out of date
+                await former.indexer.forget_gone(scope, paths)
+            return False
+        if paths is None:
+            await self.catalogue.caught_up(scope, former.name, Lacks.DOCUMENTS)
+        return True
 
     async def unindexed(self, scope: Scope) -> set[str]:
         """See `grounding.documents.indexer.Indexer.pending`."""
-        await self._ready()
-        assert self._indexer is not None
-        return await self._indexer.pending(scope)
+        return await (await self.opening.ready()).indexer.pending(scope)
+
+    async def is_whole(self, scope: Scope) -> bool:
+        """See `grounding.documents.indexer.Indexer.is_whole`."""
+        return await (await self.opening.ready()).indexer.is_whole(scope)
 
     async def skipped(self, scope: Scope) -> list[Skipped]:
         """Files that are no documents. Raises `StoreUnavailable` and `IndexUnavailable`."""
         if self.copy is not None:
             return self.copy.skipped(scope)
-        await self._ready()
-        assert self._indexer is not None
-        return await self._indexer.skipped(scope)
+        return await (await self.opening.ready()).indexer.skipped(scope)
 
     async def status(self, scope: Scope) -> Status:
         """See `grounding.documents.indexer.Indexer.status`. Files are looked at only where nobody follows them."""
-        await self._ready()
-        assert self._indexer is not None
+        target = await self.opening.ready()
         if self.copy is None and not self._following.is_running:
-            return await self._indexer.status(scope)
+            return await target.indexer.status(scope)
         (waiting,) = await self._backlog.waiting([scope])
-        return await self._indexer.status(scope, waiting.documents)
+        return await target.indexer.status(scope, waiting.documents)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether this process follows the documents, and has brought the index in step with all of them once."""
+        return self._following.is_running
 
     async def forget_workspace(self, scope: Scope) -> None:
-        """Take a workspace's passages out of the index; the files stay."""
-        await self._ready()
-        assert self._indexer is not None
-        await self._indexer.forget_workspace(scope)
+        """Take a workspace's passages out of the index, of former models too; the files stay."""
+        target = await self.opening.ready()
+        await target.indexer.forget_workspace(scope)
+        for name in (await self.catalogue.known()).keys() - {target.name}:
+            async with self.formers.using(name) as former:
+                if former is not None:
+                    await former.indexer.forget_workspace(scope)
+            await self.catalogue.forget(scope, name)
 
-    async def remembers_turns(self) -> bool:
-        """Whether what was said before this collection of the index was made has been put into it. Raises
-        `IndexUnavailable` and `StoreUnavailable`."""
-        await self._ready()
-        return bool(await self._redis.exists(self._remembered_key()))
-
-    async def has_remembered_turns(self) -> None:
-        """Say that it has."""
-        await self._redis.set(self._remembered_key(), "1")
-
-    def _remembered_key(self) -> str:
-        assert self._embedder is not None
-        collection = collection_name(self._embedder.name, self._embedder.dimensions)
-        return redis_key(OWNER, "{index}", "remembered", collection, TURN_FORM)
+    async def target(self) -> Identity:
+        """The collection of the model that is set. Raises `IndexUnavailable` while it cannot be opened."""
+        return (await self.opening.ready()).identity
 
     async def turns(self) -> TurnIndex:
-        """The earlier turns, once the index is open."""
-        await self._ready()
-        assert self._turns is not None
-        return self._turns
+        """The earlier turns in the collection of the model that is set, once the index is open."""
+        return (await self.opening.ready()).turns
 
     async def contexts(self) -> ContextField:
-        """The context documents, once the index is open."""
-        await self._ready()
-        assert self._contexts is not None
-        return self._contexts
+        """The context documents in the collection of the model that is set, once the index is open."""
+        return (await self.opening.ready()).contexts
 
     @property
     def embedding_model(self) -> str:
-        """What embeds; empty until the index is open."""
-        return self._embedder.name if self._embedder is not None else ""
+        """What is set to embed; empty until the index is open."""
+        return self.opening.target.identity.model if self.opening.target is not None else ""
 
     async def records(self) -> RecordIndex:
-        """The typed records, once the index is open."""
-        await self._ready()
-        assert self._records is not None
-        return self._records
+        """The typed records in the collection of the model that is set, once the index is open."""
+        return (await self.opening.ready()).records
 
-    async def _ready(self) -> Search:
-        if self._search is None and self._why:
-            raise IndexUnavailable(self._why)
-        if self._search is None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.qdrant_timeout_seconds):
-                    await self._opened.wait()
-        if self._search is None:
-            raise IndexUnavailable(self._why or "the index is still being opened")
-        return self._search
+    async def find_records(
+        self, scope: Scope, query: str, top_k: int, types: Some[Type]
+    ) -> Sequence[tuple[str, str, float, float]]:
+        """See `grounding.memory.records.index.RecordIndex.find`."""
+        async with self.opening.answering(scope) as answering:
+            return await answering.records.find(scope, query, top_k, types)
 
-    async def _open(self) -> None:
-        settings = self._settings
-        embedder = await open_embedder(settings)
-        index = await asyncio.to_thread(_adapter, settings, embedder)
-        try:
-            await index.ensure()
-        except BaseException:
-            await index.close()
-            raise
-        self._index, self._embedder = index, embedder
-        self._search = Search(index, embedder, count=self._tokens.count, reranker=self._reranker)
-        self._vocabulary = Vocabulary(index, embedder)
-        self._turns = TurnIndex(index, embedder)
-        self._contexts = ContextField(index, embedder)
-        self._records = RecordIndex(index, embedder, RecordStore(self._redis))
-        self._indexer = Indexer(
-            self.shelf,
-            index,
-            embedder,
-            self._redis,
-            self._tokens.count,
-            backlog=self._backlog,
-            exclusive=self._lease,
-        )
-        self._why = ""
-        self._opened.set()
+    async def told_turns(self) -> ToldTurns:
+        """What is told of turns as they are said and forgotten, once the index is open."""
+        target = await self.opening.ready()
+        return ToldTurns(target.name, target.turns, self.catalogue, self.formers)
+
+    async def told_contexts(self) -> ToldContexts:
+        """What is told of context documents as they are written and forgotten, once the index is open."""
+        target = await self.opening.ready()
+        return ToldContexts(target.name, target.contexts, self.catalogue, self.formers)
+
+    async def told_records(self) -> ToldRecords:
+        """What is told of typed records as they change, once the index is open."""
+        target = await self.opening.ready()
+        return ToldRecords(target.name, target.records, self.catalogue, self.formers)
 
 
-def _adapter(settings: Settings, embedder: Embedder) -> PassageIndex:
-    """The index's adapter; its package is imported here, so that only the one in use costs anything."""
-    if settings.qdrant_url is None:
-        from grounding.documents.qdrant_embedded import EmbeddedIndex
+_REBUILDING = DegradedBlock(block="retrieved", why=REBUILDING)
 
-        return EmbeddedIndex(
-            settings.data_dir / "qdrant",
-            embedder.name,
-            embedder.dimensions,
-            timeout_seconds=settings.qdrant_timeout_seconds,
-            fusion=fusion_of(settings),
-        )
-    from grounding.documents.qdrant_server import ServerIndex
 
-    key = settings.qdrant_api_key
-    return ServerIndex(
-        settings.qdrant_url,
-        embedder.name,
-        embedder.dimensions,
-        timeout_seconds=settings.qdrant_timeout_seconds,
-        api_key=key.get_secret_value() if key else None,
-        fusion=fusion_of(settings),
-    )
+def _with_doubt(noted: Sequence[DegradedBlock], doubt: str) -> list[DegradedBlock]:
+    """*noted* and *doubt*, if that says more."""
+    said = any(one.block == "retrieved" for one in noted)
+    return [*noted, *([DegradedBlock(block="retrieved", why=doubt)] if doubt and not said else [])]

@@ -13,8 +13,8 @@ import structlog
 from connectors.message import ConversationKey, Scope, StoreUnavailable, Superseded
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
-from grounding.documents.indexer import Progress
 from grounding.documents.library import Skipped
+from grounding.documents.runs import Progress
 from grounding.documents.turns import Turns as TurnIndex
 from grounding.memory.contexts import ContextDocuments
 from grounding.transcript.copy import MarkdownCopy
@@ -74,6 +74,7 @@ class Rebuilding:
         self._contexts = contexts
         self._copy = copy
         self._workspaces = workspaces
+        self._filling = asyncio.Lock()
 
     async def reindex(self, scope: Scope, done: Reindexed, tell: Tells) -> None:
         """Cut and embed all documents, context documents, records and remembered turns anew; they can be found
@@ -96,8 +97,8 @@ class Rebuilding:
             tell(Progress(number, len(conversations), key.context_id))
 
     async def fill_new_index(self) -> None:
-        """Remember all that was said and noted, once for each collection of the index: another embedding model has
-        another. Records are put into it whenever it has none of them.
+        """Remember all that was said and noted, once in each workspace for each collection of the index: another
+        embedding model has another. Records are put into it whenever it has none of them.
 
         It goes on until it is done, whatever is away meanwhile; begun again it does no harm.
         """
@@ -105,36 +106,41 @@ class Rebuilding:
         wait, longest = _RETRY_SECONDS
         while True:
             try:
-                if await self._knowledge.remembers_turns():
-                    await self._heal_records()
-                    return
-                turns, count = await self._knowledge.turns(), 0
                 for workspace in await self._workspaces.all():
-                    await self._index_contexts(Scope(workspace.id))
-                    await (await self._knowledge.records()).rebuild(Scope(workspace.id))
-                    for key in await self._transcript.conversations(Scope(workspace.id)):
-                        count += await self._remember_all(turns, key)
-                await self._knowledge.has_remembered_turns()
+                    await self.fill_workspace(Scope(workspace.id))
             except (IndexUnavailable, EmbedderUnavailable, StoreUnavailable) as error:
                 _log.warning("index.failed", why=str(error))
             else:
-                _log.info("index.remembered", turns=count)
                 return
             await asyncio.sleep(wait)
             wait = min(wait * 2, longest)
 
-    async def _heal_records(self) -> None:
-        records = await self._knowledge.records()
-        for workspace in await self._workspaces.all():
-            await records.heal(Scope(workspace.id))
+    async def fill_workspace(self, scope: Scope) -> None:
+        """Remember all that was said and noted in a workspace, unless the index has that already.
+
+        Raises `IndexUnavailable`, `EmbedderUnavailable` and `StoreUnavailable`.
+        """
+        async with self._filling:
+            name = (await self._knowledge.target()).name
+            if await self._knowledge.catalogue.remembers(scope, name):
+                await (await self._knowledge.records()).heal(scope)
+                return
+            await self._index_contexts(scope)
+            await (await self._knowledge.records()).rebuild(scope)
+            turns, count = await self._knowledge.turns(), 0
+            for key in await self._transcript.conversations(scope):
+                count += await self._remember_all(turns, key, anew=False)
+            await self._knowledge.catalogue.has_remembered(scope, name)
+        _log.info("index.remembered", workspace_id=scope.workspace_id, turns=count)
 
     async def _index_contexts(self, scope: Scope) -> None:
         found = await self._knowledge.contexts()
         for key in await self._contexts.places(scope.workspace_id):
             await index_latest(self._contexts, found, key)
 
-    async def _remember_all(self, turns: TurnIndex, key: ConversationKey) -> int:
-        """Make all turns of a conversation findable, and none that it has not; how many those are."""
+    async def _remember_all(self, turns: TurnIndex, key: ConversationKey, *, anew: bool = True) -> int:
+        """Make all turns of a conversation findable, and none that it has not; how many had to be stored: *anew* stores
+        those too that are there as they should be."""
         said: dict[str, list[Entry]] = {}
         count, previous = 0, ""
         async for page in self._transcript.whole(key):
@@ -142,24 +148,29 @@ class Rebuilding:
                 said.setdefault(entry.turn_id, []).append(entry)
             # The newest may go on in the next page.
             whole = list(said)[:-1]
-            count += await self._remember(turns, key, {turn_id: said.pop(turn_id) for turn_id in whole}, previous)
+            count += await self._remember(turns, key, {one: said.pop(one) for one in whole}, previous, anew=anew)
             previous = whole[-1] if whole else previous
-        count += await self._remember(turns, key, said, previous)
+        count += await self._remember(turns, key, said, previous, anew=anew)
         recorded = set(await self._transcript.turn_ids(key))  # last: some may have been forgotten since
         await turns.forget(key.scope, sorted(await turns.known(key.scope) - recorded))
         return count
 
     async def _remember(
-        self, turns: TurnIndex, key: ConversationKey, said: dict[str, list[Entry]], previous: str
+        self, turns: TurnIndex, key: ConversationKey, said: dict[str, list[Entry]], previous: str, *, anew: bool
     ) -> int:
         before = [previous, *said]
         found = (
             memory_of(key, turn_id, entries, before[number]) for number, (turn_id, entries) in enumerate(said.items())
         )
         memories = [memory for memory in found if memory is not None]
+        count = 0
         for start in range(0, len(memories), TURNS_TOGETHER):
-            await turns.remember(memories[start : start + TURNS_TOGETHER])
-        return len(memories)
+            some = memories[start : start + TURNS_TOGETHER]
+            lacking = some if anew else await turns.lacking(some)
+            if lacking:
+                await turns.remember(lacking)
+            count += len(lacking)
+        return count
 
     def workspaces_with_logs(self) -> list[str]:
         """Workspaces under DATA_DIR that have chat logs, whether or not Redis knows of them. Blocking."""

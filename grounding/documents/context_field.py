@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from connectors.message import ConversationKey, Scope
-from grounding.documents.embedding import Embedder
+from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
 from grounding.documents.index import Entry, Hit, Kind, Passage, PassageIndex, Source
-from grounding.documents.relevance import Floor, floor_for
-from grounding.documents.search import query_vectors, shorten
-from grounding.documents.sparse import encode_document
+from grounding.documents.relevance import Floor, fitting, floor_for
+from grounding.documents.search import query_terms, query_vectors, shorten
+from grounding.documents.sparse import SparseVector, encode_document
 
 HEADING = "Context document"
 EMBEDDED_CHARACTERS = 8000
@@ -25,10 +25,14 @@ _ID = "latest"
 class ContextField:
     """Puts context documents into the index and finds them. Scopes must name a context."""
 
-    def __init__(self, index: PassageIndex, embedder: Embedder, *, floor: Floor | None = None) -> None:
+    def __init__(
+        self, index: PassageIndex, embedder: Embedder, *, floor: Floor | None = None, words_alone: bool = False
+    ) -> None:
+        """*words_alone* are searched where the question cannot be embedded."""
         self._index = index
         self._embedder = embedder
         self._floor = floor or floor_for(embedder.name)
+        self._words_alone = words_alone
 
     async def put(self, key: ConversationKey, text: str, at: str) -> None:
         """Make *text*, written *at* (RFC 3339), what is found of *key*'s document.
@@ -54,16 +58,26 @@ class ContextField:
         Hits need their arms. Raises `IndexUnavailable` and `EmbedderUnavailable`.
         """
         query = shorten(query)
-        dense, sparse = await query_vectors(self._embedder, query)
+        dense, sparse = await self._vectors(query)
         found = await self._index.search(scope, Kind.CONTEXT, dense, sparse, 1, explain=explain, scores=True)
-        if not found or not (found[0].sparse or self._floor.keep(query, found, 1)):
+        floor = fitting(self._floor, found)
+        if not found or not (found[0].sparse or floor.keep(query, found, 1)):
             return list(hits)
         corpus = await self._index.estimate(scope, Kind.DOCUMENT)
-        return await asyncio.to_thread(self._placed, found[0], query, hits, top_k, corpus)
+        return await asyncio.to_thread(_placed, floor, found[0], query, hits, top_k, corpus)
 
-    def _placed(self, own: Hit, query: str, hits: Sequence[Hit], top_k: int, corpus: int) -> list[Hit]:
-        relevance = self._floor.relevance(query, own, 1)
-        lower = (place for place, hit in enumerate(hits) if self._floor.relevance(query, hit, corpus) < relevance)
-        before = next(lower, len(hits))
-        neighbour = hits[min(before, len(hits) - 1)] if hits else own
-        return [*hits[:before], replace(own, score=neighbour.score), *hits[before:]][:top_k]
+    async def _vectors(self, query: str) -> tuple[Vector | None, SparseVector]:
+        try:
+            return await query_vectors(self._embedder, query)
+        except EmbedderUnavailable:
+            if not self._words_alone:
+                raise
+        return None, await query_terms(query)
+
+
+def _placed(floor: Floor, own: Hit, query: str, hits: Sequence[Hit], top_k: int, corpus: int) -> list[Hit]:
+    relevance = floor.relevance(query, own, 1)
+    lower = (place for place, hit in enumerate(hits) if floor.relevance(query, hit, corpus) < relevance)
+    before = next(lower, len(hits))
+    neighbour = hits[min(before, len(hits) - 1)] if hits else own
+    return [*hits[:before], replace(own, score=neighbour.score), *hits[before:]][:top_k]

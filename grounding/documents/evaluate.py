@@ -17,10 +17,10 @@ from connectors.message import Scope
 from grounding.documents.chunking import Chunk, CountTokens, Sizes, chunk_document
 from grounding.documents.embedding import Embedder, Vector
 from grounding.documents.index import Entry, Hit, Kind, PassageIndex
-from grounding.documents.indexer import passage_of_chunk
 from grounding.documents.metrics import Ranking
 from grounding.documents.question_set import BadQuestionSet, Question, QuestionSet, Text, rough_tokens
 from grounding.documents.rerank import Reranker
+from grounding.documents.runs import passage_of_chunk
 from grounding.documents.search import Search, encoded, shorten
 from grounding.documents.sparse import encode_document
 from grounding.run_context import DegradedBlock

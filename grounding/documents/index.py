@@ -217,14 +217,20 @@ class PassageIndex(Protocol):
     async def check(self) -> None:
         """Return if the index answers; raise `IndexUnavailable`, with what to do about it, if not."""
 
+    async def exists(self) -> bool:
+        """Whether the collection is there. Makes nothing."""
+
+    async def drop(self) -> None:
+        """Delete the collection with all that is in it, if it is there; interrupted, it can be done again."""
+
     async def close(self) -> None:
         """Let go of files and connections. Never raises."""
 
 
-def collection_name(model: str, dimensions: int) -> str:
-    """The collection of one embedding model: another model or size never meets these vectors."""
+def collection_name(model: str, dimensions: int, version: int = PAYLOAD_VERSION) -> str:
+    """The collection of one embedding model and *version* of payloads: no other ever meets these vectors."""
     plain = re.sub(r"[^A-Za-z0-9]+", "-", model).strip("-").lower()[:60]
-    return f"passages-v{PAYLOAD_VERSION}-{plain}-{dimensions}-{hashlib.sha256(model.encode()).hexdigest()[:8]}"
+    return f"passages-v{version}-{plain}-{dimensions}-{hashlib.sha256(model.encode()).hexdigest()[:8]}"
 
 
 def point_id(scope: Scope, passage: Passage) -> str:

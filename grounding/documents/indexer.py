@@ -7,115 +7,49 @@ run is picked up by the next one, and nothing is embedded twice.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
 
 from connectors.message import Scope
 from grounding.documents.backlog import Backlog
-from grounding.documents.chunking import CHUNKER_VERSION, Chunk, CountTokens, Sizes, chunk_document
-from grounding.documents.embedding import Embedder, Vector
-from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source, collection_name
+from grounding.documents.chunking import CHUNKER_VERSION, CountTokens, Sizes, chunk_document
+from grounding.documents.embedding import Embedder
+from grounding.documents.index import Kind, PassageIndex, Source, collection_name
 from grounding.documents.ledger import Ledger
 from grounding.documents.library import Document, Found, Skipped, is_document_path
 from grounding.documents.registry import Registered, pending
+from grounding.documents.runs import (
+    Batch,
+    Prepared,
+    Progress,
+    Run,
+    Status,
+    Synced,
+    entries_of,
+    groups,
+    is_known,
+    refused,
+    sha256_of,
+)
 from grounding.documents.shelf import READ_DOCUMENTS, Shelf, below
-from grounding.documents.sparse import SparseVector, encode_document
+from grounding.documents.sparse import encode_document
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 log = structlog.get_logger()
 
-GROUP_CHUNKS = 256
-"""Chunks, of several documents, that are embedded and stored together."""
 RECENT_SECONDS = 60.0
 """A file changed at most this long before the indexer looked was changed just now: its lag counts from there."""
 
+_MOST_WAITING = 100_000
+
 Exclusive = Callable[[Scope], AbstractAsyncContextManager[object]]
 """Keeps other processes from storing documents of a workspace."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run is: documents looked at, of how many, and the one at hand."""
-
-    done: int
-    total: int
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class Synced:
-    """What one run did. ``documents`` were stored anew, ``lag_ms`` is the longest wait among them and what went."""
-
-    documents: int = 0
-    chunks: int = 0
-    chunks_embedded: int = 0
-    deleted: int = 0
-    unchanged: int = 0
-    lag_ms: int = 0
-    skipped: tuple[Skipped, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """What the index holds of a workspace: documents and chunks, documents that are not yet as they are kept, and
-    the lag of the last change."""
-
-    documents: int
-    chunks: int
-    pending: int
-    lag_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    document: Document
-    sha256: str
-    chunks: list[Chunk]
-    sparse: list[SparseVector]
-
-
-@dataclass(slots=True)
-class _Run:
-    """One run: what it was asked for, and what it did so far."""
-
-    scope: Scope
-    started: float
-    fresh: bool
-    doubted: frozenset[str] = frozenset()
-    """Documents that the index should have, and has not as it should."""
-    documents: int = 0
-    chunks: int = 0
-    embedded: int = 0
-    deleted: int = 0
-    unchanged: int = 0
-    lag_ms: int = 0
-    skipped: dict[str, Skipped] = field(default_factory=dict)
-
-    def result(self) -> Synced:
-        named = tuple(self.skipped[path] for path in sorted(self.skipped))
-        return Synced(
-            self.documents, self.chunks, self.embedded, self.deleted, self.unchanged, self.lag_ms, skipped=named
-        )
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Documents that are looked at together: what was known of them, and what they are now."""
-
-    known: dict[str, Registered]
-    since: dict[str, float]
-    same: dict[str, Registered] = field(default_factory=dict)
-    changed: list[_Prepared] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
-    gone: list[str] = field(default_factory=list)
 
 
 class Indexer:
@@ -134,7 +68,10 @@ class Indexer:
         now: Callable[[], float] = time.time,
         backlog: Backlog | None = None,
         exclusive: Exclusive = lambda _: nullcontext(),
+        leaves: bool = False,
     ) -> None:
+        """*leaves* is for an index that only answers until another takes its place: documents that were cut otherwise
+        than they would be now stay as they are, and nothing is announced, because the other one announces it."""
         self._shelf = shelf
         self._index = index
         self._embedder = embedder
@@ -143,6 +80,7 @@ class Indexer:
         self._now = now
         self._backlog = backlog
         self._exclusive = exclusive
+        self._leaves = leaves
         self._locks: dict[str, asyncio.Lock] = {}
         collection = collection_name(embedder.name, embedder.dimensions)
         self._ledger = Ledger(redis, collection)
@@ -163,7 +101,7 @@ class Indexer:
         Raises `IndexUnavailable`, `EmbedderUnavailable`, `StoreUnavailable` or `OSError`; what was stored until then
         stays, and the next run goes on from there.
         """
-        run = _Run(scope, self._now(), fresh)
+        run = Run(scope, self._now(), fresh)
         if paths is None and not fresh:
             run.doubted = await self._doubted(scope)
         wanted = await self._wanted(run, paths)
@@ -176,7 +114,7 @@ class Indexer:
                 for number, path in enumerate(read, start=done - len(read) + 1):
                     progress(Progress(number, len(wanted), path))
         result = run.result()
-        if result.documents or result.deleted:
+        if (result.documents or result.deleted) and not self._leaves:
             await self._ledger.keep_lag(scope, result.lag_ms)
             log.info(
                 "index.updated",
@@ -189,7 +127,7 @@ class Indexer:
             )
         return result
 
-    async def _wanted(self, run: _Run, paths: Collection[str] | None) -> list[str]:
+    async def _wanted(self, run: Run, paths: Collection[str] | None) -> list[str]:
         if paths is not None and all(is_document_path(path) for path in paths):
             return sorted(set(paths))
         scope = run.scope
@@ -198,6 +136,8 @@ class Indexer:
         known = {item.path for item in there} | registered | named.keys()
         if paths is None:
             known |= set(await self._index.sources(scope, Kind.DOCUMENT))
+            if self._backlog is not None:  # what came and went before the index had it is nowhere else
+                known |= set(await self._backlog.paths(scope, _MOST_WAITING))
         else:
             known = {path for path in known | set(paths) if below(path, paths)}
             unfit = [item for item in unfit if below(item.path, paths)]
@@ -216,16 +156,16 @@ class Indexer:
         found = await self._index.sources(scope, Kind.DOCUMENT)
         return frozenset(path for path, entry in registry.items() if found.get(path, 0) != entry.chunks)
 
-    async def _step(self, run: _Run, paths: Sequence[str]) -> list[str]:
+    async def _step(self, run: Run, paths: Sequence[str]) -> list[str]:
         """Bring the first of *paths* in step; those."""
         scope = run.scope
         known = {} if run.fresh else await self._ledger.entries(scope, paths)
-        batch = _Batch({path: entry for path, entry in known.items() if path not in run.doubted}, {})
+        batch = Batch({path: entry for path, entry in known.items() if path not in run.doubted}, {})
         if self._backlog is not None:
             batch.since = await self._backlog.since(scope, paths)
-        shas = {path: one.sha256 for path, one in batch.known.items() if one.fingerprint == self._fingerprint}
+        shas = {path: one.sha256 for path, one in batch.known.items() if self._is_cut_well(one)}
         read = await self._shelf.read(scope, paths, shas)
-        named = await self._ledger.skipped(scope) if None in read.values() or _refused(read.values()) else {}
+        named = await self._ledger.skipped(scope) if None in read.values() or refused(read.values()) else {}
         registered = set(known) if not run.fresh else await self._ledger.paths(scope) & set(paths)
         changed: list[Document] = []
         for path, item in read.items():
@@ -239,31 +179,31 @@ class Indexer:
                 changed.append(item)
         await self._prepare(batch, changed)
         self._name(run, batch.skipped, named)
-        for group in _groups(batch.changed):
+        for group in groups(batch.changed):
             await self._store(run, batch, group)
         await self._finish(run, batch, registered, named.keys(), list(read))
         return list(read)
 
-    async def _prepare(self, batch: _Batch, documents: Sequence[Document]) -> None:
+    async def _prepare(self, batch: Batch, documents: Sequence[Document]) -> None:
         """Cut those of *documents* that the index does not have as they are."""
 
         def cut() -> None:
             for document in documents:
-                sha256 = hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).hexdigest()
+                sha256 = sha256_of(document)
                 known = batch.known.get(document.path)
-                if known is not None and (known.sha256, known.fingerprint) == (sha256, self._fingerprint):
+                if known is not None and known.sha256 == sha256 and self._is_cut_well(known):
                     batch.same[document.path] = Registered(
                         sha256, known.fingerprint, known.chunks, document.size_bytes, document.modified_ns
                     )
                     continue
                 chunks = chunk_document(document.path, document.text, self._count, self._sizes)
                 sparse = [encode_document(chunk.indexed_text) for chunk in chunks]
-                batch.changed.append(_Prepared(document, sha256, chunks, sparse))
+                batch.changed.append(Prepared(document, sha256, chunks, sparse))
 
         if documents:
             await asyncio.to_thread(cut)
 
-    async def _store(self, run: _Run, batch: _Batch, group: Sequence[_Prepared]) -> None:
+    async def _store(self, run: Run, batch: Batch, group: Sequence[Prepared]) -> None:
         scope = run.scope
         chunks = [chunk for item in group for chunk in item.chunks]
         known = [] if run.fresh else [chunk.id for chunk in chunks]
@@ -276,7 +216,7 @@ class Indexer:
             later = await self._shelf.changed(scope, [item.document for item in group])
             kept = [item for item in group if item.document.path not in later]
             await self._index.replace(
-                [Source(scope, Kind.DOCUMENT, item.document.path, _entries(item, vectors)) for item in kept]
+                [Source(scope, Kind.DOCUMENT, item.document.path, entries_of(item, vectors)) for item in kept]
             )
             await self._ledger.record(scope, {item.document.path: self._registered(item) for item in kept}, (), ())
         for path in later:  # whoever changed it goes on with it
@@ -289,7 +229,7 @@ class Indexer:
             self._waited(run, changed if recent else batch.since.get(item.document.path, run.started))
 
     async def _finish(
-        self, run: _Run, batch: _Batch, registered: set[str], named: Collection[str], read: Sequence[str]
+        self, run: Run, batch: Batch, registered: set[str], named: Collection[str], read: Sequence[str]
     ) -> None:
         """Forget what is gone or no document any more, and write down what is as it was."""
         scope = run.scope
@@ -313,19 +253,34 @@ class Indexer:
         if self._backlog is not None:
             await self._backlog.done(scope, {path: at for path, at in batch.since.items() if path in set(read)})
 
-    def _waited(self, run: _Run, since: float) -> None:
+    def _waited(self, run: Run, since: float) -> None:
         run.lag_ms = max(run.lag_ms, round((self._now() - since) * 1000))
 
-    def _registered(self, item: _Prepared) -> Registered:
+    def _registered(self, item: Prepared) -> Registered:
         document = item.document
         return Registered(item.sha256, self._fingerprint, len(item.chunks), document.size_bytes, document.modified_ns)
 
-    def _name(self, run: _Run, skipped: Collection[Skipped], named: dict[str, Skipped]) -> None:
+    def _name(self, run: Run, skipped: Collection[Skipped], named: dict[str, Skipped]) -> None:
         """Name what is no document: in the result, and where that is news in an event."""
         for item in skipped:
             run.skipped[item.path] = item
-            if named.get(item.path) != item:
+            if named.get(item.path) != item and not self._leaves:
                 log.warning("index.skipped", workspace_id=run.scope.workspace_id, path=item.path, why=item.why)
+
+    def _is_cut_well(self, known: Registered) -> bool:
+        return self._leaves or known.fingerprint == self._fingerprint
+
+    async def forget_gone(self, scope: Scope, paths: Collection[str] | None = None) -> None:
+        """Forget documents (of *paths*, files or folders, where given) that are kept no more. Nothing is embedded.
+
+        Raises `IndexUnavailable` and `StoreUnavailable`.
+        """
+        there, _ = await self._shelf.look_through(scope)
+        registered = await self._ledger.paths(scope) - {item.path for item in there}
+        gone = sorted(path for path in registered if paths is None or below(path, paths))
+        async with self._lock(scope), self._exclusive(scope):
+            await self._index.replace([Source(scope, Kind.DOCUMENT, path, ()) for path in gone])
+            await self._ledger.record(scope, {}, (), gone)
 
     async def pending(self, scope: Scope) -> set[str]:
         """Documents that are not in the index as they are kept now, by their looks. Raises `StoreUnavailable`."""
@@ -333,6 +288,17 @@ class Indexer:
         return pending(
             await self._ledger.all(scope), await self._ledger.skipped(scope), there, unfit, self._fingerprint
         )
+
+    async def has(self, scope: Scope, paths: Sequence[str]) -> bool:
+        """Whether the documents at *paths* are in the index as they are kept now, gone where they are none; False also
+        where those are too many to be read at once. Raises `StoreUnavailable` or `OSError`."""
+        known = await self._ledger.entries(scope, paths)
+        read = await self._shelf.read(scope, paths, {path: one.sha256 for path, one in known.items()})
+        return len(read) == len(paths) and all(is_known(item, known.get(path)) for path, item in read.items())
+
+    async def is_whole(self, scope: Scope) -> bool:
+        """Whether the index has what is written down that it has. Raises `IndexUnavailable` and `StoreUnavailable`."""
+        return not await self._doubted(scope)
 
     async def is_being_filled(self, scope: Scope) -> bool:
         """Whether less than half of the shared documents are in this collection yet. Raises `StoreUnavailable`."""
@@ -364,45 +330,3 @@ class Indexer:
 
     def _lock(self, scope: Scope) -> asyncio.Lock:
         return self._locks.setdefault(scope.workspace_id, asyncio.Lock())
-
-
-def _refused(items: Collection[object]) -> bool:
-    return any(isinstance(item, Skipped) for item in items)
-
-
-def _groups(prepared: Sequence[_Prepared]) -> list[list[_Prepared]]:
-    """*prepared* in groups of at most `GROUP_CHUNKS` chunks; a document is never divided."""
-    groups: list[list[_Prepared]] = []
-    size = 0
-    for item in prepared:
-        if not groups or size + len(item.chunks) > GROUP_CHUNKS:
-            groups.append([])
-            size = 0
-        groups[-1].append(item)
-        size += len(item.chunks)
-    return groups
-
-
-def _entries(item: _Prepared, vectors: dict[str, Vector]) -> list[Entry]:
-    return [
-        Entry(passage_of_chunk(chunk), vectors[chunk.id], sparse)
-        for chunk, sparse in zip(item.chunks, item.sparse, strict=True)
-    ]
-
-
-def passage_of_chunk(chunk: Chunk) -> Passage:
-    """*chunk* as the index holds it."""
-    return Passage(
-        id=chunk.id,
-        kind=Kind.DOCUMENT,
-        source=chunk.path,
-        text=chunk.text,
-        title=chunk.title,
-        heading=chunk.heading,
-        lead=chunk.lead,
-        ordinal=chunk.ordinal,
-        start=chunk.start,
-        end=chunk.end,
-        first_line=chunk.first_line,
-        last_line=chunk.last_line,
-    )

@@ -35,6 +35,8 @@ UPSERT_BATCH = 64
 """The engine holds the interpreter's lock while it stores a batch: 9 ms of processor time for 256 passages, 4 for 64
 (both on a loaded machine), and the event loop waits as long."""
 SCROLL_BATCH = 1000
+CONFIGURATION = "edge_config.json"
+"""The file that every shard has."""
 
 _SHORT_CODES = edge.TurboQuantQuantizationConfig(memory=edge.Memory.Pinned)
 _BY_CODES = edge.SearchParams(quantization=edge.QuantizationSearchParams(rescore=True, oversampling=2.0))
@@ -44,12 +46,20 @@ vectors, 100 wanted, the first ten were those of the whole scan for all of 60 qu
 
 
 class EmbeddedIndex:
-    """`PassageIndex` over a Qdrant Edge shard in *folder*, for one embedding model."""
+    """`PassageIndex` over a Qdrant Edge shard in *folder*, for one embedding model (and, only to be dropped, of an
+    earlier *version* of payloads)."""
 
     def __init__(
-        self, folder: Path, model: str, dimensions: int, *, timeout_seconds: float, fusion: Fusion | None = None
+        self,
+        folder: Path,
+        model: str,
+        dimensions: int,
+        *,
+        timeout_seconds: float,
+        fusion: Fusion | None = None,
+        version: int = port.PAYLOAD_VERSION,
     ) -> None:
-        self._path = folder / port.collection_name(model, dimensions)
+        self._path = folder / port.collection_name(model, dimensions, version)
         self._dimensions = dimensions
         self._timeout_seconds = timeout_seconds
         self._fusion = fusion or Fusion()
@@ -58,20 +68,22 @@ class EmbeddedIndex:
         self._closed = False
         self._centres = Centres()
 
-    async def _run(self, call: Callable[[Any], T]) -> T:
-        """*call* with the open shard, on the engine's thread."""
+    async def _run(self, call: Callable[[Any], T], *, opens: bool = True) -> T:
+        """*call* with the open shard, on the engine's thread; nothing at all where it is not open and may not be."""
         if self._closed:
             raise IndexUnavailable("the search index is closed")
         try:
             # No wait_for: before Python 3.12 it loses a cancellation that comes as the work ends.
             async with asyncio.timeout(self._timeout_seconds):
-                return await asyncio.get_running_loop().run_in_executor(self._thread, self._call, call)
+                return await asyncio.get_running_loop().run_in_executor(self._thread, self._call, call, opens)
         except TimeoutError as error:
             raise IndexUnavailable(f"the search index took longer than {self._timeout_seconds} s") from error
 
-    def _call(self, call: Callable[[Any], T]) -> T:
+    def _call(self, call: Callable[[Any], T], opens: bool) -> T:
         try:
             if self._shard is None:
+                if not opens:
+                    return cast("T", None)
                 self._shard = self._open()
             return call(self._shard)
         except IndexUnavailable:
@@ -82,7 +94,7 @@ class EmbeddedIndex:
             raise unavailable(error, self._path) from error
 
     def _open(self) -> Any:
-        if (self._path / "edge_config.json").exists():
+        if self._is_there():
             return edge.EdgeShard.load(str(self._path))
         # A folder without configuration is what a crash during creation leaves: nothing is in it yet.
         shutil.rmtree(self._path, ignore_errors=True)
@@ -285,12 +297,34 @@ class EmbeddedIndex:
     async def check(self) -> None:
         await self._run(lambda shard: shard.info())
 
+    async def exists(self) -> bool:
+        return self._shard is not None or await asyncio.to_thread(self._is_there)
+
+    def _is_there(self) -> bool:
+        return (self._path / CONFIGURATION).exists()
+
+    async def drop(self) -> None:
+        await self.close()
+        try:
+            await asyncio.to_thread(self._remove)
+        except OSError as error:
+            raise unavailable(error, self._path) from error
+
+    def _remove(self) -> None:
+        """The folder first gets a name that nobody opens: half of a shard would be a damaged one."""
+        leaving = self._path.with_name(f"{self._path.name}.dropped")
+        for folder in (leaving, self._path):  # the first is what an interrupted removal left
+            if folder.exists():
+                folder.rename(leaving)
+                shutil.rmtree(leaving)
+
     async def close(self) -> None:
-        """Flush and close within the time-out; later calls raise `IndexUnavailable`."""
+        """Flush and close within the time-out; later calls raise `IndexUnavailable`. What was never opened is not
+        opened for that."""
         if self._closed:
             return
         try:
-            await self._run(lambda shard: (shard.flush(), shard.close()))
+            await self._run(lambda shard: (shard.flush(), shard.close()), opens=False)
         except IndexUnavailable as error:
             # Everything is in the write-ahead log already: the next start replays it.
             log.warning("store.degraded", store="qdrant", why=str(error))

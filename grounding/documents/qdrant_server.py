@@ -84,9 +84,10 @@ class ServerIndex:
         timeout_seconds: float,
         api_key: str | None = None,
         fusion: Fusion | None = None,
+        version: int = port.PAYLOAD_VERSION,
         client: AsyncQdrantClient | None = None,
     ) -> None:
-        self._collection = port.collection_name(model, dimensions)
+        self._collection = port.collection_name(model, dimensions, version)
         self._dimensions = dimensions
         self._place = url
         self._timeout_seconds = timeout_seconds
@@ -325,6 +326,14 @@ class ServerIndex:
 
     async def check(self) -> None:
         await self._ask((await self._client()).get_collection(self._collection))
+
+    async def exists(self) -> bool:
+        return bool(await self._ask((await self._client()).collection_exists(self._collection)))
+
+    async def drop(self) -> None:
+        if await self.exists():
+            await self._ask((await self._client()).delete_collection(self._collection))
+        await self.close()
 
     async def close(self) -> None:
         if self._closed:

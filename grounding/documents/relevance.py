@@ -137,3 +137,8 @@ def floor_for(model: str) -> Floor:
 def turn_floor_for(model: str) -> TurnFloor:
     """The floor for earlier turns that were embedded with *model*."""
     return _TURNS.get(model, _TURNS_BY_WORDS)
+
+
+def fitting(floor: Floor, hits: Sequence[Hit]) -> Floor:
+    """*floor*, or where none of *hits* was found by its vector (words alone were searched) that of words."""
+    return floor if any(hit.dense is not None for hit in hits) else floor_for("")

@@ -10,11 +10,11 @@ import structlog
 
 from connectors.message import Scope
 from grounding.documents import followup
-from grounding.documents.embedding import Embedder, Vector
+from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
 from grounding.documents.excerpts import utf8
 from grounding.documents.index import Hit, Kind, PassageIndex
 from grounding.documents.packing import Retrieved, Room, choose, neighbours_wanted, pack
-from grounding.documents.relevance import Floor, floor_for
+from grounding.documents.relevance import Floor, fitting, floor_for
 from grounding.documents.rerank import Reranker, RerankUnavailable, rerank
 from grounding.documents.sparse import SparseVector, encode_query, term_set
 from grounding.run_context import DegradedBlock
@@ -46,13 +46,16 @@ class Search:
         floor: Floor | None = None,
         count: Callable[[str], int] | None = None,
         reranker: Reranker | None = None,
+        words_alone: str = "",
     ) -> None:
-        """*count* gives the tokens of a text; without it passages are bound by their bytes alone."""
+        """*count* gives the tokens of a text; without it passages are bound by their bytes alone. *words_alone*, where
+        given, names in ``lost`` a search by words alone, which is made where the question cannot be embedded."""
         self._index = index
         self._embedder = embedder
         self._floor = floor or floor_for(embedder.name)
         self._count = count
         self._reranker = reranker
+        self._words_alone = words_alone
         self._judged: set[str] = set()
 
     async def search(
@@ -75,12 +78,24 @@ class Search:
         query = shorten(query)
         if not query.strip():
             return []
-        dense, sparse = await query_vectors(self._embedder, query, earlier)
+        dense, sparse = await self._vectors(query, earlier, lost)
         wanted = max(top_k, self._reranker.candidates) if self._reranker else top_k
         hits = await self._index.search(scope, Kind.DOCUMENT, dense, sparse, wanted, explain=explain, scores=scores)
         if self._reranker is not None and earlier and len(query) <= SHORT_QUERY_CHARACTERS:
             query = followup.spelled_out(query, earlier, len(term_set(query)))
         return (await self._reranked(scope, query, hits, lost))[:top_k]
+
+    async def _vectors(
+        self, query: str, earlier: Sequence[str], lost: list[DegradedBlock] | None
+    ) -> tuple[Vector | None, SparseVector]:
+        try:
+            return await query_vectors(self._embedder, query, earlier)
+        except EmbedderUnavailable:
+            if not self._words_alone:
+                raise
+        if lost is not None:
+            lost.append(DegradedBlock(block="retrieved", why=self._words_alone))
+        return None, await query_terms(query, earlier)
 
     async def _reranked(self, scope: Scope, query: str, hits: list[Hit], lost: list[DegradedBlock] | None) -> list[Hit]:
         if self._reranker is None:
@@ -138,9 +153,10 @@ class Search:
         if len(self._judged) + len(new) > JUDGED_REMEMBERED:
             self._judged.clear()
         self._judged |= new
+        floor = fitting(self._floor, hits)
         if len(new) <= FEW_PASSAGES:
-            return self._floor.keep(query, hits, size)
-        return await asyncio.to_thread(self._floor.keep, query, hits, size)
+            return floor.keep(query, hits, size)
+        return await asyncio.to_thread(floor.keep, query, hits, size)
 
     async def passages(
         self,
@@ -166,14 +182,23 @@ async def query_vectors(embedder: Embedder, query: str, earlier: Sequence[str] =
 
     Raises `EmbedderUnavailable`.
     """
-    sparse = await encoded(query)
-    before = followup.recent(earlier) if len(query) <= SHORT_QUERY_CHARACTERS else ()
+    sparse, before = await query_terms(query, earlier), _before(query, earlier)
     if not before:
         return await embedder.embed_query(query), sparse
     own, *turns = await embedder.embed_queries([query, *before])
-    own_terms = len(term_set(query))
-    dense = followup.mix_vectors(own, turns, own_terms)
-    return dense, followup.mix_terms(sparse, [encode_query(text) for text in before], own_terms)
+    return followup.mix_vectors(own, turns, len(term_set(query))), sparse
+
+
+async def query_terms(query: str, earlier: Sequence[str] = ()) -> SparseVector:
+    """The words of `query_vectors`."""
+    sparse = await encoded(query)
+    if before := _before(query, earlier):
+        return followup.mix_terms(sparse, [encode_query(text) for text in before], len(term_set(query)))
+    return sparse
+
+
+def _before(query: str, earlier: Sequence[str]) -> Sequence[str]:
+    return followup.recent(earlier) if len(query) <= SHORT_QUERY_CHARACTERS else ()
 
 
 async def encoded(query: str) -> SparseVector:

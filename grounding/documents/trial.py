@@ -11,8 +11,8 @@ from connectors.message import AgentRuntimeError, Scope
 from grounding.documents.chunking import CountTokens, chunk_document
 from grounding.documents.embedding import Embedder
 from grounding.documents.index import Entry, Passage, PassageIndex
-from grounding.documents.indexer import passage_of_chunk
 from grounding.documents.library import is_document_path
+from grounding.documents.runs import passage_of_chunk
 from grounding.documents.sparse import SparseVector, encode_document
 
 GROUP = 64

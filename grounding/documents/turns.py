@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 
 from connectors.message import Scope
 from grounding.documents import followup
-from grounding.documents.embedding import Embedder, Vector
+from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
 from grounding.documents.index import Arm, Entry, Hit, Kind, Passage, PassageIndex, Source, cosine
 from grounding.documents.recollection import Recollection, recollect, searched_text, speakers
 from grounding.documents.relevance import TurnFloor, turn_floor_for
 from grounding.documents.search import SHORT_QUERY_CHARACTERS, encoded
 from grounding.documents.sparse import TURN_AVERAGE_TERMS, encode_document, term_set
-from grounding.run_context import RecalledTurn
+from grounding.run_context import DegradedBlock, RecalledTurn
 
 PART_MAX_CHARACTERS = 1500
 """Longer turns are stored in parts; each is found by itself, and recalled with its turn's id."""
@@ -26,6 +26,9 @@ CONTINUED = "… "
 TURN_MAX_PARTS = 40
 """Beyond 60,000 characters a turn's end is not searchable: nobody said that, somebody pasted it."""
 
+FORM = "2"
+"""Of what is indexed of a turn. Where another one was remembered, everything that was said is remembered anew: with its
+day and the turn before it since 2."""
 FEW_TERMS = 1
 """A message such as "what did we say about that?" says nothing that could be found; all others are searched for as they
 are: what was said last is in the prompt already, and finds mostly what is like itself."""
@@ -50,10 +53,14 @@ class Memory:
 class Turns:
     """Remembers and recalls what was said in a conversation. Scopes must name a context."""
 
-    def __init__(self, index: PassageIndex, embedder: Embedder, *, floor: TurnFloor | None = None) -> None:
+    def __init__(
+        self, index: PassageIndex, embedder: Embedder, *, floor: TurnFloor | None = None, words_alone: str = ""
+    ) -> None:
+        """*words_alone* as in `grounding.documents.search.Search`."""
         self._index = index
         self._embedder = embedder
         self._floor = floor or turn_floor_for(embedder.name)
+        self._words_alone = words_alone
 
     async def remember(self, memories: Sequence[Memory]) -> None:
         """Make *memories* findable; the same turn again replaces the former.
@@ -71,8 +78,26 @@ class Turns:
 
         await self._index.replace(await asyncio.to_thread(sources))
 
+    async def lacking(self, memories: Sequence[Memory]) -> list[Memory]:
+        """Those of *memories*, all of one scope, that cannot be found, or not as they are now. Nothing is embedded.
+
+        Raises `IndexUnavailable`.
+        """
+        if not memories:
+            return []
+        wanted = {memory.turn_id: [passage.ordinal for passage in _passages(memory)] for memory in memories}
+        found = await self._index.read(memories[0].scope, Kind.TURN, wanted)
+        return [memory for memory in memories if found[memory.turn_id] != _passages(memory)]
+
     async def recall(
-        self, scope: Scope, query: str, top_k: int, exclude: Iterable[str] = (), *, earlier: Sequence[str] = ()
+        self,
+        scope: Scope,
+        query: str,
+        top_k: int,
+        exclude: Iterable[str] = (),
+        *,
+        earlier: Sequence[str] = (),
+        lost: list[DegradedBlock] | None = None,
     ) -> list[RecalledTurn]:
         """At most *top_k* parts of earlier turns, but for those of *exclude*, that *query* speaks of, best first; none
         below the floor. Their day is UTC's. *earlier*, what people said just before (the oldest first), is searched for
@@ -85,12 +110,13 @@ class Turns:
         sparse = await encoded(query)
         if not sparse.indices:
             return []
-        dense = await self._embedder.embed_query(query)
+        dense = await self._vector(query, lost)
         excluded = sorted(set(exclude))
         hits = await self._index.search(scope, Kind.TURN, dense, sparse, POOL, exclude_sources=excluded)
         beside, hits = await asyncio.gather(self._beside(scope, hits, excluded), self._compared(scope, dense, hits))
+        floor = self._floor if dense is not None else turn_floor_for("")
         # The words of long turns that were not looked at before take milliseconds: off the loop.
-        found = await asyncio.to_thread(self._chosen, query, hits, beside)
+        found = await asyncio.to_thread(_chosen, floor, query, hits, beside)
         return [
             RecalledTurn(
                 turn_id=one.passage.source, said_on=one.passage.said_at[:10], text=one.passage.text, score=one.score
@@ -105,8 +131,10 @@ class Turns:
         beside = await self._index.beside(scope, Kind.TURN, before, best)
         return [passage for passage in beside if passage.source not in excluded]
 
-    async def _compared(self, scope: Scope, dense: Vector, hits: Sequence[Hit]) -> list[Hit]:
+    async def _compared(self, scope: Scope, dense: Vector | None, hits: Sequence[Hit]) -> list[Hit]:
         """*hits*, the best of them with the cosine of their own vectors, which the floor weighs."""
+        if dense is None:
+            return list(hits)
         best = [hit.passage.id for hit in hits[:LOOKED_BESIDE]]
         vectors = await self._index.vectors(scope, Kind.TURN, best)
         return [
@@ -114,9 +142,15 @@ class Turns:
             for hit in hits
         ]
 
-    def _chosen(self, query: str, hits: Sequence[Hit], beside: Sequence[Passage]) -> list[Recollection]:
-        """What is told, the best first: what reaches the floor, and what stands beside that."""
-        return self._floor.keep(query, recollect(query, hits, beside))
+    async def _vector(self, query: str, lost: list[DegradedBlock] | None) -> Vector | None:
+        try:
+            return await self._embedder.embed_query(query)
+        except EmbedderUnavailable:
+            if not self._words_alone:
+                raise
+        if lost is not None:
+            lost.append(DegradedBlock(block="records", why=self._words_alone))
+        return None
 
     async def forget(self, scope: Scope, turn_ids: Sequence[str] | None = None) -> None:
         """Forget *turn_ids*, or all turns of the scope's context. Raises `IndexUnavailable`."""
@@ -129,6 +163,11 @@ class Turns:
     async def known(self, scope: Scope) -> set[str]:
         """The turns of the scope's context that can be found. Raises `IndexUnavailable`."""
         return set(await self._index.sources(scope, Kind.TURN))
+
+
+def _chosen(floor: TurnFloor, query: str, hits: Sequence[Hit], beside: Sequence[Passage]) -> list[Recollection]:
+    """What is told, the best first: what reaches the floor, and what stands beside that."""
+    return floor.keep(query, recollect(query, hits, beside))
 
 
 def _passages(memory: Memory) -> list[Passage]:

@@ -9,6 +9,7 @@ import tempfile
 import wave
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from connectors.examination import Examined
 from connectors.message import AgentRuntimeError, Scope
 from grounding.documents.index import IndexUnavailable
 from grounding.documents.rerank import RerankUnavailable
+from runtime.changeover import DAY_SECONDS, former_collections, underway
 from runtime.embedded.model_server import check_platform, find_weights
 from runtime.model_errors import ModelFailed
 from runtime.platforms import examine_platforms
@@ -173,7 +175,7 @@ async def _local_model(runtime: Runtime) -> list[Check]:
 
 async def _embedding(runtime: Runtime) -> list[Check]:
     try:
-        await runtime.knowledge.search(Scope(SAMPLE), "opening hours", 1)
+        await runtime.knowledge.try_embedding()
     except IndexUnavailable as error:
         return [Check("embedding", False, f"not tried: {error}", "see the check named qdrant")]
     except AgentRuntimeError as error:
@@ -233,13 +235,26 @@ def _told(name: str, found: Examined) -> list[Check]:
 
 
 async def _indexes(runtime: Runtime) -> list[Check]:
-    return [await _index(runtime, workspace.id) for workspace in await runtime.workspaces.all()]
+    indexes = [await _index(runtime, workspace.id) for workspace in await runtime.workspaces.all()]
+    keep_seconds = runtime.settings.index_keep_former_days * DAY_SECONDS
+    former = [
+        Check(f"former index of {model}", True, f"answers nobody; kept until {_day(since + keep_seconds)}")
+        for model, since in sorted((await former_collections(runtime.knowledge)).items())
+    ]
+    return indexes + former
+
+
+def _day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).date().isoformat()
 
 
 async def _index(runtime: Runtime, workspace_id: str) -> Check:
     status = await runtime.knowledge.status(Scope(workspace_id))
     detail = f"{status.documents} documents, {status.chunks} chunks, {status.pending} pending"
     advice = f"run `agent-runtime index --workspace {workspace_id}`" if status.pending else ""
+    changing = await underway(runtime.knowledge, Scope(workspace_id))
+    if changing is not None:
+        detail += f"; {changing.answered_by} answers until the index of {changing.filling} is filled"
     return Check(f"index {workspace_id}", not status.pending, detail, advice)
 
 

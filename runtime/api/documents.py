@@ -17,8 +17,8 @@ from starlette.responses import Response
 
 from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope
 from grounding.documents.index import Hit, IndexUnavailable
-from grounding.documents.indexer import Progress
 from grounding.documents.library import PATH_MAX_BYTES, DocumentRefused, check_path
+from grounding.documents.runs import Progress
 from grounding.run_context import DegradedBlock
 from runtime.api.bodies import Body, describe, lines, read_body, read_json
 from runtime.api.contexts import require_reader
@@ -29,6 +29,7 @@ from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.api.sse import Emit, EventResponse
 from runtime.api.workspaces import enter
+from runtime.changeover import underway
 
 if TYPE_CHECKING:
     from runtime.bootstrap import Runtime
@@ -160,7 +161,10 @@ class DocumentRoutes(Routes):
             _log.warning("index.failed", workspace_id=scope.workspace_id, why=str(error))
 
     async def status(self, workspace_id: str) -> Response:
-        return reply(asdict(await self._runtime.knowledge.status(await enter(self._runtime, workspace_id))))
+        scope = await enter(self._runtime, workspace_id)
+        status = await self._runtime.knowledge.status(scope)
+        changing = await underway(self._runtime.knowledge, scope)
+        return reply(asdict(status) | ({"change_over": asdict(changing)} if changing else {}))
 
     async def index(self, request: Request, workspace_id: str) -> Response:
         scope = await enter(self._runtime, workspace_id)

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from connectors.message import AgentRuntimeError, Role, Scope
-from grounding.documents.indexer import Progress
+from grounding.documents.runs import Progress
 from runtime.api.bodies import Body, read_json
 from runtime.api.guard import caller_of, require_everywhere
 from runtime.api.routing import Routes

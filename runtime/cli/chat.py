@@ -14,7 +14,7 @@ from connectors.http.connector import wait_seconds
 from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
-from grounding.documents.indexer import Progress
+from grounding.documents.runs import Progress
 from runtime.bootstrap import ALL_PARTS, Runtime
 from runtime.cli.client import IN_USE_SECONDS, SOCKET_NAME, Client, running, segment
 from runtime.cli.greeting import Greeting, greeting

@@ -13,8 +13,8 @@ import structlog
 
 from connectors.connector import AttachmentUnavailable
 from connectors.message import AgentRuntimeError, Attachment, Role, Scope
-from grounding.documents.indexer import Synced
 from grounding.documents.library import SUFFIXES, DocumentMissing, DocumentRefused, check_path
+from grounding.documents.runs import Synced
 from grounding.documents.shelf import Shelf
 from runtime.attachments.files import Files
 from runtime.commands.command import Command, CommandRefused, Invocation

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from connectors.connector import Health, State
 from connectors.message import AgentRuntimeError, Role, Scope
-from grounding.documents.indexer import Status as IndexStatus
+from grounding.documents.runs import Status as IndexStatus
 from runtime.commands.command import Command, Invocation
 from runtime.commands.wording import code, items, plain
 from runtime.model import Model

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from config.settings import Settings
 from connectors.connector import Health
 from connectors.message import ConversationKey, Scope
-from grounding.documents.indexer import Status as IndexStatus
+from grounding.documents.runs import Status as IndexStatus
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.global_context import GlobalContexts
 from grounding.memory.records.port import KeepsRecords

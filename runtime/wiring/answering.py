@@ -65,7 +65,7 @@ def wire_answering(
     records = wire_records(settings, kept, knowledge, tokens)
     budgets = Budgets(kept.store.client, settings, held_seconds(settings, len(model.names)))
     spending = Spending(settings, budgets, kept.usage, model, Prices(), tokens)
-    following = ContextFollowing(kept.contexts, kept.context_copy, kept.workspaces.exists, knowledge.contexts)
+    following = ContextFollowing(kept.contexts, kept.context_copy, kept.workspaces.exists, knowledge.told_contexts)
     jobs = _jobs(settings, kept, knowledge, following, records, model, spending)
     pipeline = Pipeline(
         kept.transcript,
@@ -139,7 +139,7 @@ def _jobs(
     spending: Spending,
 ) -> Jobs:
     async def remember(jobs: Sequence[Job]) -> Sequence[Job]:
-        await RememberTurns(kept.transcript, await knowledge.turns())(jobs)
+        await RememberTurns(kept.transcript, await knowledge.told_turns())(jobs)
         return ()
 
     async def remember_one(job: Job) -> None:
@@ -159,7 +159,7 @@ def _jobs(
             EXTRACT: extraction,
             "turn.remember": remember_one,
             INDEX_CONTEXT: following,
-            FORGET_TURNS: ForgetTurns(knowledge.turns, following.index),
+            FORGET_TURNS: ForgetTurns(knowledge.told_turns, following.index),
         },
         together={"summary.refresh": summaries.due, EXTRACT: extraction.due, "turn.remember": remember},
         alone=settings.redis_url is None,

@@ -24,10 +24,10 @@ class OpeningIndex:
     async def find(
         self, scope: Scope, query: str, top_k: int, types: Collection[Type]
     ) -> Sequence[tuple[str, str, float, float]]:
-        return await (await self._knowledge.records()).find(scope, query, top_k, types)
+        return await self._knowledge.find_records(scope, query, top_k, types)
 
     async def follow(self, scope: Scope, ids: Sequence[str]) -> None:
-        await (await self._knowledge.records()).follow(scope, ids)
+        await (await self._knowledge.told_records()).follow(scope, ids)
 
 
 def wire_records(settings: Settings, kept: Kept, knowledge: Knowledge, tokens: Tokens) -> Records:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from config.settings import Settings
 from grounding.memory.records.records import Records
 from grounding.memory.records.store import RecordStore
+from runtime.changeover import DAY_SECONDS, Changeover
 from runtime.commands.runner import CommandTurns
 from runtime.envelopes import Lane
 from runtime.jobs import Jobs
@@ -46,7 +47,8 @@ def wire_duties(
     settings: Settings, kept: Kept, jobs: Jobs | None, knowledge: Knowledge | None, records: Records
 ) -> Leadership:
     """What follows turns and the Markdown copies, and what *records* need as time passes, where *jobs* are given;
-    following the disk, and filling an index that is new, where *knowledge* is."""
+    following the disk, and filling an index that is new, until it takes the place of the former, where *knowledge*
+    is."""
 
     async def duties() -> None:
         async with asyncio.TaskGroup() as group:
@@ -61,5 +63,8 @@ def wire_duties(
                     settings.data_dir, knowledge, kept.transcript, kept.contexts, kept.copy, kept.workspaces
                 )
                 group.create_task(rebuilding.fill_new_index(), name="remembered turns")
+                keep = settings.index_keep_former_days * DAY_SECONDS
+                changeover = Changeover(knowledge, rebuilding, kept.workspaces, keep)
+                group.create_task(changeover.run(), name="change-over")
 
     return Leadership(kept.store.client, kept.hub.name, duties)

@@ -36,6 +36,7 @@ from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.qdrant_server import ServerIndex
 from grounding.documents.sparse import SparseVector, encode_document, encode_query
 from tests.emulators.embedder import HashedWords
+from tests.emulators.qdrant import SharedQdrant
 
 # Local mode keeps no payload indexes, and says so each time that one is made.
 pytestmark = pytest.mark.filterwarnings("ignore:Payload indexes have no effect")
@@ -104,6 +105,48 @@ async def test_nothing_crosses_workspaces_kinds_and_contexts(index: PassageIndex
     await index.drop_workspace(ACME)
     assert await found(index, CHAT, "refund", TURN) == []
     assert await found(index, OTHER, "refund") == ["refund of other"]
+
+
+async def test_a_collection_that_was_dropped_is_gone(index: PassageIndex, tmp_path: Path) -> None:
+    await index.upsert(ACME, [await entry("refund")])
+    assert await index.exists()
+    await index.drop()
+    with pytest.raises(IndexUnavailable):
+        await index.count(ACME, DOCUMENT)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_whether_a_collection_exists_is_found_out_without_making_it(tmp_path: Path) -> None:
+    for opened in (embedded(tmp_path), server(tmp_path)):
+        assert not await opened.exists()
+        await opened.drop()
+        assert not list(tmp_path.iterdir())
+
+
+async def test_a_removal_that_was_interrupted_is_finished_and_what_it_left_is_never_opened(tmp_path: Path) -> None:
+    first = embedded(tmp_path)
+    await first.ensure()
+    await first.close()
+    (folder,) = tmp_path.iterdir()
+    folder.rename(folder.with_name(f"{folder.name}.dropped"))
+    again = embedded(tmp_path)
+    assert not await again.exists()
+    await again.drop()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_collections_of_one_server_are_dropped_one_by_one() -> None:
+    client = SharedQdrant(":memory:")
+
+    def opened(model: str) -> ServerIndex:
+        return ServerIndex("local", model, 64, timeout_seconds=10, client=client)
+
+    for model in ("left", "kept"):
+        await opened(model).ensure()
+    await opened("left").drop()
+    assert not await opened("left").exists()
+    assert await opened("kept").exists()
+    await opened("left").drop()
 
 
 async def test_the_same_passage_in_two_workspaces_is_two_passages(index: PassageIndex) -> None:

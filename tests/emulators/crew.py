@@ -15,6 +15,7 @@ from typing import Any, Literal
 from tests.emulators.valkey import die_with_parent
 
 Role = Literal["all", "gateway", "worker"]
+STOP_SECONDS = 40
 ADMIN = "the-admin-token-of-the-tests"
 
 
@@ -39,7 +40,7 @@ class Crew:
             self._told_before[name] = told.tell()
             self._running[name] = subprocess.Popen(
                 [sys.executable, "-m", "runtime", "serve", "--role", role],
-                env={**os.environ, **self._environment, **settings},
+                env={**os.environ, "PYTHONFAULTHANDLER": "1", **self._environment, **settings},
                 stdout=told,
                 stderr=bad,
                 preexec_fn=die_with_parent,
@@ -55,7 +56,13 @@ class Crew:
         """SIGTERM; the exit code."""
         process = self._running.pop(name)
         process.send_signal(signal.SIGTERM)
-        return await asyncio.to_thread(process.wait, 60)
+        try:
+            return await asyncio.to_thread(process.wait, STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)  # it writes where all its threads are
+            await asyncio.to_thread(process.wait, STOP_SECONDS)
+            last = [*self.events(name)][-10:]
+            raise AssertionError(f"{name} did not stop: {last}\n{self.errors()[-8000:]}") from None
 
     def end(self) -> None:
         """Kill all that still run."""

@@ -56,6 +56,8 @@ class FakeOpenAI:
     base_url: str = ""
     requests: list[dict[str, Any]] = field(default_factory=list)
     embedding_requests: list[dict[str, Any]] = field(default_factory=list)
+    embeds_batches: int | None = None
+    """How many more requests to embed several texts are answered, the others being refused; None for all of them."""
     rerank_requests: list[dict[str, Any]] = field(default_factory=list)
     transcription_requests: list[dict[str, Any]] = field(default_factory=list)
     """Of each: ``model``, ``name``, ``media_type`` and ``data`` of the recording."""
@@ -316,6 +318,11 @@ async def _embeddings(fake: FakeOpenAI, request: web.Request) -> web.Response:
     if fake.replies and (refusal := _refusal(fake.replies.popleft())):
         return refusal
     texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
+    if len(texts) > 1 and fake.embeds_batches is not None:
+        if not fake.embeds_batches:
+            fake.embedding_requests.pop()
+            return _error(503, "The embedder is overloaded", "overloaded", "server_error")
+        fake.embeds_batches -= 1
     data = [{"object": "embedding", "index": i, "embedding": embed(text)} for i, text in enumerate(texts)]
     usage = {"prompt_tokens": sum(map(len, texts)) // 4, "total_tokens": sum(map(len, texts)) // 4}
     return web.json_response({"object": "list", "data": data, "model": body.get("model", ""), "usage": usage})

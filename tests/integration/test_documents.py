@@ -25,11 +25,12 @@ from connectors.message import Scope, redis_key
 from grounding.documents.chunking import Sizes
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import Entry, Kind, Passage, PassageIndex, collection_name
-from grounding.documents.indexer import Indexer, Progress
+from grounding.documents.indexer import Indexer
 from grounding.documents.library import Library
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.registry import RegistryTooNew
 from grounding.documents.relevance import Floor, TurnFloor
+from grounding.documents.runs import Progress
 from grounding.documents.search import QUERY_MAX_CHARACTERS, Search, shorten
 from grounding.documents.shelf import FileShelf
 from grounding.documents.sparse import encode_document

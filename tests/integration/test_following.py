@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -185,13 +186,15 @@ async def test_what_is_found_while_a_change_waits_too_long_is_named_degraded(mak
 async def test_nothing_found_in_a_collection_that_is_being_filled_is_no_answer(
     redis: Redis, make: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after another embedding model was set, in a process that follows no files."""
+    """As after another embedding model was set and the former collection was deleted by hand, in a process that follows
+    no files."""
     await make.knowledge.shelf.put(ACME, "a.md", "# Refunds\n\nRefunds take thirty days.")
     async with beside(make.knowledge.open(), "open"):
         await make.knowledge.opened()
         await make.knowledge.index(ACME)
         assert await make.knowledge.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=[])
     await make.knowledge.close()
+    await asyncio.to_thread(shutil.rmtree, make.settings.data_dir / "qdrant")
     other = await machine(make.settings, redis, monkeypatch)
     other.embedder.name = "another-model"
     async with beside(other.knowledge.open(), "open"):
@@ -201,6 +204,16 @@ async def test_nothing_found_in_a_collection_that_is_being_filled_is_no_answer(
         await other.knowledge.index(ACME)
         assert await other.knowledge.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=[])
     await other.knowledge.close()
+
+
+async def test_a_document_that_came_and_went_before_it_was_indexed_is_waited_for_no_more(make: Machine) -> None:
+    """Its change was written down, and the process was killed; the next one looks through all documents."""
+    async with beside(make.knowledge.open(), "open"):
+        await make.knowledge.opened()
+        await make.knowledge._backlog.add(ACME, ["gone.md"], time.time() - 60)
+        await make.knowledge.index(ACME)
+        assert await make.knowledge._backlog.paths(ACME, 10) == []
+    await make.knowledge.close()
 
 
 async def test_a_document_that_waits_too_long_makes_what_is_found_doubtful(redis: Redis, make: Machine) -> None:

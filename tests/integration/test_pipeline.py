@@ -50,7 +50,14 @@ class Shelf:
         return [Passage(source="a.md", heading="", text="blue", score=1.0)]
 
     async def recall(
-        self, scope: Scope, query: str, top_k: int, exclude: frozenset[str], *, earlier: Sequence[str]
+        self,
+        scope: Scope,
+        query: str,
+        top_k: int,
+        exclude: frozenset[str],
+        *,
+        earlier: Sequence[str],
+        lost: list[DegradedBlock],
     ) -> Sequence[RecalledTurn]:
         self.excluded.append(exclude)
         self.earlier.append(tuple(earlier))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope
-from grounding.documents.index import Kind
+from grounding.documents.index import Entry, Kind, PassageIndex
+from grounding.documents.sparse import encode_document
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Provenance, Type
 from runtime.rebuilding import Rebuilding, Reindexed, Restored
@@ -96,8 +98,7 @@ async def test_an_index_that_was_emptied_is_filled_with_documents_turns_and_reco
         records = bot.runtime.records
         for scope in (ACME, Scope("acme", None, "http:ada")):
             await records.add(scope, NewRecord(Type.FACT, "Lockbox 9 is the spare."), Provenance())
-        index = bot.runtime.knowledge._index
-        assert index is not None
+        index = opened(bot)
         await index.drop_workspace(ACME)
         assert await records.search(ACME, "spare Lockbox", 3) == []
         done = Reindexed()
@@ -122,14 +123,47 @@ async def test_an_index_of_another_model_gets_what_was_said_before(
     async with running_bot(model_settings(), openai_server) as bot, asyncio.timeout(60):
         said = await bot.say("The deploy key lives in Lockbox.", context="here")
         await bot.settle()
-        knowledge = bot.runtime.knowledge
-        assert knowledge._index is not None
-        while not await knowledge.remembers_turns():
-            await asyncio.sleep(0.02)
-        await knowledge._index.drop_workspace(ACME)
-        await bot.runtime.store.client.delete(knowledge._remembered_key())
+        index, catalogue, name = opened(bot), bot.runtime.knowledge.catalogue, await name_of(bot)
         await rebuilding(bot).fill_new_index()
-        assert set(await knowledge._index.sources(HERE.scope, Kind.TURN)) == {said["turn_id"]}
-        await knowledge._index.drop_workspace(ACME)
+        assert await catalogue.remembers(ACME, name)
+        await index.drop_workspace(ACME)
+        await catalogue.forget(ACME, name)
         await rebuilding(bot).fill_new_index()
-        assert await knowledge._index.sources(HERE.scope, Kind.TURN) == {}
+        assert set(await index.sources(HERE.scope, Kind.TURN)) == {said["turn_id"]}
+        await index.drop_workspace(ACME)
+        await rebuilding(bot).fill_new_index()
+        assert await index.sources(HERE.scope, Kind.TURN) == {}
+
+
+async def test_what_an_index_has_already_is_not_put_into_it_again(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    """After a crash in the middle, or back at a model that was left for a while; what was said otherwise is."""
+    async with running_bot(model_settings(), openai_server) as bot, asyncio.timeout(60):
+        for number in range(3):
+            await bot.say(f"The deploy key {number} lives in Lockbox {number}.", context="here")
+        await bot.settle()
+        catalogue, name = bot.runtime.knowledge.catalogue, await name_of(bot)
+        await catalogue.forget(ACME, name)
+        turns = await bot.runtime.knowledge.turns()
+        known = sorted(await turns.known(HERE.scope))
+        await turns.forget(HERE.scope, known[:1])
+        index = opened(bot)
+        (passage,) = (await index.read(HERE.scope, Kind.TURN, {known[1]: [0]}))[known[1]]
+        stored = (await index.vectors(HERE.scope, Kind.TURN, [passage.id]))[passage.id]
+        changed = replace(passage, text="something else")
+        await index.upsert(HERE.scope, [Entry(changed, stored, encode_document("something else"))])
+        await rebuilding(bot).fill_workspace(ACME)
+        assert sorted(await turns.known(HERE.scope)) == known
+        assert (await index.read(HERE.scope, Kind.TURN, {known[1]: [0]}))[known[1]] == [passage]
+        assert bot.told("index.remembered")[-1]["turns"] == 2
+
+
+def opened(bot: Bot) -> PassageIndex:
+    target = bot.runtime.knowledge.opening.target
+    assert target is not None
+    return target.index
+
+
+async def name_of(bot: Bot) -> str:
+    return (await bot.runtime.knowledge.target()).name

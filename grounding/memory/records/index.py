@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Collection, Sequence
 
 from connectors.message import Scope
-from grounding.documents.embedding import Embedder
+from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
 from grounding.documents.index import Entry, Kind, Passage, PassageIndex
-from grounding.documents.search import query_vectors, shorten
-from grounding.documents.sparse import TURN_AVERAGE_TERMS, encode_document
+from grounding.documents.search import query_terms, query_vectors, shorten
+from grounding.documents.sparse import TURN_AVERAGE_TERMS, SparseVector, encode_document
 from grounding.memory.records.detail import indexed_text
 from grounding.memory.records.record import Record, Type
 from grounding.memory.records.store import RecordStore
@@ -28,17 +28,20 @@ _TOGETHER = 64
 class RecordIndex:
     """`grounding.memory.records.records.FollowsRecords` over the records of *store*."""
 
-    def __init__(self, index: PassageIndex, embedder: Embedder, store: RecordStore) -> None:
+    def __init__(self, index: PassageIndex, embedder: Embedder, store: RecordStore, *, is_former: bool = False) -> None:
+        """*is_former* is for an index that only answers until another takes its place: what follows there is not
+        written down, and words alone are searched where the question cannot be embedded."""
         self._index = index
         self._embedder = embedder
         self._store = store
+        self._is_former = is_former
 
     async def find(
         self, scope: Scope, query: str, top_k: int, types: Collection[Type]
     ) -> Sequence[tuple[str, str, float, float]]:
         """Whose and which records bear on *query*, the best first, each with its cosine and its BM25 score."""
         query = shorten(query)
-        dense, sparse = await query_vectors(self._embedder, query)
+        dense, sparse = await self._vectors(query)
         only = sorted(set(types)) if types else []
         hits = await self._index.search(scope, Kind.RECORD, dense, sparse, top_k, scores=True, only_sources=only)
         return [
@@ -50,6 +53,14 @@ class RecordIndex:
             )
             for hit in hits
         ]
+
+    async def _vectors(self, query: str) -> tuple[Vector | None, SparseVector]:
+        try:
+            return await query_vectors(self._embedder, query)
+        except EmbedderUnavailable:
+            if not self._is_former:
+                raise
+        return None, await query_terms(query)
 
     async def follow(self, scope: Scope, ids: Sequence[str]) -> None:
         """Bring the index in step with these of the scope's own records, also where they change meanwhile."""
@@ -69,6 +80,15 @@ class RecordIndex:
             if await self._store.page(owner, (), (), 1, own=True):
                 return 0 if await self._index.estimate(owner, Kind.RECORD) else await self.rebuild(scope)
         return 0
+
+    async def gone(self, scope: Scope, ids: Sequence[str]) -> list[str]:
+        """Those of *ids* that are not kept, or hidden: nobody is to find them. Raises `StoreUnavailable`."""
+        records = await self._store.read(scope, ids, own=True)
+        return sorted(set(ids) - {record.id for record in records if not record.is_hidden})
+
+    async def forget(self, scope: Scope, ids: Sequence[str]) -> None:
+        """Let nobody find these of the scope's own records here. Raises `IndexUnavailable`."""
+        await self._index.delete(scope, Kind.RECORD, ids=ids)
 
     async def rebuild(self, scope: Scope) -> int:
         """Index all records of the scope's workspace anew, everybody's, and none that is not kept; how many there are.
@@ -103,6 +123,8 @@ class RecordIndex:
             # Of one record that takes less than the way to a thread and back.
             made = entries() if len(shown) == 1 else await asyncio.to_thread(entries)
             await self._index.upsert(scope, made)
+        if self._is_former:
+            return []
         versions = dict.fromkeys(ids, 0) | {record.id: record.version for record in records}
         return await self._store.indexed(scope, versions)
 

@@ -1,0 +1,154 @@
+"""What a run of the indexer is asked for and does: its documents, in the forms that they take on the way. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from connectors.message import Scope
+from grounding.documents.chunking import Chunk
+from grounding.documents.embedding import Vector
+from grounding.documents.index import Entry, Kind, Passage
+from grounding.documents.library import Document, Found, Skipped
+from grounding.documents.registry import Registered
+from grounding.documents.sparse import SparseVector
+
+GROUP_CHUNKS = 256
+"""Chunks, of several documents, that are embedded and stored together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is: documents looked at, of how many, and the one at hand."""
+
+    done: int
+    total: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What one run did. ``documents`` were stored anew, ``lag_ms`` is the longest wait among them and what went."""
+
+    documents: int = 0
+    chunks: int = 0
+    chunks_embedded: int = 0
+    deleted: int = 0
+    unchanged: int = 0
+    lag_ms: int = 0
+    skipped: tuple[Skipped, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the index holds of a workspace: documents and chunks, documents that are not yet as they are kept, and
+    the lag of the last change."""
+
+    documents: int
+    chunks: int
+    pending: int
+    lag_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A document that is to be stored: its text's digest, its chunks, and the terms of each."""
+
+    document: Document
+    sha256: str
+    chunks: list[Chunk]
+    sparse: list[SparseVector]
+
+
+@dataclass(slots=True)
+class Run:
+    """One run: what it was asked for, and what it did so far."""
+
+    scope: Scope
+    started: float
+    fresh: bool
+    doubted: frozenset[str] = frozenset()
+    """Documents that the index should have, and has not as it should."""
+    documents: int = 0
+    chunks: int = 0
+    embedded: int = 0
+    deleted: int = 0
+    unchanged: int = 0
+    lag_ms: int = 0
+    skipped: dict[str, Skipped] = field(default_factory=dict)
+
+    def result(self) -> Synced:
+        """What it did, as it is told."""
+        named = tuple(self.skipped[path] for path in sorted(self.skipped))
+        return Synced(
+            self.documents, self.chunks, self.embedded, self.deleted, self.unchanged, self.lag_ms, skipped=named
+        )
+
+
+@dataclass(slots=True)
+class Batch:
+    """Documents that are looked at together: what was known of them, and what they are now."""
+
+    known: dict[str, Registered]
+    since: dict[str, float]
+    same: dict[str, Registered] = field(default_factory=dict)
+    changed: list[Prepared] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+
+
+def sha256_of(document: Document) -> str:
+    """What is written down of its text."""
+    return hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def is_known(item: Document | Found | Skipped | None, known: Registered | None) -> bool:
+    """Whether what was read of a document is what is written down of it."""
+    if isinstance(item, Document):
+        return known is not None and known.sha256 == sha256_of(item)
+    return (known is not None) == isinstance(item, Found)
+
+
+def refused(items: Collection[object]) -> bool:
+    """Whether some of *items* are no documents."""
+    return any(isinstance(item, Skipped) for item in items)
+
+
+def groups(prepared: Sequence[Prepared]) -> list[list[Prepared]]:
+    """*prepared* in groups of at most `GROUP_CHUNKS` chunks; a document is never divided."""
+    groups: list[list[Prepared]] = []
+    size = 0
+    for item in prepared:
+        if not groups or size + len(item.chunks) > GROUP_CHUNKS:
+            groups.append([])
+            size = 0
+        groups[-1].append(item)
+        size += len(item.chunks)
+    return groups
+
+
+def entries_of(item: Prepared, vectors: dict[str, Vector]) -> list[Entry]:
+    """*item* as the index stores it; *vectors* are those of its chunks by their ids."""
+    return [
+        Entry(passage_of_chunk(chunk), vectors[chunk.id], sparse)
+        for chunk, sparse in zip(item.chunks, item.sparse, strict=True)
+    ]
+
+
+def passage_of_chunk(chunk: Chunk) -> Passage:
+    """*chunk* as the index holds it."""
+    return Passage(
+        id=chunk.id,
+        kind=Kind.DOCUMENT,
+        source=chunk.path,
+        text=chunk.text,
+        title=chunk.title,
+        heading=chunk.heading,
+        lead=chunk.lead,
+        ordinal=chunk.ordinal,
+        start=chunk.start,
+        end=chunk.end,
+        first_line=chunk.first_line,
+        last_line=chunk.last_line,
+    )

@@ -1,0 +1,821 @@
+"""Another embedding model is set: what was found goes on being found until its index is filled, and then by that."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from redis.asyncio import Redis
+
+from config.settings import Settings
+from connectors.message import ConversationKey, Scope
+from grounding.documents.catalogue import Catalogue, Identity, Lacks
+from grounding.documents.embedding import Embedder, EmbedderUnavailable, WordLlamaEmbedder
+from grounding.documents.index import IndexUnavailable, Kind
+from grounding.documents.qdrant_server import ServerIndex
+from grounding.documents.sparse import term_set
+from grounding.documents.turns import FORM, Memory
+from grounding.memory.contexts import ContextDocuments
+from grounding.memory.records.port import NewRecord
+from grounding.memory.records.record import Provenance, Type
+from grounding.memory.records.records import Records
+from grounding.memory.records.store import RecordStore
+from grounding.run_context import DegradedBlock
+from grounding.tokens import load_tokens
+from grounding.transcript.copy import MarkdownCopy
+from grounding.transcript.entry import Entry, EntryRole
+from grounding.transcript.log import Transcript
+from promptpolicy.directives import Directives
+from promptpolicy.files import FilingPublisher
+from promptpolicy.tree import DirectiveTree
+from runtime import collection, formers
+from runtime.changeover import Changeover, Underway, former_collections, underway
+from runtime.collection import FormerEmbedder, identity_of
+from runtime.embedded.child import beside
+from runtime.knowledge import Knowledge
+from runtime.rebuilding import Rebuilding
+from runtime.told import ToldTurns
+from runtime.wiring.records import OpeningIndex
+from runtime.workspaces import Workspaces
+from tests.conftest import MakeSettings
+from tests.emulators.crew import ADMIN, Crew
+from tests.emulators.embedder import HashedWords
+from tests.emulators.openai import FakeOpenAI
+from tests.emulators.qdrant import SharedQdrant
+
+# Local mode keeps no payload indexes, and says so each time that one is made.
+pytestmark = pytest.mark.filterwarnings("ignore:Payload indexes have no effect")
+
+ACME, OTHER = Scope("acme"), Scope("other")
+HERE = ConversationKey("acme", "http", "here")
+OLD, NEW = "openai/old", "openai/new"
+REBUILDING = [DegradedBlock(block="retrieved", why="index_rebuilding")]
+
+
+@dataclass
+class House:
+    """What outlives the processes: Redis, the folder, and the models by their names."""
+
+    redis: Redis
+    settings: Callable[[str | None], Settings]
+    models: dict[str, HashedWords]
+    processes: list[Process] = field(default_factory=list)
+
+    async def process(self, model: str | None, keep_seconds: float = 3600.0) -> Process:
+        """A process in which that embedding model is set; None is the bundled one."""
+        settings, tokens = self.settings(model), load_tokens()
+        workspaces = Workspaces(self.redis, settings)
+        for scope in (ACME, OTHER):
+            await workspaces.create(scope.workspace_id)
+        directives = Directives(self.redis, settings.redis_timeout_seconds)
+        publisher = FilingPublisher(directives, tokens.count, 3000, DirectiveTree(settings.data_dir))
+        knowledge = Knowledge(settings, self.redis, tokens, workspaces, publisher)
+        transcript = Transcript(self.redis)
+        copy = MarkdownCopy(transcript, settings.data_dir, alone=settings.redis_url is None)
+        contexts = ContextDocuments(self.redis)
+        rebuilding = Rebuilding(settings.data_dir, knowledge, transcript, contexts, copy, workspaces)
+        clock = [time.time()]
+        made = Process(
+            knowledge,
+            rebuilding,
+            Changeover(knowledge, rebuilding, workspaces, keep_seconds, lambda: clock[0]),
+            transcript,
+            clock,
+        )
+        self.processes.append(made)
+        return made
+
+
+@dataclass
+class Process:
+    knowledge: Knowledge
+    rebuilding: Rebuilding
+    changeover: Changeover
+    transcript: Transcript
+    clock: list[float]
+    lost: list[DegradedBlock] = field(default_factory=list)
+    """What the last question could not be given."""
+
+    async def found(self, query: str, scope: Scope = ACME) -> list[str]:
+        """Where something of *query* is said: a search has no floor, so that by their vectors all are found."""
+        self.lost.clear()
+        hits = await self.knowledge.search(scope, query, 10, lost=self.lost)
+        return sorted({hit.passage.source for hit in hits if term_set(hit.passage.text) & term_set(query)})
+
+    async def put(self, path: str, text: str, scope: Scope = ACME) -> None:
+        await self.knowledge.shelf.put(scope, path, text)
+        await self.knowledge.index(scope, [path])
+
+    async def say(self, turn_id: str, text: str) -> None:
+        entry = Entry(EntryRole.INBOUND, text, turn_id, "2026-11-21T10:00:00.000Z", author="Lena")
+        await self.transcript.append(HERE, turn_id, [entry])
+        told = await self.told()
+        await told.remember([Memory(HERE.scope, turn_id, f"Lena: {text}", datetime.now(UTC))])
+
+    def records(self) -> Records:
+        return Records(RecordStore(self.transcript._redis), load_tokens(), OpeningIndex(self.knowledge))
+
+    async def told(self) -> ToldTurns:
+        return await self.knowledge.told_turns()
+
+    async def recalled(self, query: str) -> list[str]:
+        """The turns in which something of *query* is said: what was said beside them is told too."""
+        self.lost.clear()
+        turns = await self.knowledge.recall(HERE.scope, query, 5, frozenset(), lost=self.lost)
+        return sorted({turn.turn_id for turn in turns if term_set(turn.text) & term_set(query)})
+
+    async def answers(self, scope: Scope = ACME) -> str:
+        """The model whose collection answers."""
+        async with self.knowledge.opening.answering(scope) as answering:
+            return answering.identity.model
+
+    async def fill(self) -> None:
+        """What `runtime.following` and `Rebuilding.fill_new_index` do, once."""
+        for scope in (ACME, OTHER):
+            await self.knowledge.index(scope)
+        await self.rebuilding.fill_new_index()
+
+
+@pytest.fixture(params=["embedded", "server"])
+def house(
+    request: pytest.FixtureRequest,
+    redis: Redis,
+    redis_socket: Path,
+    settings: MakeSettings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> House:
+    """Documents are in Redis, as with several processes; passages in an embedded index, or on a server."""
+    models = {OLD: HashedWords(64, OLD), NEW: HashedWords(96, NEW)}
+    monkeypatch.setattr(formers, "LOOK_SECONDS", 0.0)
+
+    async def opened(made: Settings) -> HashedWords:
+        return models[made.embedding_model or ""]
+
+    monkeypatch.setattr("runtime.opening.open_embedder", opened)
+    monkeypatch.setattr(collection, "LiteLLMEmbedder", lambda _, model, __: models[model])
+    if request.param == "server":
+        client = SharedQdrant(":memory:")
+
+        def on_server(made: Settings, identity: Identity) -> ServerIndex:
+            return ServerIndex(
+                "local", identity.model, identity.dimensions, timeout_seconds=made.qdrant_timeout_seconds, client=client
+            )
+
+        monkeypatch.setattr(collection, "adapter", on_server)
+
+    def made(model: str | None) -> Settings:
+        return settings(redis_url=f"unix://{redis_socket}", embedding_model=model)
+
+    return House(redis, made, models)
+
+
+async def filled(house: House) -> None:
+    """A process with the old model was here, and ended."""
+    old = await house.process(OLD)
+    async with beside(old.knowledge.open(), "open"):
+        await old.knowledge.opened()
+        await old.put("refunds.md", "# Refunds\n\nRefunds take thirty days.")
+        await old.put("gone.md", "# Parcels\n\nParcels go by lighthouse tender.")
+        await old.put("other.md", "# Anchors\n\nAnchors rust.", OTHER)
+        await old.say("t1", "The deploy key lives in Lockbox seven.")
+        await old.say("t2", "The gate code is heron.")
+        await old.fill()
+    await old.knowledge.close()
+
+
+async def test_the_former_index_answers_until_the_new_one_has_everything(house: House) -> None:
+    """Documents and remembered turns, whatever changes meanwhile; each workspace by itself."""
+    await filled(house)
+    new = await house.process(NEW)
+    async with beside(new.knowledge.open(), "open"):
+        await new.knowledge.opened()
+        assert await new.found("refunds") == ["refunds.md"]
+        assert await new.recalled("where is the deploy key") == ["t1"]
+        assert await new.answers() == OLD
+        assert new.lost == []
+        assert await underway(new.knowledge, ACME) == Underway(OLD, NEW, 0, turns=False)
+
+        await new.put("new.md", "# Refunds\n\nRefunds of gifts.")
+        await new.say("t3", "The deploy key moved to Lockbox nine.")
+        await new.knowledge.shelf.delete(ACME, "gone.md")
+        await new.knowledge.index(ACME, ["gone.md"])
+        await (await new.told()).forget(HERE.scope, ["t2"])
+        await new.transcript.forget_turn(HERE, "t2")
+        assert await new.found("refunds") == ["new.md", "refunds.md"]
+        assert await new.found("lighthouse tender parcels") == []
+        assert await new.recalled("where is the deploy key") == ["t1", "t3"]
+        assert await new.recalled("the gate code heron") == []
+        assert (await new.answers(), new.lost) == (OLD, [])
+
+        assert await new.changeover.step()
+        assert await new.answers() == OLD
+        await new.knowledge.index(OTHER)
+        await new.changeover.step()
+        assert [await new.answers(OTHER), await new.answers(ACME)] == [NEW, OLD]
+        await new.fill()
+        await new.changeover.step()
+        assert await new.answers() == NEW
+        assert await new.found("refunds") == ["new.md", "refunds.md"]
+        assert await new.recalled("where is the deploy key") == ["t1", "t3"]
+        assert await new.recalled("the gate code heron") == []
+        assert await underway(new.knowledge, ACME) is None
+    await new.knowledge.close()
+
+
+async def test_the_former_index_answers_while_the_new_model_cannot_even_be_asked(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its provider is away at the start, or was misspelt."""
+    await filled(house)
+    is_away = [True]
+
+    async def away(_: Settings) -> HashedWords:
+        if is_away:
+            raise EmbedderUnavailable("no such model", retryable=False)
+        return house.models[NEW]
+
+    monkeypatch.setattr("runtime.opening.open_embedder", away)
+    monkeypatch.setattr("runtime.opening._RETRY_SECONDS", (0.02, 0.02))
+    new = await house.process(NEW)
+    async with beside(new.knowledge.open(), "open"):
+        while not new.knowledge.opening.why:
+            await asyncio.sleep(0.01)
+        assert await new.found("refunds") == ["refunds.md"]
+        lost: list[DegradedBlock] = []
+        (passage,) = await new.knowledge.passages(ACME, "refunds take thirty days", 3, 1000, 900, lost=lost)
+        assert (passage.source, lost) == ("refunds.md", [])
+        assert await new.recalled("where is the deploy key") == ["t1"]
+        with pytest.raises(IndexUnavailable, match="no such model"):
+            await new.found("refunds", Scope("without-an-index"))
+        is_away.clear()
+        await new.knowledge.opened()
+        await new.fill()
+        await new.changeover.step()
+        assert await new.answers() == NEW
+    await new.knowledge.close()
+
+
+async def test_the_former_index_answers_at_once_while_the_new_one_is_still_being_opened(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A provider may take as long as its time-out to say anything: no turn waits for that."""
+    await filled(house)
+
+    async def hangs(_: Settings) -> HashedWords:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr("runtime.opening.open_embedder", hangs)
+    new = await house.process(NEW)
+    new.knowledge.will_follow()
+    waited: list[None] = []
+
+    async def ready() -> collection.Collection:
+        waited.append(None)
+        raise IndexUnavailable("waited for the new one")
+
+    monkeypatch.setattr(new.knowledge.opening, "ready", ready)
+    async with beside(new.knowledge.open(), "open"):
+        assert await new.found("refunds") == ["refunds.md"]
+        lost: list[DegradedBlock] = []
+        (passage,) = await new.knowledge.passages(ACME, "refunds take thirty days", 3, 1000, 900, lost=lost)
+        assert (passage.source, [one.why for one in lost]) == ("refunds.md", ["index_stale"])
+        assert await new.recalled("where is the deploy key") == ["t1"]
+        assert waited == []
+    await new.knowledge.close()
+
+
+async def test_an_index_whose_own_model_is_away_is_not_opened_twice(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(house)
+
+    async def away(_: Settings) -> HashedWords:
+        raise EmbedderUnavailable("the provider is away", retryable=True)
+
+    monkeypatch.setattr("runtime.opening.open_embedder", away)
+    same = await house.process(OLD)
+    async with beside(same.knowledge.open(), "open"):
+        while not same.knowledge.opening.why:
+            await asyncio.sleep(0.01)
+        with pytest.raises(IndexUnavailable, match="the provider is away"):
+            await same.found("refunds")
+        assert not same.knowledge.formers._open
+    await same.knowledge.close()
+
+
+async def test_what_is_left_to_index_is_indexed_by_whoever_switches(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process, in which the former model is set, put it in the former index alone; or the index lost it."""
+    await filled(house)
+    new = await house.process(NEW)
+    monkeypatch.setattr(Knowledge, "is_followed", True)
+    async with beside(new.knowledge.open(), "open"):
+        await new.knowledge.opened()
+        await new.knowledge.shelf.put(ACME, "late.md", "# Late\n\nLate fees.")
+        while await new.changeover.step() and await new.answers() == OLD:
+            pass
+        assert await new.found("late fees") == ["late.md"]
+        assert await new.answers() == NEW
+        await house.redis.set(f"ar:documents:{ACME.tag}:current", identity_of(house.models[OLD]).name)
+        new.knowledge.formers.switched(ACME)
+        index = new.knowledge.opening.target
+        assert index is not None
+        await index.index.delete(ACME, Kind.DOCUMENT, source="refunds.md")
+        while await new.changeover.step() and await new.answers() == OLD:
+            pass
+        assert await new.found("refunds") == ["refunds.md"]
+    await new.knowledge.close()
+
+
+async def test_what_waits_for_the_new_index_alone_makes_the_former_one_no_less_certain(house: House) -> None:
+    """The new model's provider is away for long; what the former one could not be given is still said."""
+    await filled(house)
+    house.models[NEW].fails = True
+    new = await house.process(NEW)
+    async with beside(new.knowledge.open(), "open"):
+        await new.knowledge.opened()
+        for path, text in (("new.md", "# Refunds\n\nRefunds of gifts."), ("gone.md", None)):
+            if text is None:
+                await new.knowledge.shelf.delete(ACME, path)
+            else:
+                await new.knowledge.shelf.put(ACME, path, text)
+            await new.knowledge._backlog.add(ACME, [path], time.time() - 3600)
+            new.knowledge._doubts._looked.clear()
+            assert await new.found("late") == []
+            assert [one.why for one in new.lost] == ["index_stale"]
+            with suppress(EmbedderUnavailable):
+                await new.knowledge.index(ACME, [path])
+            await new.knowledge._backlog.add(ACME, [path], time.time() - 3600)
+            assert await new.found("refunds") == ["new.md", "refunds.md"]
+            assert (await new.answers(), new.lost) == (OLD, [])
+        await new.knowledge._backlog.add(ACME, [f"{number}.md" for number in range(70)], time.time() - 3600)
+        assert await new.found("refunds") == ["new.md", "refunds.md"]
+        assert [one.why for one in new.lost] == ["index_stale"]
+    await new.knowledge.close()
+
+
+async def test_a_former_model_that_is_gone_leaves_the_words(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said that this is less; what is gone is not found, and what changed is known to be out of date."""
+    monkeypatch.setattr(collection, "MUTE_SECONDS", 0.0)
+    await filled(house)
+    house.models[OLD].fails = True
+    new = await house.process(NEW)
+    async with beside(new.knowledge.open(), "open"):
+        await new.knowledge.opened()
+        assert await new.found("refunds") == ["refunds.md"]
+        assert new.lost == REBUILDING
+        assert await new.recalled("where is the deploy key in Lockbox") == ["t1"]
+        assert new.lost == [DegradedBlock(block="records", why="index_rebuilding")]
+        lost: list[DegradedBlock] = []
+        (passage,) = await new.knowledge.passages(ACME, "refunds take thirty days", 3, 1000, 900, lost=lost)
+        assert (passage.source, lost) == ("refunds.md", REBUILDING)
+        with pytest.raises(IndexUnavailable):
+            await new.knowledge.passages(ACME, "volcanoes", 3, 1000, 900, lost=[])
+
+        await new.put("refunds.md", "# Refunds\n\nRefunds take sixty days.")
+        await new.say("t3", "The deploy key moved to Lockbox nine.")
+        await new.knowledge.shelf.delete(ACME, "gone.md")
+        await new.knowledge.index(ACME, ["gone.md"])
+        assert await new.found("lighthouse tender parcels") == []
+        house.models[OLD].fails = False
+        assert await new.found("thirty days") == ["refunds.md"]
+        assert new.lost == REBUILDING
+        assert await new.recalled("deploy key") == ["t1"]
+        assert new.lost == [DegradedBlock(block="records", why="index_rebuilding")]
+
+        house.models[NEW].fails = True  # so that it cannot switch
+        await new.knowledge.shelf.put(ACME, "later.md", "# Later\n\nLater.")
+        await new.changeover.step()
+        assert await new.found("sixty days") == ["later.md", "refunds.md"][1:]
+        assert new.lost == []
+        house.models[NEW].fails = False
+        await new.fill()
+        await new.changeover.step()
+        assert await new.answers() == NEW
+        assert await new.recalled("deploy key") == ["t1", "t3"]
+        assert new.lost == []
+    await new.knowledge.close()
+
+
+async def test_context_documents_are_found_meanwhile_as_they_are_and_forgotten_for_good(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collection, "MUTE_SECONDS", 0.0)
+    await filled(house)
+    new = await house.process(NEW)
+
+    async def noted(query: str) -> list[str]:
+        new.lost.clear()
+        hits = await new.knowledge.search(HERE.scope, query, 10, lost=new.lost)
+        return [hit.passage.text for hit in hits if hit.passage.kind is Kind.CONTEXT]
+
+    async with beside(new.knowledge.open(), "open"):
+        await new.knowledge.opened()
+        told = await new.knowledge.told_contexts()
+        await told.put(HERE, "Likes herons.", "2026-11-21T10:00:00Z")
+        assert (await noted("herons"), await new.answers(), new.lost) == (["Likes herons."], OLD, [])
+        await told.put(HERE, "Likes gulls.", "2026-11-21T10:00:01Z")
+        assert (await noted("herons gulls"), new.lost) == (["Likes gulls."], [])
+        house.models[OLD].fails = True
+        assert (await noted("gulls"), new.lost) == (["Likes gulls."], REBUILDING)
+        await told.put(HERE, "Likes terns.", "2026-11-21T10:00:02Z")
+        house.models[OLD].fails = False
+        assert (await noted("gulls terns"), new.lost) == ([], REBUILDING)
+        await told.put(HERE, "Likes gulls.", "2026-11-21T10:00:03Z")
+        await told.forget(HERE)
+        assert await noted("gulls terns herons") == []
+        for name in await new.knowledge.catalogue.known():
+            async with new.knowledge.formers.using(name) as former:
+                if former is not None and former.identity.model == OLD:
+                    assert await former.index.count(HERE.scope, Kind.CONTEXT) == 0
+    await new.knowledge.close()
+
+
+async def test_records_are_found_meanwhile_as_they_are_and_forgotten_for_good(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of persons too; what the former index could not be given is named with what is recalled."""
+    monkeypatch.setattr(collection, "MUTE_SECONDS", 0.0)
+    ada, by = Scope("acme", None, "slack:U1"), Provenance(author="http:ada")
+
+    async def added(process: Process, scope: Scope, text: str) -> str:
+        return (await process.records().add(scope, NewRecord(Type.FACT, text), by)).record.id
+
+    async def looked_for(query: str) -> set[str]:
+        return {one.record.text for one in await new.records().search(ada, query, 20)}
+
+    await filled(house)
+    old = await house.process(OLD)
+    async with beside(old.knowledge.open(), "open"):
+        await old.knowledge.opened()
+        await added(old, ACME, "the heron nests in May")
+        gone = await added(old, ada, "Ada saw a heron")
+    await old.knowledge.close()
+    new = await house.process(NEW)
+    async with beside(new.knowledge.open(), "open"):
+        await new.knowledge.opened()
+        await added(new, ada, "Ada drew the heron")
+        assert await looked_for("heron") == {"the heron nests in May", "Ada saw a heron", "Ada drew the heron"}
+        assert await new.answers() == OLD
+        house.models[OLD].fails = True
+        assert "the heron nests in May" in await looked_for("heron nests")
+        await added(new, ACME, "the heron left")
+        await new.recalled("deploy key")
+        assert new.lost == [DegradedBlock(block="records", why="index_rebuilding")]
+        house.models[OLD].fails = False
+        await new.fill()
+        await new.changeover.step()
+        assert await new.answers() == NEW
+        assert len(await looked_for("heron")) == 4
+        await new.records().erase(ada, gone, by)
+        assert len(await looked_for("heron")) == 3
+        async with new.knowledge.formers.using(identity_of(house.models[OLD]).name) as former:
+            assert former is not None
+            assert gone not in await former.index.ids(ada, Kind.RECORD)
+    await new.knowledge.close()
+
+
+async def test_who_goes_back_finds_the_former_index_as_it_should_be(house: House) -> None:
+    """Half-way through, and again after the switch: what is there is not embedded again."""
+    await filled(house)
+    old, new = house.models[OLD], house.models[NEW]
+    half = await house.process(NEW)
+    async with beside(half.knowledge.open(), "open"):
+        await half.knowledge.opened()
+        await half.knowledge.index(ACME, ["refunds.md"])
+        await half.put("added.md", "# Added\n\nAdded on the way.")
+    await half.knowledge.close()
+    old.embedded.clear()
+    back = await house.process(OLD)
+    async with beside(back.knowledge.open(), "open"):
+        await back.knowledge.opened()
+        await back.fill()
+        await back.changeover.step()
+        assert await back.found("added refunds") == ["added.md", "refunds.md"]
+        assert (await back.answers(), back.lost, old.embedded) == (OLD, [], [])
+    await back.knowledge.close()
+
+    again = await house.process(NEW)
+    new.embedded.clear()
+    async with beside(again.knowledge.open(), "open"):
+        await again.knowledge.opened()
+        await again.fill()
+        await again.changeover.step()
+        assert await again.answers() == NEW
+        assert not any("thirty days" in text for text in new.embedded)  # half of it was there
+        await again.put("refunds.md", "# Refunds\n\nRefunds take ninety days.")
+        await again.say("t9", "The anchor is lost.")
+        await again.transcript.forget_turn(HERE, "t1")
+        await (await again.told()).forget(HERE.scope, ["t1"])
+    await again.knowledge.close()
+    old.embedded.clear()
+
+    last = await house.process(OLD)
+    async with beside(last.knowledge.open(), "open"):
+        await last.knowledge.opened()
+        assert await last.answers() == NEW
+        await last.fill()
+        await last.changeover.step()
+        assert await last.answers() == OLD
+        assert await last.found("ninety days") == ["refunds.md"]
+        assert await last.recalled("the anchor is lost") == ["t9"]
+        assert await last.recalled("deploy key") == []
+        # The document that changed, what was said, and what was said after the turn that is forgotten.
+        assert len(old.embedded) == 3
+    await last.knowledge.close()
+
+
+async def test_the_former_index_is_dropped_when_its_time_is_over_and_nobody_fills_it(
+    house: House, data_dir: Path
+) -> None:
+    await filled(house)
+    here = Catalogue(house.redis)
+    name = identity_of(house.models[OLD]).name
+    new = await house.process(NEW, keep_seconds=100.0)
+    async with beside(new.knowledge.open(), "open"):
+        await new.knowledge.opened()
+        await new.changeover.step()
+        assert await here.idle() == {}
+        await new.fill()
+        await new.changeover.step()
+        assert await here.idle() == {name: new.clock[0]}
+        assert await former_collections(new.knowledge) == {OLD: new.clock[0]}
+        new.clock[0] += 99
+        await here.keep(name)
+        await new.changeover.step()
+        new.clock[0] += 2
+        await new.changeover.step()
+        assert name in await here.known()
+        await here.leave(name)
+        async with new.knowledge.formers.using(name) as kept:
+            assert kept is not None
+            assert await new.changeover.step()
+            assert name in await here.known()
+        await new.changeover.step()
+        assert list(await here.known()) == [identity_of(house.models[NEW]).name]
+        assert await here.idle() == {}
+        async with new.knowledge.formers.using(name) as dropped:
+            assert dropped is None
+        assert not [one for one in data_dir.rglob("*") if "old" in one.name]
+        assert not [key async for key in house.redis.scan_iter(match=f"*{name}*")]
+        assert await new.found("refunds") == ["refunds.md"]
+    await new.knowledge.close()
+
+
+async def test_who_still_asks_an_index_that_another_process_dropped_finds_the_new_one(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(house)
+    name = identity_of(house.models[OLD]).name
+    new = await house.process(NEW, keep_seconds=0.0)
+    async with beside(new.knowledge.open(), "open"):
+        await new.knowledge.opened()
+        await new.fill()
+        assert await new.answers() == OLD
+        monkeypatch.setattr(formers, "LOOK_SECONDS", 3600.0)
+        assert await new.answers() == OLD
+        catalogue = Catalogue(house.redis)  # another process
+        await catalogue.switch(ACME, name, identity_of(house.models[NEW]).name)
+        opened = new.knowledge.formers._open[name].collection
+        await opened.index.drop()
+        with pytest.raises(IndexUnavailable):
+            await new.found("refunds")
+        assert await new.found("refunds") == ["refunds.md"]
+    await new.knowledge.close()
+
+
+async def test_a_workspace_that_is_deleted_leaves_the_former_index_too(house: House) -> None:
+    await filled(house)
+    new = await house.process(NEW)
+    name = identity_of(house.models[OLD]).name
+    async with beside(new.knowledge.open(), "open"):
+        await new.knowledge.opened()
+        await new.fill()
+        await new.changeover.step()
+        await new.knowledge.forget_workspace(ACME)
+        async with new.knowledge.formers.using(name) as former:
+            assert former is not None
+            assert await former.index.count(ACME, Kind.DOCUMENT) == 0
+            assert await former.index.count(HERE.scope, Kind.TURN) == 0
+            assert await former.index.count(OTHER, Kind.DOCUMENT) == 1
+    await new.knowledge.close()
+
+
+async def test_a_former_index_is_open_only_while_somebody_needs_it(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formers, "IDLE_SECONDS", 0.0)
+    await filled(house)
+    new = await house.process(NEW)
+    async with beside(new.knowledge.open(), "open"):
+        await new.knowledge.opened()
+        here = new.knowledge.formers
+        assert not here._open
+        async with new.knowledge.opening.answering(ACME) as answering:
+            await here._close_idle(time.monotonic() + 1)
+            assert await answering.index.count(ACME, Kind.DOCUMENT) == 2
+        await here._close_idle(time.monotonic() + 1)
+        assert not here._open
+        assert await new.found("refunds") == ["refunds.md"]
+    await new.knowledge.close()
+
+
+async def test_what_versions_without_a_catalogue_left_goes_on_answering(
+    redis: Redis, redis_socket: Path, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the bundled model, the only one of which the name is known without having been written down."""
+    fake = HashedWords(96, NEW)
+
+    async def opened(made: Settings) -> Embedder:
+        return fake if made.embedding_model else WordLlamaEmbedder()
+
+    monkeypatch.setattr("runtime.opening.open_embedder", opened)
+    house = House(
+        redis,
+        lambda model: settings(redis_url=f"unix://{redis_socket}", embedding_model=model),
+        {NEW: fake},
+    )
+    old = await house.process(None)
+    async with beside(old.knowledge.open(), "open"):
+        await old.knowledge.opened()
+        await old.put("refunds.md", "# Refunds\n\nRefunds take thirty days.")
+    await old.knowledge.close()
+    for key in ("{index}:collections", "{index}:idle", f"{ACME.tag}:current"):
+        await redis.delete(f"ar:documents:{key}")
+    new = await house.process(NEW)
+    async with beside(new.knowledge.open(), "open"):
+        await new.knowledge.opened()
+        assert await new.answers() == WordLlamaEmbedder().name
+        assert await new.answers(OTHER) == NEW
+        assert await new.found("refunds") == ["refunds.md"]
+    await new.knowledge.close()
+
+
+async def test_the_catalogue_keeps_what_it_takes_to_ask_a_collection_again(redis: Redis) -> None:
+    catalogue, identity = Catalogue(redis), Identity("openai/x", 7)
+    await catalogue.register(identity)
+    assert await catalogue.known() == {identity.name: identity}
+    earlier = Identity("openai/x", 7, 1)
+    assert (earlier.is_readable, identity.is_readable) == (False, True)
+    assert earlier.name != identity.name
+    await catalogue.claim(ACME, "one")
+    await catalogue.claim(ACME, "two")
+    assert await catalogue.currents([ACME, OTHER]) == ["one", ""]
+    await catalogue.has_remembered(ACME, "one")
+    await catalogue.fell_behind(ACME, "one", Lacks.DOCUMENTS)
+    assert await catalogue.remembers(ACME, "one")
+    await catalogue.fell_behind(ACME, "one", Lacks.TURNS)
+    assert not await catalogue.remembers(ACME, "one")
+    await redis.set(f"ar:documents:{{index}}:remembered:two:{FORM}", "1")  # as versions without a catalogue said it
+    assert await catalogue.remembers(ACME, "two")
+    await catalogue.switch(ACME, "two", "one")
+    assert not await catalogue.remembers(ACME, "two")
+    assert not await catalogue.is_behind(ACME, "one", Lacks.TURNS)
+    await redis.hset("ar:documents:{index}:collections", "newer", '{"v": 99}')
+    assert list(await catalogue.known()) == [identity.name]
+
+
+async def test_a_former_model_that_failed_is_left_alone_for_a_while(
+    settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn does not wait for it again and again."""
+    model = HashedWords()
+    former = FormerEmbedder(settings(), model)
+    assert await former.embed_query("refunds") == await model.embed_query("refunds")
+    model.fails = True
+    with pytest.raises(EmbedderUnavailable, match="switched off"):
+        await former.embed_query("refunds")
+    model.fails = False
+    with pytest.raises(EmbedderUnavailable, match="a moment ago"):
+        await former.embed_documents(["refunds"])
+    hanging = FormerEmbedder(settings(qdrant_timeout_seconds=0.02), Hanging())
+    with pytest.raises(EmbedderUnavailable, match="no answer"):
+        await hanging.embed_query("refunds")
+
+
+class Hanging(HashedWords):
+    async def embed_query(self, text: str) -> list[float]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+SECTIONS = 150
+"""Chunks of a document: two of them are more than what is stored together."""
+
+
+def document(topic: str) -> str:
+    return "".join(f"# {topic} {number}\n\nThe {topic} has number {number}.\n\n" for number in range(SECTIONS))
+
+
+@pytest.mark.timeout(300)
+async def test_a_served_runtime_changes_over_is_killed_goes_on_and_goes_back(
+    data_dir: Path, openai_server: FakeOpenAI
+) -> None:
+    """Real processes: the bundled model, a provider's that fails in the middle, and the bundled one again."""
+    environment = {
+        "DATA_DIR": str(data_dir),
+        "HTTP_PORT": "0",
+        "ADMIN_TOKEN": ADMIN,
+        "LLM_MODEL": "openai/fake",
+        "LLM_API_BASE": openai_server.base_url,
+        "LLM_API_KEY": "key",
+    }
+    crew = Crew(data_dir / "crew", environment)
+    other = {"EMBEDDING_MODEL": "openai/fake-embedding"}
+    topics = ("lighthouse", "harbour", "anchor")
+    try:
+        async with asyncio.timeout(240):
+            crew.start("bot", "all")
+            async with asking(crew) as client:
+                for topic in topics:
+                    put = await client.put(f"/documents/{topic}.md?wait=true", content=document(topic))
+                    assert put.status_code == 200
+                said = {"text": "The gate code is heron.", "context": "here"}
+                assert (await client.post("/messages", json=said)).status_code == 200
+            crew.kill("bot")
+
+            openai_server.embeds_batches = 5  # three for what is stored together first, and not enough for the next
+            crew.start("bot", "all", **other)
+            async with asking(crew) as client:
+                while openai_server.embeds_batches:
+                    await asyncio.sleep(0.05)
+                await found(client, "anchor number 7", "anchor.md")
+                await client.put("/documents/added.md", content="# Rope\n\nThe rope is new.")
+                await client.delete("/documents/lighthouse.md")
+                await found(client, "the new rope", "added.md")
+                status = (await client.get("/index")).json()
+                assert status["change_over"]["filling"] == "openai/fake-embedding"
+                assert status["change_over"]["answered_by"] == WordLlamaEmbedder().name
+                answer = (await client.post("/messages", json={"text": "Which file speaks of the harbour?"})).json()
+                assert {source["source"] for source in answer["sources"]} == {"harbour.md"}
+                assert [one for one in answer["degraded"] if one["block"] == "retrieved"] == []
+            crew.kill("bot")
+            asked = len(openai_server.embedding_requests)
+
+            openai_server.embeds_batches = None
+            crew.start("bot", "all", **other)
+            async with asking(crew) as client:
+                await crew.has_told("bot", "index.switched")
+                while "change_over" in (await client.get("/index")).json():
+                    await asyncio.sleep(0.1)
+                texts = [text for one in openai_server.embedding_requests[asked:] for text in one["input"]]
+                again = {topic for topic in topics if any(f"The {topic} has number 7." in text for text in texts)}
+                assert again == {"harbour"}  # the anchor's were stored before, and the lighthouse's deleted
+                await found(client, "the new rope", "added.md")
+                await found(client, "harbour number 7", "harbour.md")
+                assert "lighthouse.md" not in await sources(client, "lighthouse")
+            await crew.stop("bot")
+
+            crew.start("bot", "all", INDEX_KEEP_FORMER_DAYS="0")
+            async with asking(crew) as client:
+                await crew.has_told("bot", "index.switched")
+                await found(client, "the new rope", "added.md")
+                await crew.has_told("bot", "index.dropped")
+                (left,) = [one.name for one in (data_dir / "qdrant").iterdir() if one.is_dir()]
+                assert "wordllama" in left
+                await found(client, "harbour number 7", "harbour.md")
+    finally:
+        crew.end()
+
+
+class asking(httpx.AsyncClient):  # noqa: N801 - used as a context manager only
+    """A client of the sample workspace, once the process answers."""
+
+    def __init__(self, crew: Crew) -> None:
+        super().__init__(headers={"Authorization": f"Bearer {ADMIN}"}, timeout=60)
+        self._crew = crew
+
+    async def __aenter__(self) -> asking:
+        await self._crew.has_told("bot", "http.listening")
+        listening = [event for event in self._crew.events("bot") if event["event"] == "http.listening"]
+        self.base_url = httpx.URL(f"{listening[-1]['url']}/v1/workspaces/sample")
+        await super().__aenter__()
+        while (await self.get(f"{listening[-1]['url']}/readyz")).status_code != 200:
+            await asyncio.sleep(0.1)
+        return self
+
+
+async def sources(client: httpx.AsyncClient, query: str) -> list[str]:
+    answer: dict[str, Any] = (await client.get("/search", params={"q": query, "top_k": 5})).json()
+    return [hit["source"] for hit in answer["results"]]
+
+
+async def found(client: httpx.AsyncClient, query: str, source: str) -> None:
+    """Ask until *source* comes first and nothing is said against it."""
+    while True:
+        response = await client.get("/search", params={"q": query, "top_k": 5})
+        answer = response.json()
+        sure = response.status_code == 200 and not answer["degraded"]
+        if sure and [hit["source"] for hit in answer["results"]][:1] == [source]:
+            return
+        await asyncio.sleep(0.1)
