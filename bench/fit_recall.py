@@ -56,7 +56,7 @@ class Listening(Turns):
 
     seen: tuple[list[Hit], list[Passage]] = ([], [])
 
-    def _chosen(self, query: str, hits: list[Hit], beside: list[Passage]) -> list[Recollection]:  # type: ignore[override]
+    def _chosen(self, query: str, hits: list[Hit], beside: list[Passage]) -> list[Recollection]:
         self.seen = hits, beside
         return recollect(query, hits, beside)
 
