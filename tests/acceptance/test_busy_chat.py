@@ -183,7 +183,12 @@ async def test_a_stop_ends_an_answer_that_is_still_being_prepared(chat: Chat, pr
     await preparing.wait()
     await chat.telegram.say("/stop", by=LENA)
 
-    await chat.telegram.until(lambda _: any(one["kind"] == "reply" for one in chat.bot.told("reply.delivered")))
+    def is_settled(telegram: TelegramEmulator) -> bool:
+        kinds = {one["kind"] for one in chat.bot.told("reply.delivered")}
+        return "reply" in kinds and "Stopped." in chat.reads(telegram)
+
+    await chat.telegram.until(is_settled)
+    await chat.bot.settle()
     assert chat.reads(chat.telegram).count("Stopped.") == 1
     assert chat.bot.replies_asked == []
 
