@@ -25,6 +25,7 @@ from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.paper import Paper, say, until_over, written
 
+pytestmark = pytest.mark.timeout(360)
 MOST = 1000
 """More waits than one message could cause."""
 SERVE = Worker._serve
@@ -122,7 +123,7 @@ async def test_a_worker_may_be_stopped_wherever_it_waits(
 
     halt.befalls = stop
     paper = Paper()
-    async with running_bot(bounded(model_settings, 2), openai_server, [paper]) as bot, asyncio.timeout(120):
+    async with running_bot(bounded(model_settings, 2), openai_server, [paper]) as bot, asyncio.timeout(300):
         assert await tried_at_each_wait(bot, paper, halt) > 20
 
 
@@ -131,7 +132,7 @@ async def test_a_worker_may_stand_still_wherever_it_waits_while_another_takes_ov
 ) -> None:
     """When it goes on, all has been said, and it can say nothing more."""
     paper = Paper()
-    async with running_bot(bounded(model_settings, 60), openai_server, [paper]) as bot, asyncio.timeout(120):
+    async with running_bot(bounded(model_settings, 60), openai_server, [paper]) as bot, asyncio.timeout(300):
         runtime = bot.runtime
         hub = Hub(runtime.store.client, shared=False)
         letters = runtime.dead_letters.of(Lane.TURNS)

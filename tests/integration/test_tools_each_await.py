@@ -24,6 +24,8 @@ from tests.emulators.toolbox import Desk, desk
 from tests.integration.test_each_await import MOST, Halt, bounded, halt, nothing_is_held
 from tests.integration.test_each_call_fails import Wire, wire
 
+pytestmark = pytest.mark.timeout(360)
+
 __all__ = ["desk", "halt", "wire"]
 
 
@@ -76,7 +78,7 @@ async def test_a_worker_may_be_stopped_wherever_it_waits(
     halt.befalls = stop
     paper = Paper()
     settings = with_tools(bounded(model_settings, 2))
-    async with running_bot(settings, openai_server, [paper]) as bot, asyncio.timeout(110):
+    async with running_bot(settings, openai_server, [paper]) as bot, asyncio.timeout(300):
         assert await disturbed_at_each_wait(bot, paper, halt, desk) > 30
     assert len(desk.noted) > 30
 
@@ -86,7 +88,7 @@ async def test_a_worker_may_stand_still_wherever_it_waits_while_another_takes_ov
 ) -> None:
     paper = Paper()
     settings = with_tools(bounded(model_settings, 60))
-    async with running_bot(settings, openai_server, [paper]) as bot, asyncio.timeout(110):
+    async with running_bot(settings, openai_server, [paper]) as bot, asyncio.timeout(300):
         runtime = bot.runtime
         mailbox = Mailbox(runtime.store.client, worker="other")
         letters = runtime.dead_letters.of(Lane.TURNS)
@@ -117,7 +119,7 @@ async def test_each_call_to_redis_may_fail_once(
 ) -> None:
     paper = Paper()
     settings = with_tools(model_settings(access_policy="open", default_workspace="acme", turn_lease_seconds=1))
-    async with running_bot(settings, openai_server, [paper]) as bot, asyncio.timeout(110):
+    async with running_bot(settings, openai_server, [paper]) as bot, asyncio.timeout(300):
         bot.model.answer = writes_down
         for number in range(MOST):  # the first without trouble
             place = f"place{number}x"
