@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from connectors.message import Role, Scope
 from grounding.memory.records.detail import in_words
 from grounding.memory.records.port import KeepsRecords
-from grounding.memory.records.record import Provenance, Record, State, Type
+from grounding.memory.records.record import HIDDEN, Provenance, Record, State, Type
 from runtime.commands.command import CommandRefused, Invocation
 from runtime.commands.wording import code, items, plain
 
 DETAILS = (
     "`/memory list` shows the records that I keep: in a direct message yours, for admins the workspace's too; "
-    "`/memory list fact` only those of a kind. `/memory show ID` shows one whole and where it came from. "
+    "`/memory list fact` only those of a kind, `/memory list retired` those out of use. "
+    "`/memory show ID` shows one whole and where it came from. "
     "`/memory confirm ID` says that it is right, `/memory outcome ID success`, `partial` or `failure` what came of it, "
     "`/memory verbatim ID` keeps it word for word, `/memory false-positive ID` says that a censor was wrong. "
     "`/memory retire ID` takes it out of use, `/memory forget ID` away for good, and `/memory forget all`, in a direct "
@@ -25,7 +27,8 @@ _ADMINS_LIST = "In a group I list records for admins only. Say it in a direct me
 _DIRECT_ONLY = "Your own records are for direct messages: say it there."
 _NOTHING = "I keep no such records."
 _SHOWN = 20
-_LOOKED_AT = 100
+_PUT_AWAY = "retired"
+"""The word for what is out of use, whatever its type: it is still kept, and who it is about may want it gone."""
 _SAYS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "confirm": ({"confirm": True}, "Confirmed"),
     "verbatim": ({"verbatim": True}, "Kept word for word from now on"),
@@ -76,20 +79,26 @@ class RecordWords:
 
     async def _list(self, invocation: Invocation, kind: str) -> str:
         types = [one for one in Type if kind and kind in (one.value, f"{one.value}s", f"{one.value[:-1]}ies")]
-        if kind and not types:
-            raise CommandRefused(f"The kinds are {', '.join(code(one.value) for one in Type)}.")
+        if kind and not types and kind != _PUT_AWAY:
+            raise CommandRefused(f"The kinds are {', '.join(code(one.value) for one in Type)}, and {code(_PUT_AWAY)}.")
         if not _may_list(invocation):
             raise CommandRefused(_ADMINS_LIST)
-        found = await self._listed(invocation, types, _LOOKED_AT)
+        found = await self._listed(invocation, types, _SHOWN + 1, HIDDEN if kind == _PUT_AWAY else ())
         if not found:
             return _NOTHING
         more = "" if len(found) <= _SHOWN else f"\n\nThese are the newest {_SHOWN}; name a kind to see others."
         return items(_line(one, invocation) for one in found[:_SHOWN]) + more
 
-    async def _listed(self, invocation: Invocation, types: Sequence[Type], limit: int) -> list[Record]:
-        """What is kept about who asks, and for admins the workspace's, the newest first."""
-        found = await self._records.list(_scope(invocation), types, limit=max(limit, _LOOKED_AT))
-        return [one for one in found if one.user or invocation.role is Role.ADMIN][:limit]
+    async def _listed(
+        self, invocation: Invocation, types: Sequence[Type], limit: int, states: Collection[State] = ()
+    ) -> list[Record]:
+        """What is kept about who asks, and then, for admins, the workspace's, each the newest first."""
+        scope, found = _scope(invocation), list[Record]()
+        if scope.user is not None:
+            found += await self._records.list(scope, types, states, limit, own=True)
+        if invocation.role is Role.ADMIN and len(found) < limit:
+            found += await self._records.list(replace(scope, user=None), types, states, limit - len(found))
+        return found
 
     async def _forget_mine(self, invocation: Invocation) -> str:
         if not invocation.message.direct:

@@ -357,3 +357,10 @@ async def test_a_change_that_cannot_be_changes_nothing(records: Both, fields: di
     with pytest.raises(RecordRefused):
         await records.change(ACME, record.id, fields, BY)
     assert await records.get(ACME, record.id) == record
+
+
+async def test_a_persons_own_are_listed_without_the_workspaces(records: Both) -> None:
+    mine = (await records.add(ADA, fact("Ada sails."), BY)).record
+    await records.add(ACME, fact("The boat is Petrel."), BY)
+    assert [one.id for one in await records.list(ADA, own=True)] == [mine.id]
+    assert [one.user for one in await records.list(ACME, own=True)] == [""]

@@ -74,11 +74,14 @@ class RememberedRecords:
         states: Collection[State] = (),
         limit: int = 100,
         before: str = "",
+        *,
+        own: bool = False,
     ) -> Sequence[Record]:
         found = [
             record
             for record in self._seen(scope)
-            if (not types or record.type in types)
+            if (not own or record.user == (scope.user or ""))
+            and (not types or record.type in types)
             and (record.state in states if states else not record.is_hidden)
             and (not before or place(record) < before)
         ]

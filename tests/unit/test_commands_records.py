@@ -124,3 +124,18 @@ async def test_a_viewer_may_forget_what_is_kept_about_them_one_by_one_and_all_of
 async def test_a_word_without_an_id_says_what_there_is_to_say(chat: Chat) -> None:
     with pytest.raises(CommandRefused, match="/memory confirm ID"):
         await chat.say("confirm")
+
+
+async def test_what_is_kept_about_a_person_is_listed_however_much_the_workspace_keeps_since(chat: Chat) -> None:
+    mine = await chat.add("Lena likes green.", LENA)
+    for number in range(120):
+        await chat.add(f"Berth {number} is taken.")
+    assert mine.id in await chat.say("list", direct=True)
+    assert mine.id in await chat.say("list", direct=True, role=Role.ADMIN)
+
+
+async def test_what_is_out_of_use_is_still_kept_and_listed_by_that_word(chat: Chat) -> None:
+    mine = await chat.add("Lena likes green.", LENA)
+    await chat.say(f"retire {mine.id}", direct=True)
+    assert await chat.say("list", direct=True) == "I keep no such records."
+    assert mine.id in await chat.say("list retired", direct=True)

@@ -254,7 +254,9 @@ class Held:
     async def count(self, scope: Scope) -> int:
         return len(self.records)
 
-    async def list(self, scope: Scope, types: Any = (), states: Any = (), limit: int = 100) -> Sequence[Record]:
+    async def list(
+        self, scope: Scope, types: Any = (), states: Any = (), limit: int = 100, *, own: bool = False
+    ) -> Sequence[Record]:
         return [one for one in self.records if one.type in types and one.state in states]
 
 

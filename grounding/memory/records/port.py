@@ -74,9 +74,16 @@ class ReadsRecords(Protocol):
         """How many records there are, censors too; one cheap look, so that who has none pays for no search."""
 
     async def list(
-        self, scope: Scope, types: Collection[Type] = (), states: Collection[State] = (), limit: int = 100
+        self,
+        scope: Scope,
+        types: Collection[Type] = (),
+        states: Collection[State] = (),
+        limit: int = 100,
+        *,
+        own: bool = False,
     ) -> Sequence[Record]:
-        """The newest *limit*, the newest first; of *states* (all but the hidden ones)."""
+        """The newest *limit*, the newest first; of *states* (all but the hidden ones). *own*: of the scope's user only,
+        where it names one."""
 
 
 class WritesRecords(Protocol):

@@ -202,10 +202,12 @@ class Records:
         states: Collection[State] = (),
         limit: int = 100,
         before: str = "",
+        *,
+        own: bool = False,
     ) -> list[Record]:
         """See `ReadsRecords.list`. *before* is the `grounding.memory.records.store.place` of the last one of the page
         before."""
-        return await self._store.page(scope, types, states, limit, before)
+        return await self._store.page(scope, types, states, limit, before, own=own)
 
     async def standing(self, scope: Scope) -> Sequence[Record]:
         """See `ReadsRecords.standing`: the oldest first."""
