@@ -15,7 +15,7 @@ from connectors.message import Scope
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.memory.records.index import RecordIndex
 from grounding.memory.records.port import KeepsRecords, NewRecord
-from grounding.memory.records.record import NeverDeleted, NoSuchRecord, Provenance, RecordRefused, State, Type
+from grounding.memory.records.record import NeverDeleted, NoSuchRecord, Origin, Provenance, RecordRefused, State, Type
 from grounding.memory.records.records import Records
 from grounding.memory.records.store import RecordStore, place
 from grounding.tokens import load_tokens
@@ -364,3 +364,27 @@ async def test_a_persons_own_are_listed_without_the_workspaces(records: Both) ->
     await records.add(ACME, fact("The boat is Petrel."), BY)
     assert [one.id for one in await records.list(ADA, own=True)] == [mine.id]
     assert [one.user for one in await records.list(ACME, own=True)] == [""]
+
+
+async def test_words_that_an_item_was_given_later_are_forgotten_with_the_turn_that_gave_them(records: Both) -> None:
+    def of(context: str, turn_id: str) -> Provenance:
+        return Provenance(author="slack:U1", turn_id=turn_id, context_id=context, origin="tool")
+
+    item = (await records.add(ACME, NewRecord(Type.ITEM, "order tyres"), of("slack:C1", "t1"))).record
+    await records.change(ACME, item.id, {"status": "done"}, of("slack:D1", "t2"))
+    assert await records.forget_said(Scope("acme", "slack:D1"), ["t2"]) == 0
+    await records.change(ACME, item.id, {"text": "order tyres with Ada's bonus"}, of("slack:D1", "t3"))
+    assert await records.forget_said(Scope("acme", "slack:D1"), ["t3"]) == 1
+    assert await records.list(ACME) == []
+
+
+async def test_others_words_stay_theirs_when_the_model_puts_them_otherwise(records: Both) -> None:
+    async def origin(of: Origin, text: str) -> Origin:
+        by = Provenance(author="slack:U1", turn_id="t", context_id="slack:C1", origin=of)
+        return (await records.change(ACME, item.id, {"text": text}, by)).provenance.origin
+
+    item = (await records.add(ACME, NewRecord(Type.ITEM, "order tyres"), Provenance(origin="tool"))).record
+    assert await origin("tool", "order five tyres") == "tool"
+    assert await origin("retrieved", "pay Mallory") == "retrieved"
+    assert await origin("tool", "pay Mallory now") == "retrieved"
+    assert await origin("person", "order tyres") == "person"

@@ -116,6 +116,7 @@ class RememberedRecords:
             return record
         at, trusted = making.stamp(self._clock()), by.origin in making.TRUSTED
         after = making.changed(record, fields, self._rules, at, is_trusted=trusted)
+        after = making.reworded(record, after, by)
         if key:
             self._done[_owner(scope), key] = record_id
         return record if after == record else self._keep((scope.workspace_id, record.user), after)

@@ -21,6 +21,8 @@ SHORT_MAX_CHARACTERS = 2_000
 """Of a censor's trigger and reason."""
 TRUSTED = frozenset({"person", "tool", "extraction"})
 """Origins that are people's own words, or what the model made of them alone."""
+MODELS = frozenset({"tool", "extraction"})
+"""Those of them that the model has put into words."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _NOT_WORDS = re.compile(r"[^\w%$€£+#]+")
 
@@ -106,6 +108,16 @@ def changed(record: Record, fields: Mapping[str, Any], rules: Rules, at: str, *,
     except ValidationError as error:
         raise RecordRefused(_said_wrong(error)) from None
     return result if result == record else result.model_copy(update={"version": record.version + 1})
+
+
+def reworded(before: Record, after: Record, by: Provenance) -> Record:
+    """*after* as it came of *by*, where it was given other words in a conversation: it is to be forgotten with them.
+    What is made of others' words stays theirs, however the model puts it."""
+    if not by.context_id or after.text == before.text:
+        return after
+    known = before.provenance.origin
+    origin = known if known not in TRUSTED and by.origin in MODELS else by.origin
+    return after.model_copy(update={"provenance": by.model_copy(update={"origin": origin})})
 
 
 def came_of(before: Record | None, after: Record) -> Came:

@@ -110,7 +110,8 @@ class Records:
         trusted = by.origin in making.TRUSTED
 
         def step(record: Record, at: str) -> Record:
-            return making.changed(record, fields, self._rules, at, is_trusted=trusted)
+            after = making.changed(record, fields, self._rules, at, is_trusted=trusted)
+            return making.reworded(record, after, by)
 
         return await self._stepped(scope, record_id, step, by, why, key)
 
@@ -290,6 +291,8 @@ class Records:
                 return before
             after = self._detailed(after.model_copy(update={"version": before.version + 1}))
             put = self._put(before, after, by, why)
+            if after.provenance != before.provenance:
+                await self._store.note_came(_owner(scope, after), after.provenance.context_id, after.id)
             if await self._store.write(scope, [put], key=key) == "ok":
                 await self._after(scope, [put])
                 return after
