@@ -262,3 +262,17 @@ async def test_a_duty_looks_at_all_workspaces_at_first_and_then_at_those_that_fe
     assert [one["workspace_id"] for one in told if one["event"] == "records.sweep_failed"] == ["acme"]
     assert await world.found(ADA, "tea") == {"tea is free", "Ada likes tea"}
     assert await world.store.behind() == []
+
+
+async def test_of_what_was_erased_and_forgotten_no_name_is_left(world: World) -> None:
+    for number, context in enumerate(("slack:D1", "slack:D2")):
+        by = Provenance(author="slack:U1", turn_id="t1", context_id=context)
+        new = NewRecord(Type.ITEM, f"buy ring {number}")
+        record = (await world.records.add(ADA, new, by)).record
+        if not number:
+            await world.records.erase(ADA, record.id, by)
+    await world.records.change(ADA, record.id, {"text": "buy a ring"}, by.model_copy(update={"context_id": "slack:D3"}))
+
+    assert await world.records.forget(ADA) == 1
+    left = [str(key) async for key in world.redis.scan_iter()]
+    assert not [key for key in left if "U1" in key]

@@ -7,6 +7,7 @@ import random
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -320,6 +321,9 @@ class Records:
             if put.before is None or put.before.state is not put.after.state:
                 from_state = put.before.state if put.before else ""
                 _tell(scope, put.after, from_state, put.after.state, put.change.why)
+            former = put.before.provenance.context_id if put.before else ""
+            if former not in ("", put.after.provenance.context_id):
+                await self._store.forget_came(replace(_owner(scope, put.after), context_id=former), [put.after.id])
         if any(put.due is not None and put.due <= self._clock() for put in puts):
             await self._store.is_behind(scope)
         wanted = [put.after for put in puts if put.indexed]

@@ -94,7 +94,7 @@ return answer
 """
 
 ERASE = """
--- KEYS: due, unindexed, kept, texts, list, standing, history, said. ARGV: of, id, version, place, digest
+-- KEYS: due, unindexed, kept, texts, list, standing, history, said, came. ARGV: of, id, version, place, digest
 local packed = redis.call('HGET', KEYS[3], ARGV[2])
 if not packed then return 'gone' end
 if cjson.decode(packed).version ~= tonumber(ARGV[3]) then return 'moved' end
@@ -105,6 +105,7 @@ redis.call('ZREM', KEYS[5], ARGV[4])
 redis.call('ZREM', KEYS[6], ARGV[4])
 redis.call('ZREM', KEYS[1], name)
 redis.call('DEL', KEYS[7], KEYS[8])
+redis.call('SREM', KEYS[9], ARGV[2])
 redis.call('ZADD', KEYS[2], 0, name)
 return 'ok'
 """

@@ -194,6 +194,7 @@ class RecordStore:
         keys = [_key(scope, name) for name in ("due", "unindexed")]
         keys += [_key(scope, "kept", of), _key(scope, "texts", of), _key(scope, "list", of, record.type, record.state)]
         keys += [_key(scope, "standing", of), *(_key(scope, name, of, record.id) for name in ("history", "said"))]
+        keys.append(_key(scope, "came", of, encode_id(record.provenance.context_id)))
         answer = await self._erase(keys=keys, args=[of, record.id, record.version, place(record), digest])
         return bool(answer != "moved")
 
