@@ -76,10 +76,10 @@ class RecordsExtraction:
         keys = list(last)
         reaches, marks = await asyncio.gather(self._transcript.reaches(keys), self._marks.read(keys))
         rows = zip(keys, reaches, marks, strict=True)
-        return [last[key] for key, reach, mark in rows if mark.waiting or self._is_due(reach, mark)]
+        return [last[key] for key, reach, mark in rows if mark.waiting or self._is_due(reach, _looked(reach, mark))]
 
-    def _is_due(self, reach: Reach, mark: Mark) -> bool:
-        return refresh.is_due(reach, mark.reach, self._every_turns)
+    def _is_due(self, reach: Reach, looked: Reach) -> bool:
+        return refresh.is_due(reach, looked, self._every_turns)
 
     async def __call__(self, job: Job) -> None:
         """Raises `connectors.message.StoreUnavailable`: then it is done again, and goes on where it stopped."""
@@ -87,9 +87,10 @@ class RecordsExtraction:
         if mark.waiting:
             await self._keep(job.key, mark.waiting)
         reach = await self._transcript.reach(job.key)
-        if not self._is_on or not self._is_due(reach, mark):
+        looked = _looked(reach, mark)
+        if not self._is_on or not self._is_due(reach, looked):
             return
-        count = min(self._max_entries, max(1, reach.entries - mark.reach.entries))
+        count = min(self._max_entries, max(1, reach.entries - looked.entries))
         entries = await self._transcript.newest(job.key, count)
         found = await self._found(job, entries)
         await self._marks.looked(job.key, reach, found)
@@ -199,6 +200,11 @@ class RecordsExtraction:
 
     async def _added(self, scope: Scope, new: NewRecord, by: Provenance, key: str) -> Added:
         return await self._records.add(scope, new, by, f"extract/{key}")
+
+
+def _looked(reach: Reach, mark: Mark) -> Reach:
+    """How far a conversation was looked through: not at all, if it was forgotten and began anew since."""
+    return mark.reach if mark.reach.entries <= reach.entries else Reach()
 
 
 def _scope(key: ConversationKey, owner: str) -> Scope:

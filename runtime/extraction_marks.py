@@ -69,6 +69,14 @@ class ExtractionMarks:
         """What was found is kept."""
         await self._redis.hset(_name(key), "waiting", "")
 
+    async def forget_turn(self, key: ConversationKey, turn_id: str, reach: Reach) -> None:
+        """*key* is *reach* since that turn of it was forgotten: what is said from now on is not looked through yet, and
+        what was found in the turn is not kept."""
+        (mark,) = await self.read([key])
+        if mark != Mark():
+            shorter = Reach(min(mark.reach.turns, reach.turns), min(mark.reach.entries, reach.entries))
+            await self.looked(key, shorter, [one for one in mark.waiting if one.record.by.turn_id != turn_id])
+
     async def forget(self, key: ConversationKey) -> None:
         """Drop the mark, and what was found and is not kept yet."""
         await self._redis.delete(_name(key))

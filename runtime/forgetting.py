@@ -83,6 +83,7 @@ class Forgetting:
         await self._manifests.forget(key.scope, [turn_id])
         await self._outbox.forget(key, [turn_id])
         await self._dead_letters.forget(key, turn_id)
+        await self._extraction_marks.forget_turn(key, turn_id, await self._transcript.reach(key))
         await self._forget_records(key, person, [turn_id])
         await self._jobs.enqueue(Job(JOB, key, turn_id), Job("summary.refresh", key, f"after-forgetting-{turn_id}"))
         return True

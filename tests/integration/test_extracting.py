@@ -312,3 +312,24 @@ async def test_it_can_be_turned_off(redis: Redis, settings: Callable[..., Settin
     await house.say("The launch date is 12 March.")
     await house.look()
     assert await house.texts() == []
+
+
+async def test_what_is_said_after_a_turn_was_forgotten_is_looked_through_too(patterns: House) -> None:
+    await patterns.say("The launch date is 12 March.")
+    forgotten = await patterns.say("The codename is Kite.")
+    await patterns.look()
+    await patterns.transcript.forget_turn(KEY, forgotten)
+    await patterns.marks.forget_turn(KEY, forgotten, await patterns.transcript.reach(KEY))
+    await patterns.say("The budget is 500 EUR.")
+    await patterns.look()
+    assert "budget: 500 EUR" in await patterns.texts()
+
+
+async def test_a_conversation_that_began_anew_is_looked_through_though_its_mark_was_left(patterns: House) -> None:
+    for text in ("The launch date is 12 March.", "thanks!", "well"):
+        await patterns.say(text)
+        await patterns.look()
+    await patterns.transcript.forget(KEY)
+    await patterns.say("The budget is 500 EUR.")
+    await patterns.look()
+    assert "budget: 500 EUR" in await patterns.texts()

@@ -201,14 +201,17 @@ async def test_the_records_that_came_of_it_go_with_it_decisions_too(house: House
         by = Provenance(author="http:u1", turn_id=f"t{number}", context_id=key.context_id, origin="extraction")
         await house.records.add(lena, new, by)
         await house.records.add(Scope("acme"), new, by)
-    row = Extracted(NewRecord(Type.FACT, "said 1"), Provenance(turn_id="t1"), "t1/x")
-    await house.marks.looked(KEY, Reach(2, 4), [Found("http:u1", row)])
+    rows = [
+        Extracted(NewRecord(Type.FACT, f"said {one}"), Provenance(turn_id=f"t{one}"), f"t{one}/x") for one in (1, 2)
+    ]
+    await house.marks.looked(KEY, Reach(2, 4), [Found("http:u1", row) for row in rows])
 
     async def left(scope: Scope) -> list[str]:
         return sorted(one.provenance.turn_id for one in await house.records.list(scope))
 
     await house.forgetting.last(KEY, "m9", "http:u1")
     assert await left(lena) == ["t1", "t1", "t3", "t3"]
+    assert await house.marks.read([KEY]) == [Mark(Reach(1, 2), (Found("http:u1", rows[0]),))]
     await house.forgetting.everything(KEY, "m10")
     assert await left(Scope("acme")) == ["t3"]
     assert await left(lena) == ["t1", "t3", "t3"]
