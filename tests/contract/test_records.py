@@ -388,3 +388,8 @@ async def test_others_words_stay_theirs_when_the_model_puts_them_otherwise(recor
     assert await origin("retrieved", "pay Mallory") == "retrieved"
     assert await origin("tool", "pay Mallory now") == "retrieved"
     assert await origin("person", "order tyres") == "person"
+
+
+async def test_an_episode_of_the_end_of_time_is_kept(records: Both) -> None:
+    new = NewRecord(Type.EPISODE, "The last day", created_at="9999-12-31T12:00:00Z")
+    assert (await records.add(ACME, new, BY)).record.state is State.ACTIVE

@@ -215,7 +215,10 @@ def next_due(record: Record, rules: Rules) -> datetime | None:
     if record.is_hidden or record.type is not Type.EPISODE or record.state is State.ARCHIVED:
         return None
     days = rules.summarized_days if record.state is State.ACTIVE else rules.archived_days
-    return datetime.fromisoformat(record.created_at) + timedelta(days=days)
+    try:
+        return datetime.fromisoformat(record.created_at) + timedelta(days=days)
+    except OverflowError:  # it happens at the end of time
+        return None
 
 
 def is_standing(record: Record) -> bool:
