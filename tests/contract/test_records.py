@@ -393,3 +393,13 @@ async def test_others_words_stay_theirs_when_the_model_puts_them_otherwise(recor
 async def test_an_episode_of_the_end_of_time_is_kept(records: Both) -> None:
     new = NewRecord(Type.EPISODE, "The last day", created_at="9999-12-31T12:00:00Z")
     assert (await records.add(ACME, new, BY)).record.state is State.ACTIVE
+
+
+async def test_what_is_said_again_takes_the_place_of_what_it_contradicts(records: Both) -> None:
+    right = (await records.add(ACME, fact("The port is 5433."), BY)).record
+    wrong = (await records.add(ACME, fact("The port is 5434."), BY)).record
+    added = await records.add(ACME, fact("the port is 5433", supersedes=wrong.id), BY)
+
+    assert (added.came, added.record.id, added.record.supersedes) == ("confirmed", right.id, wrong.id)
+    old = await records.get(ACME, wrong.id)
+    assert (old.state, old.superseded_by) == (State.SUPERSEDED, right.id)

@@ -100,8 +100,8 @@ class RememberedRecords:
             return Added(same, "unchanged")
         before = same if same and lifecycle.takes_up(same) and same.id != new.supersedes else None
         after = making.said_again(before, new, by, self._rules, at) if before else record
-        if before is None and new.supersedes:
-            self._keep(owner, lifecycle.supersede(kept[new.supersedes], record.id, at))
+        if new.supersedes:
+            self._keep(owner, lifecycle.supersede(kept[new.supersedes], after.id, at))
         added = self._keep(owner, after)
         self._said.setdefault(added.id, set()).update({by.turn_id} - {""})
         if key:

@@ -81,6 +81,8 @@ def said_again(known: Record, new: NewRecord, by: Provenance, rules: Rules, at: 
         again = lifecycle.log_outcome(again, new.outcome, rules, at)
     if new.verbatim:
         again = lifecycle.mark_verbatim(again, True, at)
+    if new.supersedes:
+        again = again.model_copy(update={"supersedes": new.supersedes})
     return again.model_copy(update={"version": known.version + 1})
 
 

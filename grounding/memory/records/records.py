@@ -92,16 +92,22 @@ class Records:
         if same is None or not lifecycle.takes_up(same) or same.id == new.supersedes:
             return []
         again = self._detailed(making.said_again(same, new, by, self._rules, at))
-        return [self._put(same, again, by, "confirmed", said_in=by.turn_id)]
+        return [
+            self._put(same, again, by, "confirmed", said_in=by.turn_id),
+            *self._superseding(seen.other, again, by, at),
+        ]
 
     def _adding(self, seen: Looked, record: Record, by: Provenance, at: str) -> list[Put]:
         due = lifecycle.next_due(record, self._rules)
         change = _change(None, record, by, "added")
         puts = [Put(record, None, change, making.digest(record), same_id=seen.same_id, said_in=by.turn_id, due=due)]
-        if seen.other is not None:
-            old = self._detailed(lifecycle.supersede(seen.other, record.id, at))
-            puts += [] if old == seen.other else [self._put(seen.other, old, by, "superseded")]
-        return puts
+        return puts + self._superseding(seen.other, record, by, at)
+
+    def _superseding(self, other: Record | None, record: Record, by: Provenance, at: str) -> list[Put]:
+        if other is None or other.superseded_by == record.id:
+            return []
+        old = self._detailed(lifecycle.supersede(other, record.id, at))
+        return [] if old == other else [self._put(other, old, by, "superseded")]
 
     async def change(
         self, scope: Scope, record_id: str, fields: Mapping[str, Any], by: Provenance, key: str = ""
