@@ -47,7 +47,7 @@ _NUMBER_BYTES = 4
 """What a message's number takes beyond one digit."""
 MOST_SURE = 0.9
 """However sure a model is of itself."""
-_FENCED = re.compile(r"\A```[a-z]*\s*\n(.*)\n```\s*\Z", re.DOTALL)
+_FENCE = re.compile(r"```[a-z]*[^\S\n]*\n")
 _TYPES = {"fact": Type.FACT, "decision": Type.DECISION, "procedure": Type.PROCEDURE, "episode": Type.EPISODE}
 
 
@@ -123,11 +123,12 @@ def accept(answer: str, window: Window, known: Sequence[Record]) -> list[Extract
     """What of *answer* may be kept. One that is not exactly what was asked for is refused whole; a record that people's
     words do not bear, that looks like a secret, or that is personal and was said in a group is left out."""
     text = answer.strip()
-    fenced = _FENCED.match(text)
     if len(text) > MAX_ANSWER_CHARACTERS:
         return Rejected("too long")
+    if (fence := _FENCE.match(text)) and text.endswith("\n```"):
+        text = text[fence.end() : -len("\n```")]
     try:
-        read = _Answer.model_validate_json(fenced[1] if fenced else text)
+        read = _Answer.model_validate_json(text)
     except ValidationError:
         return Rejected("not the required shape")
     if len(read.records) > window.most:
