@@ -181,3 +181,13 @@ async def test_of_many_items_the_next_ones_are_listed_and_the_rest_counted(desk:
     lines = (await desk.call("query_items")).splitlines()
     assert lines[0].endswith(": job 0")
     assert lines[-1] == "(5 more: ask for a shorter time or by text.)"
+
+
+async def test_what_is_still_to_be_done_is_found_behind_much_that_is_done(desk: Desk) -> None:
+    await desk.call(
+        "create_item", kind="task", text="book a larger room with chairs for the next stand-up of all teams"
+    )
+    for number in range(60):
+        done = NewRecord(Type.ITEM, f"stand-up {number}", status="done")
+        await desk.records.add(Scope("acme"), done, Provenance())
+    assert "larger room" in await desk.call("query_items", text="stand-up")

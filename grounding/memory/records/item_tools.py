@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -143,9 +144,9 @@ def query_items(records: KeepsRecords) -> Tool[QueryItems]:
         before, after = _due(arguments.due_before, call), _due(arguments.due_after, call)
         found = await _found(records, scope, text) if text else None
         said = "" if found is not None or not text else "The search does not work just now; these share words.\n"
-        if found is None:
+        if found is None or len(found) >= MAX_FOUND:  # then others that fit may be behind what does not
             listed = await records.list(scope, _ITEMS, states, MAX_LISTED)
-            found = [one for one in listed if not text or set(terms(text)) & set(terms(one.text))]
+            found = await asyncio.to_thread(_together, found or (), listed, set(terms(text)))
         fitting = [
             one
             for one in found
@@ -216,6 +217,12 @@ def _listed(items: Sequence[Record], *, by_day: bool) -> str:
     lines = [f"- {shown(one)}" for one in ordered[:SHOWN]]
     left = len(items) - SHOWN
     return "\n".join([*lines, f"({left} more: ask for a shorter time or by text.)"] if left > 0 else lines)
+
+
+def _together(found: Sequence[Record], listed: Sequence[Record], words: set[str]) -> list[Record]:
+    """*found*, and those of *listed* that share one of *words*; all of them where there are none."""
+    sharing = (one for one in listed if not words or words & set(terms(one.text)))
+    return list({one.id: one for one in (*found, *sharing)}.values())
 
 
 def _is_between(day: str, after: str, before: str) -> bool:
