@@ -29,6 +29,8 @@ from runtime.rounds import Round, as_one
 
 CENSORED = "censored"
 """Why a reply or a tool call was stopped."""
+NOT_MADE = frozenset({"refused", "too_many", "arguments", "interrupted"})
+"""Why a call came to nothing where no censor had a part in it: none acted then. See `runtime.tools`."""
 _log = structlog.get_logger()
 
 
@@ -66,8 +68,13 @@ def acted(built: Built, rounds: Sequence[Round], last: Completion) -> tuple[Acte
     censors = built.context.censors
     if not censors:
         return ()
-    calls = [call for one in rounds for call in one.completion.tool_calls]
-    by_tool = [Acted(censor, "tool") for call in calls for censor in of_call(censors, call)]
+    by_tool = [
+        Acted(censor, "tool")
+        for one in rounds
+        for call, result in zip(one.completion.tool_calls, one.results, strict=False)
+        if result.why not in NOT_MADE
+        for censor in of_call(censors, call)
+    ]
     by_reply = [Acted(censor, "reply") for censor in set_off(censors, as_one(rounds, last).text)]
     return tuple(dict.fromkeys([*by_tool, *by_reply]))
 
@@ -96,8 +103,18 @@ class Accounting:
 
 
 def _readable(arguments: str) -> str:
-    """Arguments without JSON's escapes, so that words are seen as they are meant."""
+    """All that stands in arguments, a line each: JSON's escapes (``\\n``, ``\\u0062``) would hide where words begin."""
     try:
-        return json.dumps(json.loads(arguments), ensure_ascii=False)
+        left = [json.loads(arguments)]
     except (ValueError, RecursionError):
         return arguments
+    found: list[str] = []
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            left += [part for pair in reversed(one.items()) for part in reversed(pair)]
+        elif isinstance(one, list):
+            left += reversed(one)
+        else:
+            found.append(one if isinstance(one, str) else json.dumps(one))
+    return "\n".join(found)

@@ -95,6 +95,13 @@ class Formers:
         async with _using(opened) as collection:
             yield collection
 
+    def model_of(self, scope: Scope, target: str) -> str:
+        """The model of the collection that answered the scope's workspace last; empty where that is *target*, or is not
+        open. No look into the store."""
+        name, _ = self._seen.get(scope.workspace_id, ("", 0.0))
+        opened = None if name == target else self._open.get(name)
+        return opened.collection.identity.model if opened is not None else ""
+
     def switched(self, scope: Scope) -> None:
         """Another collection answers the workspace now."""
         self._seen.pop(scope.workspace_id, None)

@@ -334,10 +334,12 @@ class Knowledge:
         """The context documents in the collection of the model that is set, once the index is open."""
         return (await self.opening.ready()).contexts
 
-    @property
-    def embedding_model(self) -> str:
-        """What is set to embed; empty until the index is open."""
-        return self.opening.target.identity.model if self.opening.target is not None else ""
+    def answering_model(self, scope: Scope) -> str:
+        """What the cosines of the workspace's last search were taken with: the model that is set, or a former one while
+        that answers; empty where none is known."""
+        target = self.opening.target.identity if self.opening.target is not None else None
+        former = self.formers.model_of(scope, target.name if target else "")
+        return former or (target.model if target else "")
 
     async def records(self) -> RecordIndex:
         """The typed records in the collection of the model that is set, once the index is open."""

@@ -96,11 +96,12 @@ def _selection(built: Built) -> dict[str, Any]:
     if chosen is None or chosen.why == "nothing_kept":
         return {}
     records = shown(built)
+    similar = [one.similarity for one in records if one.similarity]  # of what stands there unsearched none is known
     return {
         "records_why": chosen.why,
         "records_found": chosen.found,
         "records_shown": len(records),
-        "records_similarity": round(sum(one.similarity for one in records) / len(records), 4) if records else None,
+        "records_similarity": round(sum(similar) / len(similar), 4) if similar else None,
         "budget_records": chosen.budget,
         "used_records_budget": sum(one.tokens for one in records),
     }

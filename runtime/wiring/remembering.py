@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from config.settings import Settings
+from connectors.message import Scope
 from grounding.layers.records import line
 from grounding.memory.records.port import ReadsRecords
 from grounding.memory.records.record import Record, Type
@@ -26,8 +27,8 @@ def wire_remembering(
     def costs(record: Record, level: Level) -> int:
         return tokens.count(line(as_shown(record, level), with_id=True)) + 1  # and the end of its line
 
-    def floor() -> Floor:
-        measured = floor_for(knowledge.embedding_model)
+    def floor(scope: Scope) -> Floor:
+        measured = floor_for(knowledge.answering_model(scope))
         minimum = settings.record_relevance_floor
         return measured if minimum is None else replace(measured, minimum=minimum)
 

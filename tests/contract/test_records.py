@@ -231,6 +231,19 @@ async def test_what_is_verbatim_stands(records: Both) -> None:
     assert await records.standing(ADA) == []
 
 
+async def test_whatever_is_kept_word_for_word_crowds_no_censor_out(
+    records: Both, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grounding.memory.records.store.STANDING_MAX_RECORDS", 2)
+    censor = (await records.add(ACME, NewRecord(Type.CENSOR, "Never name it", trigger="heron"), BY)).record
+    for number, scope in enumerate((ACME, ACME, ADA, ADA)):
+        clock.go(minutes=1)
+        await records.add(scope, fact(f"Answer in rhyme number {number}.", verbatim=True), BY)
+
+    for scope in (ACME, ADA):
+        assert (await records.standing(scope))[0].id == censor.id
+
+
 async def test_a_list_is_of_one_type_and_state_the_newest_first_and_goes_on_where_it_ended(
     records: Both, clock: Clock
 ) -> None:

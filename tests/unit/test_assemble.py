@@ -437,6 +437,17 @@ def test_censors_stand_in_the_system_message_blocks_first_within_their_budget() 
     assert block.why == "81 in force; cut to fit"
 
 
+@pytest.mark.parametrize("letter", ["word ", "規"])
+def test_a_long_censor_leaves_the_model_with_censors(letter: str) -> None:
+    long = Censor(id="a", severity="block", text=letter * 4000, reason="because " * 200)
+    block = build(censors=(long, Censor(id="b", severity="block", text="Never push"))).block("censors")
+
+    assert block is not None
+    assert "- BLOCK: " in block.text
+    assert ("Never push" in block.text) is letter.isascii()
+    assert 0 < block.tokens <= BUDGETS.censors_tokens
+
+
 def test_the_frame_is_told_and_conversation_says_nothing() -> None:
     told = build(frame=FrameInput(name="decision", description="Weigh it.", questions=("What did we decide?",)))
     silent = build(frame=FrameInput(name="conversation", description="Talking."))

@@ -22,11 +22,13 @@ from grounding.memory.selection.calibration import calibrated
 from grounding.memory.selection.censoring import in_force, set_off
 from grounding.memory.selection.filling import Level, fill, shared_out
 from grounding.memory.selection.kept import Kept
-from grounding.memory.selection.relevance import Floor, floor_for
+from grounding.memory.selection.relevance import Floor, fitting, floor_for
 from grounding.memory.selection.repeating import without_repeated
 from grounding.memory.selection.scoring import Scored, Weights, ranked, recency
 from grounding.memory.selection.selecting import Selected, Selecting, as_shown
 from grounding.tokens import load_tokens
+from runtime.censoring import of_call
+from runtime.exchange import ToolCall
 from tests.unit.test_assemble import context
 
 TOKENS = load_tokens()
@@ -184,6 +186,16 @@ def test_a_likely_record_is_above_the_floor_and_an_unrelated_one_below() -> None
     assert floor.relevance(asked, near, 100) > floor.minimum > floor.relevance(asked, far, 100)
 
 
+def test_what_was_found_by_words_alone_is_judged_by_its_words() -> None:
+    """A former index whose model is gone gives no cosines, and nothing would reach a floor that wants them."""
+    measured, asked = floor_for("wordllama-l2-supercat"), "How long do we keep Redis sessions?"
+    by_words = Found(record("near", "Redis sessions expire after a week"), 0.0, 3.0)
+    floor = fitting(measured, [by_words])
+
+    assert floor.relevance(asked, by_words, 100) > floor.minimum > measured.relevance(asked, by_words, 100)
+    assert fitting(measured, [Found(by_words.record, 0.1, 3.0)]) is measured
+
+
 CENSORS = (
     record(
         "b", "Never push to main", Type.CENSOR, trigger="push to main|force push", severity="block", reason="it broke"
@@ -207,6 +219,65 @@ CENSORS = (
 )
 def test_censors_are_set_off_by_whole_words_and_phrases(text: str, ids: list[str]) -> None:
     assert [one.id for one in set_off(in_force(CENSORS), text)] == ids
+
+
+@pytest.mark.parametrize(
+    ("trigger", "text"),
+    [
+        ("falcon", "Falcon's launch is near"),
+        ("falcon", "the falcon-based one"),
+        ("project falcon", "project-falcon"),
+        ("project falcon", "project_falcon\nis next"),
+        ("password", "pass\u200bword, pass\u00adword"),
+        ("password", "pass**word** and `pass`word"),
+        ("password", "p\u0336a\u0336ssword"),
+        ("password", "ｐａｓｓｗｏｒｄ"),
+        ("秘密の鳥", "それは秘密の鳥です。"),
+        ("비밀번호", "비밀번호는 없습니다"),
+        ("รหัสผ่าน", "นี่คือรหัสผ่านของคุณ"),
+        ("l'argent", "tout l\u2019argent du monde"),
+        ("last words", "x " * 60_000 + "last words"),
+    ],
+)
+def test_what_joins_or_invisibly_parts_words_hides_none_from_a_censor(trigger: str, text: str) -> None:
+    censor = record("c", "Say nothing of it", Type.CENSOR, trigger=trigger)
+
+    assert set_off(in_force([censor]), text)
+
+
+@pytest.mark.parametrize(
+    ("trigger", "text"), [("falcon", "falconry"), ("秘密", "秘の密"), ("2 3", "23"), ("a|--", "-")]
+)
+def test_parts_of_words_set_no_censor_off(trigger: str, text: str) -> None:
+    censor = record("c", "Say nothing of it", Type.CENSOR, trigger=trigger)
+
+    assert not set_off(in_force([censor]), text)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"words": "Plan:\\nfalcon\\tflies"}', '{"a": [{"fal\\u0063on": 1}]}', '{"words": "the falcon', '"x\\rfalcon"'],
+)
+def test_how_a_call_writes_its_arguments_hides_no_word_of_them(arguments: str) -> None:
+    censor = record("c", "Say nothing of it", Type.CENSOR, trigger="falcon")
+
+    assert of_call(in_force([censor]), ToolCall("1", "note", arguments))
+
+
+@given(st.text(max_size=60), st.text(alphabet="abö秘한 -", min_size=1, max_size=12), st.text(max_size=60))
+def test_a_trigger_between_blanks_is_always_found(before: str, trigger: str, after: str) -> None:
+    censor = record("c", "Say nothing of it", Type.CENSOR, trigger=trigger)
+    has_words = any(map(str.isalnum, trigger))
+
+    assert bool(set_off(in_force([censor]), f"{before} {trigger} {after}")) >= has_words
+
+
+def test_while_the_store_is_away_who_did_not_ask_yet_is_bound_by_the_workspaces_censors() -> None:
+    selecting = Conversation(*CENSORS).selecting
+    asyncio.run(selecting.standing(ACME))
+
+    assert {one.id for one in selecting.last_standing(Scope("acme", user="http:u1"))} == {"b", "w", "e"}
+    assert selecting.last_standing(Scope("other")) == ()
 
 
 def test_an_escalated_censor_blocks_and_foreign_words_bind_nobody() -> None:
@@ -284,7 +355,7 @@ class Conversation:
             weights=Weights(),
             budgets=BUDGETS,
             costs=costs,
-            floor=lambda: WORDS,
+            floor=lambda _: WORDS,
             now=lambda: TODAY,
         )
         self.before: list[str] = []
@@ -329,6 +400,15 @@ def test_records_stay_the_same_while_the_message_is_about_them() -> None:
     assert ids(first) == ids(second) == ids(third)
     assert set(ids(first)) == {"redis", "cost"}
     assert first.selection.budget == third.selection.budget
+
+
+def test_how_similar_a_record_is_that_is_shown_again_is_told_of_the_message_at_hand() -> None:
+    talk = Conversation(REDIS, COST)
+    asked = "Should we use Redis for caching?", "Should we really prefer Redis?"
+    first, second = (talk.says(one) for one in asked)
+
+    assert second.selection.why == "reused"
+    assert second.records[0].similarity < first.records[0].similarity
 
 
 @pytest.mark.parametrize(

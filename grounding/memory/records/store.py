@@ -155,10 +155,19 @@ class RecordStore:
         return await self._read_page(keys, limit, before)
 
     async def standing(self, scope: Scope) -> list[Record]:
-        """What holds without being searched for, the oldest first; of more than `STANDING_MAX_RECORDS` the newest."""
+        """What holds without being searched for, the oldest first; of more than `STANDING_MAX_RECORDS` of a workspace,
+        or of a person, the newest. What is verbatim never crowds a censor out."""
         owners = [""] if scope.user is None else ["", _of(scope)]
         keys = [key for of in owners for key in (_key(scope, "standing", of), _key(scope, "kept", of))]
-        return (await self._read_page(keys, STANDING_MAX_RECORDS, ""))[::-1]
+        found = await self._read_page(keys, STANDING_MAX_RECORDS, "")
+        if len(found) < STANDING_MAX_RECORDS:
+            return found[::-1]
+        pages = [found]
+        for start in range(0, len(keys), 2):
+            pages.append(await self._read_page(keys[start : start + 2], STANDING_MAX_RECORDS, ""))
+            owner = _owner_scope(scope, owners[start // 2])
+            pages.append(await self.page(owner, (Type.CENSOR,), (), STANDING_MAX_RECORDS, own=True))
+        return sorted({one.id: one for page in pages for one in page}.values(), key=place)
 
     async def _read_page(self, keys: list[str], limit: int, before: str) -> list[Record]:
         if not keys or limit < 1:

@@ -8,7 +8,8 @@ be; by ``python -m bench.record_floor``.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from grounding.documents.relevance import largest_idf
 from grounding.documents.sparse import coverage
@@ -55,3 +56,9 @@ _BY_WORDS = Floor(-0.5, dense=0.0, covered=5.0, sparse=1.9, constant=-3.6)
 def floor_for(model: str) -> Floor:
     """The floor for records that were embedded with *model*."""
     return _FLOORS.get(model, _BY_WORDS)
+
+
+def fitting(floor: Floor, found: Sequence[Found]) -> Floor:
+    """*floor*, or, where *found* was searched for by words alone, that of words: without a cosine nothing would reach
+    the other."""
+    return floor if any(one.similarity for one in found) else replace(_BY_WORDS, minimum=floor.minimum)

@@ -21,7 +21,7 @@ from grounding.memory.selection.calibration import MOST_REVIEWED, calibrated
 from grounding.memory.selection.censoring import in_force
 from grounding.memory.selection.filling import Costs, Filled, Level, TypeBudgets, fill, shared_out
 from grounding.memory.selection.kept import Kept, KeptRecord, KeptSelections
-from grounding.memory.selection.relevance import Floor
+from grounding.memory.selection.relevance import Floor, fitting
 from grounding.memory.selection.repeating import without_repeated
 from grounding.memory.selection.reuse import reason
 from grounding.memory.selection.scoring import Scored, Weights, ranked
@@ -55,6 +55,12 @@ class Looked:
     is_empty: bool = False
     """Whether there is no record at all."""
     calibration: Calibration | None = None
+    minimum: float = 0.0
+    """The relevance below which nothing of what was found is shown."""
+
+    def similarity(self, record_id: str, otherwise: float) -> float:
+        """Of that record and the message; *otherwise* where it was not found."""
+        return next((one.similarity for one, _ in self.found if one.record.id == record_id), otherwise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +73,8 @@ class Selected:
 
 
 class Selecting:
-    """Selects records. *floor* says what bears on a message; it is asked for when it is needed, as the embedding model
-    may not be known before. *costs* is what a record takes in a prompt."""
+    """Selects records. *floor* says what bears on a message in a scope; it is asked for with what was found, as the
+    embedding model may not be known before. *costs* is what a record takes in a prompt."""
 
     def __init__(
         self,
@@ -78,7 +84,7 @@ class Selecting:
         weights: Weights,
         budgets: TypeBudgets,
         costs: Costs,
-        floor: Callable[[], Floor],
+        floor: Callable[[Scope], Floor],
         now: Now = lambda: datetime.now(UTC),
     ) -> None:
         self._records = records
@@ -100,8 +106,10 @@ class Selecting:
         return censors
 
     def last_standing(self, scope: Scope) -> tuple[Censor, ...]:
-        """Those that were in force when this process last looked: better than none while the store is away."""
-        return self._standing.get(scope, ())
+        """Those that were in force when this process last looked: better than none while the store is away. Of who did
+        not ask yet, the workspace's."""
+        known = self._standing.get(scope)
+        return self._standing.get(Scope(scope.workspace_id), ()) if known is None else known
 
     async def look(
         self, scope: Scope, key: ConversationKey, text: str, chosen: Chosen, earlier: Sequence[str], *, continues: bool
@@ -123,10 +131,12 @@ class Selecting:
             self._calibration(scope),
         )
         pinned = tuple(one for one in standing if one.type in LOADED)
-        floor = self._floor()
+        floor = fitting(self._floor(scope), found)
         asked = {query, text} if own else {query}  # what a fragment asks for may be one thing of what came before
         relevant = tuple((one, max(floor.relevance(each, one, count) for each in asked)) for one in found)
-        return Looked(relevant, kept, tuple(read), pinned, own <= FEW_TERMS, calibration=calibration)
+        return Looked(
+            relevant, kept, tuple(read), pinned, own <= FEW_TERMS, calibration=calibration, minimum=floor.minimum
+        )
 
     def select(self, looked: Looked, text: str, chosen: Chosen, shown: Sequence[str]) -> Selected:
         """The records for *text* out of *looked*; *shown* is what the prompt says besides. Pure but for the day."""
@@ -134,16 +144,16 @@ class Selecting:
             return Selected((), Selection(why="nothing_kept", found=0, budget=0))
         # At the day's beginning: nothing moves within a day.
         today = self._now().replace(hour=0, minute=0, second=0, microsecond=0)
-        above = ranked(looked.found, chosen.frame, self._weights, self._floor().minimum, today)
+        above = ranked(looked.found, chosen.frame, self._weights, looked.minimum, today)
         fresh = without_repeated(above, shown)
         said = {one.record.id for one in above} - {one.record.id for one in fresh}
         why = reason(looked.kept, looked.read, chosen, above, said, looked.pinned, thin=looked.thin)
         if why == "reused":
             assert looked.kept is not None
-            return self._again(looked.kept, looked.read, len(above))
+            return self._again(looked, looked.kept, len(above))
         budgets = shared_out(self._budgets, chosen.frame, scale(text))
         whole = sum(budgets.values())
-        pinned = [Scored(one, 1.0, 0.0, 0.0) for one in looked.pinned]
+        pinned = [Scored(one, 1.0, looked.similarity(one.id, 0.0), 0.0) for one in looked.pinned]
         held = {one.id for one in looked.pinned}
         wanted = [*pinned, *(one for one in fresh if one.record.id not in held)]
         filled = fill(wanted, _less(budgets, RESERVED_TOKENS), self._costs)
@@ -163,11 +173,17 @@ class Selecting:
     async def _last(self, key: ConversationKey | None) -> Kept | None:
         return None if key is None else await self._kept.get(key)
 
-    def _again(self, kept: Kept, read: Sequence[Record], found: int) -> Selected:
-        """What was shown, in the same order and detail, as it reads now."""
-        by_id = {one.id: one for one in read}
+    def _again(self, looked: Looked, kept: Kept, found: int) -> Selected:
+        """What was shown, in the same order and detail, as it reads now, and as similar as it is to this message."""
+        by_id = {one.id: one for one in looked.read}
         records = tuple(
-            _selected(by_id[one.id], one.level, one.score, one.similarity, self._costs(by_id[one.id], one.level))
+            _selected(
+                by_id[one.id],
+                one.level,
+                one.score,
+                looked.similarity(one.id, one.similarity),
+                self._costs(by_id[one.id], one.level),
+            )
             for one in kept.records
         )
         return Selected(records, Selection(why="reused", found=found, budget=kept.budget))
