@@ -130,7 +130,11 @@ class Rebuilding:
             turns, count = await self._knowledge.turns(), 0
             for key in await self._transcript.conversations(scope):
                 count += await self._remember_all(turns, key, anew=False)
-            await self._knowledge.catalogue.has_remembered(scope, name)
+            # Who still fills the former collection tells that alone what is said: then it is looked again before this
+            # one takes its place. What it has already is not embedded again, but for records and context documents.
+            former = await self._knowledge.catalogue.current(scope)
+            if former in ("", name) or not await self._knowledge.catalogue.is_kept(former):
+                await self._knowledge.catalogue.has_remembered(scope, name)
         _log.info("index.remembered", workspace_id=scope.workspace_id, turns=count)
 
     async def _index_contexts(self, scope: Scope) -> None:

@@ -467,6 +467,7 @@ async def test_records_are_found_meanwhile_as_they_are_and_forgotten_for_good(
         await added(new, ada, "Ada drew the heron")
         assert await looked_for("heron") == {"the heron nests in May", "Ada saw a heron", "Ada drew the heron"}
         assert await new.answers() == OLD
+        assert new.knowledge.answering_model(ada) == OLD
         house.models[OLD].fails = True
         assert "the heron nests in May" in await looked_for("heron nests")
         await added(new, ACME, "the heron left")
@@ -477,11 +478,31 @@ async def test_records_are_found_meanwhile_as_they_are_and_forgotten_for_good(
         await new.changeover.step()
         assert await new.answers() == NEW
         assert len(await looked_for("heron")) == 4
+        assert new.knowledge.answering_model(ada) == NEW
         await new.records().erase(ada, gone, by)
         assert len(await looked_for("heron")) == 3
         async with new.knowledge.formers.using(identity_of(house.models[OLD]).name) as former:
             assert former is not None
             assert gone not in await former.index.ids(ada, Kind.RECORD)
+    await new.knowledge.close()
+
+
+@pytest.mark.parametrize("house", ["server"], indirect=True)
+async def test_what_a_process_with_the_former_model_says_meanwhile_is_not_lost_by_the_switch(house: House) -> None:
+    """It tells the collection that it fills, and knows of no other."""
+    await filled(house)
+    old, new = await house.process(OLD), await house.process(NEW)
+    async with beside(old.knowledge.open(), "old"), beside(new.knowledge.open(), "new"):
+        await asyncio.gather(old.knowledge.opened(), new.knowledge.opened())
+        await new.fill()
+        await old.say("t9", "The spare anchor lies in the crypt.")
+        await old.records().add(ACME, NewRecord(Type.FACT, "the crypt is flooded"), Provenance())
+        await new.changeover.step()
+        assert await new.answers() == NEW
+        assert await new.recalled("the spare anchor") == ["t9"]
+        found = await new.records().search(ACME, "the crypt", 5)
+        assert [one.record.text for one in found] == ["the crypt is flooded"]
+    await old.knowledge.close()
     await new.knowledge.close()
 
 
