@@ -17,7 +17,7 @@ from grounding.memory import refresh
 from grounding.memory.global_context_origin import person_of, shown_in
 from grounding.memory.records import extraction, patterns
 from grounding.memory.records.port import Added, KeepsRecords, NewRecord
-from grounding.memory.records.record import NoSuchRecord, Origin, Provenance, Record, RecordRefused, Type
+from grounding.memory.records.record import NoSuchRecord, Origin, Provenance, Record, RecordBusy, RecordRefused, Type
 from grounding.memory.records.said import Extracted, Window
 from grounding.transcript.entry import Entry, EntryRole, Reach
 from grounding.transcript.log import Transcript
@@ -82,7 +82,8 @@ class RecordsExtraction:
         return refresh.is_due(reach, looked, self._every_turns)
 
     async def __call__(self, job: Job) -> None:
-        """Raises `connectors.message.StoreUnavailable`: then it is done again, and goes on where it stopped."""
+        """Raises `connectors.message.StoreUnavailable` and `RecordBusy`: then it is done again, and goes on where it
+        stopped."""
         (mark,) = await self._marks.read([job.key])
         if mark.waiting:
             await self._keep(job.key, mark.waiting)
@@ -194,6 +195,8 @@ class RecordsExtraction:
                 return (await self._added(scope, one.new, by, one.key)).came
             except NoSuchRecord:  # what it replaces is gone
                 return (await self._added(scope, replace(one.new, supersedes=""), by, one.key)).came
+        except RecordBusy:
+            raise
         except RecordRefused as error:
             _log.warning("records.refused", why=str(error)[:200])
             return "refused"

@@ -24,7 +24,7 @@ from grounding.memory.global_context_lines import (
     TooManyWaiting,
     UnfitLine,
 )
-from grounding.memory.records.record import NeverDeleted, NoSuchRecord, RecordRefused
+from grounding.memory.records.record import NeverDeleted, NoSuchRecord, RecordBusy, RecordRefused
 from promptpolicy.policy import PolicyTooLarge
 from promptpolicy.publishing import VersionMoved
 from promptpolicy.slot import InvalidDirective
@@ -81,6 +81,7 @@ _TABLE: tuple[tuple[type[AgentRuntimeError], int, str], ...] = (
     (TooManyWaiting, 409, "too_many_waiting"),
     (NoSuchRecord, 404, "no_such_record"),
     (NeverDeleted, 409, "never_deleted"),
+    (RecordBusy, 503, "busy"),
     (RecordRefused, 400, "bad_request"),
     (UnknownCode, 404, "unknown_code"),
     (TooManyAttempts, 429, "too_many_attempts"),

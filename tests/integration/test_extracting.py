@@ -15,7 +15,7 @@ from connectors.message import ConversationKey, Scope, Usage
 from grounding import assemble
 from grounding.documents.index import IndexUnavailable
 from grounding.memory.records.port import Added
-from grounding.memory.records.record import Record, State, Type
+from grounding.memory.records.record import Record, RecordBusy, State, Type
 from grounding.run_context import Participant, Passage
 from grounding.tokens import load_tokens
 from grounding.transcript.entry import Entry, EntryRole
@@ -260,7 +260,10 @@ async def test_a_model_with_a_small_window_is_told_what_was_said_last(model: Hou
     assert "[1] Lena: The harbour number" in question
 
 
-async def test_what_is_interrupted_goes_on_without_asking_again(model: House, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("breaking", [ConnectionResetError(), RecordBusy()])
+async def test_what_is_interrupted_goes_on_without_asking_again(
+    model: House, monkeypatch: pytest.MonkeyPatch, breaking: Exception
+) -> None:
     await model.say("The launch date is 12 March and the codename is Kite")
     await model.say("well")
     model.model.answers = [found("The launch date is 12 March", "The codename is Kite")]
@@ -270,11 +273,11 @@ async def test_what_is_interrupted_goes_on_without_asking_again(model: House, mo
     async def breaks(*arguments: Any) -> Added:
         calls.append(arguments[1].text)
         if len(calls) == 2:
-            raise ConnectionResetError
+            raise breaking
         return await added(*arguments)
 
     monkeypatch.setattr(model.records, "add", breaks)
-    with pytest.raises(ConnectionResetError):
+    with pytest.raises(type(breaking)):
         await model.look()
     await model.look()
 

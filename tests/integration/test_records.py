@@ -19,7 +19,7 @@ from grounding.documents.index import IndexUnavailable, Kind
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.memory.records.index import RecordIndex
 from grounding.memory.records.port import NewRecord
-from grounding.memory.records.record import Provenance, RecordRefused, State, Type
+from grounding.memory.records.record import Provenance, RecordBusy, State, Type
 from grounding.memory.records.records import Records
 from grounding.memory.records.store import RecordStore
 from grounding.tokens import load_tokens
@@ -142,7 +142,7 @@ async def test_fifty_writers_at_once_lose_no_confirmation_and_make_no_second_rec
     async def say(number: int) -> None:
         by = Provenance(author="slack:U1", turn_id=f"t{number % 25}", origin="extraction")
         while True:
-            with suppress(RecordRefused):  # too many at once: try again
+            with suppress(RecordBusy):  # too many at once: try again
                 await world.records.add(ACME, NewRecord(Type.FACT, "The port is 5433."), by)
                 return
 

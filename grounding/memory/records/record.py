@@ -143,5 +143,14 @@ class NoSuchRecord(RecordRefused):
     """No record of that id in this scope."""
 
 
+class RecordBusy(RecordRefused):
+    """Many write the record at this very moment: to be tried again."""
+
+    retryable = True
+
+    def __init__(self, message: str = "this record is being changed by many at once: try again") -> None:
+        super().__init__(message)
+
+
 class NeverDeleted(RecordRefused):
     """Decisions stay."""

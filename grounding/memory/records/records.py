@@ -20,7 +20,16 @@ from grounding.memory.records import lifecycle, making
 from grounding.memory.records.detail import detailed, indexed_text
 from grounding.memory.records.lifecycle import Rules
 from grounding.memory.records.port import Added, Found, NewRecord
-from grounding.memory.records.record import NeverDeleted, NoSuchRecord, Provenance, Record, RecordRefused, State, Type
+from grounding.memory.records.record import (
+    NeverDeleted,
+    NoSuchRecord,
+    Provenance,
+    Record,
+    RecordBusy,
+    RecordRefused,
+    State,
+    Type,
+)
 from grounding.memory.records.store import Change, Looked, Put, RecordStore, now
 from grounding.tokens import Tokens
 
@@ -84,7 +93,7 @@ class Records:
             if wrote == "ok":
                 await self._after(scope, puts)
                 return Added(puts[0].after, making.came_of(puts[0].before, puts[0].after))
-        raise _too_busy()
+        raise RecordBusy
 
     def _confirming(self, seen: Looked, new: NewRecord, by: Provenance, at: str) -> list[Put]:
         """Nothing where there is no record that *new* says again."""
@@ -113,14 +122,13 @@ class Records:
         self, scope: Scope, record_id: str, fields: Mapping[str, Any], by: Provenance, key: str = ""
     ) -> Record:
         """See `WritesRecords.change`."""
-        why = _why(fields)
         trusted = by.origin in making.TRUSTED
 
         def step(record: Record, at: str) -> Record:
             after = making.changed(record, fields, self._rules, at, is_trusted=trusted)
             return making.reworded(record, after, by)
 
-        return await self._stepped(scope, record_id, step, by, why, key)
+        return await self._stepped(scope, record_id, step, by, _why(fields), key)
 
     async def count_use(self, scope: Scope, ids: Collection[str]) -> None:
         """See `WritesRecords.count_use`. Those that are not there any more are passed over."""
@@ -146,7 +154,7 @@ class Records:
                 _tell(scope, record, record.state, "", "erased")
                 await self.follow(_owner(scope, record), [record.id])
                 return
-        raise _too_busy()
+        raise RecordBusy
 
     async def forget(self, scope: Scope) -> int:
         """See `WritesRecords.forget`."""
@@ -186,7 +194,7 @@ class Records:
             if not found:
                 return False
             record = found[0]
-        raise _too_busy()
+        raise RecordBusy
 
     async def read(self, scope: Scope, ids: Collection[str]) -> list[Record]:
         """See `ReadsRecords.read`."""
@@ -303,7 +311,7 @@ class Records:
             if await self._store.write(scope, [put], key=key) == "ok":
                 await self._after(scope, [put])
                 return after
-        raise _too_busy()
+        raise RecordBusy
 
     def _detailed(self, record: Record) -> Record:
         return detailed(record, self._tokens)
@@ -389,7 +397,3 @@ async def _attempts() -> AsyncIterator[int]:
             await asyncio.sleep(random.uniform(0, pause))  # noqa: S311 - chance, no secret
             pause = min(pause * 2, longest)
         yield number
-
-
-def _too_busy() -> RecordRefused:
-    return RecordRefused("this record is being changed by many at once: try again")
