@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from grounding.memory.records.confidential import looks_secret
 from grounding.memory.records.extraction import Rejected, accept, plan
 from grounding.memory.records.patterns import found_in
+from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Provenance, Record, State, Type
-from grounding.memory.records.said import Extracted, Window
+from grounding.memory.records.said import Extracted, Window, same_as
 from tests.unit.test_context_extraction import talk
 
 LENA = "http:u1"
@@ -335,3 +336,8 @@ def test_secrets_are_known_by_their_names_and_shapes(text: str) -> None:
 )
 def test_dates_paths_and_long_words_are_no_secrets(text: str) -> None:
     assert not looks_secret(text)
+
+
+@pytest.mark.parametrize(("said", "is_known"), [("the offset is 5!", True), ("The offset is -5", False)])
+def test_another_sign_is_no_confirmation(said: str, is_known: bool) -> None:
+    assert (same_as(NewRecord(Type.FACT, said), [record("The offset is 5")]) is not None) is is_known

@@ -181,3 +181,21 @@ def test_a_text_says_the_same_in_another_case_with_other_spaces_and_punctuation(
     text = "so it is " + text.replace("\x00", "")
     assert of(text) == of(f"{more}{text}{more}")
     assert of(text) != of(text + " not")
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "is_same"),
+    [
+        ("The offset is -5", "The offset is 5", False),
+        ("The offset is −5.", "the offset is 5", False),
+        ("Answer in < 200 ms", "Answer in > 200 ms", False),
+        ("status != 200", "status = 200", False),
+        ("The launch is 2026-11-27", "the launch is 2026 11 27!", True),
+        ("Two things - tea, milk", "two things: tea/milk", True),
+    ],
+)
+def test_signs_of_numbers_and_comparison_are_no_punctuation(text: str, other: str, is_same: bool) -> None:
+    one, another = (
+        making.digest(making.made(NewRecord(Type.FACT, said), "r1", "", PERSON, BORN)) for said in (text, other)
+    )
+    assert (one == another) is is_same

@@ -24,7 +24,8 @@ TRUSTED = frozenset({"person", "tool", "extraction"})
 MODELS = frozenset({"tool", "extraction"})
 """Those of them that the model has put into words."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_NOT_WORDS = re.compile(r"[^\w%$€£+#]+")
+_NOT_WORDS = re.compile(r"(?:(?!(?<!\w)[-−]\d)[^\w%$€£+#<>=≠≤≥])+")
+"""All but letters, digits and what may turn a text into its contrary: signs of numbers and of comparison."""
 
 
 def made(new: NewRecord, record_id: str, user: str, by: Provenance, at: str) -> Record:
@@ -207,7 +208,7 @@ def _short(text: str) -> str:
 
 def _words(text: str) -> str:
     """Letters and digits alone: "I prefer Celsius." says what "i prefer  celsius" says."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
+    folded = unicodedata.normalize("NFKC", text).casefold().replace("!=", "≠")
     return _NOT_WORDS.sub(" ", folded).strip() or folded
 
 

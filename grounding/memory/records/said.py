@@ -20,6 +20,7 @@ REPLACES = 1 / 3
 """What two records share at least of the shorter one's content words before a model's word is taken for it that one
 confirms, or replaces, the other: a slip of a poor model shall not do away with what is known."""
 _NUMBER = re.compile(r"(?<!\w)\w*\d[\w.,:/-]*")  # from a word's beginning: long words are read once
+_SIGNS = re.compile(r"(?<!\w)[-−](?=\d)|!=|[<>≠≤≥]")
 _DENIALS = frozenset(("no", "not", "never", "kein", "keine", "nicht", "sin", "pas"))
 """They mean nothing to a search, and everything here."""
 GONE = frozenset({State.SUPERSEDED, State.INACTIVE, State.RETIRED})
@@ -73,10 +74,11 @@ def extracted(new: NewRecord, evidence: Entry, origin: Origin) -> Extracted:
 
 
 def meaning(text: str) -> tuple[str, ...]:
-    """What texts share that say the same: their content words in order, whatever their endings, and what they deny."""
+    """What texts share that say the same: their content words in order, whatever their endings, what they deny, and the
+    signs of their numbers."""
     words = _plain(text).replace("n't", " not").replace("n’t", " not").split()
     denied = sorted(_DENIALS.intersection(words))
-    return (*terms(text), *(f"-{word}" for word in denied))
+    return (*terms(text), *(f"-{word}" for word in denied), *_SIGNS.findall(text))
 
 
 def same_as(new: NewRecord, known: Iterable[Record]) -> Record | None:
