@@ -91,7 +91,7 @@ class Remembering:
     ) -> Remembered:
         """The records out of *looked*; without a *turn_id* nothing is kept for the next message. Raises
         `connectors.message.StoreUnavailable`."""
-        selected: Selected = self.selecting.select(looked, asked.text, asked.chosen, shown)
+        selected: Selected = await self.selecting.selected(looked, asked.text, asked.chosen, shown)
         if selected.keep is not None and turn_id:
             await self.selecting.keep(key, selected.keep)
         return Remembered(asked.frame, selected.records, selected.selection, looked.calibration)

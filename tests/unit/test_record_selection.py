@@ -1,9 +1,10 @@
 """Which records a prompt shows: what bears on the message, in order of worth, within the room there is."""
 
 import asyncio
+import threading
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -364,7 +365,7 @@ class Conversation:
         async def asked() -> Selected:
             chosen = choose(text, earlier=self.before)
             looked = await self.selecting.look(ACME, KEY, text, chosen, self.before, continues=True)
-            selected = self.selecting.select(looked, text, chosen, shown)
+            selected = await self.selecting.selected(looked, text, chosen, shown)
             if selected.keep is not None:
                 await self.selecting.keep(KEY, selected.keep)
             return selected
@@ -372,6 +373,25 @@ class Conversation:
         selected = asyncio.run(asked())
         self.before = [text]
         return selected
+
+
+class Watched(Floor):
+    """Knows in which threads it was asked."""
+
+    threads: ClassVar[set[int]] = set()
+
+    def relevance(self, query: str, found: Found, count: int) -> float:
+        self.threads.add(threading.get_ident())
+        return 1.0
+
+
+def test_the_words_of_long_records_are_read_off_the_loop() -> None:
+    talk = Conversation(*(record(f"r{n}", f"harbour {n} " + "word " * 400) for n in range(4)))
+    talk.selecting._floor = lambda _: Watched(0.0, 0.0, 0.0, 0.0, 0.0)
+    talk.says("Which harbour is it?")
+
+    assert Watched.threads
+    assert threading.get_ident() not in Watched.threads
 
 
 REDIS = record("redis", "We chose Redis for caching sessions", Type.DECISION)

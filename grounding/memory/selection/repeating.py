@@ -43,6 +43,8 @@ def without_repeated(ranked: Sequence[Scored], shown: Iterable[str]) -> list[Sco
 
 
 def _is_said(words: frozenset[str], line: frozenset[str]) -> bool:
+    if len(line) < NEAR_DUPLICATE * len(words):
+        return False  # the short line of a tail is no long record: sparing to compare them
     shared = len(words & line)
     whole = len(words) if len(words) >= LEAST_WORDS else len(words | line)
     if shared < NEAR_DUPLICATE * whole:

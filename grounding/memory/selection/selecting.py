@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -35,6 +35,8 @@ FEW_TERMS = 1
 """A message of so many terms ("and why?", "pgvector?") is looked up together with what was asked before."""
 LONGEST_QUERY_CHARACTERS = 2000
 """Who pastes a log asks about its beginning, or says so in the first lines."""
+LONG_TEXT_CHARACTERS = 4000
+"""Of more in all the words are read off the loop: of texts that were not read before that takes long."""
 CALIBRATION_SECONDS = 5.0
 """So long reviewed decisions are not read again."""
 _KNOWN_AT_MOST = 1000
@@ -57,6 +59,11 @@ class Looked:
     calibration: Calibration | None = None
     minimum: float = 0.0
     """The relevance below which nothing of what was found is shown."""
+
+    @property
+    def characters(self) -> int:
+        """How much there is to read."""
+        return sum(len(one.text) for one in (*(found.record for found, _ in self.found), *self.read, *self.pinned))
 
     def similarity(self, record_id: str, otherwise: float) -> float:
         """Of that record and the message; *otherwise* where it was not found."""
@@ -133,10 +140,19 @@ class Selecting:
         pinned = tuple(one for one in standing if one.type in LOADED)
         floor = fitting(self._floor(scope), found)
         asked = {query, text} if own else {query}  # what a fragment asks for may be one thing of what came before
-        relevant = tuple((one, max(floor.relevance(each, one, count) for each in asked)) for one in found)
+        if sum(len(one.record.text) for one in found) > LONG_TEXT_CHARACTERS:
+            relevant = await asyncio.to_thread(_weighed, floor, asked, found, count)
+        else:
+            relevant = _weighed(floor, asked, found, count)
         return Looked(
             relevant, kept, tuple(read), pinned, own <= FEW_TERMS, calibration=calibration, minimum=floor.minimum
         )
+
+    async def selected(self, looked: Looked, text: str, chosen: Chosen, shown: Sequence[str]) -> Selected:
+        """`select`, off the loop where it has much to read."""
+        if looked.characters + sum(map(len, shown)) > LONG_TEXT_CHARACTERS:
+            return await asyncio.to_thread(self.select, looked, text, chosen, shown)
+        return self.select(looked, text, chosen, shown)
 
     def select(self, looked: Looked, text: str, chosen: Chosen, shown: Sequence[str]) -> Selected:
         """The records for *text* out of *looked*; *shown* is what the prompt says besides. Pure but for the day."""
@@ -201,6 +217,13 @@ class Selecting:
             self._calibrations.clear()
         self._calibrations[scope.workspace_id] = (time.monotonic() + CALIBRATION_SECONDS, found)
         return found
+
+
+def _weighed(
+    floor: Floor, asked: Collection[str], found: Sequence[Found], count: int
+) -> tuple[tuple[Found, float], ...]:
+    """Each of *found*, of *count* records, with how it bears on that of *asked* which it bears on most."""
+    return tuple((one, max(floor.relevance(each, one, count) for each in asked)) for one in found)
 
 
 async def _nothing() -> Sequence[Record]:
