@@ -68,7 +68,7 @@ def answer(batch: Batch, built: Built, completion: Completion, rounds: Sequence[
         text=found.text,
         strategy=built.context.strategy,
         reason=built.context.reason,
-        sources=_sources(found.cited or given(built, rounds)),
+        sources=_sources(built, found.cited or given(built, rounds)),
         degraded=tuple(Degraded(part.block, part.why) for part in built.context.degraded),
         usage=one.usage,
     )
@@ -97,19 +97,15 @@ def apology(
     if isinstance(error, assemble.ContextTooLarge) or built is None:
         return replace(base, text=error.user_text, error_code="context_too_large")
     lines = [error.user_text]
-    if built.context.passages:
-        lines.append("This is what the documents of this workspace say about it:")
-        lines += [
-            f"[{passage.source}{' › ' + passage.heading if passage.heading else ''}] {_excerpt(passage.text)}"
-            for passage in built.context.passages
-        ]
+    if excerpts := [line for line in map(_excerpt, built.context.passages) if not _is_stopped(built, line)]:
+        lines += ["This is what the documents of this workspace say about it:", *excerpts]
     return replace(
         base,
         text="\n\n".join(lines),
         error_code=f"model_{error.why}",
         strategy=built.context.strategy,
         reason=built.context.reason,
-        sources=_sources(given(built, rounds)),
+        sources=_sources(built, given(built, rounds)),
         degraded=(
             Degraded("model", error.why),
             *(Degraded(part.block, part.why) for part in built.context.degraded),
@@ -164,9 +160,19 @@ def given(built: Built, rounds: Sequence[Round] = ()) -> tuple[Passage, ...]:
     return tuple(dict.fromkeys([*shown, *found]))
 
 
-def _sources(passages: Sequence[Passage]) -> tuple[Source, ...]:
-    """Where *passages* come from, each once."""
-    return tuple(dict.fromkeys(Source(passage.source, passage.heading) for passage in passages))
+def _sources(built: Built, passages: Sequence[Passage]) -> tuple[Source, ...]:
+    """Where *passages* come from, each once, but for names that a censor stops: people read them below the reply."""
+    return tuple(
+        dict.fromkeys(
+            Source(passage.source, passage.heading)
+            for passage in passages
+            if not _is_stopped(built, f"{passage.source}\n{passage.heading}")
+        )
+    )
+
+
+def _is_stopped(built: Built, text: str) -> bool:
+    return censoring.stopping(built.context.censors, text) is not None
 
 
 def answered(batch: Batch) -> tuple[str, ...]:
@@ -185,6 +191,9 @@ def reply_to(batch: Batch) -> str | None:
     return None if last.direct else last.message_id
 
 
-def _excerpt(text: str) -> str:
-    folded = " ".join(text.split())
-    return folded if len(folded) <= MAX_EXCERPT_CHARACTERS else folded[:MAX_EXCERPT_CHARACTERS].rstrip() + " …"
+def _excerpt(passage: Passage) -> str:
+    """The beginning of *passage* behind its label, on one line."""
+    folded = " ".join(passage.text.split())
+    if len(folded) > MAX_EXCERPT_CHARACTERS:
+        folded = folded[:MAX_EXCERPT_CHARACTERS].rstrip() + " …"
+    return f"[{passage.source}{' › ' + passage.heading if passage.heading else ''}] {folded}"

@@ -231,6 +231,8 @@ def test_censors_are_set_off_by_whole_words_and_phrases(text: str, ids: list[str
         ("project falcon", "project_falcon\nis next"),
         ("password", "pass\u200bword, pass\u00adword"),
         ("password", "pass**word** and `pass`word"),
+        ("blue heron", "the [Blue](https://example.com/x_1) [Heron](y)"),
+        ("password", "pass[wo](z)rd"),
         ("password", "p\u0336a\u0336ssword"),
         ("password", "ｐａｓｓｗｏｒｄ"),
         ("秘密の鳥", "それは秘密の鳥です。"),

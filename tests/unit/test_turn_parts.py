@@ -10,13 +10,14 @@ from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope, Source, StoreUnavailable
 from grounding.cues.kinds import Cues
 from grounding.pipeline import Grounds
-from grounding.run_context import Passage
+from grounding.run_context import Censor, Passage
 from grounding.strategy import Choice, choose
 from grounding.tokens import load_tokens
 from promptpolicy.slot import EVERYWHERE, Directive, Kind, Place, Slot
 from runtime import replies
 from runtime.envelopes import Batch, Envelope
 from runtime.exchange import Completion
+from runtime.model_errors import ModelUnavailable
 from runtime.prompting import Prompting
 from runtime.question import Question
 from runtime.tools import NOTHING, Offer
@@ -47,13 +48,14 @@ class Rules:
 
 
 class Layers:
-    """A pipeline that found *passages*."""
+    """A pipeline that found *passages*, while *censors* are in force."""
 
-    def __init__(self, passages: tuple[Passage, ...] = ()) -> None:
+    def __init__(self, passages: tuple[Passage, ...] = (), censors: tuple[Censor, ...] = ()) -> None:
         self.passages = passages
+        self.censors = censors
 
     async def ground(self, key: ConversationKey, text: str, choice: Any, *more: Any) -> Grounds:
-        return Grounds(passages=self.passages if choice.wants_documents else ())
+        return Grounds(passages=self.passages if choice.wants_documents else (), censors=self.censors)
 
 
 class Window:
@@ -153,6 +155,24 @@ async def test_a_reply_that_nobody_waits_for_needs_no_acknowledgement(text: str,
     built = await prompting().build(Question.of(batch((message, Role.MEMBER))), "t1")
 
     assert ("acknowledgement" in built.prompt.user) is hinted
+
+
+async def test_an_apology_quotes_and_a_reply_names_nothing_of_the_documents_that_a_censor_stops() -> None:
+    found = (
+        Passage(source="a.md", heading="Plans", text="The plan is called Blue Heron.", score=0.9),
+        Passage(source="b.md", heading="The blue heron", text="It costs 12.", score=0.8),
+        Passage(source="c.md", heading="", text="Boats are blue.", score=0.7),
+    )
+    censor = Censor(id="c", severity="block", text="Never name it", trigger="blue heron")
+    one = batch((MESSAGE, Role.MEMBER))
+    built = await prompting(layers=Layers(found, (censor,))).build(Question.of(one), "t1")
+    sorry = replies.apology(one, built, ModelUnavailable("away", why="timeout", model="m"))
+    reply = replies.answer(one, built, Completion("It costs 12.", "fake"))
+
+    assert "heron" not in sorry.text.lower()
+    assert "[c.md] Boats are blue." in sorry.text
+    assert Source("b.md", "The blue heron") not in (*sorry.sources, *reply.sources)
+    assert Source("c.md", "") in reply.sources
 
 
 async def test_while_the_store_is_away_the_rules_that_held_last_still_hold() -> None:

@@ -24,6 +24,8 @@ _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
 _INVISIBLE = re.compile("[\u00ad\u034f\u061c\u115f\u1160\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 _EMPHASIS = re.compile(r"(?<=\w)(?:\*+|~~|`+)(?=\w)")
 """Marks of Markdown that part a word without anybody seeing it: ``pass**word**``."""
+_LINK = re.compile(r"\[([^\[\]]*)\]\([^()\s]*\)")
+"""A link of Markdown, of which people see the words alone."""
 _VOICED = "\u3099\u309a"
 """They make another letter of a Japanese one, and no accent."""
 _Words = tuple[str, ...]
@@ -50,7 +52,7 @@ def set_off(censors: Sequence[Censor], text: str) -> tuple[Censor, ...]:
     if not censors or not text:
         return ()
     text = text[:CONSIDERED_CHARACTERS]
-    plain = _EMPHASIS.sub("", text)
+    plain = _EMPHASIS.sub("", _LINK.sub(r"\1", text))
     readings = [_Reading(one) for one in dict.fromkeys((text, plain))]
     return tuple(one for one in censors if any(said.has(words) for words in _phrases(one.trigger) for said in readings))
 
