@@ -26,6 +26,9 @@ _log = structlog.get_logger()
 class SpeaksOf(Protocol):
     """Knows what the workspace's documents speak of."""
 
+    async def awake(self, scope: Scope) -> None:
+        """Return once they can be asked, or cannot be for now: after a start that takes a moment, later nothing."""
+
     async def relevance(self, scope: Scope, text: str) -> float | None:
         """The log-odds that a passage answers *text*; None where nobody can tell now."""
 
@@ -58,6 +61,7 @@ class Deciding:
         choice = choose(text, cues)
         if not choice.open or not self.vocabulary:
             return choice
+        await self.documents.awake(key.scope)
         try:
             async with asyncio.timeout(self.timeout_seconds):
                 return await self._considered(choice, key, text, cues, turn_id, history)

@@ -78,6 +78,7 @@ class Knowledge:
         self.catalogue = self.opening.catalogue
         self.formers = self.opening.formers
         self._following = Following(settings, self, workspaces, publisher, self._backlog, shelf=shared, copy=self.copy)
+        self._is_awake = False
         self._doubts = Doubts(redis, self._backlog, settings.index_stale_seconds, is_shared=shared is not None)
 
     def will_follow(self) -> None:
@@ -145,6 +146,19 @@ class Knowledge:
             raise IndexUnavailable("the documents are still being indexed")
         lost += noted
         return found
+
+    async def awake(self, scope: Scope) -> None:
+        """See `grounding.deciding.SpeaksOf`. What is said first after a start would be judged by cues alone else."""
+        if self._is_awake and not self._following.is_behind(scope):
+            return
+        if self.opening.target is None and self.opening.why:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FILLING_SECONDS):
+                await self.opening.opened()
+                await self.opening.warm()
+                self._is_awake = True
+                await self._following.until_ahead(scope)
 
     async def relevance(self, scope: Scope, text: str) -> float | None:
         """See `grounding.deciding.SpeaksOf`. Waits for nothing: None while the index is being opened."""

@@ -29,6 +29,9 @@ class Vocabulary:
         self._embedder = embedder
         self._floor = floor or floor_for(embedder.name)
 
+    async def awake(self, scope: Scope) -> None:
+        """It always is."""
+
     async def relevance(self, scope: Scope, text: str) -> float:
         """The log-odds that the best passage of the scope's workspace answers *text*; `NOTHING` without passages.
 

@@ -27,6 +27,11 @@ class Shelf:
     away: bool = False
     hangs: bool = False
     opening: bool = False
+    wakes: asyncio.Event | None = None
+
+    async def awake(self, scope: Scope) -> None:
+        if self.wakes is not None:
+            await self.wakes.wait()
 
     async def relevance(self, scope: Scope, text: str) -> float | None:
         self.asked.append(text)
@@ -131,6 +136,23 @@ async def test_an_index_that_is_being_opened_is_not_waited_for() -> None:
         choice = await Deciding(Said(), Shelf(opening=True), 1.0).choose(KEY, QUESTION, ENGLISH)
 
     assert (choice.reason, events) == ("no_retrieval_cue", [])
+
+
+async def test_what_is_said_first_after_a_start_is_judged_once_the_documents_can_be_asked() -> None:
+    shelf = Shelf({QUESTION: 3.0}, wakes=asyncio.Event())
+    choosing = asyncio.create_task(Deciding(Said(), shelf, 0.05).choose(KEY, QUESTION, ENGLISH))
+    await asyncio.sleep(0.1)
+    assert shelf.asked == []
+    assert shelf.wakes is not None
+    shelf.wakes.set()
+
+    assert (await choosing).wants_documents
+
+
+async def test_small_talk_waits_for_no_documents() -> None:
+    shelf = Shelf(wakes=asyncio.Event())
+    async with asyncio.timeout(20):
+        assert (await Deciding(Said(), shelf, 1.0).choose(KEY, "thanks!", ENGLISH)).small_talk
 
 
 async def test_a_hopeless_message_is_looked_up_once() -> None:

@@ -135,6 +135,9 @@ class _NothingSaid:
 class _NoDocuments:
     """A workspace of which nothing is known."""
 
+    async def awake(self, scope: Scope) -> None:
+        return
+
     async def relevance(self, scope: Scope, text: str) -> float | None:
         return None
 
