@@ -88,6 +88,10 @@ class Forgetting:
         await self._jobs.enqueue(Job(JOB, key, turn_id), Job("summary.refresh", key, f"after-forgetting-{turn_id}"))
         return True
 
+    async def records_to_come(self, key: ConversationKey) -> None:
+        """Let no record come any more of what was said in *key* until now, though all of it stays."""
+        await self._extraction_marks.looked(key, await self._transcript.reach(key), [])
+
     async def everything(self, key: ConversationKey, message_id: str, person: str | None = None) -> None:
         """Forget all that was said in *key*, as *message_id* asks, with its context document, its session and the
         records that came of it. *person* is whose direct message it is, if it is one."""

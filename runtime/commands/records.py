@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from connectors.message import Role, Scope
+from connectors.message import ConversationKey, Role, Scope
 from grounding.memory.records.detail import in_words
 from grounding.memory.records.port import KeepsRecords
 from grounding.memory.records.record import HIDDEN, Provenance, Record, State, Type
@@ -46,8 +46,12 @@ class RecordWords:
 
     WORDS = frozenset({"list", "show", "forget", "outcome", *_SAYS})
 
-    def __init__(self, records: KeepsRecords) -> None:
+    def __init__(
+        self, records: KeepsRecords, forget_those_to_come: Callable[[ConversationKey], Awaitable[None]]
+    ) -> None:
+        """*forget_those_to_come* lets no record come of what was said in a conversation until now."""
         self._records = records
+        self._forget_those_to_come = forget_those_to_come
 
     async def has_any(self, invocation: Invocation) -> bool:
         """Whether `run` would list anything for who asks."""
@@ -103,6 +107,7 @@ class RecordWords:
     async def _forget_mine(self, invocation: Invocation) -> str:
         if not invocation.message.direct:
             raise CommandRefused(_DIRECT_ONLY)
+        await self._forget_those_to_come(invocation.key)
         await self._records.forget(_scope(invocation))
         return FORGOT_MINE
 

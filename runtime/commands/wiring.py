@@ -86,7 +86,7 @@ def build_commands(
         Help(all_commands),
         Session(transcript, global_contexts, stop),
         TurnFacts(transcript, manifests, usage, budgets),
-        Memory(contexts, RecordWords(records), forgetting, stop, at_hand),
+        Memory(contexts, RecordWords(records, forgetting.records_to_come), forgetting, stop, at_hand),
         GlobalContext(global_contexts),
         SettledHere(settings, places, model),
         Status(model, stores, connectors, index),

@@ -56,6 +56,26 @@ async def test_a_model_finds_what_was_said_once_and_people_can_see_confirm_and_f
         assert await kept(bot) == []
 
 
+async def test_who_has_their_records_forgotten_gets_none_of_what_they_said_before(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    async with running_bot(settings_with(model_settings), openai_server) as bot:
+        looked_through: list[str] = []
+
+        def answer(body: dict[str, Any]) -> str:
+            if about_records(body):
+                looked_through.append(json.dumps(body["messages"]))
+                return '{"records": []}'
+            return "Noted."
+
+        bot.model.answer = answer
+        for text in ("I am allergic to nuts", "/memory forget all", "I like rowing", "and sailing", "and swimming"):
+            await bot.say(text, context="dm", direct=True)
+            await bot.settle()
+        assert "rowing" in "".join(looked_through)
+        assert "nuts" not in "".join(looked_through)
+
+
 async def test_without_a_model_of_its_own_what_a_person_stated_is_known_in_their_other_conversations_alone(
     settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:

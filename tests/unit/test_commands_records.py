@@ -21,6 +21,7 @@ WORKSPACE = Scope("acme")
 class Chat:
     records: RememberedRecords = field(default_factory=RememberedRecords)
     said: int = 0
+    not_to_come: list[ConversationKey] = field(default_factory=list)
 
     async def add(self, text: str, scope: Scope = WORKSPACE, type_: Type = Type.FACT) -> Record:
         by = Provenance(author="http:u1", turn_id="t1", context_id="http:default", origin="extraction")
@@ -34,7 +35,10 @@ class Chat:
         message = InboundMessage(
             "http", "default", f"m{self.said}", Author(user, "Lena"), f"/memory {words}", direct=direct
         )
-        return await RecordWords(self.records).run(Invocation(key, message, role, words))
+        return await RecordWords(self.records, self._let_none_come).run(Invocation(key, message, role, words))
+
+    async def _let_none_come(self, key: ConversationKey) -> None:
+        self.not_to_come.append(key)
 
 
 @pytest.fixture
@@ -117,8 +121,10 @@ async def test_a_viewer_may_forget_what_is_kept_about_them_one_by_one_and_all_of
         await chat.say(f"forget {decided.id}", direct=True)
     with pytest.raises(CommandRefused, match="direct messages"):
         await chat.say("forget all", role=Role.ADMIN)
+    assert chat.not_to_come == []
     assert await chat.say("forget all", direct=True, role=Role.VIEWER) == FORGOT_MINE
     assert await chat.records.list(LENA) == []
+    assert [key.context_id for key in chat.not_to_come] == ["http:default"]
 
 
 async def test_a_word_without_an_id_says_what_there_is_to_say(chat: Chat) -> None:
