@@ -126,6 +126,8 @@ class Following:
                 return await work()
             except StoreUnavailable as error:
                 _log.warning("store.degraded", store="redis", why=str(error))
+            except Exception as error:  # noqa: BLE001 - see `_tell`
+                _tell(error)
             await asyncio.sleep(wait)
             wait = min(wait * 2, longest)
 
@@ -151,8 +153,8 @@ class Following:
     async def _keep_answering(self, workspace_id: str) -> bool:
         try:
             return await self._index.keep_answering(Scope(workspace_id))
-        except (AgentRuntimeError, OSError) as error:  # what is to be indexed comes next, and tries again
-            _log.warning("index.failed", workspace_id=workspace_id, why=str(error))
+        except Exception as error:  # noqa: BLE001 - see `_tell`; what is to be indexed comes next, and tries again
+            _tell(error, workspace_id=workspace_id)
             return False
 
     def _tell_waiting(self) -> None:
@@ -185,6 +187,8 @@ class Following:
                 await self._publisher.import_all()
             except StoreUnavailable as error:
                 _log.warning("store.degraded", store="redis", why=str(error))
+            except Exception as error:  # noqa: BLE001 - see `_tell`
+                _tell(error)
 
     async def _import_directives(self, workspace_id: str) -> None:
         try:
@@ -192,8 +196,8 @@ class Following:
                 await self._publisher.import_workspace(Scope(workspace_id))
             else:
                 self._unborn.add(workspace_id)
-        except (AgentRuntimeError, OSError) as error:
-            _log.warning("index.failed", workspace_id=workspace_id, why=str(error))
+        except Exception as error:  # noqa: BLE001 - see `_tell`
+            _tell(error, workspace_id=workspace_id)
 
     async def _keep_in_step(
         self, workspace_id: str, paths: set[str] | None, at: float | None = None, *, others: bool = False
@@ -208,9 +212,9 @@ class Following:
             self._unborn.discard(workspace_id)
             scope = Scope(workspace_id)
             await self._bring_in_step(scope, paths, at, others=others)
-        except (AgentRuntimeError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - see `_tell`
             self._try_again(workspace_id, paths)
-            _log.warning("index.failed", workspace_id=workspace_id, why=str(error))
+            _tell(error, workspace_id=workspace_id)
         else:
             if paths is None:
                 self._undone.pop(workspace_id, None)
@@ -249,8 +253,8 @@ class Following:
                 if rescan_at <= time.monotonic():
                     rescan_at = time.monotonic() + RESCAN_SECONDS
                     await self._rescan()
-            except (AgentRuntimeError, OSError) as error:
-                _log.warning("index.failed", why=str(error))
+            except Exception as error:  # noqa: BLE001 - see `_tell`
+                _tell(error)
 
     async def _look_at_newborn(self) -> None:
         """Take in the files of folders whose workspaces were made after them."""
@@ -284,6 +288,15 @@ class Following:
                 await self._copy.bring_in_step(scope)
             if paths := await self._index.unindexed(scope):
                 await self._keep_in_step(workspace.id, paths, at=time.time())
+
+
+def _tell(error: Exception, **of: str) -> None:
+    """Tell what could not be done, and go on: whatever one file breaks, the bot answers, and the other files are
+    followed. What nobody foresaw is told with its traceback."""
+    if isinstance(error, AgentRuntimeError | OSError):
+        _log.warning("index.failed", why=str(error), **of)
+    else:
+        _log.error("index.failed", why=f"{type(error).__name__}: {error}", exc_info=error, **of)
 
 
 def _folders(parent: Path) -> set[str]:

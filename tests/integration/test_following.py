@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
 from config.settings import Settings
 from connectors.message import Scope
@@ -107,6 +108,33 @@ async def test_what_could_not_be_embedded_is_found_when_the_embedder_is_back(
             while (await here.knowledge.status(ACME)).pending:
                 await asyncio.sleep(0.02)
     await here.knowledge.close()
+
+
+async def test_what_nobody_foresaw_ends_no_following_and_is_tried_again(
+    make: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, broken = make.knowledge.index, 3
+
+    async def sometimes(*given: object, **more: object) -> object:
+        nonlocal broken
+        if broken:
+            broken -= 1
+            raise ZeroDivisionError("nobody thought of this file")
+        return await index(*given, **more)  # type: ignore[arg-type]
+
+    with capture_logs() as events:
+        async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
+            await make.knowledge.opened()
+            await make.until_sure()
+            monkeypatch.setattr(make.knowledge, "index", sometimes)
+            await asyncio.to_thread(make.write, "a.md", "Refunds")
+            await make.until("refunds", "a.md")
+            await make.until_sure()
+        await make.knowledge.close()
+
+    told = [one for one in events if one["event"] == "index.failed"]
+    assert (len(told), broken) == (3, 0)
+    assert all(one["exc_info"] and "nobody thought of this file" in one["why"] for one in told)
 
 
 async def test_files_that_lie_there_before_their_workspace_are_found_once_it_is_made(
