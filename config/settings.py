@@ -226,6 +226,14 @@ class Settings(BaseModel):
     """Tokens of the censors in force, as they are told to the model; those beyond act all the same."""
     global_context_max_tokens: Positive = 800
     """Tokens of the global context as it stands in a prompt; a line beyond is refused when it is written."""
+    environment_max_tokens: Positive = 120
+    """Tokens of what the model is told about the machine and its permissions."""
+    karma_floor_max_tokens: Positive = 300
+    """Tokens of the standing examples of what people marked as good."""
+    karma_max_tokens: Positive = 300
+    """Tokens of the examples that are chosen for a message."""
+    now_max_tokens: Positive = 120
+    """Tokens of today's date and of what changed since the session began."""
     global_context_approval: Literal["untrusted", "always", "never"] = "untrusted"
     """Which lines that the model writes wait until a person approves them: those written in a turn that was shown
     retrieved text, files or, in a group, what others said (untrusted), always, or never."""

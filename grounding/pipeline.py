@@ -11,6 +11,7 @@ import structlog
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope
 from grounding.asked import ASSISTANT, asked_before
+from grounding.budgets import Budgets
 from grounding.cues.english import ENGLISH
 from grounding.cues.kinds import Cues
 from grounding.layers import retrieval
@@ -22,16 +23,7 @@ from grounding.memory.global_context_lines import UNTRUSTED
 from grounding.memory.global_context_origin import model_in
 from grounding.memory.selection.selecting import Looked
 from grounding.remembering import NOTHING, Asked, Remembered, Remembering, asked_in, shown_besides
-from grounding.run_context import (
-    Budgets,
-    Censor,
-    ContextLine,
-    DegradedBlock,
-    Passage,
-    RecalledTurn,
-    SummaryInput,
-    TailEntry,
-)
+from grounding.run_context import Censor, ContextLine, DegradedBlock, Passage, RecalledTurn, SummaryInput, TailEntry
 from grounding.sections import speaker
 from grounding.strategy import Choice, search_text
 from grounding.transcript.entry import Entry, EntryRole

@@ -7,22 +7,14 @@ from dataclasses import dataclass
 
 from connectors.message import ConversationKey, Scope
 from grounding.asked import asked_before
+from grounding.budgets import Budgets
 from grounding.cues.kinds import Cues
 from grounding.layers import summary as summary_layer
 from grounding.layers import tail as tail_layer
 from grounding.memory.frames.choosing import Chosen, choose
 from grounding.memory.frames.frame import Frames
 from grounding.memory.selection.selecting import Looked, Selected, Selecting
-from grounding.run_context import (
-    Budgets,
-    Calibration,
-    Censor,
-    FrameInput,
-    SelectedRecord,
-    Selection,
-    SummaryInput,
-    TailEntry,
-)
+from grounding.run_context import Calibration, Censor, FrameInput, SelectedRecord, Selection, SummaryInput, TailEntry
 from grounding.strategy import search_text
 
 SHORTEST_TOKEN_BYTES = 3

@@ -8,70 +8,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from config.settings import Settings
 from grounding.blocks import Layout
+from grounding.budgets import Budgets, Strict
 
 SelectionReason = Literal["nothing_kept", "cold", "frame", "topic", "acting", "changed", "reused"]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
-
-
-class Budgets(_Strict):
-    """Ceilings in tokens, bytes and lines; see the settings of the same names."""
-
-    top_k: int = Field(gt=0)
-    excerpt_bytes: int = Field(gt=0)
-    prompt_bytes: int = Field(gt=0)
-    prompt_tokens: int = Field(gt=0)
-    query_tokens: int = Field(gt=0)
-    summary_tokens: int = Field(gt=0)
-    tail_tokens: int = Field(gt=0)
-    retrieved_tokens: int = Field(gt=0)
-    tail_lines: int = Field(gt=0)
-    tail_bytes: int = Field(gt=0)
-    records_tokens: int = Field(default=1000, gt=0)
-    """Of the block ``records``, what recalled turns may take; records have what their types share out."""
-    frame_tokens: int = Field(default=500, gt=0)
-    censors_tokens: int = Field(default=300, gt=0)
-    global_context_tokens: int = Field(default=800, gt=0)
-    hint_tokens: int = Field(default=40, gt=0)
-    policy_tokens: int = Field(gt=0)
-    context_tokens: int = Field(gt=0)
-    window_tokens: int = Field(gt=0)
-    output_tokens: int = Field(gt=0)
-    tools_tokens: int = Field(default=0, ge=0)
-    """What the descriptions of the tools take that are offered."""
-
-    @classmethod
-    def from_settings(cls, settings: Settings, window_tokens: int, tools_tokens: int = 0) -> Budgets:
-        """The budgets of *settings* for a model with a window of *window_tokens*, of which tools take some."""
-        return cls(
-            top_k=settings.llm_grounding_top_k,
-            excerpt_bytes=settings.llm_grounding_max_doc_excerpt_bytes,
-            prompt_bytes=settings.llm_grounding_max_prompt_bytes,
-            prompt_tokens=settings.llm_grounding_max_prompt_tokens,
-            query_tokens=settings.llm_grounding_user_max_tokens,
-            summary_tokens=settings.llm_grounding_memory_summary_max_tokens,
-            tail_tokens=settings.llm_grounding_chat_tail_max_tokens,
-            retrieved_tokens=settings.llm_grounding_qmd_max_tokens,
-            tail_lines=settings.llm_grounding_chat_tail_lines,
-            tail_bytes=settings.llm_grounding_chat_tail_bytes,
-            frame_tokens=settings.frame_max_tokens,
-            censors_tokens=settings.censors_max_tokens,
-            global_context_tokens=settings.global_context_max_tokens,
-            policy_tokens=settings.policy_max_tokens,
-            context_tokens=settings.context_max_tokens,
-            window_tokens=window_tokens,
-            output_tokens=settings.llm_max_output_tokens,
-            tools_tokens=tools_tokens,
-        )
-
-
-class Participant(_Strict):
+class Participant(Strict):
     """An author of the turn's messages. ``user`` is ``connector:user_id``."""
 
     user: str
@@ -79,14 +24,14 @@ class Participant(_Strict):
     role: Literal["admin", "member", "viewer"]
 
 
-class QuotedMessage(_Strict):
+class QuotedMessage(Strict):
     """What a message replies to."""
 
     author: str
     text: str
 
 
-class AttachedText(_Strict):
+class AttachedText(Strict):
     """A file that came with the message and its text, as far as it could be read; ``note`` says what could not."""
 
     name: str
@@ -94,7 +39,7 @@ class AttachedText(_Strict):
     note: str = ""
 
 
-class AttachedImage(_Strict):
+class AttachedImage(Strict):
     """A picture that the model sees beside the prompt. Its bytes are not kept: ``sha256`` says which they were."""
 
     name: str
@@ -102,7 +47,7 @@ class AttachedImage(_Strict):
     sha256: str
 
 
-class Query(_Strict):
+class Query(Strict):
     """What was said in this turn: the messages of its batch, joined by blank lines."""
 
     text: str
@@ -117,7 +62,7 @@ class Query(_Strict):
     """Those of them that the model sees."""
 
 
-class TailEntry(_Strict):
+class TailEntry(Strict):
     """One earlier message of the conversation."""
 
     speaker: str
@@ -129,7 +74,7 @@ class TailEntry(_Strict):
     """See `grounding.transcript.entry.Entry`."""
 
 
-class ContextLine(_Strict):
+class ContextLine(Strict):
     """A line of the global context under the number of this session; without content it was deleted in it.
 
     ``marked``: it came from untrusted text, and nobody has approved it.
@@ -140,7 +85,7 @@ class ContextLine(_Strict):
     marked: bool = False
 
 
-class SummaryInput(_Strict):
+class SummaryInput(Strict):
     """The context document as it stood, and up to which turn it reaches."""
 
     text: str
@@ -150,7 +95,7 @@ class SummaryInput(_Strict):
     """The last turn that it was made of."""
 
 
-class RecalledTurn(_Strict):
+class RecalledTurn(Strict):
     """An earlier turn of this conversation that bears on the message. ``said_on`` is a day."""
 
     turn_id: str
@@ -159,7 +104,7 @@ class RecalledTurn(_Strict):
     score: float
 
 
-class FrameInput(_Strict):
+class FrameInput(Strict):
     """How the message is gone about, and the cue that said so; see `grounding.memory.frames`."""
 
     name: str
@@ -169,7 +114,7 @@ class FrameInput(_Strict):
     cue: str = ""
 
 
-class SelectedRecord(_Strict):
+class SelectedRecord(Strict):
     """A record that was chosen for the message, at a level of detail; its type and state are words of
     `grounding.memory.records.record`. ``made_on`` is a day, ``due`` a day or a time."""
 
@@ -187,7 +132,7 @@ class SelectedRecord(_Strict):
     tokens: int = Field(ge=0)
 
 
-class Selection(_Strict):
+class Selection(Strict):
     """How the records were come by. ``why`` is why they were chosen anew, or ``reused``; ``budget`` is what they could
     have taken, in tokens; ``found`` how many were above the relevance floor."""
 
@@ -196,7 +141,7 @@ class Selection(_Strict):
     budget: int = Field(ge=0)
 
 
-class Censor(_Strict):
+class Censor(Strict):
     """A censor that is in force: what must not be said or done. ``trigger`` is words and phrases separated by ``|``."""
 
     id: str
@@ -206,7 +151,7 @@ class Censor(_Strict):
     reason: str = ""
 
 
-class Calibration(_Strict):
+class Calibration(Strict):
     """How the decisions that were reviewed came out, next to how sure people were of them; see
     `grounding.memory.selection.calibration`."""
 
@@ -217,7 +162,7 @@ class Calibration(_Strict):
     """The mean."""
 
 
-class Passage(_Strict):
+class Passage(Strict):
     """A passage of a workspace document; ``source`` is its path under ``docs/``."""
 
     source: str
@@ -226,14 +171,89 @@ class Passage(_Strict):
     score: float
 
 
-class DegradedBlock(_Strict):
+class SessionInput(Strict):
+    """The run of turns without a long pause that the turn belongs to. ``id`` is the turn id of its first turn,
+    ``began_on`` a day, ``turns`` how many came before this one."""
+
+    id: str
+    began_on: str
+    turns: int = Field(ge=0)
+
+
+class CodexFile(Strict):
+    """One piece of material; ``text`` is empty where the material is searched instead of given whole."""
+
+    path: str
+    text: str = ""
+
+
+class CodexInput(Strict):
+    """Material that an admin attached. ``tokens`` is what all of it takes when it is given whole, ``limit`` what it
+    may take then; ``why`` is what decided between the two."""
+
+    mode: Literal["whole", "search"]
+    why: str
+    tokens: int = Field(ge=0)
+    limit: int = Field(ge=0)
+    files: tuple[CodexFile, ...] = ()
+    """By path."""
+
+
+class Device(Strict):
+    """A GPU's memory in MiB, and whether it is slowed down."""
+
+    name: str
+    total_mib: int = Field(ge=0)
+    used_mib: int = Field(ge=0)
+    free_mib: int = Field(ge=0)
+    throttled: bool = False
+
+
+class Link(Strict):
+    """What the runtime depends on, and how it is reached: ``state`` is a word of `connectors.connector.State`."""
+
+    name: str
+    state: str
+
+
+class EnvironmentInput(Strict):
+    """The machine as it was when the session began, or when it last changed in a way that matters."""
+
+    devices: tuple[Device, ...] = ()
+    note: str = ""
+    """Why there are no devices, in a word or two."""
+    links: tuple[Link, ...] = ()
+    power: Literal["", "mains", "battery"] = ""
+    low_power: bool = False
+
+
+class SigilInput(Strict):
+    """The set of permissions that holds in the turn. The prompt mentions it; code enforces it."""
+
+    name: str
+    scopes: tuple[str, ...] = ()
+
+
+class Trace(Strict):
+    """An exchange that people marked as good. ``marked_on`` is a day, ``good`` how many did."""
+
+    turn_id: str
+    asked: str
+    answered: str
+    marked_on: str
+    good: int = Field(gt=0)
+    score: float = 0.0
+    """Likeness to the message; 0 for those that stand whatever is asked."""
+
+
+class DegradedBlock(Strict):
     """A block that could not be had, and why, in a word or two."""
 
     block: str
     why: str
 
 
-class RunContext(_Strict):
+class RunContext(Strict):
     """All that one prompt is built from."""
 
     v: Literal[1] = 1
@@ -266,6 +286,18 @@ class RunContext(_Strict):
     censors: tuple[Censor, ...] = ()
     calibration: Calibration | None = None
     passages: tuple[Passage, ...] = ()
+    session: SessionInput | None = None
+    codex: CodexInput | None = None
+    environment: EnvironmentInput | None = None
+    sigil: SigilInput | None = None
+    karma_floor: tuple[Trace, ...] = ()
+    """The same throughout a session."""
+    karma: tuple[Trace, ...] = ()
+    """Chosen for the message, the best first."""
+    today: str = ""
+    """A day, as 2026-11-22."""
+    deltas: tuple[str, ...] = ()
+    """What changed since the session's snapshot, a line each."""
     hint: str = ""
     degraded: tuple[DegradedBlock, ...] = ()
     layout: Layout = "user_first"

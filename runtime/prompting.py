@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, Role, Scope
 from grounding import assemble
+from grounding.budgets import Budgets
 from grounding.cues.kinds import Cues
 from grounding.deciding import Deciding
 from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
 from grounding.memory.frames.frame import Frames
 from grounding.pipeline import Grounds, Pipeline, why
-from grounding.run_context import Budgets, DegradedBlock, RunContext, TailEntry
+from grounding.run_context import DegradedBlock, RunContext, TailEntry
 from grounding.strategy import Choice, Strategy
 from grounding.tokens import LineByLine, Tokens
 from promptpolicy import policy

@@ -7,12 +7,13 @@ from redis.asyncio import Redis
 
 from config import load
 from connectors.message import ConversationKey, Scope
+from grounding.budgets import Budgets
 from grounding.cues.file import cues_of
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.global_context import GlobalContexts
 from grounding.memory.global_context_lines import By, Editor
 from grounding.pipeline import Pipeline
-from grounding.run_context import Budgets, DegradedBlock, Passage, RecalledTurn, TailEntry
+from grounding.run_context import DegradedBlock, Passage, RecalledTurn, TailEntry
 from grounding.strategy import choose
 from grounding.tokens import load_tokens
 from grounding.transcript.entry import Entry, EntryRole

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from config import load
 from grounding import assemble
 from grounding.blocks import PLACES, SEPARATOR, Prompt
+from grounding.budgets import Budgets
+from grounding.evidence import FREE
 from grounding.run_context import (
-    Budgets,
     Calibration,
     Censor,
     DegradedBlock,
@@ -24,8 +25,10 @@ from grounding.run_context import (
     Selection,
     SummaryInput,
     TailEntry,
+    Trace,
 )
 from grounding.tokens import load_tokens, utf8_length
+from grounding.window import MIN_USER_TOKENS, WINDOW_SAFETY
 
 TOKENS = load_tokens()
 BUDGETS = Budgets.from_settings(load({}).settings, window_tokens=8192)
@@ -190,13 +193,15 @@ def test_room_is_taken_from_one_block_after_the_other_in_the_order_of_their_wort
         "passages": (Passage(source="a.md", heading="H", text="retrieved " * 12, score=1.0),),
         "hint": "hint " * 12,
         "frame": FrameInput(name="decision", description="frame " * 12),
+        "karma": (Trace(turn_id="t-7", asked="why", answered="karma " * 12, marked_on="2026-01-02", good=1),),
+        "today": "2026-11-22",
     }
     gone: list[str] = []
     for ceiling in range(build(**changes).tokens_total, 8, -1):
         prompt = build(**changes, budgets=BUDGETS.model_copy(update={"context_tokens": ceiling}))
         gone += [block.name for block in prompt.blocks if not block.used and block.name not in gone]
 
-    assert gone == ["retrieved", "records", "summary", "tail", "hint", "frame"]
+    assert gone == ["retrieved", "records", "karma", "summary", "tail", "hint", "now", "frame"]
 
 
 def test_the_ceiling_over_all_blocks_holds_for_the_user_message_too() -> None:
@@ -210,11 +215,11 @@ def test_a_model_that_needs_more_tokens_than_are_counted_keeps_room_for_its_answ
     small = BUDGETS.model_copy(update={"window_tokens": 2000, "output_tokens": 1000})
     prompt = build(budgets=small, query=Query(text="boat " * 3000))
 
-    assert (prompt.tokens_total + prompt.blocks[0].tokens) * assemble.WINDOW_SAFETY <= 1000
+    assert (prompt.tokens_total + prompt.blocks[0].tokens) * WINDOW_SAFETY <= 1000
 
 
 def test_a_window_with_room_for_a_few_words_only_is_refused() -> None:
-    window = BUDGETS.output_tokens + int((assemble.MIN_USER_TOKENS - 1) * assemble.WINDOW_SAFETY)
+    window = BUDGETS.output_tokens + int((MIN_USER_TOKENS - 1) * WINDOW_SAFETY)
 
     with pytest.raises(assemble.ContextTooLarge):
         build(budgets=BUDGETS.model_copy(update={"window_tokens": window}), query=Query(text="hi"))
@@ -354,7 +359,7 @@ def test_no_ceiling_is_ever_exceeded(
     bounded = SEPARATOR.join(
         block.text
         for block in prompt.blocks
-        if block.used and PLACES[block.name].message == "user" and block.name not in assemble.FREE
+        if block.used and PLACES[block.name].message == "user" and block.name not in FREE
     )
     assert TOKENS.count(bounded) <= total
     assert utf8_length(bounded) <= of_bytes
@@ -469,4 +474,4 @@ def test_prompt_tools_and_what_is_said_in_rounds_keep_within_the_window(window: 
     prompt = assemble.prompt(made, TOKENS)
     sent = TOKENS.count(prompt.system) + prompt.tokens_total + tools + assemble.rounds_room(made, prompt)
 
-    assert sent * assemble.WINDOW_SAFETY <= window - BUDGETS.output_tokens
+    assert sent * WINDOW_SAFETY <= window - BUDGETS.output_tokens

@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding import assemble
-from grounding.assemble import MIN_USER_TOKENS
 from grounding.layers import global_context
 from grounding.memory.global_context_lines import UnfitLine, folded, shown, weight
 from grounding.memory.global_context_origin import foreign_in, must_wait, person_of
@@ -22,6 +20,7 @@ from grounding.run_context import (
     QuotedMessage,
     TailEntry,
 )
+from grounding.window import MIN_USER_TOKENS, WINDOW_SAFETY
 from tests.unit.test_assemble import BUDGETS, TOKENS, build, context
 
 TEXT = st.text() | st.sampled_from(
@@ -126,7 +125,7 @@ def test_a_small_window_leaves_room_for_the_message_before_it_shows_all_lines() 
     assert "more lines do not fit" in prompt.system
     assert prompt.tokens_total >= 1
     system = sum(block.tokens for block in prompt.blocks[:2])
-    assert system <= int(300 / assemble.WINDOW_SAFETY) - MIN_USER_TOKENS
+    assert system <= int(300 / WINDOW_SAFETY) - MIN_USER_TOKENS
 
 
 @pytest.mark.parametrize(

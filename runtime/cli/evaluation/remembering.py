@@ -11,6 +11,7 @@ from pathlib import Path
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope
 from grounding import assemble
+from grounding.budgets import Budgets
 from grounding.documents.conversation_set import Asked, Conversation, Said
 from grounding.documents.embedding import Embedder
 from grounding.documents.index import PassageIndex
@@ -18,7 +19,7 @@ from grounding.documents.relevance import TurnFloor
 from grounding.documents.turns import Turns
 from grounding.evaluate_memory import MEMORY_TOKENS, Recalled
 from grounding.pipeline import Pipeline
-from grounding.run_context import Budgets, DegradedBlock, Passage, Query, RecalledTurn, RunContext
+from grounding.run_context import DegradedBlock, Passage, Query, RecalledTurn, RunContext
 from grounding.strategy import Choice, Strategy
 from grounding.tokens import Tokens, load_tokens
 from grounding.transcript.entry import Entry, EntryRole

@@ -1,0 +1,74 @@
+"""The blocks of the system message: what the model is, and what always holds. Pure."""
+
+from __future__ import annotations
+
+from grounding.blocks import Block
+from grounding.draft import NO_CEILING_BYTES, Draft
+from grounding.layers import censors, codex, environment, global_context, karma
+from grounding.run_context import RunContext
+from grounding.sections import Section
+from grounding.tokens import Tokens
+from grounding.window import MIN_USER_TOKENS, window_room
+
+
+def blocks(context: RunContext, tokens: Tokens) -> list[Block]:
+    """The blocks in their order. Identity and codex are whole; the others yield to a small window, but never so much
+    that a message has no room."""
+    budgets = context.budgets
+    identity = Block("identity", context.identity, tokens.count(context.identity), budgets.policy_tokens, "policy")
+    material = _codex(context, tokens)
+    made = [identity, *([material] if material else [])]
+    if known := _global_context(context, made, tokens):
+        made.insert(1, known)
+    for name, draft in _drafts(context).items():
+        room = _room(context, made)
+        text = draft.section.fit(tokens, max(0, min(draft.budget, room)), NO_CEILING_BYTES)
+        made.append(draft.block(name, text, tokens))
+    return made
+
+
+def _room(context: RunContext, made: list[Block]) -> int:
+    return window_room(context.budgets) - sum(block.tokens for block in made) - MIN_USER_TOKENS
+
+
+def _codex(context: RunContext, tokens: Tokens) -> Block | None:
+    material = context.codex
+    if material is None:
+        return None
+    text = codex.text(material.files) if material.mode == "whole" else ""
+    why = f"{len(material.files)} files, {material.mode}: {material.why.replace('_', ' ')}"
+    return Block("codex", text, tokens.count(text), context.budgets.codex_tokens, why)
+
+
+def _global_context(context: RunContext, made: list[Block], tokens: Tokens) -> Block | None:
+    lines, budget = context.global_context, context.budgets.global_context_tokens
+    if lines is None:
+        failed = _failed(context, "global_context")
+        return Block("global_context", "", 0, budget, f"degraded: {failed}") if failed else None
+    text = global_context.text(lines, tokens, min(budget, max(_room(context, made), 0)))
+    said = sum(1 for line in lines if line.content)
+    why = f"{said} lines" if said else "empty"
+    if global_context.GUIDANCE not in text:
+        why += "; little room" if text else "; no room"
+    return Block("global_context", text, tokens.count(text), budget, why)
+
+
+def _drafts(context: RunContext) -> dict[str, Draft]:
+    """The blocks behind the codex, those of which there is something to say."""
+    budgets, found = context.budgets, {}
+    if context.censors:
+        shown = censors.section(context.censors)
+        found["censors"] = Draft(shown, budgets.censors_tokens, f"{len(context.censors)} in force")
+    elif failed := _failed(context, "censors"):
+        found["censors"] = Draft(Section(), budgets.censors_tokens, f"degraded: {failed}")
+    if context.environment is not None or context.sigil is not None:
+        shown = environment.section(context.environment, context.sigil)
+        found["environment"] = Draft(shown, budgets.environment_tokens, "as the session began")
+    if context.karma_floor:
+        shown = karma.section(context.karma_floor)
+        found["karma_floor"] = Draft(shown, budgets.karma_floor_tokens, f"{len(context.karma_floor)} standing")
+    return found
+
+
+def _failed(context: RunContext, block: str) -> str | None:
+    return next((part.why for part in context.degraded if part.block == block), None)

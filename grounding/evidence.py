@@ -1,0 +1,88 @@
+"""The blocks of the user message before they are cut: what is known, and what is asked. Pure."""
+
+from __future__ import annotations
+
+from grounding.draft import Draft, Two
+from grounding.layers import frame, karma, now, query, recall, records, retrieval, summary, tail
+from grounding.run_context import RunContext
+from grounding.sections import Section, neutral
+from grounding.tokens import Tokens
+
+NAMES = ("query", "summary", "tail", "frame", "records", "karma", "retrieved", "now", "hint")
+FREE = ("frame", "records", "karma", "now")
+"""Those with budgets of their own, beside the ceilings of the four sections."""
+
+
+def drafts(context: RunContext, tokens: Tokens) -> dict[str, Draft]:
+    """A draft for each of `NAMES`. Small talk sends the text alone."""
+    budgets = context.budgets
+    made = {"query": Draft(query.section(context.query, budgets.query_tokens), budgets.query_tokens, "the message")}
+    if context.small_talk:
+        return made | dict.fromkeys(NAMES[1:], Draft(Section(), 1, "small talk"))
+    document = context.summary
+    made["summary"] = Draft(
+        summary.section(document.text) if document else Section(),
+        budgets.summary_tokens,
+        f"version {document.version}, to turn {document.turns}" if document else "no summary yet",
+    )
+    made["tail"] = Draft(
+        tail.section(context.tail, budgets.tail_lines, budgets.tail_bytes),
+        budgets.tail_tokens,
+        f"{len(context.tail)} earlier messages" if context.tail else "no earlier messages",
+    )
+    made["frame"] = Draft(
+        frame.section(context.frame, context.calibration),
+        budgets.frame_tokens,
+        f"{context.frame.name}: {context.frame.reason.replace('_', ' ')}" if context.frame else "no frame",
+    )
+    made["records"] = _records(context)
+    made["karma"] = Draft(
+        karma.section(context.karma),
+        budgets.karma_tokens,
+        f"{len(context.karma)} good answers" if context.karma else "none that bear on it",
+    )
+    made["retrieved"] = _retrieved(context, tokens)
+    made["now"] = Draft(
+        now.section(context.today, context.deltas),
+        budgets.now_tokens,
+        f"the day, {len(context.deltas)} changes" if context.today else "no day",
+    )
+    made["hint"] = Draft(
+        Section(pieces=(neutral(context.hint),) if context.hint else ()),
+        budgets.hint_tokens,
+        context.connector if context.hint else "none for this connector",
+    )
+    return made
+
+
+def _records(context: RunContext) -> Draft:
+    """Earlier turns of the conversation, and the records that bear on the message."""
+    chosen, recalled = context.selection, context.recalled
+    budget = context.budgets.records_tokens + (chosen.budget if chosen else 0)
+    failed = next((part.why for part in context.degraded if part.block == "records"), None)
+    said = [
+        f"{len(recalled)} earlier turns" if recalled else "nothing recalled",
+        f"{len(context.records)} records of {chosen.found} found, {chosen.why.replace('_', ' ')}" if chosen else "",
+        f"degraded: {failed}" if failed else "",
+    ]
+    shown = records.section(context.records, with_ids=records.EXPAND in context.tools)
+    section = Two(recall.section(recalled), shown, context.budgets.records_tokens)
+    return Draft(section, budget, ", ".join(one for one in said if one))
+
+
+def _retrieved(context: RunContext, tokens: Tokens) -> Draft:
+    budget = context.budgets.retrieved_tokens
+    failed = next((part for part in context.degraded if part.block == "retrieved"), None)
+    if context.passages:
+        section = retrieval.section(
+            context.passages[: context.budgets.top_k],
+            tokens,
+            context.budgets.excerpt_bytes,
+            is_incomplete=failed is not None,
+        )
+        return Draft(section, budget, f"{len(section.pieces)} passages{f', degraded: {failed.why}' if failed else ''}")
+    if not context.wants_documents:
+        return Draft(Section(), budget, "not wanted")
+    if failed:
+        return Draft(Section(pieces=(retrieval.NOT_SEARCHED,), cut="never"), budget, f"degraded: {failed.why}")
+    return Draft(Section(pieces=(retrieval.NOTHING_FOUND,), cut="never"), budget, "nothing relevant")

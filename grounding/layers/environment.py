@@ -1,0 +1,41 @@
+"""The machine that the runtime is on, and what may be done in the turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from grounding.run_context import Device, EnvironmentInput, SigilInput
+from grounding.sections import Section, one_line
+
+HEAD, FOOT = "<environment>", "</environment>"
+CONNECTED = "connected"
+
+
+def section(environment: EnvironmentInput | None, sigil: SigilInput | None) -> Section:
+    """A line for each thing that is known; what matters most is kept longest."""
+    lines = tuple(_lines(environment, sigil))
+    return Section(HEAD, lines, FOOT, cut="never")
+
+
+def _lines(environment: EnvironmentInput | None, sigil: SigilInput | None) -> Iterator[str]:
+    if sigil is not None:
+        scopes = ", ".join(sorted(one_line(scope) for scope in sigil.scopes)) or "none"
+        yield f"Permissions ({one_line(sigil.name)}): {scopes}."
+    if environment is None:
+        return
+    lost = [link for link in environment.links if link.state != CONNECTED]
+    if lost:
+        yield f"Not reached as usual: {', '.join(f'{one_line(link.name)} ({one_line(link.state)})' for link in lost)}."
+    if environment.low_power or environment.power == "battery":
+        yield f"Power: {environment.power or 'unknown'}{', low-power mode' if environment.low_power else ''}."
+    yield from (_device(one) for one in environment.devices)
+    if not environment.devices and environment.note:
+        yield f"GPU: {one_line(environment.note)}."
+
+
+def _device(device: Device) -> str:
+    slowed = ", slowed down" if device.throttled else ""
+    return (
+        f"GPU {one_line(device.name)}: {device.used_mib} of {device.total_mib} MiB used, "
+        f"{device.free_mib} free{slowed}."
+    )

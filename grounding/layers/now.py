@@ -1,0 +1,15 @@
+"""What is true of this moment only: the day, and what changed since the session's snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from grounding.sections import Section, one_line
+
+HEAD, FOOT = "<now>", "</now>"
+
+
+def section(today: str, deltas: Sequence[str]) -> Section:
+    """The day and a line for each change; empty without either."""
+    said = (f"Today is {one_line(today)}.",) if today else ()
+    return Section(HEAD, (*said, *(one_line(delta) for delta in deltas)), FOOT, cut="never")
