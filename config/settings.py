@@ -118,6 +118,9 @@ class Settings(BaseModel):
     """Calls to one model before the next is tried."""
     llm_max_output_tokens: Positive = 1024
     """Reserved for the reply, and asked for."""
+    llm_prompt_caching: bool = True
+    """Whether providers are told which beginning of a prompt comes again: by marks for Anthropic's models (what is kept
+    costs a quarter more once, and a tenth from then on), by a key per conversation for OpenAI's."""
     llm_context_window_tokens: Positive | None = None
     """The model's window. Unset: as LiteLLM knows it, else 8192."""
     embedding_model: EmbeddingModel | None = None

@@ -14,6 +14,7 @@ from grounding.blocks import SEPARATOR
 from grounding.tokens import Tokens
 from runtime import censoring
 from runtime.attachments.reading import Contents
+from runtime.caching import Standing
 from runtime.exchange import Completion
 from runtime.journal import Journal
 from runtime.made import Made
@@ -95,6 +96,7 @@ class Asking:
                 on_restart=voice.restart if voice.is_watched and voice.told.can_restart else None,
                 tools=offer.schemas,
                 first=made.first,
+                standing=Standing.of(built.prompt, made.batch.key),
             )
         except ModelFailed:
             made.asked = False

@@ -182,9 +182,10 @@ class Exchange:
         usage = self._usage
         if usage is None:
             return Usage()
+        prompt, cached = _read_tokens(usage)
         return Usage(
-            prompt=usage.prompt_tokens or 0,
-            cached=_cached_tokens(usage),
+            prompt=prompt,
+            cached=cached,
             completion=usage.completion_tokens or 0,
             cost_usd=0.0 if self._target.local else _cost_usd(self._litellm, self._target.litellm_id, usage),
         )
@@ -209,10 +210,20 @@ async def _closing(stream: Any) -> AsyncIterator[None]:
                     await close()
 
 
-def _cached_tokens(usage: Any) -> int:
-    """Prompt tokens that the provider had already read: OpenAI's field, else Anthropic's."""
+def _read_tokens(usage: Any) -> tuple[int, int]:
+    """All tokens of the prompt, and those of them that the provider had read before.
+
+    OpenAI counts the latter inside the former; so does LiteLLM for the providers that it knows. Servers that pass
+    Anthropic's figures on under OpenAI's names count what was kept, and what is kept from now on, beside it: that
+    shows where there is more of it than of all.
+    """
+    prompt = usage.prompt_tokens or 0
     details = getattr(usage, "prompt_tokens_details", None)
-    return getattr(details, "cached_tokens", None) or getattr(usage, "cache_read_input_tokens", None) or 0
+    cached = getattr(details, "cached_tokens", None) or getattr(usage, "cache_read_input_tokens", None) or 0
+    written = (
+        getattr(details, "cache_creation_tokens", None) or getattr(usage, "cache_creation_input_tokens", None) or 0
+    )
+    return (prompt + cached + written if cached + written > prompt else prompt), cached
 
 
 def _cost_usd(litellm: Any, model: str, usage: Any) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from typing import Any
 import structlog
 
 from config.settings import Settings
+from runtime.caching import Standing, marked, takes_key, takes_marks
 from runtime.embedded.child import ChildFailed
 from runtime.embedded.model_server import CONTEXT_TOKENS, MODEL_NAME, LocalModelServer
 from runtime.exchange import (
@@ -80,6 +82,7 @@ class Model:
         self._windows: dict[str, int] = {}
         self._sighted: dict[str, bool] = {}
         self._calling: dict[str, bool] = {}
+        self._marking: dict[str, bool] = {}
 
     @property
     def name(self) -> str:
@@ -173,13 +176,15 @@ class Model:
         temperature: float | None = None,
         purpose: str = "reply",
         first: str | None = None,
+        standing: Standing | None = None,
     ) -> Completion:
         """The model's answer to *messages* (OpenAI's form). Streams where *on_delta* is given. Models that cannot see
         get the text of messages with pictures; those that cannot call tools get what tools told as text.
 
         *tools* are OpenAI function descriptions; where they are given a call of one is an answer, too. *purpose* goes
         into events only. *first* is one of `names`, which is asked before the others; any other name counts as none, so
-        that a choice may outlive the settings under which it was made. Raises `ModelRefused` or `ModelUnavailable`: the
+        that a choice may outlive the settings under which it was made. *standing* says what of *messages* will come
+        again; providers are told where they want to be. Raises `ModelRefused` or `ModelUnavailable`: the
         failure of the model that was asked first, when every model failed.
         """
         call = Call(messages, on_delta, on_restart, {})
@@ -193,6 +198,8 @@ class Model:
                 call.messages = messages if can_call else without_tools(messages)
                 if has_images(messages) and not await self._sees(name):
                     call.messages = without_images(call.messages)
+                if standing is not None and name is not None and self._settings.llm_prompt_caching:
+                    await self._tell_what_stands(call, target, standing)
                 if can_call:
                     await import_what_tools_import()
                 return await self._attempts(call, target, purpose)
@@ -221,6 +228,16 @@ class Model:
                 litellm.in_memory_llm_clients_cache.flush_cache()
         except Exception as error:  # noqa: BLE001 - the process is ending; nothing is lost
             log.info("model.close_failed", error=type(error).__name__)
+
+    async def _tell_what_stands(self, call: Call, target: Target, standing: Standing) -> None:
+        """Tell the model's provider, in its own way, which beginning of the prompt will come again."""
+        name = target.litellm_id
+        if name not in self._marking:
+            self._marking[name] = await asyncio.to_thread(takes_marks, await loaded_litellm(), name)
+        if self._marking[name]:
+            call.messages = marked(call.messages, standing)
+        elif takes_key(name, own_server="api_base" in target.options or _has_own_server()):
+            call.options["prompt_cache_key"] = standing.key
 
     def _options(
         self,
@@ -335,6 +352,11 @@ def credentials(settings: Settings, model: str) -> dict[str, Any]:
     elif settings.llm_api_base is not None and _provider(model) == "openai":
         options["api_key"] = "none"  # servers of one's own need none, but the client insists
     return options
+
+
+def _has_own_server() -> bool:
+    """Whether the environment sends LiteLLM elsewhere than to OpenAI."""
+    return any(os.environ.get(name) for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE"))
 
 
 def _provider(model: str) -> str:
