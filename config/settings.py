@@ -243,9 +243,9 @@ class Settings(BaseModel):
     codex_window_ratio: Annotated[float, Field(gt=0, le=1)] = 0.7
     """Read, not used yet: whole-dataset context is to come."""
     prompt_max_characters: Positive = 96_000
-    """Read, not used yet: the governor is to come."""
+    """Characters of system and user message together. What has to be said and does not fit is refused, and named."""
     history_max_turns: Positive = 20
-    """Read, not used yet: the governor is to come."""
+    """Turns of the conversation that a prompt may show, each a whole pair of request and reply."""
     session_idle_seconds: Positive = 1800
     """A pause after which a conversation's next message begins a new session: the global context is renumbered."""
     records_extraction: bool = True

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from connectors.message import AgentRuntimeError
 from grounding import constitutive, evidence
 from grounding.blocks import PLACES, SEPARATOR, Block, Layout, Prompt
 from grounding.draft import NO_CEILING_BYTES, Draft
 from grounding.run_context import RunContext
 from grounding.tokens import Remembered, Tokens, utf8_length
-from grounding.window import MIN_USER_TOKENS, window_room
+from grounding.window import ContextTooLarge, require_room, window_room
+
+__all__ = ["ContextTooLarge", "prompt", "rounds_room"]
 
 YIELDS = ("retrieved", "records", "karma", "summary", "tail", "hint", "now", "frame", "query")
 """Who gives up room first when the whole is too large; the user's own words come last."""
 
 
-class ContextTooLarge(AgentRuntimeError):
-    """The fixed part of a prompt leaves no room for the message. Nothing was sent."""
+@dataclass(frozen=True, slots=True)
+class _Ceilings:
+    """What several blocks may have together."""
 
-    def __init__(self, block: str, tokens: int, window: int) -> None:
-        super().__init__(
-            f"block {block!r} takes {tokens} tokens of a window of {window}: shorten it, or use a model with more room"
-        )
-        self.block, self.tokens, self.window = block, tokens, window
-        self.user_text = (
-            f"My instructions are too long for the model ({block}: {tokens} of {window} tokens). "
-            "An admin has to shorten them."
-        )
+    tokens: int
+    bytes: int = NO_CEILING_BYTES
+    characters: int = NO_CEILING_BYTES
+
+    def over(self, text: str, tokens: Tokens) -> tuple[int, int]:
+        """Tokens and bytes that *text* has too many; 0 and 0 where it fits."""
+        # A character has at least one byte: so many bytes fewer are at least as many characters fewer, or the next
+        # round sees to it.
+        surplus = max(utf8_length(text) - self.bytes, len(text) - self.characters)
+        return max(tokens.count(text) - self.tokens, 0), max(surplus, 0)
 
 
 def prompt(context: RunContext, tokens: Tokens) -> Prompt:
@@ -35,25 +39,27 @@ def prompt(context: RunContext, tokens: Tokens) -> Prompt:
 
     Each block is cut to its own budget, then blocks give up room in the order of `YIELDS`: until message, summary,
     tail, passages and hint keep their common ceilings in tokens and bytes, and then until all keep what a prompt may
-    have. Raises `ContextTooLarge`.
+    have in tokens and characters. To these neither the message gives way nor what is kept word for word: where they do
+    not fit, `ContextTooLarge` is raised.
     """
     tokens = Remembered(tokens)
     budgets = context.budgets
     system = constitutive.blocks(context, tokens)
-    ceiling = _user_ceiling(context, system)
     drafts = evidence.drafts(context, tokens)
+    order = _order(context.layout)
+    _require_floor(context, system, drafts, order, tokens)
     texts = {
         name: draft.section.fit(
             tokens, draft.budget, NO_CEILING_BYTES if name in evidence.FREE else budgets.prompt_bytes
         )
         for name, draft in drafts.items()
     }
-    order = _order(context.layout)
-    bounded = [name for name in order if name not in evidence.FREE]
-    _shrink(texts, drafts, bounded, tokens, min(ceiling, budgets.prompt_tokens), budgets.prompt_bytes)
-    whole = _shrink(texts, drafts, order, tokens, ceiling, NO_CEILING_BYTES)
-    blocks = [*system, *(drafts[name].block(name, texts[name], tokens) for name in order)]
     told = SEPARATOR.join(block.text for block in system if block.used)
+    ceiling = min(budgets.context_tokens, window_room(budgets) - sum(block.tokens for block in system))
+    bounded = [name for name in order if name not in evidence.FREE]
+    _shrink(texts, drafts, bounded, tokens, _Ceilings(min(ceiling, budgets.prompt_tokens), budgets.prompt_bytes))
+    whole = _shrink(texts, drafts, order, tokens, _Ceilings(ceiling, characters=budgets.prompt_characters - len(told)))
+    blocks = [*system, *(drafts[name].block(name, texts[name], tokens) for name in order)]
     return Prompt(tuple(blocks), context.layout, told, whole, tokens.count(whole))
 
 
@@ -71,38 +77,38 @@ def _order(layout: Layout) -> list[str]:
     return [place.name for place in sorted(present, key=rank)]
 
 
-def _user_ceiling(context: RunContext, system: list[Block]) -> int:
-    """Tokens that the user message may have beside the blocks of the *system* message. Raises `ContextTooLarge`."""
+def _require_floor(
+    context: RunContext, system: Sequence[Block], drafts: dict[str, Draft], order: Sequence[str], tokens: Tokens
+) -> None:
+    """Raises `ContextTooLarge` where the message, cut to the ceilings that are its own, and what is kept word for word
+    have no room beside the *system* message."""
     budgets = context.budgets
-    room = window_room(budgets) - sum(block.tokens for block in system)
-    if room < MIN_USER_TOKENS:
-        largest = max(system, key=lambda block: block.tokens)
-        raise ContextTooLarge(largest.name, largest.tokens, budgets.window_tokens)
-    return min(budgets.context_tokens, room)
+    own = min(budgets.query_tokens, budgets.prompt_tokens, budgets.context_tokens)
+    texts = {name: drafts[name].least for name in order}
+    texts["query"] = drafts["query"].section.fit(tokens, own, budgets.prompt_bytes)
+    floor = [drafts[name].block(name, texts[name], tokens) for name in order if texts[name]]
+    require_room(budgets, system, floor, tokens.count(_join(texts, order)))
 
 
-def _join(texts: dict[str, str], order: list[str]) -> str:
+def _join(texts: dict[str, str], order: Sequence[str]) -> str:
     return SEPARATOR.join(texts[name] for name in order if texts[name])
 
 
 def _shrink(
-    texts: dict[str, str], drafts: dict[str, Draft], order: list[str], tokens: Tokens, max_tokens: int, max_bytes: int
+    texts: dict[str, str], drafts: dict[str, Draft], order: Sequence[str], tokens: Tokens, ceilings: _Ceilings
 ) -> str:
-    """Cuts *texts* in place until their joined text keeps both ceilings; returns that text."""
+    """Cuts *texts* in place until their joined text keeps the *ceilings*; returns that text."""
     whole = _join(texts, order)
-    if tokens.count(whole) <= max_tokens and utf8_length(whole) <= max_bytes:
-        return whole
     for name in YIELDS:
         if name not in order:
             continue
         allowed_tokens, allowed_bytes = tokens.count(texts[name]), utf8_length(texts[name])
-        while texts[name]:
-            over_tokens = tokens.count(whole) - max_tokens
-            over_bytes = utf8_length(whole) - max_bytes
-            if over_tokens <= 0 and over_bytes <= 0:
+        while texts[name] != drafts[name].least:
+            over_tokens, over_bytes = ceilings.over(whole, tokens)
+            if not over_tokens and not over_bytes:
                 return whole
-            allowed_tokens -= max(over_tokens, 0)
-            allowed_bytes -= max(over_bytes, 0)
+            allowed_tokens -= over_tokens
+            allowed_bytes -= over_bytes
             texts[name] = drafts[name].section.fit(tokens, max(allowed_tokens, 0), max(allowed_bytes, 0))
             whole = _join(texts, order)
     return whole

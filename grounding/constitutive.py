@@ -8,27 +8,25 @@ from grounding.layers import censors, codex, environment, global_context, karma
 from grounding.run_context import RunContext
 from grounding.sections import Section
 from grounding.tokens import Tokens
-from grounding.window import MIN_USER_TOKENS, window_room
+from grounding.window import message_reserve, window_room
 
 
 def blocks(context: RunContext, tokens: Tokens) -> list[Block]:
-    """The blocks in their order. Identity and codex are whole; the others yield to a small window, but never so much
-    that a message has no room."""
+    """The blocks in their order. Identity and codex are whole. The others yield to a small window, so that a message
+    has room; each says so (``why``), the global context in its text, too, and censors act whether or not they stand
+    there."""
     budgets = context.budgets
     identity = Block("identity", context.identity, tokens.count(context.identity), budgets.policy_tokens, "policy")
     material = _codex(context, tokens)
     made = [identity, *([material] if material else [])]
-    if known := _global_context(context, made, tokens):
+    reserve = message_reserve(budgets, made)
+    if known := _global_context(context, made, reserve, tokens):
         made.insert(1, known)
     for name, draft in _drafts(context).items():
-        room = _room(context, made)
+        room = window_room(budgets) - sum(block.tokens for block in made) - reserve
         text = draft.section.fit(tokens, max(0, min(draft.budget, room)), NO_CEILING_BYTES)
         made.append(draft.block(name, text, tokens))
     return made
-
-
-def _room(context: RunContext, made: list[Block]) -> int:
-    return window_room(context.budgets) - sum(block.tokens for block in made) - MIN_USER_TOKENS
 
 
 def _codex(context: RunContext, tokens: Tokens) -> Block | None:
@@ -40,12 +38,13 @@ def _codex(context: RunContext, tokens: Tokens) -> Block | None:
     return Block("codex", text, tokens.count(text), context.budgets.codex_tokens, why)
 
 
-def _global_context(context: RunContext, made: list[Block], tokens: Tokens) -> Block | None:
+def _global_context(context: RunContext, made: list[Block], reserve: int, tokens: Tokens) -> Block | None:
     lines, budget = context.global_context, context.budgets.global_context_tokens
     if lines is None:
         failed = _failed(context, "global_context")
         return Block("global_context", "", 0, budget, f"degraded: {failed}") if failed else None
-    text = global_context.text(lines, tokens, min(budget, max(_room(context, made), 0)))
+    room = window_room(context.budgets) - sum(block.tokens for block in made) - reserve
+    text = global_context.text(lines, tokens, min(budget, max(room, 0)))
     said = sum(1 for line in lines if line.content)
     why = f"{said} lines" if said else "empty"
     if global_context.GUIDANCE not in text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from grounding.draft import Draft, Two
+from grounding.history import last_turns
 from grounding.layers import frame, karma, now, query, recall, records, retrieval, summary, tail
 from grounding.run_context import RunContext
 from grounding.sections import Section, neutral
@@ -25,10 +26,11 @@ def drafts(context: RunContext, tokens: Tokens) -> dict[str, Draft]:
         budgets.summary_tokens,
         f"version {document.version}, to turn {document.turns}" if document else "no summary yet",
     )
+    said = last_turns(context.tail, budgets.history_turns)
     made["tail"] = Draft(
-        tail.section(context.tail, budgets.tail_lines, budgets.tail_bytes),
+        tail.section(said, budgets.tail_lines, budgets.tail_bytes),
         budgets.tail_tokens,
-        f"{len(context.tail)} earlier messages" if context.tail else "no earlier messages",
+        f"{len(said)} earlier messages" if said else "no earlier messages",
     )
     made["frame"] = Draft(
         frame.section(context.frame, context.calibration),
@@ -65,8 +67,10 @@ def _records(context: RunContext) -> Draft:
         f"{len(context.records)} records of {chosen.found} found, {chosen.why.replace('_', ' ')}" if chosen else "",
         f"degraded: {failed}" if failed else "",
     ]
-    shown = records.section(context.records, with_ids=records.EXPAND in context.tools)
-    section = Two(recall.section(recalled), shown, context.budgets.records_tokens)
+    with_ids = records.EXPAND in context.tools
+    shown = records.section(context.records, with_ids=with_ids)
+    floor = records.section([one for one in context.records if one.verbatim], with_ids=with_ids)
+    section = Two(recall.section(recalled), shown, context.budgets.records_tokens, floor)
     return Draft(section, budget, ", ".join(one for one in said if one))
 
 

@@ -9,6 +9,7 @@ from connectors.message import ConversationKey, Scope
 from grounding.asked import asked_before
 from grounding.budgets import Budgets
 from grounding.cues.kinds import Cues
+from grounding.history import last_turns
 from grounding.layers import summary as summary_layer
 from grounding.layers import tail as tail_layer
 from grounding.memory.frames.choosing import Chosen, choose
@@ -98,7 +99,8 @@ def asked_in(text: str, tail: Sequence[TailEntry], frames: Frames, cues: Cues) -
 def shown_besides(tail: Sequence[TailEntry], summary: SummaryInput | None, budgets: Budgets) -> list[str]:
     """What the prompt is sure to show of *tail* and *summary*. Pure."""
     room = min(budgets.tail_bytes, budgets.tail_tokens * SHORTEST_TOKEN_BYTES)
-    shown = list(tail_layer.section(tail, budgets.tail_lines, room).pieces)
+    said = last_turns(tail, budgets.history_turns)
+    shown = list(tail_layer.section(said, budgets.tail_lines, room).pieces)
     if summary is not None:
         section, left = summary_layer.section(summary.text), budgets.summary_tokens * SHORTEST_TOKEN_BYTES
         for index in section.keep or range(len(section.pieces)):

@@ -129,6 +129,8 @@ class SelectedRecord(Strict):
     similarity: float
     origin: Literal["", "retrieved", "others"] = ""
     """Whose words it is, where they are nobody's who is trusted here."""
+    verbatim: bool = False
+    """Whether it stands in every prompt, word for word, whatever else has to go."""
     tokens: int = Field(ge=0)
 
 

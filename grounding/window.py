@@ -1,7 +1,12 @@
-"""How much of a model's window a prompt may have."""
+"""How much a prompt may have, and what is said where that is not enough."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
+from connectors.message import AgentRuntimeError
+from grounding.blocks import SEPARATOR, Block
 from grounding.budgets import Budgets
 
 WINDOW_SAFETY = 1.8
@@ -12,7 +17,66 @@ Russian 1.75."""
 MIN_USER_TOKENS = 64
 """Below this no useful question fits, and the turn is refused instead."""
 
+Measure = Literal["tokens", "characters"]
+
+
+class ContextTooLarge(AgentRuntimeError):
+    """What always has to be said and the message do not fit together. Nothing was sent.
+
+    *block* is the largest of it: *size* of *limit*, both counted in *measure*. *needed* is what all of it takes, *room*
+    what it may.
+    """
+
+    def __init__(
+        self, block: str, size: int, limit: int, measure: Measure = "tokens", *, needed: int = 0, room: int = 0
+    ) -> None:
+        of = "a window of" if measure == "tokens" else "PROMPT_MAX_CHARACTERS,"
+        super().__init__(
+            f"block {block!r} takes {size} {measure} of {of} {limit}"
+            + (f" ({needed} are needed at least, and there is room for {room})" if needed else "")
+            + ": shorten it, or use a model with more room"
+        )
+        self.block, self.tokens, self.window, self.measure = block, size, limit, measure
+        taken = f"{block}: {size} of {limit} {measure}"
+        self.user_text = {
+            "query": f"Your message is too long for the model ({taken}). Please send a shorter one.",
+            "records": (
+                f"What is kept word for word here is too long for the model ({taken}). "
+                "An admin has to release some of it (`/memory`)."
+            ),
+        }.get(block, f"My instructions are too long for the model ({taken}). An admin has to shorten them.")
+
 
 def window_room(budgets: Budgets) -> int:
     """Tokens, as we count them, that the window has for messages."""
     return int((budgets.window_tokens - budgets.output_tokens) / WINDOW_SAFETY) - budgets.tools_tokens
+
+
+def message_reserve(budgets: Budgets, fixed: Sequence[Block]) -> int:
+    """Tokens that further blocks of the system message leave to the message: all that it may have, in a small window
+    half of what there is beside those that are *fixed*. No message moves it: what stands before one must not."""
+    left = window_room(budgets) - sum(block.tokens for block in fixed)
+    return max(MIN_USER_TOKENS, min(budgets.query_tokens, left // 2))
+
+
+def require_room(budgets: Budgets, system: Sequence[Block], floor: Sequence[Block], of_message: int) -> None:
+    """Raises `ContextTooLarge` where what always has to be said is more than a prompt may have: the blocks of the
+    *system* message and the *floor* of the user message, which takes *of_message* tokens. It names the largest block.
+    """
+    of_system = sum(block.tokens for block in system)
+    room = window_room(budgets) - of_system
+    both = (*system, *floor)
+    if room < max(MIN_USER_TOKENS, of_message):
+        largest = max(both, key=lambda block: block.tokens)
+        needed, most = of_system + max(MIN_USER_TOKENS, of_message), max(window_room(budgets), 0)
+        raise ContextTooLarge(largest.name, largest.tokens, budgets.window_tokens, needed=needed, room=most)
+    if of_message > budgets.context_tokens:
+        largest = max(floor, key=lambda block: block.tokens)
+        raise ContextTooLarge(
+            largest.name, largest.tokens, budgets.window_tokens, needed=of_message, room=budgets.context_tokens
+        )
+    needed = sum(len(SEPARATOR.join(block.text for block in part if block.used)) for part in (system, floor))
+    if needed > budgets.prompt_characters:
+        largest = max(both, key=lambda block: len(block.text))
+        most = budgets.prompt_characters
+        raise ContextTooLarge(largest.name, len(largest.text), most, "characters", needed=needed, room=most)

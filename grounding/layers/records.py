@@ -28,10 +28,11 @@ def line(record: SelectedRecord, *, with_id: bool) -> str:
 
 
 def section(records: Sequence[SelectedRecord], *, with_ids: bool) -> Section:
-    """By type, the best first; kept in the order given, which is the best first over all types."""
+    """By type, the best first; kept in the order given, which is the best first over all types, but what is to stand
+    word for word before all others."""
     shown = sorted(range(len(records)), key=lambda at: (_rank(records[at]), at))
     pieces = tuple(line(records[at], with_id=with_ids) for at in shown)
-    keep = tuple(sorted(range(len(shown)), key=lambda place: shown[place]))
+    keep = tuple(sorted(range(len(shown)), key=lambda place: (not records[shown[place]].verbatim, shown[place])))
     return Section(HEAD, pieces, FOOT, keep=keep, cut="never")
 
 

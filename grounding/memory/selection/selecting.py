@@ -171,8 +171,10 @@ class Selecting:
         whole = sum(budgets.values())
         pinned = [Scored(one, 1.0, looked.similarity(one.id, 0.0), 0.0) for one in looked.pinned]
         held = {one.id for one in looked.pinned}
-        wanted = [*pinned, *(one for one in fresh if one.record.id not in held)]
-        filled = fill(wanted, _less(budgets, RESERVED_TOKENS), self._costs)
+        others = [one for one in fresh if one.record.id not in held]
+        whole_texts = [Filled(one, "summary", self._costs(one.record, "summary")) for one in pinned]
+        taken = RESERVED_TOKENS + sum(one.tokens for one in whole_texts)
+        filled = [*whole_texts, *fill(others, _less(budgets, taken), self._costs)]
         kept = Kept(
             frame=chosen.frame.name, records=tuple(map(_kept, filled)), pinned=tuple(sorted(held)), budget=whole
         )
@@ -263,14 +265,15 @@ def _selected(record: Record, level: Level, score: float, similarity: float, tok
         score=round(score, 6),
         similarity=round(similarity, 6),
         origin=_foreign(record),
+        verbatim=record.verbatim,
         tokens=tokens,
     )
 
 
 def _text(record: Record, level: Level) -> str:
-    if level == "micro":
-        return record.micro
-    return record.text if record.verbatim else record.summary
+    if record.verbatim:
+        return record.text
+    return record.micro if level == "micro" else record.summary
 
 
 def _foreign(record: Record) -> Foreign:

@@ -1,0 +1,178 @@
+"""What holds for every prompt, whatever is put into it: its window, its characters, whole turns, and what is kept word
+for word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from grounding.assemble import ContextTooLarge
+from grounding.blocks import Prompt
+from grounding.history import last_turns, pairs
+from grounding.layers.records import line
+from grounding.run_context import (
+    Censor,
+    ContextLine,
+    Passage,
+    Query,
+    RecalledTurn,
+    SelectedRecord,
+    Selection,
+    SummaryInput,
+    TailEntry,
+    Trace,
+)
+from grounding.window import WINDOW_SAFETY
+from tests.unit.test_assemble import ANY_TEXT, BUDGETS, TOKENS, build, record
+
+HUGE = st.sampled_from(["規" * 300_000, "👩‍👩‍👧‍👦" * 40_000, "x" * 1_000_000, " " * 900_000 + "x", "a b " * 200_000])
+TEXT = ANY_TEXT | HUGE
+SELECTION = Selection(why="cold", found=4, budget=2000)
+
+NOTHING_ELSE: dict[str, Any] = {"summary": None, "tail": (), "recalled": (), "hint": "", "passages": ()}
+NOTHING_ELSE |= {"wants_documents": False}
+
+
+def exchange(turn: str, asked: str = "why?", answered: str = "because") -> tuple[TailEntry, TailEntry]:
+    return (
+        TailEntry(speaker="Lena", text=asked, turn_id=turn),
+        TailEntry(speaker="assistant", text=answered, turn_id=turn),
+    )
+
+
+def everything(text: str, records: tuple[SelectedRecord, ...], query: str) -> dict[str, Any]:
+    """A turn of which each part is *text*, and some."""
+    return {
+        "query": Query(text=query),
+        "global_context": tuple(ContextLine(number=number, content=text[:400]) for number in range(5)),
+        "censors": (Censor(id="c", severity="block", text=text),),
+        "karma_floor": (Trace(turn_id="t", asked=text, answered=text, marked_on="2026-01-01", good=1),),
+        "summary": SummaryInput(text=f"## Facts\n- {text}", turns=1, version=1),
+        "tail": exchange("t1", text, text) + exchange("t2", "and?", text),
+        "recalled": (RecalledTurn(turn_id="t0", said_on="2026-01-01", text=text, score=1.0),),
+        "passages": (Passage(source="a.md", heading="h", text=text, score=1.0),),
+        "karma": (Trace(turn_id="t", asked=text, answered=text, marked_on="2026-01-01", good=1),),
+        "selection": SELECTION,
+        "records": records,
+    }
+
+
+def assert_within(prompt: Prompt, window: int, characters: int) -> None:
+    sent = TOKENS.count(prompt.system) + prompt.tokens_total
+    assert sent * WINDOW_SAFETY <= window - BUDGETS.output_tokens
+    assert len(prompt.system) + len(prompt.user) <= characters
+    prompt.user.encode("utf-8")
+
+
+@given(
+    text=TEXT,
+    query=TEXT,
+    window=st.integers(1100, 12_000),
+    characters=st.integers(10, 30_000),
+    pinned=st.integers(0, 6),
+    others=st.sampled_from([0, 3, 200]),
+    layout=st.sampled_from(["user_first", "prefix_stable"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_prompt_keeps_every_limit_with_all_that_is_kept_word_for_word_or_there_is_none(
+    text: str, query: str, window: int, characters: int, pinned: int, others: int, layout: Any
+) -> None:
+    kept = tuple(record(f"v{number}", f"Never round price {number}", verbatim=True) for number in range(pinned))
+    found = tuple(record(f"r{number}", text[:500] or "x") for number in range(others))
+    limits = BUDGETS.model_copy(update={"window_tokens": window, "prompt_characters": characters})
+    try:
+        prompt = build(budgets=limits, layout=layout, **everything(text, found + kept, query))
+    except ContextTooLarge as refused:
+        event(f"refused for {refused.block}")
+        return
+    assert_within(prompt, window, characters)
+    for one in kept:
+        assert line(one, with_id=False) in prompt.user.splitlines()
+
+
+def test_what_is_kept_word_for_word_outlives_everything_else_and_its_own_budget() -> None:
+    kept = tuple(
+        record(f"v{number}", f"Price {number} is never rounded, not even once", verbatim=True) for number in range(30)
+    )
+    alone = build(query=Query(text="why?"), selection=SELECTION, records=kept, **NOTHING_ELSE)
+    tight = BUDGETS.model_copy(update={"context_tokens": alone.tokens_total, "records_tokens": 1})
+    prompt = build(**everything("word " * 300, kept, "why?"), budgets=tight)
+    assert prompt.user == alone.user
+    assert all(one.text in prompt.user for one in kept)
+
+
+@pytest.mark.parametrize(
+    ("limits", "changes", "block", "says"),
+    [
+        ({"window_tokens": 2000}, {"query": Query(text="word " * 600)}, "query", "Your message is too long"),
+        (
+            {"context_tokens": 500},
+            {"records": (record("v", "word " * 600, verbatim=True),)},
+            "records",
+            "word for word",
+        ),
+        ({"window_tokens": 3000}, {"identity": "word " * 1200}, "identity", "My instructions are too long"),
+        ({"prompt_characters": 400}, {"identity": "word " * 80}, "identity", "400 characters"),
+        ({"prompt_characters": 60}, {"query": Query(text="word " * 20)}, "query", "60 characters"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_size_and_nothing_is_cut(
+    limits: dict[str, int], changes: dict[str, Any], block: str, says: str
+) -> None:
+    with pytest.raises(ContextTooLarge) as refused:
+        build(budgets=BUDGETS.model_copy(update=limits), **changes)
+    assert refused.value.block == block
+    assert says in refused.value.user_text
+    assert f"{refused.value.tokens} of {refused.value.window}" in refused.value.user_text
+
+
+def test_a_small_window_leaves_the_message_what_it_needs_before_it_shows_what_is_always_known() -> None:
+    lines = tuple(ContextLine(number=number, content="a wish of long standing " * 8) for number in range(40))
+    small = BUDGETS.model_copy(update={"window_tokens": 2200, "output_tokens": 1000})
+    prompt = build(budgets=small, global_context=lines, query=Query(text="word " * 300))
+    query = prompt.block("query")
+    assert query is not None
+    assert query.text.count("word") == 300
+    assert "more lines do not fit" in prompt.system
+
+
+def test_what_is_said_never_moves_what_is_always_known() -> None:
+    lines = tuple(ContextLine(number=number, content="a wish of long standing " * 8) for number in range(40))
+    small = BUDGETS.model_copy(update={"window_tokens": 2200, "output_tokens": 1000})
+    systems = {build(budgets=small, global_context=lines, query=Query(text="w " * n)).system for n in (1, 40, 250)}
+    assert len(systems) == 1
+
+
+TURNS = st.lists(st.tuples(st.integers(1, 3), st.booleans()), max_size=12)
+
+
+@given(turns=TURNS, most=st.integers(1, 6), has_ids=st.booleans(), begins_with_half=st.booleans())
+def test_the_window_of_turns_holds_whole_pairs_of_request_and_reply(
+    turns: list[tuple[int, bool]], most: int, has_ids: bool, begins_with_half: bool
+) -> None:
+    entries: list[TailEntry] = []
+    for number, (asked, is_answered) in enumerate(turns):
+        name = f"t{number}" if has_ids else ""
+        entries += [TailEntry(speaker="Lena", text=f"{number}.{part}?", turn_id=name) for part in range(asked)]
+        if is_answered or not has_ids:
+            entries.append(TailEntry(speaker="assistant", text=f"{number}!", turn_id=name))
+    if begins_with_half and entries:
+        entries.insert(0, TailEntry(speaker="assistant", text="half", turn_id="t-1" if has_ids else ""))
+
+    kept = last_turns(entries, most)
+
+    assert [entry.text for entry in kept] == [entry.text for entry in entries][len(entries) - len(kept) :]
+    assert len(pairs(kept)) == min(most, len(turns))
+    assert all(turn[0].speaker != "assistant" for turn in pairs(kept))
+
+
+def test_more_turns_than_the_window_holds_are_not_shown_however_short_they_are() -> None:
+    said = tuple(
+        entry for number in range(8) for entry in exchange(f"t{number}", f"question {number}", f"answer {number}")
+    )
+    prompt = build(tail=said, budgets=BUDGETS.model_copy(update={"history_turns": 3}))
+    assert "answer 4" not in prompt.user
+    assert "Lena: question 5\nassistant: answer 5" in prompt.user
