@@ -8,10 +8,20 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+)
+
+from config.sigils import SHIPPED_SIGILS, SigilBinding, SigilName, SigilSettings
 
 Positive = Annotated[int, Field(gt=0)]
 Natural = Annotated[int, Field(ge=0)]
@@ -382,10 +392,12 @@ class Settings(BaseModel):
     """One tool call."""
     tool_result_max_tokens: Positive = 1200
     """Tokens of one tool's answer; what is longer is cut, and marked as cut."""
-    sigils: dict[str, dict[str, Any]] = {}
-    """Read, not used yet: sigils are to come."""
-    sigil_bindings: dict[str, str] = {}
-    """Read, not used yet: sigils are to come."""
+    sigils: dict[SigilName, SigilSettings] = {}
+    """TOML tables: named sets of permission scopes, e.g. [sigils.reader] with scopes = ["documents:read"]. admin,
+    member and viewer are there from the start and may be set anew; see sigils.md."""
+    sigil_bindings: dict[SigilBinding, SigilName] = {}
+    """TOML table: whose sigil is which, e.g. "role:viewer" = "reader"; also "user:connector:user_id" and
+    "context:connector:external_id". A user's goes before a context's, and that before a role's."""
 
     # Turns.
     queue_mode: Literal["collect", "interrupt", "followup"] = "collect"
@@ -401,6 +413,15 @@ class Settings(BaseModel):
     """A part of a reply whose sending was interrupted: skip or resend."""
     shutdown_grace_seconds: PositiveSeconds = 20.0
     """How long turns in hand may take when the process stops."""
+
+    @field_validator("sigil_bindings")
+    @classmethod
+    def _bound_to_what_there_is(cls, bindings: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        known = {*SHIPPED_SIGILS, *info.data.get("sigils", bindings.values())}  # where those are wrong, that is said
+        unknown = sorted(f"{bound} = {name}" for bound, name in bindings.items() if name not in known)
+        if unknown:
+            raise ValueError(f"no such sigil: {', '.join(unknown)}; expected one of {', '.join(sorted(known))}")
+        return bindings
 
     @property
     def bundled_embedding_model(self) -> str | None:

@@ -78,8 +78,9 @@ Run = Callable[[Call, A], Awaitable[str | Evidence]]
 class Tool(Generic[A]):
     """One function that the model may call.
 
-    ``scopes`` are the permissions that it needs, as ``what:do`` (``documents:read``). ``run`` says its answer, raises
-    `ToolRefused` with what to do instead, and may raise anything else: then the model is told that it failed.
+    ``scopes`` are the permissions that it needs, at least one, as ``what:do`` (``documents:read``). ``run`` says its
+    answer, raises `ToolRefused` with what to do instead, and may raise anything else: then the model is told that it
+    failed.
 
     ``untrusted``: what it answers may be anybody's words. ``together``: other calls may run at the same time.
     ``repeatable``: a second call with the same idempotency key changes nothing (it only reads, or its store knows the
@@ -92,7 +93,7 @@ class Tool(Generic[A]):
     description: str
     parameters: type[A]
     run: Run[A]
-    scopes: frozenset[str] = frozenset()
+    scopes: frozenset[str]
     untrusted: bool = False
     together: bool = False
     repeatable: bool = False
@@ -101,6 +102,8 @@ class Tool(Generic[A]):
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"{self.name!r} is no name for a tool: use a-z, 0-9 and _")
+        if not self.scopes:
+            raise ValueError(f"{self.name} needs no scope: name what it needs, e.g. documents:read")
         wrong = sorted(scope for scope in self.scopes if not _SCOPE.fullmatch(scope))
         if wrong:
             raise ValueError(f"{self.name}: {wrong[0]!r} is no scope: write what:do, e.g. documents:read")

@@ -44,6 +44,7 @@ from runtime.stops import Stops
 from runtime.stores import RedisStore, open_redis
 from runtime.supervisor import Supervisor
 from runtime.tokens import Tokens as ApiTokens
+from runtime.tools import Tooling
 from runtime.turn import Turns
 from runtime.usage import Usage
 from runtime.wiring.answering import wire_answering, wire_reranker
@@ -101,6 +102,7 @@ class Runtime:
     usage: Usage
     budgets: Budgets
     prompting: Prompting
+    tooling: Tooling
     stops: Stops
     turns: Turns
     dead_letters: DeadLetters
@@ -251,6 +253,7 @@ async def _build(
         usage=kept.usage,
         budgets=answering.budgets,
         prompting=answering.prompting,
+        tooling=answering.tooling,
         stops=answering.stops,
         turns=answering.turns,
         dead_letters=kept.dead_letters,

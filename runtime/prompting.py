@@ -16,7 +16,7 @@ from grounding.deciding import Deciding
 from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
 from grounding.memory.frames.frame import Frames
 from grounding.pipeline import Grounds, Pipeline, why
-from grounding.run_context import DegradedBlock, RunContext, TailEntry
+from grounding.run_context import DegradedBlock, RunContext, SigilInput, TailEntry
 from grounding.strategy import Choice, Strategy
 from grounding.tokens import LineByLine, Tokens
 from promptpolicy import policy
@@ -147,6 +147,7 @@ class Prompting:
         tools: tuple[str, ...],
     ) -> RunContext:
         composed, degraded = identity
+        sigil = self._tooling.sigil(question)
         return RunContext(
             turn_id=turn_id,
             workspace_id=question.key.workspace_id,
@@ -178,6 +179,7 @@ class Prompting:
             selection=grounds.remembered.selection,
             calibration=grounds.remembered.calibration,
             censors=grounds.censors,
+            sigil=SigilInput(name=sigil.name, scopes=sigil.scopes),
             # The acknowledgement is for replies that people wait for because something is looked up.
             hint=question.hint if choice.strategy is not Strategy.NONE else "",
             degraded=(*degraded, *grounds.degraded, *question.degraded),

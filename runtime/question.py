@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from connectors.message import ConversationKey, Role
@@ -26,6 +27,8 @@ class Question:
     direct: bool
     hint: str
     degraded: tuple[DegradedBlock, ...] = ()
+    vouched: bool = True
+    """Whether the authors are who they are said to be: a platform says so, or a caller who is an administrator."""
 
     @property
     def characters(self) -> int:
@@ -41,21 +44,13 @@ class Question:
     def of(cls, batch: Batch, contents: Contents = NOTHING) -> Question:
         """The question in *batch*, with what came with it; in a group of several authors each part is named."""
         messages = [envelope.message for envelope in batch.envelopes]
-        authors = {
-            message.author.user(message.connector): Participant(
-                user=message.author.user(message.connector), name=message.author.name, role=envelope.role.value
-            )
-            for message, envelope in zip(messages, batch.envelopes, strict=True)
-        }
+        authors = _authors(batch)
         named = len(authors) > 1
         texts = [
             spoken(speaker(message.author.name, message.author.id), message.text) if named else message.text
             for message in messages
             if message.text.strip()
         ]
-        lowest = min(
-            (envelope.role for envelope in batch.envelopes), key=lambda role: sum(role.covers(r) for r in Role)
-        )
         return cls(
             key=batch.key,
             text="\n\n".join(message.text for message in messages if message.text.strip()),
@@ -72,10 +67,11 @@ class Question:
                 images=contents.shown,
             ),
             authors=tuple(authors.values()),
-            role=lowest,
+            role=_lowest(envelope.role for envelope in batch.envelopes),
             direct=all(message.direct for message in messages),
             hint=next((message.reply_hint for message in messages if message.reply_hint), ""),
             degraded=contents.degraded,
+            vouched=all(message.caller_role in (None, Role.ADMIN) for message in messages),
         )
 
     def is_asked_by(self, context: RunContext) -> bool:
@@ -97,6 +93,22 @@ class Built:
     context: RunContext
     prompt: Prompt
     grounding_ms: float
+
+
+def _authors(batch: Batch) -> dict[str, Participant]:
+    """The authors of *batch* by ``connector:user_id``, each with the least role that one of their messages came with:
+    callers of different rights may speak for one person."""
+    roles: dict[str, list[Role]] = {}
+    names: dict[str, str] = {}
+    for envelope in batch.envelopes:
+        user = envelope.message.author.user(envelope.message.connector)
+        roles.setdefault(user, []).append(envelope.role)
+        names[user] = envelope.message.author.name
+    return {user: Participant(user=user, name=names[user], role=_lowest(held).value) for user, held in roles.items()}
+
+
+def _lowest(roles: Iterable[Role]) -> Role:
+    return min(roles, key=lambda role: sum(role.covers(other) for other in Role))
 
 
 def _limit(context: RunContext) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -26,6 +26,7 @@ from grounding.run_context import Censor, RunContext
 from grounding.sections import as_data
 from grounding.tokens import Tokens, clip
 from grounding.tools import Arguments, Call, Evidence, Tool, Toolbox, ToolRefused, schema_text
+from promptpolicy.sigils import Holder, Sigil, Sigils
 from runtime.censoring import CENSORED, because, of_call
 from runtime.envelopes import Batch
 from runtime.exchange import ToolCall
@@ -40,16 +41,8 @@ MAX_CALLS = 8
 WINDOW_SHARE = 8
 """Tools whose descriptions take more than this part of the model's window are not offered, those that are spare first:
 they would leave too little for the prompt."""
-Permits = Callable[[Question, str], bool]
-"""Whether a tool's scope may be used for whoever asks that."""
 MAX_ERROR_CHARACTERS = 1000
 _log = structlog.get_logger()
-
-
-def by_role(question: Question, scope: str) -> bool:
-    """For everybody tools may read, for members write, and for admins do all."""
-    role, (_, _, does) = question.role, scope.partition(":")
-    return role is Role.ADMIN or does == "read" or (does == "write" and role.covers(Role.MEMBER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +93,7 @@ class Asked:
 
 
 class Tooling:
-    """Offers tools and runs calls. *permits* is who may do what."""
+    """Offers tools and runs calls, as the sigil of who asks allows."""
 
     def __init__(
         self,
@@ -109,7 +102,6 @@ class Tooling:
         model: Model,
         journal: Journal,
         tokens: Tokens,
-        permits: Permits = by_role,
     ) -> None:
         self._max_rounds = settings.tool_max_rounds
         self._timeout_seconds = settings.tool_timeout_seconds
@@ -118,7 +110,7 @@ class Tooling:
         self._model = model
         self._journal = journal
         self._tokens = tokens
-        self._permits = permits
+        self._sigils = Sigils.from_settings(settings)
         self._offers: dict[tuple[str, ...], Offer] = {}
 
     async def offer(self, question: Question, *, window_tokens: int, first: str | None) -> Offer:
@@ -132,9 +124,19 @@ class Tooling:
                 return offer
         return NOTHING
 
+    def sigil(self, question: Question) -> Sigil:
+        """What may be done for whoever asks *question*."""
+        holders = (Holder(author.user, Role(author.role)) for author in question.authors)
+        return self._sigils.held_by(holders, question.key.context_id, vouched=question.vouched)
+
+    def unneeded(self) -> Mapping[str, tuple[str, ...]]:
+        """By the names of sigils, those of their scopes that allow no tool of this process."""
+        return self._sigils.unneeded({scope for tool in self._toolbox.values() for scope in tool.scopes})
+
     def offered(self, names: Sequence[str], question: Question) -> Offer:
         """Those of *names* that there are and that may be used for *question*."""
-        allowed = tuple(name for name in names if name in self._toolbox and self._is_permitted(name, question))
+        sigil = self.sigil(question)
+        allowed = tuple(name for name in names if name in self._toolbox and self._is_permitted(name, sigil))
         if allowed not in self._offers:
             tools = {name: self._toolbox[name] for name in allowed}
             schemas = tuple(tool.schema for tool in tools.values())
@@ -188,7 +190,7 @@ class Tooling:
         tool = offer.tools.get(call.name)
         if place >= MAX_CALLS:
             result = self._wrong("", "too_many", f"only {MAX_CALLS} calls at a time are made. Call it again", most)
-        elif tool is None:
+        elif tool is None or not self._is_permitted(tool.name, self.sigil(asked.question)):
             result = self._wrong("", "refused", self._refused(offer, call.name, asked.question), most)
         else:
             result = await self._permitted(asked, tool, place, call, most, begun=begun)
@@ -255,14 +257,15 @@ class Tooling:
             return await asyncio.to_thread(rendered, text, self._tokens, most)
         return rendered(text, self._tokens, most)
 
-    def _is_permitted(self, name: str, question: Question) -> bool:
-        return all(self._permits(question, scope) for scope in self._toolbox[name].scopes)
+    def _is_permitted(self, name: str, sigil: Sigil) -> bool:
+        return all(sigil.allows(scope) for scope in self._toolbox[name].scopes)
 
     def _refused(self, offer: Offer, name: str, question: Question) -> str:
         """Tell of a call of a tool that is not offered; what the model is told. Names that the model made up are in no
         event."""
         exists = name in self._toolbox
-        reason = "unknown" if not exists else "not_offered" if self._is_permitted(name, question) else "scope"
+        permitted = exists and self._is_permitted(name, self.sigil(question))
+        reason = "unknown" if not exists else "not_offered" if permitted else "scope"
         _log.warning("tool.refused", tool=name if exists else "unknown", why=reason)
         there = f"You may call: {', '.join(offer.names)}" if offer.tools else "No tool can be called here"
         return f"this tool is not yours to call. {there}"

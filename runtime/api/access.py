@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from connectors.message import Role
+from promptpolicy.sigils import Sigil, Sigils
 from runtime.access import Person
 from runtime.api.bodies import Body, describe, read_body
 from runtime.api.errors import ApiError
@@ -58,18 +59,22 @@ class AccessRoutes(Routes):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("access")
         self._runtime = runtime
+        self._sigils = Sigils.from_settings(runtime.settings)
         self.add("GET", "/access", self.listing, Role.ADMIN, answers="People, who waits, tokens")
         self.add("POST", "/access", self.change, Role.ADMIN, answers="What was done")
 
     async def listing(self, request: Request, workspace: str = "") -> Response:
-        runtime = self._runtime
-        workspaces = await self._visible(caller_of(request), workspace)
+        runtime, caller = self._runtime, caller_of(request)
+        workspaces = await self._visible(caller, workspace)
         people = [one for many in await _each(runtime.access.people, workspaces) for one in many]
         tokens = [one for many in await _each(runtime.api_tokens.of_workspace, workspaces) for one in many]
         pending = [one for one in await runtime.access.pending() if one.workspace_id in workspaces]
         return reply(
             {
-                "people": [_person(person) for person in dict.fromkeys(people)],
+                "people": [
+                    {**_person(person), **_held(self._sigils.of_person(person.user, person.role))}
+                    for person in dict.fromkeys(people)
+                ],
                 "pending": [
                     {
                         "user": one.user,
@@ -81,6 +86,12 @@ class AccessRoutes(Routes):
                 ],
                 "tokens": [{"id": one.id, "workspace": one.workspace_id, "role": one.role.value} for one in tokens],
                 "policy": runtime.settings.access_policy,
+                "sigils": [
+                    {"bound": bound, **_held(sigil)}
+                    for bound, sigil in self._sigils.bindings.items()
+                    # Who else is known by name is for those who look after all workspaces.
+                    if caller.workspace_id is None or bound.startswith("role:")
+                ],
             }
         )
 
@@ -157,3 +168,8 @@ def _no_token(token_id: str) -> ApiError:
 
 def _person(person: Person) -> dict[str, Any]:
     return {"user": person.user, "name": person.name, "role": person.role.value, "workspace": person.workspace_id}
+
+
+def _held(sigil: Sigil) -> dict[str, Any]:
+    """What the model may do for somebody, wherever no context has a sigil of its own."""
+    return {"sigil": sigil.name, "scopes": list(sigil.scopes)}

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from connectors.connector import Health, State
 from connectors.examination import Examined
-from connectors.message import AgentRuntimeError, Scope
+from connectors.message import AgentRuntimeError, Role, Scope
 from grounding.documents.index import IndexUnavailable
 from grounding.documents.rerank import RerankUnavailable
+from promptpolicy.sigils import Sigils
 from runtime.changeover import DAY_SECONDS, former_collections, underway
 from runtime.embedded.model_server import check_platform, find_weights
 from runtime.model_errors import ModelFailed
@@ -51,6 +52,7 @@ async def examine(runtime: Runtime) -> list[Check]:
     """All checks, in a fixed order, in ``LLM_TIMEOUT_SECONDS`` and a little; what they find raises nothing."""
     groups = await asyncio.gather(
         _settings(runtime),
+        _sigils(runtime),
         _stores(runtime),
         _bounded("model", runtime.settings.llm_timeout_seconds, lambda: _model(runtime)),
         _bounded("fallback models", runtime.settings.llm_timeout_seconds, lambda: _fallbacks(runtime)),
@@ -89,6 +91,24 @@ async def _settings(runtime: Runtime) -> list[Check]:
             )
         ]
     return [Check("settings", True, f"valid; access policy {settings.access_policy}")]
+
+
+async def _sigils(runtime: Runtime) -> list[Check]:
+    """Which sigil holds for whom, and scopes that allow nothing."""
+    sigils, unneeded = Sigils.from_settings(runtime.settings), runtime.tooling.unneeded()
+    if not unneeded:
+        roles = (f"{role.value}s have {sigils.bindings[f'role:{role.value}'].name}" for role in Role)
+        others = len(sigils.bindings) - len(Role)
+        return [Check("sigils", True, f"{', '.join(roles)}; {others} people and contexts have their own")]
+    return [
+        Check(
+            f"sigil {name}",
+            False,
+            f"no tool needs {', '.join(scopes)}",
+            "correct AGENT_RUNTIME_SIGILS; docs/tools.md lists the scopes that tools need",
+        )
+        for name, scopes in unneeded.items()
+    ]
 
 
 async def _stores(runtime: Runtime) -> list[Check]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import structlog
+
 from config.settings import Settings
 from grounding.deciding import Deciding
 from grounding.memory.records.records import Records
@@ -37,12 +39,15 @@ from runtime.wiring.records import wire_records
 from runtime.wiring.remembering import wire_remembering
 from runtime.wiring.tools import wire_tools
 
+_log = structlog.get_logger()
+
 
 @dataclass(frozen=True)
 class Answering:
     """The parts that meet in a turn."""
 
     model: Model
+    tooling: Tooling
     budgets: Budgets
     jobs: Jobs
     keeping: ContextKeeping
@@ -80,6 +85,8 @@ def wire_answering(
         kept.transcript, knowledge, settings.strategy_vocabulary_timeout_seconds, settings.strategy_vocabulary
     )
     tooling = Tooling(settings, wire_tools(settings, kept, knowledge, tokens, records), model, kept.journal, tokens)
+    for name, scopes in tooling.unneeded().items():
+        _log.warning("sigil.unneeded", sigil=name, scopes=scopes)
     prompting = Prompting(
         settings,
         deciding=deciding,
@@ -111,6 +118,7 @@ def wire_answering(
     )
     return Answering(
         model=model,
+        tooling=tooling,
         budgets=budgets,
         jobs=jobs,
         keeping=ContextKeeping(kept.contexts, kept.transcript, following, jobs, _layer_timeout(settings)),

@@ -14,6 +14,8 @@ import pytest_asyncio
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope
 from grounding import assemble
+from grounding.run_context import SigilInput
+from runtime.api.doctor import examine
 from runtime.budget_terms import Cost
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.bot import Bot, running_bot
@@ -290,6 +292,33 @@ async def test_a_viewer_is_not_offered_what_writes_and_cannot_have_it_called(
             assert "not yours to call" in told(bot.replies_asked[-1])[0]
     assert desk.calls == []
     assert [(one["tool"], one["why"]) for one in bot.told("tool.refused")] == [("note", "scope"), ("burn", "scope")]
+
+
+async def test_what_a_sigil_does_not_allow_is_neither_offered_nor_done_and_the_refusal_is_told(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, desk: Desk
+) -> None:
+    sigils: dict[str, Any] = {"reader": {"scopes": ["notes:read", "shop:read"]}, "burner": {"scopes": ["notes:*"]}}
+    bound = {"role:member": "reader", "user:http:ben": "burner"}
+    async with talking(model_settings, openai_server, sigils=sigils, sigil_bindings=bound) as bot:
+        token = await bot.runtime.api_tokens.create("acme", Role.MEMBER)
+        member, ben = {"Authorization": f"Bearer {token}"}, {"id": "ben", "name": "Ben"}
+        note = wants(("note", {"words": "x"}))
+        bot.model.will(note, "I may not.", note, "I may not.", note, "Noted.")
+        await bot.post("write that down, will you?", headers=member)
+        assert offered(bot.replies_asked[-1]) == ["meet"]
+        assert "\nPermissions (reader): notes:read, shop:read.\n" in bot.replies_asked[-1]["messages"][0]["content"]
+        await bot.post("write that down, will you?", headers=member, author=ben)
+        assert desk.calls == []
+        assert offered(bot.replies_asked[-1]) == ["meet"]  # a member's token may not speak for Ben
+        turn = (await bot.post("write that down, will you?", author=ben)).json()["turn_id"]
+        assert desk.noted == ["x"]
+        assert offered(bot.replies_asked[-1]) == ["burn", "meet", "note"]
+        context = (await bot.runtime.manifests.get(ACME, turn)).context
+        checks = {check.name: check.detail for check in await examine(bot.runtime)}
+    assert context.sigil == SigilInput(name="burner", scopes=("notes:*",))
+    assert checks["sigil reader"] == "no tool needs shop:read"
+    assert [(one["tool"], one["why"]) for one in bot.told("tool.refused")] == [("note", "scope")] * 2
+    assert [(one["sigil"], one["scopes"]) for one in bot.told("sigil.unneeded")] == [("reader", ["shop:read"])]
 
 
 async def until(condition: Callable[[], Any]) -> None:

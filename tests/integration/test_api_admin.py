@@ -175,7 +175,11 @@ async def test_a_stranger_is_paired_and_given_a_role(face: Face) -> None:
     role = {"action": "role", "user": "telegram:7", "role": "viewer", "workspace": "club"}
     assert (await face.client.post("/v1/access", json=role)).status_code == 200
     people = (await face.client.get("/v1/access", params={"workspace": "club"})).json()["people"]
-    assert [(one["user"], one["role"]) for one in people] == [("telegram:7", "viewer")]
+    assert [(one["user"], one["role"], one["sigil"], one["scopes"]) for one in people] == [
+        ("telegram:7", "viewer", "viewer", ["*:read"])
+    ]
+    bound = (await face.client.get("/v1/access", params={"workspace": "club"})).json()["sigils"]
+    assert bound[0] == {"bound": "role:admin", "sigil": "admin", "scopes": ["*"]}
     await face.client.post("/v1/access", json={**role, "role": None})
     assert (await face.client.get("/v1/access", params={"workspace": "club"})).json()["people"] == []
 
@@ -241,6 +245,7 @@ async def test_the_doctor_looks_at_everything(face: Face) -> None:
     checks = (await face.client.get("/v1/doctor")).json()["checks"]
     assert {one["name"] for one in checks} >= {
         "settings",
+        "sigils",
         "redis",
         "qdrant",
         "model",

@@ -41,7 +41,7 @@ async def go(call: Call, arguments: Where) -> str:
 
 
 def tool(name: str = "go", **more: Any) -> Tool[Where]:
-    return Tool(name, "Goes\n    somewhere.", Where, go, **more)
+    return Tool(name, "Goes\n    somewhere.", Where, go, **{"scopes": frozenset({"maps:read"}), **more})
 
 
 def test_what_the_model_is_told_of_a_tool_has_the_same_bytes_each_time_and_no_made_up_titles() -> None:
@@ -72,13 +72,17 @@ def test_tools_stand_in_the_order_of_their_names_and_no_two_have_one() -> None:
 
 @pytest.mark.parametrize(
     ("name", "more", "why"),
-    [("Go now", {}, "no name"), ("go", {"scopes": frozenset({"all"})}, "what:do")],
+    [
+        ("Go now", {}, "no name"),
+        ("go", {"scopes": frozenset({"all"})}, "what:do"),
+        ("go", {"scopes": frozenset()}, "no scope"),
+    ],
 )
 def test_a_tool_that_is_named_wrongly_is_refused_at_the_start(name: str, more: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         tool(name, **more)
     with pytest.raises(ValueError, match="no description"):
-        Tool("go", " ", Where, go)
+        Tool("go", " ", Where, go, frozenset({"maps:read"}))
 
 
 @pytest.mark.parametrize(

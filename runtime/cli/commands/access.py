@@ -38,8 +38,8 @@ async def _list(settings: Settings, workspace: str | None, as_json: bool) -> Non
     if found["people"]:
         line()
         table(
-            ["person", "name", "role", "workspace"],
-            [[p["user"], p["name"], p["role"], p["workspace"] or "all"] for p in found["people"]],
+            ["person", "name", "role", "workspace", "sigil"],
+            [[p["user"], p["name"], p["role"], p["workspace"] or "all", p["sigil"]] for p in found["people"]],
         )
     else:
         line("nobody has a role yet")
@@ -54,6 +54,11 @@ async def _list(settings: Settings, workspace: str | None, as_json: bool) -> Non
     if found["tokens"]:
         line()
         table(["token", "workspace", "role"], [[t["id"], t["workspace"], t["role"]] for t in found["tokens"]])
+    line()
+    table(
+        ["bound to", "sigil", "the model may, for them"],
+        [[s["bound"], s["sigil"], ", ".join(s["scopes"]) or "nothing"] for s in found["sigils"]],
+    )
 
 
 @command.command()

@@ -55,6 +55,8 @@ def show_turn(workspace: str, manifest: dict[str, Any]) -> None:
     if frame := context.get("frame"):
         cue = f", by {frame['cue']!r}" if frame["cue"] else ""
         line(f"frame     {frame['name']} ({frame['reason'].replace('_', ' ')}{cue})")
+    if sigil := context.get("sigil"):
+        line(f"sigil     {sigil['name']} ({', '.join(sigil['scopes']) or 'nothing'})")
     show_degraded(outcome.get("degraded") or manifest.get("degraded") or ())
     show_blocks(manifest["blocks"], manifest["tokens_total"])
     passages = context.get("passages") or manifest.get("passages") or ()

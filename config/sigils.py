@@ -1,0 +1,50 @@
+"""How sigils, named sets of permission scopes, are written in the settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+SHIPPED_SIGILS: Mapping[str, tuple[str, ...]] = {
+    "admin": ("*",),
+    "member": ("*:read", "*:write"),
+    "viewer": ("*:read",),
+}
+"""The permission scopes of the three roles, unless SIGILS and SIGIL_BINDINGS say otherwise."""
+
+
+def _matching(pattern: str, expected: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(f"expected {expected}")
+        return value
+
+    return AfterValidator(check)
+
+
+SigilName = Annotated[str, _matching(r"[a-z0-9][a-z0-9_-]{0,63}", "a name of up to 64 of a-z, 0-9, _ and -")]
+PermissionScope = Annotated[
+    str,
+    _matching(
+        r"\*|(\*|[a-z][a-z0-9-]*):(\*|[a-z]+)",
+        "a scope written what:do, e.g. documents:read; * stands for any what, any do, or both",
+    ),
+]
+SigilBinding = Annotated[
+    str,
+    _matching(
+        r"role:(admin|member|viewer)|(user|context):[a-z]+:.+",
+        "role:admin, role:member, role:viewer, user:connector:user_id or context:connector:external_id",
+    ),
+]
+
+
+class SigilSettings(BaseModel):
+    """A named set of permission scopes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    scopes: tuple[PermissionScope, ...]
