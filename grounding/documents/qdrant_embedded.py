@@ -24,7 +24,9 @@ from grounding.documents import index as port
 from grounding.documents.arms import TIES, hits_of
 from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, off_centre
 from grounding.documents.edge_errors import unavailable
+from grounding.documents.edge_queries import dense_query, filter_of, fusion_query, nearest, point_of, sparse_query
 from grounding.documents.embedding import Vector
+from grounding.documents.fusing import absent, by_scores, merged, says_little
 from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, Where
 from grounding.documents.sparse import SparseVector
 
@@ -39,10 +41,6 @@ CONFIGURATION = "edge_config.json"
 """The file that every shard has."""
 
 _SHORT_CODES = edge.TurboQuantQuantizationConfig(memory=edge.Memory.Pinned)
-_BY_CODES = edge.SearchParams(quantization=edge.QuantizationSearchParams(rescore=True, oversampling=2.0))
-"""Without `optimize` there is no graph, and every vector is looked at: of 100,000 by codes of four bits a dimension in
-2 ms instead of 14, then twice as many as wanted by the vectors themselves (minima on a loaded machine). Of 38,200 real
-vectors, 100 wanted, the first ten were those of the whole scan for all of 60 questions."""
 
 
 class EmbeddedIndex:
@@ -166,7 +164,7 @@ class EmbeddedIndex:
         self._centres.clear()
 
     async def _delete_where(self, condition: Where) -> None:
-        delete = edge.UpdateOperation.delete_points_by_filter(_filter(condition))
+        delete = edge.UpdateOperation.delete_points_by_filter(filter_of(condition))
         await self._run(lambda shard: shard.update(delete))
 
     async def search(
@@ -184,33 +182,54 @@ class EmbeddedIndex:
     ) -> list[Hit]:
         condition = port.seen(scope, kind, exclude=exclude_sources, only=only_sources)
         corpus = port.seen(scope, kind)
-        arms = {"dense": _dense_query(dense), "sparse": _sparse_query(sparse, corpus)}
+        arms = {"dense": dense_query(dense), "sparse": sparse_query(sparse, corpus)}
         given = {name: arm for name, arm in arms.items() if arm is not None}
         if not given or top_k < 1:
             return []
-        apart = [name for name in given if explain or (scores and name == "sparse")]
+        hybrid = len(given) == 2  # then what words alone find says how to fuse
+        apart = [name for name in given if explain or (name == "sparse" and (scores or hybrid))]
         cosines = dense if scores and not explain else None
 
-        def answered(shard: Any) -> list[list[Any]]:
+        def answered(shard: Any) -> list[Sequence[Any]]:
             fused = given
             if dense is not None and "sparse" in given and self._fusion.centring:
                 centre = self._centre(shard, port.tenant(scope, kind), corpus)
-                fused = given | {"dense": _nearest(off_centre(dense, centre, self._fusion.centring))}
+                fused = given | {"dense": nearest(off_centre(dense, centre, self._fusion.centring))}
             requests = [
                 self._request([*fused.values()], condition, top_k + TIES, with_vector=cosines is not None),
                 *(self._request([given[name]], condition, self._fusion.candidates, bare=True) for name in apart),
             ]
-            return cast("list[list[Any]]", shard.query_batch(edge.QueryBatchRequest(requests)))
+            found: list[Sequence[Any]] = shard.query_batch(edge.QueryBatchRequest(requests))
+            if hybrid and says_little(self._fusion, kind, len(found[-1])):
+                found[0] = self._fused(shard, fused["dense"], found[-1], found[0], condition, top_k + TIES)
+            return found
 
         found = await self._run(answered)
         near = None if cosines is None else lambda point: port.cosine(cosines, point.vector["dense"])
-        return hits_of(found[0], dict(zip(apart, found[1:], strict=True)), top_k, explain=explain, cosine_of=near)
+        told = dict(zip(apart, found[1:], strict=True)) if explain or scores else {}
+        return hits_of(found[0], told, top_k, explain=explain, cosine_of=near)
+
+    def _fused(
+        self,
+        shard: Any,
+        dense: tuple[Any, Any],
+        worded: Sequence[Any],
+        there: Sequence[Any],
+        condition: Where,
+        top_k: int,
+    ) -> Sequence[Any]:
+        """The best points where few have any of the words; see `grounding.documents.fusing`."""
+        near = shard.query(self._request([dense], condition, self._fusion.candidates, bare=True))
+        best = by_scores({one.id: one.score for one in near}, {one.id: one.score for one in worded}, top_k)
+        missing = absent(best, there)
+        more = shard.retrieve(missing, with_payload=True, with_vector=["dense"]) if missing else ()
+        return merged(best, there, more)
 
     def _centre(self, shard: Any, tenant: str, corpus: Where) -> Centre:
         known = self._centres.of(tenant)
         if known is None:
             records, _ = shard.scroll(
-                edge.ScrollRequest(limit=SAMPLE, filter=_filter(corpus), with_payload=False, with_vector=["dense"])
+                edge.ScrollRequest(limit=SAMPLE, filter=filter_of(corpus), with_payload=False, with_vector=["dense"])
             )
             known = centre_of([record.vector["dense"] for record in records])
             self._centres.put(tenant, known)
@@ -225,7 +244,7 @@ class EmbeddedIndex:
         bare: bool = False,
         with_vector: bool = False,
     ) -> Any:
-        wanted = _filter(condition)
+        wanted = filter_of(condition)
         shown: dict[str, Any] = {"with_payload": not bare, "with_vector": ["dense"] if with_vector else False}
         if len(arms) == 1:
             query, params = arms[0]
@@ -233,7 +252,7 @@ class EmbeddedIndex:
         candidates = max(self._fusion.candidates, limit)
         return edge.QueryRequest(
             limit=limit,
-            query=_fusion_query(self._fusion),
+            query=fusion_query(self._fusion),
             prefetches=[
                 edge.Prefetch(limit=candidates, query=query, filter=wanted, params=params) for query, params in arms
             ],
@@ -291,7 +310,7 @@ class EmbeddedIndex:
         return await self._centres.size_of(tenant, lambda: self._counted(scope, kind, exact=False))
 
     async def _counted(self, scope: Scope, kind: Kind, *, exact: bool) -> int:
-        request = edge.CountRequest(exact=exact, filter=_filter(port.where(scope, kind)))
+        request = edge.CountRequest(exact=exact, filter=filter_of(port.where(scope, kind)))
         return int(await self._run(lambda shard: shard.count(request)))
 
     async def check(self) -> None:
@@ -349,58 +368,12 @@ def _batches(entries: Sequence[tuple[Scope, Entry]]) -> Iterator[Sequence[tuple[
 
 
 def _upsert(shard: Any, entries: Sequence[tuple[Scope, Entry]]) -> None:
-    points = [
-        edge.Point(
-            port.point_id(scope, entry.passage),
-            {"dense": entry.dense, "sparse": _sparse(entry.sparse)},
-            port.payload(scope, entry.passage),
-        )
-        for scope, entry in entries
-    ]
-    shard.update(edge.UpdateOperation.upsert_points(points))
-
-
-def _sparse(vector: SparseVector) -> Any:
-    return edge.SparseVector(list(vector.indices), list(vector.values))
-
-
-def _dense_query(dense: Vector | None) -> tuple[Any, Any] | None:
-    return None if dense is None else _nearest(dense)
-
-
-def _nearest(dense: Vector) -> tuple[Any, Any]:
-    return edge.Query.Nearest(dense, using="dense"), _BY_CODES
-
-
-def _sparse_query(sparse: SparseVector | None, corpus: Where) -> tuple[Any, Any] | None:
-    if sparse is None:
-        return None
-    # How rare a word is, is measured within the asker's own scope: others' documents have no say in it.
-    params = edge.SearchParams(idf=edge.IdfParams(corpus=_filter(corpus)))
-    return edge.Query.Nearest(_sparse(sparse), using="sparse"), params
-
-
-def _fusion_query(fusion: Fusion) -> Any:
-    if fusion.method == "dbsf":
-        return cast("Any", edge.Fusion.Dbsf)()
-    return cast("Any", edge.Fusion.Rrf)(k=fusion.k, weights=[fusion.dense, fusion.sparse])
-
-
-def _match(values: Sequence[Any]) -> Any:
-    """A single value has a condition of its own: the engine checks it faster than a set."""
-    return edge.MatchValue(values[0]) if len(values) == 1 else edge.MatchAny(list(values))
-
-
-def _filter(condition: Where) -> Any:
-    def conditions(matches: Sequence[port.Match]) -> list[Any]:
-        return [edge.FieldCondition(key=match.key, match=_match(match.values)) for match in matches]
-
-    return edge.Filter(must=conditions(condition.must), must_not=conditions(condition.must_not) or None)
+    shard.update(edge.UpdateOperation.upsert_points([point_of(scope, entry) for scope, entry in entries]))
 
 
 def _scroll(shard: Any, condition: Where, *, with_payload: bool | list[str]) -> Iterator[Any]:
     offset: Any = None
-    wanted = _filter(condition)
+    wanted = filter_of(condition)
     while True:
         records, offset = shard.scroll(
             edge.ScrollRequest(

@@ -1,8 +1,8 @@
 """The passage index on a Qdrant server or cluster.
 
-The only module that imports ``qdrant_client``: its import takes more than half a second, and is paid
-only where ``QDRANT_URL`` is set. It is tested against the client's own local mode, which has the same
-classes but no network, and against a refused connection; not against a real server.
+With `grounding.documents.server_queries` the only module that imports ``qdrant_client``: its import takes more than
+half a second, and is paid only where ``QDRANT_URL`` is set. It is tested against the client's own local mode, which has
+the same classes but no network, and against a refused connection; not against a real server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,17 @@ from grounding.documents import index as port
 from grounding.documents.arms import TIES, hits_of
 from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, off_centre
 from grounding.documents.embedding import Vector
+from grounding.documents.fusing import absent, by_scores, merged, says_little
 from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, Where
+from grounding.documents.server_queries import (
+    dense_arm,
+    dense_of,
+    filter_of,
+    fusion_query,
+    nearest,
+    points_of,
+    sparse_arm,
+)
 from grounding.documents.sparse import SparseVector
 
 T = TypeVar("T")
@@ -152,7 +162,7 @@ class ServerIndex:
         for kind in {entry.passage.kind for entry in entries}:
             port.where(scope, kind)  # A scope that may not hold these is refused before anything is stored.
         for batch in _batches([(scope, entry) for entry in entries]):
-            await self._ask((await self._client()).upsert(self._collection, _points(batch), wait=True))
+            await self._ask((await self._client()).upsert(self._collection, points_of(batch), wait=True))
         for entry in entries:
             self._centres.changed(port.tenant(scope, entry.passage.kind), 1)
 
@@ -164,9 +174,9 @@ class ServerIndex:
         deletions = [models.DeleteOperation(delete=models.FilterSelector(filter=_stale(one))) for one in sources]
         batches = list(_batches([(one.scope, entry) for one in sources for entry in one.entries]))
         for batch in batches[:-1]:
-            await self._ask((await self._client()).upsert(self._collection, _points(batch), wait=True))
+            await self._ask((await self._client()).upsert(self._collection, points_of(batch), wait=True))
         operations: list[Any] = [
-            models.UpsertOperation(upsert=models.PointsList(points=_points(batch))) for batch in batches[-1:]
+            models.UpsertOperation(upsert=models.PointsList(points=points_of(batch))) for batch in batches[-1:]
         ]
         operations += deletions
         await self._ask((await self._client()).batch_update_points(self._collection, operations, wait=True))
@@ -178,7 +188,7 @@ class ServerIndex:
             points: list[models.ExtendedPointId] = list(port.point_ids(scope, kind, ids))
             selector: Any = models.PointIdsList(points=points)
         else:
-            selector = models.FilterSelector(filter=_filter(port.where(scope, kind, source=source)))
+            selector = models.FilterSelector(filter=filter_of(port.where(scope, kind, source=source)))
         await self._ask((await self._client()).delete(self._collection, selector, wait=True))
         if ids or source is not None:
             self._centres.changed(port.tenant(scope, kind), max(len(ids), 1))
@@ -186,7 +196,7 @@ class ServerIndex:
             self._centres.forget(port.tenant(scope, kind))
 
     async def drop_workspace(self, scope: Scope) -> None:
-        selector = models.FilterSelector(filter=_filter(port.whole_workspace(scope)))
+        selector = models.FilterSelector(filter=filter_of(port.whole_workspace(scope)))
         await self._ask((await self._client()).delete(self._collection, selector, wait=True))
         self._centres.clear()
 
@@ -203,21 +213,22 @@ class ServerIndex:
         exclude_sources: Sequence[str] = (),
         only_sources: Sequence[str] = (),
     ) -> list[Hit]:
-        condition = _filter(port.seen(scope, kind, exclude=exclude_sources, only=only_sources))
-        corpus = _filter(port.seen(scope, kind))
+        condition = filter_of(port.seen(scope, kind, exclude=exclude_sources, only=only_sources))
+        corpus = filter_of(port.seen(scope, kind))
         arms = {
             name: arm
-            for name, arm in (("dense", _dense_arm(dense)), ("sparse", _sparse_arm(sparse, corpus)))
+            for name, arm in (("dense", dense_arm(dense)), ("sparse", sparse_arm(sparse, corpus)))
             if arm is not None
         }
         if not arms or top_k < 1:
             return []
-        apart = [name for name in arms if explain or (scores and name == "sparse")]
+        hybrid = len(arms) == 2  # then what words alone find says how to fuse
+        apart = [name for name in arms if explain or (name == "sparse" and (scores or hybrid))]
         cosines = dense if scores and not explain else None
         fused_arms = dict(arms)
         if dense is not None and "sparse" in arms and self._fusion.centring:
             centre = await self._centre(port.tenant(scope, kind), corpus)
-            fused_arms["dense"] = _nearest(off_centre(dense, centre, self._fusion.centring))
+            fused_arms["dense"] = nearest(off_centre(dense, centre, self._fusion.centring))
         requests = [
             self._request(list(fused_arms.values()), condition, top_k + TIES, with_vector=cosines is not None),
             *(
@@ -226,9 +237,34 @@ class ServerIndex:
             ),
         ]
         answers = await self._ask((await self._client()).query_batch_points(self._collection, requests))
-        alone = dict(zip(apart, (answer.points for answer in answers[1:]), strict=True))
-        near = None if cosines is None else lambda point: port.cosine(cosines, _dense_of(point))
-        return hits_of(answers[0].points, alone, top_k, explain=explain, cosine_of=near)
+        found: list[Sequence[Any]] = [answer.points for answer in answers]
+        if hybrid and says_little(self._fusion, kind, len(found[-1])):
+            found[0] = await self._fused(fused_arms["dense"], found[-1], found[0], condition, top_k + TIES)
+        told = dict(zip(apart, found[1:], strict=True)) if explain or scores else {}
+        near = None if cosines is None else lambda point: port.cosine(cosines, dense_of(point))
+        return hits_of(found[0], told, top_k, explain=explain, cosine_of=near)
+
+    async def _fused(
+        self,
+        dense: dict[str, Any],
+        worded: Sequence[Any],
+        there: Sequence[Any],
+        condition: models.Filter,
+        top_k: int,
+    ) -> Sequence[Any]:
+        """The best points where few have any of the words; see `grounding.documents.fusing`."""
+        client, most = await self._client(), self._fusion.candidates
+        answer = await self._ask(
+            client.query_points(self._collection, **dense, query_filter=condition, limit=most, with_payload=False)
+        )
+        best = by_scores({one.id: one.score for one in answer.points}, {one.id: one.score for one in worded}, top_k)
+        missing = absent(best, there)
+        more = (
+            await self._ask(client.retrieve(self._collection, missing, with_payload=True, with_vectors=["dense"]))
+            if missing
+            else ()
+        )
+        return merged(best, there, more)
 
     async def _centre(self, tenant: str, corpus: models.Filter) -> Centre:
         """The first request of a tenant's first search, and of one now and then; it is remembered."""
@@ -239,7 +275,7 @@ class ServerIndex:
                     self._collection, scroll_filter=corpus, limit=SAMPLE, with_payload=False, with_vectors=["dense"]
                 )
             )
-            known = await asyncio.to_thread(centre_of, [_dense_of(record) for record in records])
+            known = await asyncio.to_thread(centre_of, [dense_of(record) for record in records])
             self._centres.put(tenant, known)
         return known
 
@@ -252,7 +288,7 @@ class ServerIndex:
         candidates = max(self._fusion.candidates, limit)
         return models.QueryRequest(
             prefetch=[models.Prefetch(**arm, filter=condition, limit=candidates) for arm in arms],
-            query=_fusion_query(self._fusion),
+            query=fusion_query(self._fusion),
             limit=limit,
             **shown,
         )
@@ -261,7 +297,7 @@ class ServerIndex:
         async def found(source: str, ordinals: Collection[int]) -> list[Passage]:
             if not ordinals:
                 return []
-            condition = _filter(port.where(scope, kind, source=source, ordinals=ordinals))
+            condition = filter_of(port.where(scope, kind, source=source, ordinals=ordinals))
             return port.in_reading_order([record async for record in self._scroll(condition, True)])
 
         passages = await asyncio.gather(*(found(source, ordinals) for source, ordinals in wanted.items()))
@@ -271,7 +307,7 @@ class ServerIndex:
         self, scope: Scope, kind: Kind, sources: Collection[str], followed: Collection[str]
     ) -> list[Passage]:
         async def found(condition: Where) -> list[Passage]:
-            return port.in_reading_order([record async for record in self._scroll(_filter(condition), True)])
+            return port.in_reading_order([record async for record in self._scroll(filter_of(condition), True)])
 
         passages = await asyncio.gather(*map(found, port.where_beside(scope, kind, sources, followed)))
         return [one for some in passages for one in some]
@@ -283,14 +319,14 @@ class ServerIndex:
         records = await self._ask(
             (await self._client()).retrieve(self._collection, list(names), with_payload=False, with_vectors=["dense"])
         )
-        return {names[str(record.id)]: _dense_of(record) for record in records}
+        return {names[str(record.id)]: dense_of(record) for record in records}
 
     async def ids(self, scope: Scope, kind: Kind, source: str | None = None) -> list[str]:
-        condition = _filter(port.where(scope, kind, source=source))
+        condition = filter_of(port.where(scope, kind, source=source))
         return sorted([(record.payload or {})["id"] async for record in self._scroll(condition, ["id"])])
 
     async def sources(self, scope: Scope, kind: Kind) -> dict[str, int]:
-        condition = _filter(port.where(scope, kind))
+        condition = filter_of(port.where(scope, kind))
         return dict(Counter([(record.payload or {})["source"] async for record in self._scroll(condition, ["source"])]))
 
     async def _scroll(self, condition: models.Filter, with_payload: bool | list[str]) -> AsyncIterator[models.Record]:
@@ -321,7 +357,7 @@ class ServerIndex:
         return await self._centres.size_of(tenant, lambda: self._counted(scope, kind, exact=False))
 
     async def _counted(self, scope: Scope, kind: Kind, *, exact: bool) -> int:
-        wanted = _filter(port.where(scope, kind))
+        wanted = filter_of(port.where(scope, kind))
         return (await self._ask((await self._client()).count(self._collection, count_filter=wanted, exact=exact))).count
 
     async def check(self) -> None:
@@ -350,7 +386,7 @@ class ServerIndex:
 def _stale(source: Source) -> models.Filter:
     """What is stored of *source* beside its entries."""
     keep: list[models.ExtendedPointId] = [port.point_id(source.scope, entry.passage) for entry in source.entries]
-    stale = _filter(port.where(source.scope, source.kind, source=source.name))
+    stale = filter_of(port.where(source.scope, source.kind, source=source.name))
     if keep:
         stale.must_not = [models.HasIdCondition(has_id=keep)]
     return stale
@@ -359,59 +395,3 @@ def _stale(source: Source) -> models.Filter:
 def _batches(entries: Sequence[tuple[Scope, Entry]]) -> Iterator[Sequence[tuple[Scope, Entry]]]:
     for start in range(0, len(entries), UPSERT_BATCH):
         yield entries[start : start + UPSERT_BATCH]
-
-
-def _points(entries: Sequence[tuple[Scope, Entry]]) -> list[models.PointStruct]:
-    return [
-        models.PointStruct(
-            id=port.point_id(scope, entry.passage),
-            vector={"dense": entry.dense, "sparse": _sparse(entry.sparse)},
-            payload=port.payload(scope, entry.passage),
-        )
-        for scope, entry in entries
-    ]
-
-
-def _sparse(vector: SparseVector) -> models.SparseVector:
-    return models.SparseVector(indices=list(vector.indices), values=list(vector.values))
-
-
-def _dense_of(record: models.Record | models.ScoredPoint) -> Vector:
-    assert isinstance(record.vector, dict)
-    dense = record.vector["dense"]
-    assert isinstance(dense, list)
-    return [float(number) for number in dense if isinstance(number, int | float)]
-
-
-def _dense_arm(dense: Vector | None) -> dict[str, Any] | None:
-    return None if dense is None else _nearest(dense)
-
-
-def _nearest(dense: Vector) -> dict[str, Any]:
-    return {"query": models.NearestQuery(nearest=dense), "using": "dense"}
-
-
-def _sparse_arm(sparse: SparseVector | None, corpus: models.Filter) -> dict[str, Any] | None:
-    if sparse is None:
-        return None
-    # How rare a word is, is measured within the asker's own scope: others' documents have no say in it.
-    params = models.SearchParams(idf=models.IdfCorpusParams(corpus=corpus))
-    return {"query": models.NearestQuery(nearest=_sparse(sparse)), "using": "sparse", "params": params}
-
-
-def _fusion_query(fusion: Fusion) -> models.FusionQuery | models.RrfQuery:
-    if fusion.method == "dbsf":
-        return models.FusionQuery(fusion=models.Fusion.DBSF)
-    return models.RrfQuery(rrf=models.Rrf(k=fusion.k, weights=[fusion.dense, fusion.sparse]))
-
-
-def _filter(condition: Where) -> models.Filter:
-    def conditions(matches: Sequence[port.Match]) -> list[models.Condition]:
-        return [models.FieldCondition(key=match.key, match=_match(match.values)) for match in matches]
-
-    return models.Filter(must=conditions(condition.must), must_not=conditions(condition.must_not) or None)
-
-
-def _match(values: Sequence[Any]) -> models.MatchValue | models.MatchAny:
-    """A single value has a condition of its own: an engine checks it faster than a set."""
-    return models.MatchValue(value=values[0]) if len(values) == 1 else models.MatchAny(any=list(values))

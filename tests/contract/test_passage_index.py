@@ -338,16 +338,40 @@ async def test_ranks_are_fused_by_weighted_reciprocal_ranks(tmp_path: Path) -> N
         await opened.close()
 
 
-async def test_scores_are_fused_on_a_scale_of_six_standard_deviations(tmp_path: Path) -> None:
-    for opened in fused_by(Fusion(centring=0), tmp_path):
-        hits = await fused_hits(opened, 90)
-        expected = [0.0] * 90
-        for arms in ([hit.dense for hit in hits], [hit.sparse for hit in hits]):
-            scores = [arm.score for arm in arms if arm]
-            mean, deviation = statistics.mean(scores), statistics.stdev(scores)
-            for place, arm in enumerate(arms):
-                expected[place] += (arm.score - mean) / (6 * deviation) + 0.5 if arm else 0.0
+@pytest.mark.parametrize("candidates", [40, 300])
+async def test_scores_are_fused_on_a_scale_of_six_standard_deviations(tmp_path: Path, candidates: int) -> None:
+    """Where fewer passages than asked for have any of the words, those without count with a score of 0."""
+    asked = random_entries(2, 1)[0]
+    for opened in fused_by(Fusion(centring=0, candidates=candidates), tmp_path):
+        hits = await fused_hits(opened, 30)
+        expected = [0.0] * len(hits)
+        near = await opened.search(ACME, DOCUMENT, asked.dense, None, candidates)
+        worded = await opened.search(ACME, DOCUMENT, None, asked.sparse, candidates)
+        assert (len(worded) < candidates) == (candidates == 300)
+        for found, padding in ((near, 0), (worded, len(near) - len(worded))):
+            scores = {hit.passage.id: hit.score for hit in found}
+            of_all = [*scores.values(), *[0.0] * padding]
+            mean, deviation = statistics.mean(of_all), statistics.stdev(of_all)
+            for place, hit in enumerate(hits):
+                if padding or hit.passage.id in scores:
+                    expected[place] += (scores.get(hit.passage.id, 0.0) - mean) / (6 * deviation) + 0.5
         assert [hit.score for hit in hits] == pytest.approx(expected, abs=1e-4)
+        await opened.close()
+
+
+async def test_the_only_passage_with_a_rare_word_comes_first(tmp_path: Path) -> None:
+    entries = random_entries(1, 90)
+    rare = Entry(entries[7].passage, entries[7].dense, SparseVector((7_000_000,), (1.5,)))
+    asked = SparseVector((7_000_000,), (1.0,))
+    for opened in fused_by(Fusion(), tmp_path):
+        await opened.ensure()
+        await opened.upsert(ACME, [*entries[:7], rare, *entries[8:]])
+        for explain, scores in ((True, False), (False, True), (False, False)):
+            hits = await opened.search(
+                ACME, DOCUMENT, random_entries(5, 1)[0].dense, asked, 3, explain=explain, scores=scores
+            )
+            assert hits[0].passage.id == rare.passage.id
+            assert bool(hits[0].sparse) == (explain or scores)
         await opened.close()
 
 

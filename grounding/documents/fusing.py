@@ -1,0 +1,70 @@
+"""Fusion by scores where the words of a question are in few passages. Pure.
+
+Distribution-based fusion puts each arm's scores on the scale of its own candidates. Of one to a few hundred candidates
+by words that scale says nothing: the only passage with a rare word is its own average, and falls behind what is merely
+nearest by meaning. Here passages without any of the words count as well, with their score of 0, as many as the other
+arm offers; so the fewer hold a word, the more it says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from grounding.documents.index import Fusion, Kind
+
+Id = TypeVar("Id", bound=Hashable)
+DEVIATIONS = 3
+"""The scale's ends lie so many standard deviations below and above the mean, as in Qdrant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fused(Generic[Id]):
+    """A passage's point: what an engine's point has, with the fused score."""
+
+    id: Id
+    score: float
+    payload: Any
+    vector: Any
+
+
+def says_little(fusion: Fusion, kind: Kind, found: int) -> bool:
+    """Whether *found* candidates by words are too few for the engine's own fusion. Turns of a conversation are always
+    few, and judged by more than their score."""
+    return fusion.method == "dbsf" and kind is Kind.DOCUMENT and 0 < found < fusion.candidates
+
+
+def by_scores(dense: Mapping[Id, float], sparse: Mapping[Id, float], top_k: int) -> list[tuple[Id, float]]:
+    """The best *top_k* points by the sum of both arms' scores, each on its own scale, with that sum; equal ones in the
+    order of their ids. *sparse* is all that has any of the words, at most as many as *dense* offers count beside it."""
+    missing = max(0, len(dense) - len(sparse))
+    near = _scale([*dense.values()])
+    worded = _scale([*sparse.values(), *[0.0] * missing])
+    without = worded(0.0) if missing else 0.0
+    summed = {
+        point: (near(dense[point]) if point in dense else 0.0) + (worded(sparse[point]) if point in sparse else without)
+        for point in {*dense, *sparse}
+    }
+    return sorted(summed.items(), key=lambda one: (-one[1], str(one[0])))[:top_k]
+
+
+def absent(best: Sequence[tuple[Id, float]], there: Collection[Any]) -> list[Id]:
+    """The points of *best* that are not among *there* yet."""
+    known = {point.id for point in there}
+    return [point for point, _ in best if point not in known]
+
+
+def merged(best: Sequence[tuple[Id, float]], *there: Collection[Any]) -> list[Fused[Id]]:
+    """The points of *best* that are *there*, with what they carry; one that is not was deleted a moment ago."""
+    points = {point.id: point for some in there for point in some}
+    return [Fused(name, score, points[name].payload, points[name].vector) for name, score in best if name in points]
+
+
+def _scale(scores: Sequence[float]) -> Callable[[float], float]:
+    mean = sum(scores) / len(scores) if scores else 0.0
+    spread = math.sqrt(sum((score - mean) ** 2 for score in scores) / max(1, len(scores) - 1))
+    if spread == 0:
+        return lambda score: 0.5
+    return lambda score: (score - mean + DEVIATIONS * spread) / (2 * DEVIATIONS * spread)

@@ -1,0 +1,72 @@
+"""Questions and conditions in the words of a Qdrant server's client. Pure; imported by `qdrant_server` alone, because
+the client's import is slow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from qdrant_client import models
+
+from connectors.message import Scope
+from grounding.documents import index as port
+from grounding.documents.embedding import Vector
+from grounding.documents.index import Entry, Fusion, Where
+from grounding.documents.sparse import SparseVector
+
+
+def points_of(entries: Sequence[tuple[Scope, Entry]]) -> list[models.PointStruct]:
+    """The points of passages."""
+    return [
+        models.PointStruct(
+            id=port.point_id(scope, entry.passage),
+            vector={"dense": entry.dense, "sparse": sparse_vector(entry.sparse)},
+            payload=port.payload(scope, entry.passage),
+        )
+        for scope, entry in entries
+    ]
+
+
+def sparse_vector(vector: SparseVector) -> models.SparseVector:
+    return models.SparseVector(indices=list(vector.indices), values=list(vector.values))
+
+
+def dense_of(record: models.Record | models.ScoredPoint) -> Vector:
+    assert isinstance(record.vector, dict)
+    dense = record.vector["dense"]
+    assert isinstance(dense, list)
+    return [float(number) for number in dense if isinstance(number, int | float)]
+
+
+def dense_arm(dense: Vector | None) -> dict[str, Any] | None:
+    return None if dense is None else nearest(dense)
+
+
+def nearest(dense: Vector) -> dict[str, Any]:
+    return {"query": models.NearestQuery(nearest=dense), "using": "dense"}
+
+
+def sparse_arm(sparse: SparseVector | None, corpus: models.Filter) -> dict[str, Any] | None:
+    if sparse is None:
+        return None
+    # How rare a word is, is measured within the asker's own scope: others' documents have no say in it.
+    params = models.SearchParams(idf=models.IdfCorpusParams(corpus=corpus))
+    return {"query": models.NearestQuery(nearest=sparse_vector(sparse)), "using": "sparse", "params": params}
+
+
+def fusion_query(fusion: Fusion) -> models.FusionQuery | models.RrfQuery:
+    if fusion.method == "dbsf":
+        return models.FusionQuery(fusion=models.Fusion.DBSF)
+    return models.RrfQuery(rrf=models.Rrf(k=fusion.k, weights=[fusion.dense, fusion.sparse]))
+
+
+def filter_of(condition: Where) -> models.Filter:
+    def conditions(matches: Sequence[port.Match]) -> list[models.Condition]:
+        return [models.FieldCondition(key=match.key, match=_match(match.values)) for match in matches]
+
+    return models.Filter(must=conditions(condition.must), must_not=conditions(condition.must_not) or None)
+
+
+def _match(values: Sequence[Any]) -> models.MatchValue | models.MatchAny:
+    """A single value has a condition of its own: an engine checks it faster than a set."""
+    return models.MatchValue(value=values[0]) if len(values) == 1 else models.MatchAny(any=list(values))
