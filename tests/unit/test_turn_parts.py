@@ -13,6 +13,7 @@ from grounding.pipeline import Grounds
 from grounding.run_context import Censor, Passage
 from grounding.strategy import Choice, choose
 from grounding.tokens import load_tokens
+from promptpolicy.sigils import Sigil
 from promptpolicy.slot import EVERYWHERE, Directive, Kind, Place, Slot
 from runtime import replies
 from runtime.envelopes import Batch, Envelope
@@ -77,6 +78,9 @@ class NoTools:
 
     async def offer(self, question: Question, **more: Any) -> Offer:
         return NOTHING
+
+    def sigil(self, question: Question) -> Sigil:
+        return Sigil("nobody", ())
 
 
 def prompting(rules: Rules | None = None, layers: Layers | None = None) -> Prompting:
