@@ -392,6 +392,13 @@ class Settings(BaseModel):
     """One tool call."""
     tool_result_max_tokens: Positive = 1200
     """Tokens of one tool's answer; what is longer is cut, and marked as cut."""
+    formatter_timeout_seconds: PositiveSeconds = 1.0
+    """How long a formatter (see formatters.md) may take to make its text; without it the turn goes on."""
+    source_trees: dict[WorkspaceName, Path] = {}
+    """TOML table: a folder for a workspace, e.g. "acme" = "/srv/acme"; the paths and sizes of the files in it stand in
+    the workspace's prompts, as they were when a session began."""
+    source_tree_max_tokens: Annotated[int, Field(ge=50, le=20_000)] = 1500
+    """Tokens of a source tree."""
     sigils: dict[SigilName, SigilSettings] = {}
     """TOML tables: named sets of permission scopes, e.g. [sigils.reader] with scopes = ["documents:read"]. admin,
     member and viewer are there from the start and may be set anew; see sigils.md."""

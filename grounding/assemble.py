@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from grounding import constitutive, evidence
@@ -46,17 +46,16 @@ def prompt(context: RunContext, tokens: Tokens) -> Prompt:
     budgets = context.budgets
     system = constitutive.blocks(context, tokens)
     drafts = evidence.drafts(context, tokens)
-    order = _order(context.layout)
+    free = {name for name in drafts if name in evidence.FREE or drafts[name].placed}
+    order = _order(context.layout, drafts)
     _require_floor(context, system, drafts, order, tokens)
     texts = {
-        name: draft.section.fit(
-            tokens, draft.budget, NO_CEILING_BYTES if name in evidence.FREE else budgets.prompt_bytes
-        )
+        name: draft.section.fit(tokens, draft.budget, NO_CEILING_BYTES if name in free else budgets.prompt_bytes)
         for name, draft in drafts.items()
     }
     told = SEPARATOR.join(block.text for block in system if block.used)
     ceiling = min(budgets.context_tokens, window_room(budgets) - sum(block.tokens for block in system))
-    bounded = [name for name in order if name not in evidence.FREE]
+    bounded = [name for name in order if name not in free]
     _shrink(texts, drafts, bounded, tokens, _Ceilings(min(ceiling, budgets.prompt_tokens), budgets.prompt_bytes))
     whole = _shrink(texts, drafts, order, tokens, _Ceilings(ceiling, characters=budgets.prompt_characters - len(told)))
     blocks = [*system, *(drafts[name].block(name, texts[name], tokens) for name in order)]
@@ -65,12 +64,12 @@ def prompt(context: RunContext, tokens: Tokens) -> Prompt:
 
 def rounds_room(context: RunContext, prompt: Prompt) -> int:
     """Tokens that the window has for what the model and its tools say after *prompt*, before the reply."""
-    system = sum(block.tokens for block in prompt.blocks if PLACES[block.name].message == "system")
+    system = sum(block.tokens for block in prompt.blocks if block.place.message == "system")
     return max(0, window_room(context.budgets) - system - prompt.tokens_total)
 
 
-def _order(layout: Layout) -> list[str]:
-    present = [PLACES[name] for name in evidence.NAMES]
+def _order(layout: Layout, drafts: Mapping[str, Draft]) -> list[str]:
+    present = [draft.placed or PLACES[name] for name, draft in drafts.items()]
     rank: Callable[..., int] = (
         (lambda place: place.user_first) if layout == "user_first" else (lambda place: place.prefix_stable)
     )
@@ -97,9 +96,10 @@ def _join(texts: dict[str, str], order: Sequence[str]) -> str:
 def _shrink(
     texts: dict[str, str], drafts: dict[str, Draft], order: Sequence[str], tokens: Tokens, ceilings: _Ceilings
 ) -> str:
-    """Cuts *texts* in place until their joined text keeps the *ceilings*; returns that text."""
+    """Cuts *texts* in place until their joined text keeps the *ceilings*; returns that text. What formatters made gives
+    up room first."""
     whole = _join(texts, order)
-    for name in YIELDS:
+    for name in (*(name for name in order if drafts[name].placed), *YIELDS):
         if name not in order:
             continue
         allowed_tokens, allowed_bytes = tokens.count(texts[name]), utf8_length(texts[name])

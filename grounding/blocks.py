@@ -51,7 +51,16 @@ PLACES: dict[str, Place] = {
         Place("query", "user", 15, 8, Volatility.TURN),
     )
 }
-"""Every block that may ever stand in a prompt."""
+"""Every block that this package may put into a prompt."""
+BOUNDARY = PLACES["tail"]
+"""The last block whose bytes outlast a turn, in the layout that puts those first."""
+
+
+def may_follow(place: Place, volatility: Volatility) -> bool:
+    """Whether text of that *volatility* may stand behind the block of *place*: what changes with every turn may not in
+    front of what does not, which would be computed anew each time."""
+    return volatility is not Volatility.TURN or place.prefix_stable >= BOUNDARY.prefix_stable
+
 
 SEPARATOR = "\n\n"
 
@@ -67,7 +76,8 @@ class ChatMessage(TypedDict):
 class Block:
     """One named piece of a prompt: its canonical text and what is known about it.
 
-    ``budget`` is in tokens. ``why`` says where the text came from, or why it is empty or cut.
+    ``budget`` is in tokens. ``why`` says where the text came from, or why it is empty or cut. ``placed`` is for blocks
+    that are not in `PLACES`.
     """
 
     name: str
@@ -75,6 +85,11 @@ class Block:
     tokens: int
     budget: int
     why: str
+    placed: Place | None = None
+
+    @property
+    def place(self) -> Place:
+        return self.placed or PLACES[self.name]
 
     @property
     def used(self) -> bool:
@@ -113,7 +128,7 @@ class Prompt:
         """Digest of everything before the first block that changes with every turn."""
         digest = hashlib.sha256()
         for block in self.blocks:
-            if PLACES[block.name].volatility is Volatility.TURN:
+            if block.place.volatility is Volatility.TURN:
                 break
             digest.update(f"{block.name}\0{block.sha256}\n".encode())
         return digest.hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grounding.blocks import Block
 from grounding.draft import NO_CEILING_BYTES, Draft
-from grounding.layers import censors, codex, environment, global_context, karma
+from grounding.layers import censors, codex, environment, global_context, injected, karma
 from grounding.run_context import RunContext
 from grounding.sections import Section
 from grounding.tokens import Tokens
@@ -26,7 +26,19 @@ def blocks(context: RunContext, tokens: Tokens) -> list[Block]:
         room = window_room(budgets) - sum(block.tokens for block in made) - reserve
         text = draft.section.fit(tokens, max(0, min(draft.budget, room)), NO_CEILING_BYTES)
         made.append(draft.block(name, text, tokens))
-    return made
+    return _with_injected(context, made, reserve, tokens)
+
+
+def _with_injected(context: RunContext, made: list[Block], reserve: int, tokens: Tokens) -> list[Block]:
+    """*made*, and what formatters made: after all others in getting room, at most half of what a prompt may have in
+    characters, and each where it stands."""
+    budgets = context.budgets
+    for name, draft in injected.drafts(context, "system").items():
+        room = window_room(budgets) - sum(block.tokens for block in made) - reserve
+        characters = budgets.prompt_characters // 2 - sum(len(block.text) for block in made)
+        text = draft.section.fit(tokens, max(0, min(draft.budget, room)), max(0, characters))
+        made.append(draft.block(name, text, tokens))
+    return sorted(made, key=lambda block: block.place.prefix_stable)
 
 
 def _codex(context: RunContext, tokens: Tokens) -> Block | None:

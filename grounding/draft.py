@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grounding.blocks import SEPARATOR, Block
+from grounding.blocks import SEPARATOR, Block, Place
 from grounding.sections import Section
 from grounding.tokens import Tokens, utf8_length
 
@@ -60,11 +60,13 @@ class Two:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """``budget`` is in tokens; ``why`` says where the text came from, or why there is none."""
+    """``budget`` is in tokens; ``why`` says where the text came from, or why there is none; ``placed`` is for
+    blocks that are not in `grounding.blocks.PLACES`."""
 
     section: Section | Two
     budget: int
     why: str
+    placed: Place | None = None
 
     @property
     def least(self) -> str:
@@ -73,7 +75,7 @@ class Draft:
 
     def block(self, name: str, text: str, tokens: Tokens) -> Block:
         """The block of that *name* with what is left of the draft: *text*."""
-        return Block(name, text, tokens.count(text), self.budget, self._why(text))
+        return Block(name, text, tokens.count(text), self.budget, self._why(text), self.placed)
 
     def _why(self, text: str) -> str:
         whole = self.section.whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grounding.draft import Draft, Two
 from grounding.history import last_turns
-from grounding.layers import frame, karma, now, query, recall, records, retrieval, summary, tail
+from grounding.layers import frame, injected, karma, now, query, recall, records, retrieval, summary, tail
 from grounding.run_context import RunContext
 from grounding.sections import Section, neutral
 from grounding.tokens import Tokens
@@ -15,7 +15,20 @@ FREE = ("frame", "records", "karma", "now")
 
 
 def drafts(context: RunContext, tokens: Tokens) -> dict[str, Draft]:
-    """A draft for each of `NAMES`. Small talk sends the text alone."""
+    """A draft for each of `NAMES`, and for what formatters made. Small talk sends the text alone."""
+    own = {name: injected.rendered(context, name, draft) for name, draft in _drafts(context, tokens).items()}
+    return own if context.small_talk else own | injected.drafts(context, "user")
+
+
+def bodies(context: RunContext, tokens: Tokens) -> dict[str, str]:
+    """What the blocks say that may be said in another form, without the lines around it; those that say something."""
+    made = drafts(context.model_copy(update={"injected": ()}), tokens)
+    sections = {"summary": bool(context.summary), "retrieved": bool(context.passages), "hint": bool(context.hint)}
+    found = {name: made[name].section for name, says in sections.items() if says and not context.small_talk}
+    return {name: section.body for name, section in found.items() if isinstance(section, Section) and section.body}
+
+
+def _drafts(context: RunContext, tokens: Tokens) -> dict[str, Draft]:
     budgets = context.budgets
     made = {"query": Draft(query.section(context.query, budgets.query_tokens), budgets.query_tokens, "the message")}
     if context.small_talk:

@@ -6,11 +6,11 @@ a setting while the prompt is built.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from grounding.blocks import Layout
+from grounding.blocks import PLACES, Layout, Volatility, may_follow
 from grounding.budgets import Budgets, Strict
 
 SelectionReason = Literal["nothing_kept", "cold", "frame", "topic", "acting", "changed", "reused"]
@@ -248,6 +248,31 @@ class Trace(Strict):
     """Likeness to the message; 0 for those that stand whatever is asked."""
 
 
+class Injected(Strict):
+    """Text that a formatter made (see `grounding.formatters`): a block of its own in *message* behind the block
+    *place*, or, where *place* is its name too, what that block says. ``source`` is the distribution it came from.
+
+    ValueError where that cannot be: text that changes with every turn in front of what does not.
+    """
+
+    name: str
+    message: Literal["system", "user"]
+    place: str
+    volatility: Literal["static", "session", "turn"]
+    text: str
+    budget: int = Field(gt=0)
+    source: str = ""
+
+    @model_validator(mode="after")
+    def _stands_where_it_may(self) -> Self:
+        behind = PLACES.get(self.place)
+        if behind is None or behind.message != self.message or (self.name in PLACES and self.name != self.place):
+            raise ValueError(f"{self.name!r} cannot stand behind {self.place!r} in the {self.message} message")
+        if self.name not in PLACES and not may_follow(behind, Volatility(self.volatility)):
+            raise ValueError(f"{self.name!r} changes with every turn, and {self.place!r} is in front of what does not")
+        return self
+
+
 class DegradedBlock(Strict):
     """A block that could not be had, and why, in a word or two."""
 
@@ -300,9 +325,18 @@ class RunContext(Strict):
     """A day, as 2026-11-22."""
     deltas: tuple[str, ...] = ()
     """What changed since the session's snapshot, a line each."""
+    injected: tuple[Injected, ...] = ()
+    """What formatters made."""
     hint: str = ""
     degraded: tuple[DegradedBlock, ...] = ()
     layout: Layout = "user_first"
     tools: tuple[str, ...] = ()
     """Names of the tools that the model is offered beside the prompt."""
     budgets: Budgets
+
+    @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        names = [one.name for one in self.injected]
+        if len({*names}) != len(names):
+            raise ValueError("two formatters made one block")
+        return self

@@ -149,6 +149,11 @@ class Section:
         """The text of all pieces, uncut; empty where there is none."""
         return self._text(dict(enumerate(self.pieces)))
 
+    @property
+    def body(self) -> str:
+        """The text of all pieces without head and foot."""
+        return self.joint.join(self._labelled(dict(enumerate(self.pieces))))
+
     def _greedily(self, order: tuple[int, ...], tokens: Tokens, max_tokens: int) -> list[int]:
         """The first pieces of *order* whose own tokens sum up to the limit: near enough to start from."""
         used = tokens.count(self.head) + tokens.count(self.foot)

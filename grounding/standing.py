@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from grounding.blocks import PLACES, SEPARATOR, Prompt, Volatility
+from grounding.blocks import SEPARATOR, Prompt, Volatility
 
 _NEW_LINE = re.compile(r"\n(?=\S)")
 """An entry of the tail begins at the left; its further lines are indented."""
@@ -21,7 +21,7 @@ def standing_ends(prompt: Prompt) -> tuple[int, ...]:
     ends: list[int] = []
     at = 0
     for block in prompt.blocks:
-        place = PLACES[block.name]
+        place = block.place
         if place.message != "user" or not block.used:
             continue
         if place.volatility is Volatility.TURN:

@@ -33,6 +33,7 @@ from runtime.embedded.child import beside
 from runtime.embedded.model_server import LocalModelServer, local_model
 from runtime.envelopes import Lane
 from runtime.event_stream import EventStream
+from runtime.formatters import Formatters, Installed, installed
 from runtime.jobs import Jobs
 from runtime.knowledge import Knowledge
 from runtime.mailbox import Mailbox
@@ -103,6 +104,7 @@ class Runtime:
     budgets: Budgets
     prompting: Prompting
     tooling: Tooling
+    formatters: Formatters
     stops: Stops
     turns: Turns
     dead_letters: DeadLetters
@@ -145,19 +147,24 @@ async def open_runtime(
     *platforms* are the connectors beside HTTP; `Supervisor.run` starts them. *parts* says what runs in
     the background: what delivers replies and runs commands, the worker that answers turns, the jobs that follow
     them, and following the disk; a command that only looks needs none. Raises
-    `runtime.embedded.child.ChildFailed` and `OSError` when the embedded stores cannot be opened.
+    `runtime.embedded.child.ChildFailed` and `OSError` when the embedded stores cannot be opened, and
+    `runtime.formatters.FormattersRefused`.
 
     It stops in the order opposite to the data's: intake is the caller's and has ended by then; turns in
     hand are finished, what they left is copied, then the stores close.
     """
     await asyncio.to_thread(settings.data_dir.mkdir, parents=True, exist_ok=True)
     # A thread's work while the store's server starts; awaited before anything counts.
-    loading = asyncio.get_running_loop().run_in_executor(None, load_tokens)
+    loop = asyncio.get_running_loop()
+    loading = loop.run_in_executor(None, load_tokens)
+    finding = loop.run_in_executor(None, installed, settings)
     has_faces = "worker" not in parts or "gateway" in parts
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_redis(settings))
         model_server = await stack.enter_async_context(local_model(settings.data_dir))
-        built = await _build(settings, events, store, model_server, await loading, platforms, has_faces=has_faces)
+        built = await _build(
+            settings, events, store, model_server, await loading, await finding, platforms, has_faces=has_faces
+        )
         runtime = built.runtime
         stack.push_async_callback(runtime.knowledge.close)
         stack.push_async_callback(runtime.model.close)
@@ -209,6 +216,7 @@ async def _build(
     store: RedisStore,
     model_server: LocalModelServer,
     tokens: Tokens,
+    formatters: Sequence[Installed],
     platforms: Sequence[Connector],
     *,
     has_faces: bool,
@@ -219,7 +227,7 @@ async def _build(
     reranker = wire_reranker(settings, kept)
     knowledge = Knowledge(settings, store.client, tokens, kept.workspaces, kept.publisher, reranker)
     files = Files(settings, delivering.locator)
-    answering = wire_answering(settings, kept, knowledge, files, tokens, model_server)
+    answering = wire_answering(settings, kept, knowledge, files, tokens, model_server, formatters)
 
     async def stores() -> dict[str, Health]:
         return await _store_health(store, knowledge)
@@ -254,6 +262,7 @@ async def _build(
         budgets=answering.budgets,
         prompting=answering.prompting,
         tooling=answering.tooling,
+        formatters=answering.formatters,
         stops=answering.stops,
         turns=answering.turns,
         dead_letters=kept.dead_letters,

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from connectors.message import ConversationKey
-from grounding.blocks import PLACES, SEPARATOR, Prompt, Volatility
+from grounding.blocks import SEPARATOR, Prompt, Volatility
 from grounding.standing import standing_ends
 from runtime.exchange import Message
 
@@ -39,7 +39,7 @@ class Standing:
     def of(cls, prompt: Prompt, key: ConversationKey) -> Standing:
         static = 0
         for block in prompt.blocks:
-            place = PLACES[block.name]
+            place = block.place
             if place.message != "system" or place.volatility is not Volatility.STATIC:
                 break
             static += len(block.text) + len(SEPARATOR) if block.used else 0

@@ -13,10 +13,11 @@ from grounding import assemble
 from grounding.budgets import Budgets
 from grounding.cues.kinds import Cues
 from grounding.deciding import Deciding
+from grounding.formatters import Request
 from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
 from grounding.memory.frames.frame import Frames
 from grounding.pipeline import Grounds, Pipeline, why
-from grounding.run_context import DegradedBlock, RunContext, SigilInput, TailEntry
+from grounding.run_context import DegradedBlock, Injected, RunContext, SigilInput, TailEntry
 from grounding.strategy import Choice, Strategy
 from grounding.tokens import LineByLine, Tokens
 from promptpolicy import policy
@@ -24,6 +25,7 @@ from promptpolicy.directives import Directives
 from promptpolicy.policy import Composer, Policy, PolicyTooLarge
 from promptpolicy.slot import Directive
 from runtime.cues import cues_in
+from runtime.formatters import Formatters
 from runtime.frames import frames_in
 from runtime.model import Model
 from runtime.question import Built, Question
@@ -45,6 +47,10 @@ def _guides(held: Sequence[Directive]) -> _Guides:
     return _Guides(cues_in(held), frames_in(held))
 
 
+def _request(question: Question) -> Request:
+    return Request(question.key.workspace_id, question.key.context_id, question.text)
+
+
 class Prompting:
     """Builds prompts. Holds what that needs; between them it keeps only what is the same for the same input."""
 
@@ -57,6 +63,7 @@ class Prompting:
         directives: Directives,
         model: Model,
         tooling: Tooling,
+        formatters: Formatters,
         tokens: Tokens,
     ) -> None:
         self._settings = settings
@@ -65,6 +72,7 @@ class Prompting:
         self._directives = directives
         self._model = model
         self._tooling = tooling
+        self._formatters = formatters
         self._tokens = LineByLine(tokens)
         self._composer = Composer(self._tokens.count, settings.policy_max_tokens)
 
@@ -91,6 +99,7 @@ class Prompting:
         async with asyncio.TaskGroup() as parts:
             holding = parts.create_task(self._held(scope))
             grounding = parts.create_task(self._ground(question, turn_id, history, budgets, guessed))
+            injecting = parts.create_task(self._formatters.inject(_request(question)))
         held, degraded = holding.result()
         choice, grounds = grounding.result()
         guides = _guides(held)
@@ -100,7 +109,8 @@ class Prompting:
         if choice.small_talk:
             offer, budgets = NOTHING, Budgets.from_settings(self._settings, window)
         identity = self._identity(question.role, held, degraded)
-        context = self._context(question, turn_id, choice, budgets, grounds, identity, offer.names)
+        context = self._context(question, turn_id, choice, budgets, grounds, identity, offer.names, injecting.result())
+        context = await self._formatters.render(context, self._tokens)
         if question.characters > LONG_TEXT_CHARACTERS:
             prompt = await asyncio.to_thread(assemble.prompt, context, self._tokens)
         else:
@@ -145,6 +155,7 @@ class Prompting:
         grounds: Grounds,
         identity: tuple[Policy, tuple[DegradedBlock, ...]],
         tools: tuple[str, ...],
+        injected: tuple[tuple[Injected, ...], tuple[DegradedBlock, ...]],
     ) -> RunContext:
         composed, degraded = identity
         sigil = self._tooling.sigil(question)
@@ -182,7 +193,8 @@ class Prompting:
             sigil=SigilInput(name=sigil.name, scopes=sigil.scopes),
             # The acknowledgement is for replies that people wait for because something is looked up.
             hint=question.hint if choice.strategy is not Strategy.NONE else "",
-            degraded=(*degraded, *grounds.degraded, *question.degraded),
+            injected=injected[0],
+            degraded=(*degraded, *grounds.degraded, *question.degraded, *injected[1]),
             layout=self._settings.llm_grounding_layout,
             tools=tools,
             budgets=budgets,

@@ -14,7 +14,7 @@ import structlog
 from config.settings import Settings
 from connectors.message import Scope
 from connectors.message import Usage as Tokens
-from grounding.blocks import PLACES, Prompt
+from grounding.blocks import Prompt
 from grounding.tokens import Tokens as Counting
 from runtime.budget_terms import BudgetExceeded, Cost
 from runtime.budgets import Budgets
@@ -140,7 +140,7 @@ class Spending:
 
 def prompt_tokens(prompt: Prompt, images: int) -> int:
     """Our estimate of what a provider will count for *prompt*. Pure."""
-    system = sum(block.tokens for block in prompt.blocks if PLACES[block.name].message == "system")
+    system = sum(block.tokens for block in prompt.blocks if block.place.message == "system")
     return system + prompt.tokens_total + MESSAGE_TOKENS * len(prompt.messages) + IMAGE_TOKENS * images
 
 

@@ -18,6 +18,7 @@ from connectors.examination import Examined
 from connectors.message import AgentRuntimeError, Role, Scope
 from grounding.documents.index import IndexUnavailable
 from grounding.documents.rerank import RerankUnavailable
+from grounding.source_tree import NAME as SOURCE_TREE
 from promptpolicy.sigils import Sigils
 from runtime.changeover import DAY_SECONDS, former_collections, underway
 from runtime.embedded.model_server import check_platform, find_weights
@@ -53,6 +54,7 @@ async def examine(runtime: Runtime) -> list[Check]:
     groups = await asyncio.gather(
         _settings(runtime),
         _sigils(runtime),
+        asyncio.to_thread(_formatters, runtime),
         _stores(runtime),
         _bounded("model", runtime.settings.llm_timeout_seconds, lambda: _model(runtime)),
         _bounded("fallback models", runtime.settings.llm_timeout_seconds, lambda: _fallbacks(runtime)),
@@ -108,6 +110,22 @@ async def _sigils(runtime: Runtime) -> list[Check]:
             "correct AGENT_RUNTIME_SIGILS; docs/tools.md lists the scopes that tools need",
         )
         for name, scopes in unneeded.items()
+    ]
+
+
+def _formatters(runtime: Runtime) -> list[Check]:
+    """Which there are, and whether source trees are there to be shown. In a thread: touches the disk."""
+    sources, trees = runtime.formatters.sources, runtime.settings.source_trees
+    if trees and SOURCE_TREE not in sources:
+        advice = "install agent-runtime again: its entry points are not those of this release"
+        return [
+            Check("formatters", False, f"{SOURCE_TREE} is not installed, and AGENT_RUNTIME_SOURCE_TREES set", advice)
+        ]
+    told = ", ".join(f"{name} ({source})" for name, source in sorted(sources.items()))
+    gone = [name for name, folder in sorted(trees.items()) if not folder.is_dir()]
+    return [Check("formatters", True, told or "none is installed, or wanted by the settings")] + [
+        Check(f"source tree {name}", False, f"{trees[name]} is no folder", "correct AGENT_RUNTIME_SOURCE_TREES")
+        for name in gone
     ]
 
 

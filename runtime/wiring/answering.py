@@ -24,6 +24,7 @@ from runtime.extracting import JOB as EXTRACT
 from runtime.extracting import RecordsExtraction
 from runtime.forgetting import JOB as FORGET_TURNS
 from runtime.forgetting import ForgetTurns
+from runtime.formatters import Formatters, Installed
 from runtime.jobs import Job, Jobs
 from runtime.knowledge import Knowledge
 from runtime.model import Model
@@ -48,6 +49,7 @@ class Answering:
 
     model: Model
     tooling: Tooling
+    formatters: Formatters
     budgets: Budgets
     jobs: Jobs
     keeping: ContextKeeping
@@ -64,6 +66,7 @@ def wire_answering(
     files: Files,
     tokens: Tokens,
     model_server: LocalModelServer,
+    formatters: Sequence[Installed],
 ) -> Answering:
     """*files* are what comes with messages; *model_server* serves where no other model is set."""
     model = Model(settings, model_server)
@@ -87,6 +90,9 @@ def wire_answering(
     tooling = Tooling(settings, wire_tools(settings, kept, knowledge, tokens, records), model, kept.journal, tokens)
     for name, scopes in tooling.unneeded().items():
         _log.warning("sigil.unneeded", sigil=name, scopes=scopes)
+    making = Formatters(
+        formatters, timeout_seconds=settings.formatter_timeout_seconds, idle_seconds=settings.session_idle_seconds
+    )
     prompting = Prompting(
         settings,
         deciding=deciding,
@@ -94,6 +100,7 @@ def wire_answering(
         directives=kept.directives,
         model=model,
         tooling=tooling,
+        formatters=making,
         tokens=tokens,
     )
     stops = Stops(kept.hub, kept.turns)
@@ -119,6 +126,7 @@ def wire_answering(
     return Answering(
         model=model,
         tooling=tooling,
+        formatters=making,
         budgets=budgets,
         jobs=jobs,
         keeping=ContextKeeping(kept.contexts, kept.transcript, following, jobs, _layer_timeout(settings)),

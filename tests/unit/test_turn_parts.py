@@ -18,6 +18,7 @@ from promptpolicy.slot import EVERYWHERE, Directive, Kind, Place, Slot
 from runtime import replies
 from runtime.envelopes import Batch, Envelope
 from runtime.exchange import Completion
+from runtime.formatters import Formatters
 from runtime.model_errors import ModelUnavailable
 from runtime.prompting import Prompting
 from runtime.question import Question
@@ -91,6 +92,7 @@ def prompting(rules: Rules | None = None, layers: Layers | None = None) -> Promp
         directives=cast("Any", rules or Rules()),
         model=cast("Any", Window()),
         tooling=cast("Any", NoTools()),
+        formatters=Formatters((), timeout_seconds=1, idle_seconds=1),
         tokens=TOKENS,
     )
 

@@ -1,0 +1,268 @@
+"""Loads formatters, and has them make their text. See `grounding.formatters`.
+
+They are found by the entry points of the group `GROUP`, each a function that is given the settings and returns a
+formatter, or None where the settings do not ask for it. What one of them does wrong costs its text, never the turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import structlog
+
+from config.settings import Settings
+from connectors.message import AgentRuntimeError
+from grounding import evidence
+from grounding.blocks import PLACES, Volatility
+from grounding.formatters import ArtifactInjector, Formatter, PromptTemplate, Request, problem_of
+from grounding.pipeline import why
+from grounding.run_context import DegradedBlock, Injected, RunContext
+from grounding.tokens import Tokens
+
+GROUP = "agent_runtime.formatters"
+CHARACTERS_PER_TOKEN = 16
+"""Text beyond a budget times this is not kept with the turn: hardly any fits."""
+MAX_RUNNING = 4
+"""Calls of one formatter at the same time: one that hangs shall not make more and more threads."""
+REST_SECONDS = 30.0
+"""How long a formatter that took too long is not asked again."""
+REMEMBERED = 2000
+"""Places of which the text of a session is kept. With the shipped budget of 1,500 tokens some 12 MB."""
+_log = structlog.get_logger()
+
+
+class FormattersRefused(AgentRuntimeError):
+    """Installed formatters cannot be used; the text names each with its distribution. ``exit_code`` 2: somebody has to
+    correct or uninstall them."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A formatter, and the distribution that it came with."""
+
+    formatter: Formatter
+    source: str
+
+
+def installed(settings: Settings) -> tuple[Installed, ...]:
+    """All formatters, by name. Imports other people's code, which may take a while. Raises `FormattersRefused`."""
+    found: list[Installed] = []
+    problems: list[str] = []
+    for point in sorted(entry_points(group=GROUP), key=lambda one: (one.name, one.value)):
+        source = _source(point)
+        try:
+            made = point.load()(settings)
+        except Exception as error:  # noqa: BLE001 - it is anybody's code
+            problems.append(f"{source}: {point.name} ({point.value}) failed: {type(error).__name__}: {error}")
+            continue
+        if made is None:
+            continue
+        if problem := problem_of(made) or _clash(made, found):
+            problems.append(f"{source}: {point.name} ({point.value}): {problem}")
+        else:
+            found.append(Installed(made, source))
+    if problems:
+        raise FormattersRefused("\n  ".join(["these formatters cannot be used; correct or uninstall them:", *problems]))
+    return tuple(sorted(found, key=lambda one: one.formatter.name))
+
+
+class Formatters:
+    """Makes the texts of a turn. Remembers those that outlast one."""
+
+    def __init__(
+        self,
+        formatters: Sequence[Installed],
+        *,
+        timeout_seconds: float,
+        idle_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """*idle_seconds* without a turn in a place end its session."""
+        self._injectors = [
+            (one.formatter, one.source) for one in formatters if isinstance(one.formatter, ArtifactInjector)
+        ]
+        self._templates = [
+            (one.formatter, one.source) for one in formatters if isinstance(one.formatter, PromptTemplate)
+        ]
+        self._timeout = timeout_seconds
+        self._idle = idle_seconds
+        self._clock = clock
+        self._running: Counter[str] = Counter()
+        self._rests: dict[str, float] = {}
+        self._kept: OrderedDict[tuple[str, str, str], _Kept] = OrderedDict()
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The distribution of each formatter by its name."""
+        injectors = {one.name: source for one, source in self._injectors}
+        return injectors | {one.name: source for one, source in self._templates}
+
+    async def inject(self, asked: Request, session: str = "") -> tuple[tuple[Injected, ...], tuple[DegradedBlock, ...]]:
+        """The texts of all injectors for *asked*, those that have something to say, and what could not be had. Another
+        *session* than a place's last has its texts made anew."""
+        if not self._injectors:
+            return (), ()
+        lost: list[DegradedBlock] = []
+        texts = await asyncio.gather(*(self._injected(one, asked, session, lost) for one, _ in self._injectors))
+        made = [
+            _injected(one, text, source) for (one, source), text in zip(self._injectors, texts, strict=True) if text
+        ]
+        return tuple(made), tuple(lost)
+
+    async def render(self, context: RunContext, tokens: Tokens) -> RunContext:
+        """*context* with what templates make of its blocks."""
+        if not self._templates:
+            return context
+        bodies = evidence.bodies(context, tokens)
+        lost: list[DegradedBlock] = []
+        made = await asyncio.gather(
+            *(
+                self._rendered(template, source, context, bodies[template.block], lost)
+                for template, source in self._templates
+                if template.block in bodies
+            )
+        )
+        return context.model_copy(
+            update={
+                "injected": (*context.injected, *(one for one in made if one is not None)),
+                "degraded": (*context.degraded, *lost),
+            }
+        )
+
+    async def _injected(
+        self, injector: ArtifactInjector, asked: Request, session: str, lost: list[DegradedBlock]
+    ) -> str:
+        if injector.volatility is Volatility.TURN:
+            return await self._made(injector.name, lambda: injector.text(asked), lost) or ""
+        wanted = replace(asked, query="")
+        if injector.volatility is Volatility.STATIC:
+            wanted, session = replace(wanted, context_id=""), ""
+        place = (injector.name, wanted.workspace_id, wanted.context_id)
+        known = self._kept.get(place)
+        now = self._clock()
+        holds = known is not None and known.session == session
+        if known is None or not holds or (injector.volatility is Volatility.SESSION and now - known.at > self._idle):
+            text = await self._made(injector.name, lambda: injector.text(wanted), lost)
+            if text is None:  # the last that was had is better than none; the next turn tries again
+                return known.text if known else ""
+            known = _Kept(text[: injector.budget_tokens * CHARACTERS_PER_TOKEN], session)
+            self._kept[place] = known
+        known.at = now
+        self._kept.move_to_end(place)
+        while len(self._kept) > REMEMBERED:
+            self._kept.popitem(last=False)
+        return known.text
+
+    async def _rendered(
+        self, template: PromptTemplate, source: str, context: RunContext, body: str, lost: list[DegradedBlock]
+    ) -> Injected | None:
+        place = PLACES[template.block]
+        stays = place.volatility is not Volatility.TURN
+        asked = Request(context.workspace_id, context.context_id, "" if stays else context.query.text)
+        text = await self._made(template.name, lambda: template.render(asked, body), lost)
+        if not text:
+            return None
+        volatility: Any = place.volatility.value
+        budget = max(len(body), 1)
+        return Injected(
+            name=template.block,
+            message=place.message,
+            place=template.block,
+            volatility=volatility,
+            text=text[: budget * CHARACTERS_PER_TOKEN],
+            budget=budget,
+            source=source,
+        )
+
+    async def _made(self, name: str, make: Callable[[], Any], lost: list[DegradedBlock]) -> str | None:
+        """What *make* gives, in a thread of its own; None where it fails. One that took too long is left alone for a
+        while: no second turn shall wait for it."""
+        text, reason = None, ""
+        if self._clock() < self._rests.get(name, 0.0):
+            reason = "resting"
+        elif self._running[name] >= MAX_RUNNING:
+            reason = "busy"
+        else:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    text = await self._in_thread(name, make)
+            except TimeoutError:
+                reason, self._rests[name] = "timeout", self._clock() + REST_SECONDS
+            except Exception as error:  # noqa: BLE001 - it is anybody's code
+                reason = why(error)
+        if isinstance(text, str):
+            return text.strip()
+        reason = reason or "no_text"
+        if reason != "resting":
+            _log.warning("formatter.failed", formatter=name, why=reason)
+        lost.append(DegradedBlock(block=name, why=reason))
+        return None
+
+    async def _in_thread(self, name: str, make: Callable[[], Any]) -> Any:
+        """A thread that ends with the process: those of the pool would have to be waited for, and be missing."""
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[Any] = loop.create_future()
+
+        def over(text: Any, error: Exception | None) -> None:
+            self._running[name] -= 1
+            if not result.done():
+                result.set_exception(error) if error else result.set_result(text)
+
+        def run() -> None:
+            text, failed = None, None
+            try:
+                text = make()
+            except Exception as error:  # noqa: BLE001 - it is anybody's code, and its caller is told
+                failed = error
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(over, text, failed)
+
+        self._running[name] += 1
+        threading.Thread(target=run, name=f"formatter {name}", daemon=True).start()
+        return await result
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The text of a place, for which session it was made, and when it was last wanted."""
+
+    text: str
+    session: str
+    at: float = 0.0
+
+
+def _injected(injector: ArtifactInjector, text: str, source: str) -> Injected:
+    volatility: Any = injector.volatility.value
+    return Injected(
+        name=injector.name,
+        message=PLACES[injector.after].message,
+        place=injector.after,
+        volatility=volatility,
+        text=text[: injector.budget_tokens * CHARACTERS_PER_TOKEN],
+        budget=injector.budget_tokens,
+        source=source,
+    )
+
+
+def _clash(made: Formatter, found: Iterable[Installed]) -> str:
+    for one in found:
+        other = one.formatter
+        if other.name == made.name:
+            return f"{one.source} has one named {made.name!r}, too"
+        if isinstance(other, PromptTemplate) and isinstance(made, PromptTemplate) and other.block == made.block:
+            return f"{other.name!r} of {one.source} renders the block {made.block!r}, too"
+    return ""
+
+
+def _source(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
