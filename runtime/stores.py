@@ -1,7 +1,7 @@
 """Opens Redis: the embedded server, a server, a cluster, or the master that sentinels name.
 
-With `runtime.redis_connections` the only module that imports redis at run time. The clients that it makes raise
-`connectors.message.StoreUnavailable` wherever the store cannot be reached or cannot keep what it is
+With `runtime.redis_connections` and `runtime.redis_client` all that imports redis at run time. The clients that it
+makes raise `connectors.message.StoreUnavailable` wherever the store cannot be reached or cannot keep what it is
 given (`why_unavailable` is the one table), on every path: commands, pipelines, transactions, scripts,
 locks, subscriptions, one server or a cluster. What the caller did wrong, and `WatchError`, pass unchanged.
 
@@ -23,9 +23,8 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from redis import exceptions as errors
 from redis.asyncio import Redis, RedisCluster
-from redis.asyncio.client import Pipeline, PubSub
 from redis.asyncio.cluster import ClusterNode, ClusterPipeline, ClusterPubSub
-from redis.asyncio.connection import BlockingConnectionPool, Connection, parse_url
+from redis.asyncio.connection import Connection, parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
@@ -34,14 +33,15 @@ from redis.exceptions import NoScriptError, ResponseError, WatchError
 from config.settings import Settings
 from connectors.connector import Health, State
 from connectors.message import StoreUnavailable
-from runtime.batching import Batching
 from runtime.embedded.redis_server import EmbeddedRedis, embedded_redis
+from runtime.redis_client import Client
 from runtime.redis_connections import (
     CONNECT_ATTEMPTS,
     CONNECTIONS,
     NotSent,
     OneMaster,
     OneMasterTls,
+    Pool,
     Room,
     SentinelPool,
     TcpConnection,
@@ -56,89 +56,7 @@ __all__ = ["NoScriptError", "RedisStore", "ResponseError", "WatchError", "connec
 MAX_CONNECTIONS = 64
 MAX_NODE_CONNECTIONS = 128
 """Of a cluster's node: room for `MAX_CONNECTIONS` commands and pipelines, for subscriptions and for what waits."""
-MAX_BATCHES = 8
-"""Round trips for commands that may be on their way at a time, and at most half of the connections: however many are
-issued, the rest is left to pipelines, subscriptions and commands that wait. What comes meanwhile gathers: fewer and
-larger round trips, where there is much to do."""
 CLOSE_SECONDS = 2.0
-
-
-class _PubSub(PubSub):
-    async def connect(self) -> None:
-        with translated():
-            await super().connect()
-
-    async def _execute(self, *args: Any, **options: Any) -> Any:
-        with translated():
-            return await super()._execute(*args, **options)
-
-
-class _Pipeline(Pipeline):
-    async def immediate_execute_command(self, *args: Any, **options: Any) -> Any:
-        with translated():
-            return await super().immediate_execute_command(*args, **options)
-
-    async def execute(self, raise_on_error: bool = True) -> list[Any]:
-        with translated():
-            return await super().execute(raise_on_error)
-
-    async def reset(self) -> None:  # type: ignore[override]
-        with translated():
-            await super().reset()
-
-    def annotate_exception(self, exception: Exception, number: int, command: Any) -> None:
-        """Name the command, but not its arguments: they may hold what people wrote."""
-        name = next(iter(command), "")
-        exception.args = (f"{exception} (command {number} of the pipeline, {name})", *exception.args[1:])
-
-
-class _Client(Redis):
-    """Redis whose outages are `StoreUnavailable`. Commands that are issued in the same pass of the event loop share a
-    round trip, as in a pipeline: each still succeeds or fails by itself."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        half = self.connection_pool.max_connections // 2
-        self._batching = Batching(self._execute_all, most=max(1, min(half, MAX_BATCHES)))
-
-    async def execute_command(self, *args: Any, **options: Any) -> Any:
-        if blocking_seconds(args):  # would hold up the others
-            return await self._execute(args, options)
-        return await self._batching.call((args, options))
-
-    async def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        with translated():
-            return await super().execute_command(*args, **options)
-
-    async def _execute_all(self, commands: list[Any]) -> list[Any]:
-        if len(commands) == 1:
-            return [await self._execute(*commands[0])]
-        async with self.pipeline(transaction=False) as pipe:
-            for args, options in commands:
-                pipe.execute_command(*args, **options)
-            try:
-                return [_told_alone(answer) for answer in await pipe.execute(raise_on_error=False)]
-            except (errors.DataError, UnicodeEncodeError):  # one that cannot be sent; none of them was
-                pass
-        return [await self._answer_or_error(*command) for command in commands]
-
-    async def _answer_or_error(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        try:
-            return await self._execute(args, options)
-        except Exception as error:  # noqa: BLE001 - it is raised by whoever issued the command
-            return error
-
-    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
-        return _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
-
-    def pubsub(self, **options: Any) -> PubSub:
-        return _PubSub(self.connection_pool, event_dispatcher=self._event_dispatcher, **options)
-
-
-def _told_alone(answer: Any) -> Any:
-    """*answer* of a pipeline as it would have been of the command alone."""
-    why = why_unavailable(answer) if isinstance(answer, Exception) else None
-    return answer if why is None else StoreUnavailable(f"Redis: {why}")
 
 
 class _ClusterPipeline(ClusterPipeline):
@@ -285,9 +203,7 @@ def connect(url: str, timeout_seconds: float) -> Redis:
         return _sentinel_client(parts, common)
     options = {**common, **parse_url(url), "retry": Retry(NoBackoff(), 0)}
     options["connection_class"] = CONNECTIONS[options.get("connection_class", Connection)]
-    return _Client.from_pool(
-        BlockingConnectionPool(**{"max_connections": MAX_CONNECTIONS, "timeout": timeout_seconds, **options})
-    )
+    return Client.from_pool(Pool(**{"max_connections": MAX_CONNECTIONS, "timeout": timeout_seconds, **options}))
 
 
 def _sentinel_client(parts: SplitResult, common: dict[str, Any]) -> Redis:
@@ -308,7 +224,7 @@ def _sentinel_client(parts: SplitResult, common: dict[str, Any]) -> Redis:
     tls = _wants_tls(parts)
     client: Redis = sentinel.master_for(
         service,
-        redis_class=_Client,
+        redis_class=Client,
         connection_pool_class=SentinelPool,
         connection_class=OneMasterTls if tls else OneMaster,
         db=int(database or 0),

@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from runtime.stores import MAX_BATCHES
+from runtime.redis_client import MAX_BATCHES
 
 
 async def test_commands_alone_never_take_all_connections_while_the_server_is_slow(redis: Redis) -> None:

@@ -1,0 +1,153 @@
+"""The client of one Redis server: what is asked of it in one pass of the event loop shares a round trip.
+
+Its errors are those of `runtime.stores`: `connectors.message.StoreUnavailable` where the store cannot be reached.
+"""
+
+# redis-py is partly untyped.
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from redis import exceptions as errors
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline, PubSub
+from redis.client import EMPTY_RESPONSE, NEVER_DECODE
+
+from connectors.message import StoreUnavailable
+from runtime.batching import Batching
+from runtime.redis_connections import blocking_seconds, translated, why_unavailable
+
+MOST_TOGETHER = 64
+"""A pipeline of more commands has a round trip of its own: short questions do not wait for long answers."""
+MAX_BATCHES = 8
+"""Round trips for commands that may be on their way at a time, and at most half of the connections: however many are
+issued, the rest is left to pipelines, subscriptions and commands that wait. What comes meanwhile gathers: fewer and
+larger round trips, where there is much to do."""
+
+
+class _PubSub(PubSub):
+    async def connect(self) -> None:
+        with translated():
+            await super().connect()
+
+    async def _execute(self, *args: Any, **options: Any) -> Any:
+        with translated():
+            return await super()._execute(*args, **options)
+
+
+class _Pipeline(Pipeline):
+    """What it gathers goes out with what others ask for in the same pass, unless it is a transaction."""
+
+    def __init__(self, client: Client, transaction: bool, shard_hint: str | None) -> None:
+        super().__init__(client.connection_pool, client.response_callbacks, transaction, shard_hint)
+        self._client = client
+
+    async def immediate_execute_command(self, *args: Any, **options: Any) -> Any:
+        with translated():
+            return await super().immediate_execute_command(*args, **options)
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        stack = self.command_stack
+        with translated():
+            if self.is_transaction or self.explicit_transaction or self.watching or self.scripts or not stack:
+                return await super().execute(raise_on_error)
+            if len(stack) > MOST_TOGETHER or not all(_goes_together(*command) for command in stack):
+                return await super().execute(raise_on_error)
+            try:
+                answers = await self._client.together([(args, options) for args, options in stack])
+            finally:
+                await self.reset()
+            if raise_on_error:
+                self.raise_first_error(stack, answers)
+            return answers
+
+    async def reset(self) -> None:  # type: ignore[override]
+        with translated():
+            await super().reset()
+
+    def annotate_exception(self, exception: Exception, number: int, command: Any) -> None:
+        """Name the command, but not its arguments: they may hold what people wrote."""
+        name = next(iter(command), "")
+        exception.args = (f"{exception} (command {number} of the pipeline, {name})", *exception.args[1:])
+
+
+_Command = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""A command's words, and what redis-py has to know to read its answer."""
+
+
+class Client(Redis):
+    """Redis whose outages are `StoreUnavailable`. Commands that are issued in the same pass of the event loop share a
+    round trip, as in a pipeline: each still succeeds or fails by itself."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        half = self.connection_pool.max_connections // 2
+        self._batching = Batching(self._execute_all, most=max(1, min(half, MAX_BATCHES)))
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        if not _goes_together(args, options):
+            with translated():
+                return await super().execute_command(*args, **options)
+        (answer,) = await self._batching.call([(args, options)])
+        if isinstance(answer, Exception):
+            raise _told_alone(answer)
+        return answer
+
+    async def together(self, commands: Sequence[_Command]) -> list[Any]:
+        """The answers to *commands*, in their order; for each an error where it failed."""
+        answers: list[Any] = await self._batching.call(commands)
+        return answers
+
+    async def _execute_all(self, asked: list[Sequence[_Command]]) -> list[Any]:
+        """The answers to what each caller asks. Raises `StoreUnavailable` and what cannot be sent."""
+        try:
+            answers = iter(await self._exchange([command for commands in asked for command in commands]))
+        except (errors.DataError, UnicodeEncodeError):  # one that cannot be sent; none of them was
+            if len(asked) == 1:
+                raise
+            return [await self._answers_or_error(commands) for commands in asked]
+        return [[next(answers) for _ in commands] for commands in asked]
+
+    async def _answers_or_error(self, commands: Sequence[_Command]) -> list[Any] | Exception:
+        try:
+            return await self._exchange(commands)
+        except Exception as error:  # noqa: BLE001 - it is raised by whoever issued the commands
+            return error
+
+    async def _exchange(self, commands: Sequence[_Command]) -> list[Any]:
+        with translated():
+            connection: Any = await self.connection_pool.get_connection()
+            try:
+                answers = await connection.exchange([args for args, _ in commands])
+            finally:
+                await self.connection_pool.release(connection)
+        return [self._read(answer, *command) for answer, command in zip(answers, commands, strict=True)]
+
+    def _read(self, answer: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """*answer* as redis-py gives it to whoever asks by its methods."""
+        if isinstance(answer, Exception):
+            return options.get(EMPTY_RESPONSE, answer)
+        callback = self.response_callbacks.get(args[0])
+        if callback is None:
+            return answer
+        return callback(answer, **{name: one for name, one in options.items() if name not in (EMPTY_RESPONSE, "keys")})
+
+    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
+        return _Pipeline(self, transaction, shard_hint)
+
+    def pubsub(self, **options: Any) -> PubSub:
+        return _PubSub(self.connection_pool, event_dispatcher=self._event_dispatcher, **options)
+
+
+def _goes_together(args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
+    """Whether a command may share a round trip: not if the server may hold its answer back, or if that is no text."""
+    return NEVER_DECODE not in options and not blocking_seconds(args)
+
+
+def _told_alone(answer: Any) -> Any:
+    """*answer* of a pipeline as it would have been of the command alone."""
+    why = why_unavailable(answer) if isinstance(answer, Exception) else None
+    return answer if why is None else StoreUnavailable(f"Redis: {why}")
