@@ -34,6 +34,8 @@ HANDOVER_SECONDS = 1.0
 LOG_TAIL_BYTES = 800
 MAX_LOG_BYTES = 1_000_000
 OWNER_BYTES = 128
+LEAST_FREE_BYTES = 1_000_000
+DISK_IS_FULL = "the disk is full: make room under DATA_DIR, and it goes on by itself"
 
 
 class StoreInUse(ChildFailed):
@@ -157,8 +159,17 @@ class _Server:
                 log.seek(max(self._log_start, self._log.stat().st_size - LOG_TAIL_BYTES))
                 lines = log.read().decode("utf-8", "replace").splitlines()
         except OSError:
-            return ""
-        return "\n".join(line for line in lines if "overcommit_memory" not in line)
+            lines = []
+        said = "\n".join(line for line in lines if "overcommit_memory" not in line)
+        # On a full disk nobody can write why they end.
+        return said or (DISK_IS_FULL if _has_no_room(self._folder) else "")
+
+
+def _has_no_room(folder: Path) -> bool:
+    try:
+        return shutil.disk_usage(folder).free < LEAST_FREE_BYTES
+    except OSError:
+        return False
 
 
 async def _answers(socket: Path) -> bool:

@@ -247,3 +247,17 @@ async def test_a_write_that_the_disk_cuts_short_is_refused_and_all_before_it_kep
         assert 1 < acknowledged < 100
         assert await until(lambda: store.client.llen("l")) == acknowledged
         assert server_pid(store) != pid
+
+
+async def test_a_server_that_ends_on_a_full_disk_is_said_to_need_room(
+    settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.embedded.child.FIRST_PAUSE_SECONDS", 600.0)
+    async with open_redis(settings()) as store:
+        full = shutil.disk_usage(ROOT)._replace(free=0)
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder: full)
+        assert store.embedded is not None
+        os.kill(server_pid(store), signal.SIGKILL)
+        while store.embedded.health.state is State.CONNECTED:
+            await asyncio.sleep(0.005)
+        assert redis_server.DISK_IS_FULL in store.embedded.health.why
