@@ -196,10 +196,11 @@ class Author:
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """The message that an inbound one replies to."""
+    """The message that an inbound one replies to; ``message_id`` is the platform's, where it says."""
 
     author: str
     text: str
+    message_id: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +258,8 @@ class InboundMessage:
     attachments: tuple[Attachment, ...] = ()
     reaction: str = ""
     """For `InboundKind.REACTION`: the emoji; empty when one was taken away."""
+    unreacted: tuple[str, ...] = ()
+    """For `InboundKind.REACTION`: the emoji that were taken away, or gave way to another."""
     looks_unfinished: bool = False
     """At the platform's size limit, or part of a media group or a burst of forwards."""
     workspace_id: str | None = None

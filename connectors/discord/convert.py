@@ -111,6 +111,7 @@ def from_reaction(event: discord.RawReactionActionEvent, place: Place, me: int) 
         return None
     who = event.member
     emoji = f":{event.emoji.name}:" if event.emoji.is_custom_emoji() else event.emoji.name
+    is_new = event.event_type == "REACTION_ADD"
     return InboundMessage(
         connector=CONNECTOR,
         external_id=str(place.id),
@@ -120,7 +121,8 @@ def from_reaction(event: discord.RawReactionActionEvent, place: Place, me: int) 
         kind=InboundKind.REACTION,
         direct=guild_id_of(place) is None,
         addressed=False,
-        reaction=emoji if event.event_type == "REACTION_ADD" else "",
+        reaction=emoji if is_new else "",
+        unreacted=() if is_new else (emoji,),
         routes=routes_of(place),
         default_workspace=default_workspace(place, event.user_id),
         reply_hint=REPLY_HINT,
@@ -208,7 +210,7 @@ def _quote(message: discord.Message) -> Quote | None:
     words = words_of(replied) if replied is not None else ""
     if replied is None or not words:
         return None
-    return Quote(author=replied.author.display_name, text=with_names(words, _names(replied)))
+    return Quote(replied.author.display_name, with_names(words, _names(replied)), str(replied.id))
 
 
 def _attachments(message: discord.Message) -> tuple[Attachment, ...]:

@@ -204,7 +204,7 @@ def _from_reaction(event: Event, me: Identity, known: Known) -> InboundMessage |
     user = _user(event)
     if item.get("type") != "message" or user == me.user_id:
         return None
-    channel = str(item["channel"])
+    channel, emoji, is_new = str(item["channel"]), emoji_of(str(event["reaction"])), event["type"] == "reaction_added"
     return InboundMessage(
         connector=CONNECTOR,
         external_id=known.place or channel,
@@ -215,7 +215,8 @@ def _from_reaction(event: Event, me: Identity, known: Known) -> InboundMessage |
         sent_at=_time(event.get("event_ts")),
         direct=channel.startswith("D"),
         addressed=False,
-        reaction=emoji_of(str(event["reaction"])) if event["type"] == "reaction_added" else "",
+        reaction=emoji if is_new else "",
+        unreacted=() if is_new else (emoji,),
         routes=routes_of(channel, me),
         default_workspace=default_workspace(me.team_id),
         reply_hint=REPLY_HINT,

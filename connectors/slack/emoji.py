@@ -25,7 +25,11 @@ _NAMES = {
     "💯": "100",
     "⚠️": "warning",
 }
-_EMOJI = {name: emoji for emoji, name in reversed(_NAMES.items())} | {"thumbsup": "👍", "thumbsdown": "👎"}
+_EMOJI = {name: emoji for emoji, name in reversed(_NAMES.items())} | {
+    "thumbsup": "👍",
+    "thumbsup_all": "👍",
+    "thumbsdown": "👎",
+}
 
 
 def emoji_name(emoji: str) -> str | None:

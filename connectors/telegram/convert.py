@@ -5,7 +5,7 @@ Telegram counts text and the offsets of entities in UTF-16 code units (Bot API, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from aiogram.types import (
@@ -17,6 +17,7 @@ from aiogram.types import (
     MessageOriginUser,
     MessageReactionUpdated,
     ReactionTypeEmoji,
+    ReactionTypeUnion,
     Update,
     User,
 )
@@ -144,7 +145,8 @@ def _from_reaction(reaction: MessageReactionUpdated, me: Identity, topic_of: Top
     actor = reaction.user or reaction.actor_chat
     if actor is None or actor.id == me.id:
         return None
-    added = [r.emoji for r in reaction.new_reaction if isinstance(r, ReactionTypeEmoji)]
+    before, now = _emoji(reaction.old_reaction), _emoji(reaction.new_reaction)
+    added = [one for one in now if one not in before]
     stands_in = topic_of(reaction.chat.id, reaction.message_id)
     return InboundMessage(
         connector=CONNECTOR,
@@ -157,10 +159,15 @@ def _from_reaction(reaction: MessageReactionUpdated, me: Identity, topic_of: Top
         direct=reaction.chat.type == "private",
         addressed=False,
         reaction=added[-1] if added else "",
+        unreacted=tuple(one for one in before if one not in now),
         routes=_routes(reaction.chat, stands_in),
         default_workspace=_default_workspace(reaction.chat),
         reply_hint=REPLY_HINT,
     )
+
+
+def _emoji(reactions: Sequence[ReactionTypeUnion]) -> list[str]:
+    return [one.emoji for one in reactions if isinstance(one, ReactionTypeEmoji)]
 
 
 def _from_membership(change: ChatMemberUpdated, update_id: int, me: Identity) -> InboundMessage | None:
@@ -231,7 +238,7 @@ def _quote(message: Message, replied: Message | None) -> Quote | None:
     if replied is not None:
         text = chosen or replied.text or replied.caption or told(replied)
         text = text or " ".join(f"[{file.name}]" for file in attachments(replied))
-        return Quote(author=_author(replied).name, text=text) if text else None
+        return Quote(_author(replied).name, text, str(replied.message_id)) if text else None
     if not chosen:
         return None
     elsewhere = message.external_reply  # in another chat: only what was chosen of it comes along

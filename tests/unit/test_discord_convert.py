@@ -139,6 +139,7 @@ def test_a_reply_to_the_bot_addresses_it_and_brings_the_quote(ear: Ear) -> None:
     assert said is not None
     assert said.addressed
     assert said.quote == Quote("Helper", "It is @Lena's.")
+    assert said.quote.message_id == own["id"]
     said = ear.hears("sure?", to=TEAM, type=19, message_reference=reference, referenced_message=other)
     assert said is not None
     assert (said.addressed, said.quote) == (False, Quote("Bo", "mine"))
@@ -309,10 +310,10 @@ def test_reactions_are_told_and_the_bots_own_are_not(ear: Ear) -> None:
     ear.frame("MESSAGE_REACTION_ADD", where | {"user_id": "501", "emoji": {"id": "88", "name": "anchor"}})
     ear.frame("MESSAGE_REACTION_REMOVE", where | {"user_id": "501", "emoji": {"id": None, "name": "👍"}})
     ear.frame("MESSAGE_REACTION_ADD", where | {"user_id": "123", "emoji": {"id": None, "name": "👀"}})
-    assert [(m.kind, m.reaction, m.addressed) for m in ear.heard] == [
-        (InboundKind.REACTION, "👍", False),
-        (InboundKind.REACTION, ":anchor:", False),
-        (InboundKind.REACTION, "", False),
+    assert [(m.kind, m.reaction, m.unreacted, m.addressed) for m in ear.heard] == [
+        (InboundKind.REACTION, "👍", (), False),
+        (InboundKind.REACTION, ":anchor:", (), False),
+        (InboundKind.REACTION, "", ("👍",), False),
     ]
 
 

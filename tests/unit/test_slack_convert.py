@@ -161,7 +161,8 @@ def test_reactions_come_as_emoji_where_they_are_known() -> None:
     assert (message.external_id, message.message_id, message.addressed) == (f"C200/{ROOT}", TS, False)
     assert read(event | {"reaction": "party-parrot"}).reaction == ":party-parrot:"
     assert read(event | {"reaction": "+1::skin-tone-2"}).reaction == "👍"
-    assert read(event | {"type": "reaction_removed"}).reaction == ""
+    removed = read(event | {"type": "reaction_removed"})
+    assert (removed.reaction, removed.unreacted, message.unreacted) == ("", ("👀",), ())
     assert read(event).external_id == "C200"
     assert convert.to_inbound(event | {"user": "U0BOT"}, ME) is None
     assert convert.to_inbound(event | {"item": {"type": "file"}}, ME) is None

@@ -215,6 +215,7 @@ def test_a_reply_to_the_bot_addresses_it_and_brings_the_quote() -> None:
     found = must(message("and on weekends?", reply_to_message=message("We open at nine.", **{"from": BOT})))
     assert found.addressed
     assert found.quote == Quote(author="Helper", text="We open at nine.")
+    assert found.quote.message_id == "9"
 
 
 @pytest.mark.parametrize(
@@ -417,6 +418,17 @@ def test_an_edit_is_the_same_message_of_another_kind() -> None:
     """An edit keeps the identity of what was edited."""
     found = must(message("better words", edit_date=1_700_000_100), "edited_message")
     assert (found.kind, found.message_id, found.text) == (InboundKind.EDIT, "9", "better words")
+
+
+def test_a_reaction_that_gives_way_to_another_is_told_with_it() -> None:
+    def emoji(*said: str) -> list[dict[str, str]]:
+        return [{"type": "emoji", "emoji": one} for one in said]
+
+    content = {"chat": GROUP, "message_id": 9, "date": 1, "user": LENA}
+    changed = must(content | {"old_reaction": emoji("👍"), "new_reaction": emoji("👎")}, "message_reaction")
+    assert (changed.reaction, changed.unreacted) == ("👎", ("👍",))
+    fewer = must(content | {"old_reaction": emoji("👍", "❤"), "new_reaction": emoji("👍")}, "message_reaction")
+    assert (fewer.reaction, fewer.unreacted) == ("", ("❤",))
 
 
 @pytest.mark.parametrize(("new", "reaction"), [([{"type": "emoji", "emoji": "👀"}], "👀"), ([], "")])
