@@ -21,9 +21,22 @@ from grounding.memory.frames.shipped import SHIPPED
 from grounding.memory.global_context import GlobalContexts
 from grounding.memory.global_context_lines import UNTRUSTED
 from grounding.memory.global_context_origin import model_in
+from grounding.memory.karma.choosing import preferred
+from grounding.memory.karma.reading import NOTHING as UNMARKED
+from grounding.memory.karma.reading import Karma
+from grounding.memory.karma.reading import Looked as Marks
 from grounding.memory.selection.selecting import Looked
 from grounding.remembering import NOTHING, Asked, Remembered, Remembering, asked_in, shown_besides
-from grounding.run_context import Censor, ContextLine, DegradedBlock, Passage, RecalledTurn, SummaryInput, TailEntry
+from grounding.run_context import (
+    Censor,
+    ContextLine,
+    DegradedBlock,
+    Passage,
+    RecalledTurn,
+    SummaryInput,
+    TailEntry,
+    Trace,
+)
 from grounding.sections import speaker
 from grounding.strategy import Choice, search_text
 from grounding.transcript.entry import Entry, EntryRole
@@ -85,6 +98,8 @@ class Grounds:
     degraded: tuple[DegradedBlock, ...] = ()
     remembered: Remembered = NOTHING
     censors: tuple[Censor, ...] = ()
+    karma_floor: tuple[Trace, ...] = ()
+    karma: tuple[Trace, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +114,8 @@ class Pipeline:
     timeout_seconds: float
     remembering: Remembering | None = None
     """None where no records are kept."""
+    karma: Karma | None = None
+    """None where nothing is marked."""
 
     async def ground(
         self,
@@ -120,11 +137,12 @@ class Pipeline:
         """
         degraded: list[DegradedBlock] = []
         if choice.small_talk:
-            known, censors = await asyncio.gather(
+            known, censors, marks = await asyncio.gather(
                 self._layer("global_context", degraded, lambda: self._known(key, person, turn_id)),
                 self._censors(key, person, degraded),
+                self._marks(key, person, turn_id, degraded),
             )
-            return Grounds(global_context=known, degraded=_by_block(degraded), censors=censors)
+            return Grounds(global_context=known, degraded=_by_block(degraded), censors=censors, karma_floor=marks.floor)
         async with asyncio.TaskGroup() as layers:
             always = layers.create_task(
                 self._layer("global_context", degraded, lambda: self._known(key, person, turn_id))
@@ -132,6 +150,7 @@ class Pipeline:
             summary = layers.create_task(self._layer("summary", degraded, lambda: self._summary(key, history)))
             tail = layers.create_task(self._layer("tail", degraded, lambda: self._tail(key, budgets, turn_id, history)))
             standing = layers.create_task(self._censors(key, person, degraded))
+            marking = layers.create_task(self._marks(key, person, turn_id, degraded, tail, text, cues))
             looking = layers.create_task(self._look(tail, degraded, key, text, person, cues, frames, history is None))
             passages = (
                 layers.create_task(self._passages(tail, degraded, key.scope, text, budgets, cues))
@@ -139,10 +158,10 @@ class Pipeline:
                 else None
             )
         recalled: tuple[RecalledTurn, ...] | None = None
+        said, marks = tail.result() or (), marking.result()
         if choice.wants_history and history is None:
-            said = tail.result() or ()
             recalled = await self._layer(
-                "records", degraded, lambda: self._recalled(key, text, said, budgets, cues, degraded)
+                "records", degraded, lambda: self._recalled(key, text, said, budgets, cues, degraded, marks)
             )
         return Grounds(
             summary.result(),
@@ -155,7 +174,30 @@ class Pipeline:
             ),
             degraded=_by_block(degraded),
             censors=standing.result(),
+            karma_floor=marks.floor,
+            karma=marks.chosen({one.turn_id for one in said} | {one.turn_id for one in recalled or ()}),
         )
+
+    async def _marks(
+        self,
+        key: ConversationKey,
+        person: str | None,
+        turn_id: str,
+        degraded: list[DegradedBlock],
+        tail: asyncio.Task[tuple[TailEntry, ...] | None] | None = None,
+        text: str = "",
+        cues: Cues = ENGLISH,
+    ) -> Marks:
+        """What people marked as good: all that stands, and how like it is to *text*, said after *tail*."""
+        if self.karma is None:
+            return UNMARKED
+        karma = self.karma
+
+        async def looked() -> Marks:
+            earlier = asked_before((await tail if tail is not None else None) or (), cues)
+            return await karma.look(key, person, text, earlier, keep=bool(turn_id))
+
+        return await self._layer("karma", degraded, looked) or UNMARKED
 
     async def _censors(
         self, key: ConversationKey, person: str | None, degraded: list[DegradedBlock]
@@ -279,11 +321,12 @@ class Pipeline:
         budgets: Budgets,
         cues: Cues,
         degraded: list[DegradedBlock],
+        marks: Marks,
     ) -> tuple[RecalledTurn, ...]:
         shown = frozenset(entry.turn_id for entry in tail)
         earlier = asked_before(tail, cues)
         found = await self.turns.recall(key.scope, text, RECALLED_TURNS, shown, earlier=earlier, lost=degraded)
-        return tuple(_as_many(found, budgets.records_tokens * RECALLED_CHARACTERS_PER_TOKEN))
+        return tuple(_as_many(preferred(found, marks.turns), budgets.records_tokens * RECALLED_CHARACTERS_PER_TOKEN))
 
 
 def _as_many(turns: Sequence[RecalledTurn], characters: int) -> Iterator[RecalledTurn]:

@@ -246,6 +246,10 @@ class Trace(Strict):
     good: int = Field(gt=0)
     score: float = 0.0
     """Likeness to the message; 0 for those that stand whatever is asked."""
+    foreign: Literal["", "retrieved", "others"] = ""
+    """Whose words the answer was made of, where they are nobody's who asked."""
+    shared: bool = False
+    """Whether it is the workspace's, so that anybody may have asked."""
 
 
 class Injected(Strict):

@@ -97,6 +97,14 @@ class Access:
         """Whether *user* (``connector:user_id``) would be answered there. Tells nobody, and is no event."""
         return self._policy == "open" or await self.role_of(user, workspace_id) is not None
 
+    async def role_here(self, message: InboundMessage, workspace_id: str) -> Role | None:
+        """As what the author of *message* speaks in *workspace_id*; None for strangers. Tells nobody, and is no event:
+        for what people do beside talking."""
+        if message.caller_role is not None:
+            return await self._bounded_role(message, message.caller_role, workspace_id)
+        role = await self.role_of(message.author.user(message.connector), workspace_id)
+        return Role.MEMBER if role is None and self._policy == "open" else role
+
     def is_admin_everywhere(self, message: InboundMessage) -> bool:
         """Whether the author is an admin by the settings, and so in every workspace. Nobody is whose message only says
         who wrote it: a token's holder may name anyone."""

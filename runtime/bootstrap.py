@@ -38,6 +38,7 @@ from runtime.jobs import Jobs
 from runtime.knowledge import Knowledge
 from runtime.mailbox import Mailbox
 from runtime.manifests import Manifests
+from runtime.marking import Marking
 from runtime.model import Model
 from runtime.places import Places
 from runtime.prompting import Prompting
@@ -94,6 +95,7 @@ class Runtime:
     global_contexts: GlobalContexts
     context_keeping: ContextKeeping
     records: Records
+    marking: Marking
     directives: Directives
     publisher: FilingPublisher
     knowledge: Knowledge
@@ -232,7 +234,9 @@ async def _build(
     async def stores() -> dict[str, Health]:
         return await _store_health(store, knowledge)
 
-    conversing = wire_conversing(settings, kept, entrance, knowledge, answering, files, delivering.shows, stores)
+    conversing = wire_conversing(
+        settings, kept, entrance, knowledge, answering, files, delivering.shows, stores, tokens
+    )
     workers = wire_workers(settings, kept, answering, conversing)
     runtime = Runtime(
         settings=settings,
@@ -252,6 +256,7 @@ async def _build(
         global_contexts=kept.global_contexts,
         context_keeping=answering.keeping,
         records=answering.records,
+        marking=conversing.marking,
         directives=kept.directives,
         publisher=kept.publisher,
         knowledge=knowledge,

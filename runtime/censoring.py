@@ -23,6 +23,7 @@ from grounding.run_context import Censor, RunContext
 from grounding.sections import one_line
 from runtime.envelopes import Batch
 from runtime.exchange import Completion, ToolCall
+from runtime.manifests import Manifests, RecordsOfTurn
 from runtime.question import Built
 from runtime.record_use import used
 from runtime.rounds import Round, as_one
@@ -80,23 +81,28 @@ def acted(built: Built, rounds: Sequence[Round], last: Completion) -> tuple[Acte
 
 
 class Accounting:
-    """Counts what a turn made of its records: censors that acted, procedures that were followed."""
+    """Notes what a turn made of its records, and counts censors that acted and procedures that were followed."""
 
-    def __init__(self, records: WritesRecords) -> None:
+    def __init__(self, records: WritesRecords, manifests: Manifests) -> None:
         self._records = records
+        self._manifests = manifests
 
     async def account(self, batch: Batch, built: Built, rounds: Sequence[Round], last: Completion) -> None:
         """Tell and count. Where the store is away that is lost, and told; never raises."""
         set_off_here = acted(built, rounds, last)
         for one in set_off_here:
             _log.info("censor.acted", record_id=one.censor.id, severity=one.censor.severity, where=one.where)
-        followed = {one.id for one in used(built, as_one(rounds, last).text) if one.type == Type.PROCEDURE.value}
-        counted = sorted({one.censor.id for one in set_off_here} | followed)
-        if not counted:
+        told = used(built, as_one(rounds, last).text)
+        censored = {one.censor.id for one in set_off_here}
+        counted = sorted(censored | {one.id for one in told if one.type == Type.PROCEDURE.value})
+        if not told and not censored:
             return
         context = built.context
         scope = seen_in(batch.key, person_of(context.direct, context.authors))
+        # Whoever says later what they think of the reply says it of these.
+        noted = RecordsOfTurn(tuple(sorted({one.id for one in told})), tuple(sorted(censored)))
         try:
+            await self._manifests.note_records(batch.key.scope, batch.turn_id, noted)
             await self._records.count_use(scope, counted)
         except (AgentRuntimeError, TimeoutError) as error:
             _log.warning("records.uncounted", why=str(error) or "timeout", records=len(counted))

@@ -6,8 +6,8 @@ it was about, so that the same message, delivered again, forgets the same once m
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from connectors.message import ConversationKey, Scope, encode_id, redis_key
 from grounding.memory.contexts import ContextDocuments
@@ -35,6 +35,14 @@ _NEWEST = 500
 """Turns of which a document may be in the making: more than `LLM_GROUNDING_MEMORY_SUMMARY_SOURCE_MAX_LINES`."""
 
 
+class ForgetsMarks(Protocol):
+    """What keeps what people said of replies; see `runtime.marking.Marking`."""
+
+    async def forget(self, scope: Scope, turn_ids: Sequence[str]) -> int: ...
+
+    async def forget_conversation(self, key: ConversationKey) -> None: ...
+
+
 class Forgetting:
     """Forgets turns and conversations. Raises `connectors.message.StoreUnavailable` and OSError; asked for again by
     the same message it then goes on where it stopped."""
@@ -52,6 +60,7 @@ class Forgetting:
         dead_letters: DeadLetters,
         records: ForgetsRecords,
         extraction_marks: ExtractionMarks,
+        marking: ForgetsMarks,
         jobs: Jobs,
     ) -> None:
         self._redis = redis
@@ -64,6 +73,7 @@ class Forgetting:
         self._dead_letters = dead_letters
         self._records = records
         self._extraction_marks = extraction_marks
+        self._marking = marking
         self._jobs = jobs
 
     async def last(self, key: ConversationKey, message_id: str, person: str | None = None) -> bool:
@@ -81,6 +91,7 @@ class Forgetting:
         if await self._contexts.forget_turn(key, turn_id):
             await self._context_copy.remove(key)
         await self._manifests.forget(key.scope, [turn_id])
+        await self._marking.forget(key.scope, [turn_id])
         await self._outbox.forget(key, [turn_id])
         await self._dead_letters.forget(key, turn_id)
         await self._extraction_marks.forget_turn(key, turn_id, await self._transcript.reach(key))
@@ -100,7 +111,8 @@ class Forgetting:
         turn_ids = await self._transcript.turn_ids(key)
         await self._contexts.forget(key, turn_ids[:_NEWEST])
         await self._context_copy.remove(key)
-        await self._manifests.forget(key.scope, turn_ids)
+        await self._manifests.forget(key.scope, turn_ids)  # before the marks: none is made anew of what is forgotten
+        await self._marking.forget_conversation(key)
         await self._outbox.forget(key, turn_ids)  # of those that a former version stored the outbox has no list
         await self._outbox.forget(key)
         await self._dead_letters.forget(key)

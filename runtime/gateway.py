@@ -21,6 +21,7 @@ from runtime.envelopes import Amended, Envelope, Lane, MailboxFull, Watched
 from runtime.hub import Hub
 from runtime.limits import Admission, RateLimit
 from runtime.mailbox import Mailbox
+from runtime.marking import Marking
 from runtime.outbox import Outbox, address_of
 from runtime.places import Places, Settled
 from runtime.shows import Shows
@@ -57,6 +58,7 @@ class Gateway:
         connectors: Mapping[str, Connector],
         shows: Shows,
         hub: Hub,
+        marking: Marking,
     ) -> None:
         self._settings = settings
         self._workspaces = workspaces
@@ -70,6 +72,7 @@ class Gateway:
         self._connectors = connectors
         self._shows = shows
         self._hub = hub
+        self._marking = marking
 
     async def accept(self, message: InboundMessage) -> Accepted:
         """Store *message* if it is to be answered. When this returns, the platform may be told.
@@ -91,8 +94,13 @@ class Gateway:
                     return await self._withdraw(message, key)
                 case InboundKind.JOINED:
                     return await self._greet(message, key)
-                case InboundKind.LEFT | InboundKind.REACTION:
-                    _log.info(f"place.{message.kind}", **({"emoji": message.reaction} if message.reaction else {}))
+                case InboundKind.REACTION:
+                    why = await self._marking.reacted(message, key)
+                    told = {name: said for name, said in (("emoji", message.reaction), ("why", why)) if said}
+                    _log.info("place.reaction", **told)
+                    return Accepted("ignored", message.kind.value, key=key)
+                case InboundKind.LEFT:
+                    _log.info("place.left")
                     return Accepted("ignored", message.kind.value, key=key)
                 case _:
                     return await self._accept(message, key)
@@ -223,6 +231,7 @@ class Gateway:
             return None
         if where is not Amended.AMENDED:
             await self._transcript.amend(key, message.message_id, message.text)
+            await self._marking.amended(key, message.message_id)
         _log.info("message.edited", state=where.value)
         return Accepted("ignored", InboundKind.EDIT.value, key=key)
 
@@ -232,6 +241,7 @@ class Gateway:
         where = await self._mailboxes[Lane.TURNS].amend(key, message.message_id, None)
         if where in (Amended.ANSWERING, Amended.ANSWERED):
             await self._transcript.amend(key, message.message_id, "")
+            await self._marking.amended(key, message.message_id)
         if where is not Amended.UNKNOWN:
             _log.info("message.deleted", state=where.value)
         return Accepted("ignored", InboundKind.DELETE.value, key=key)

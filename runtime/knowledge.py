@@ -22,7 +22,7 @@ from grounding.documents.backlog import Backlog
 from grounding.documents.catalogue import Identity, Lacks
 from grounding.documents.context_field import ContextField
 from grounding.documents.disk_copy import DiskCopy
-from grounding.documents.embedding import EmbedderUnavailable
+from grounding.documents.embedding import Embedder, EmbedderUnavailable
 from grounding.documents.index import Hit, IndexUnavailable
 from grounding.documents.lease import StoringLease
 from grounding.documents.library import Library, Skipped
@@ -347,6 +347,10 @@ class Knowledge:
     async def contexts(self) -> ContextField:
         """The context documents in the collection of the model that is set, once the index is open."""
         return (await self.opening.ready()).contexts
+
+    async def embedder(self) -> Embedder:
+        """The embedding model that is set. Raises `IndexUnavailable` while nothing is known of it."""
+        return (await self.opening.ready()).embedder
 
     def answering_model(self, scope: Scope) -> str:
         """What the cosines of the workspace's last search were taken with: the model that is set, or a former one while

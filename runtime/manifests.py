@@ -1,7 +1,8 @@
 """What went into each turn, kept so that it can be explained, and its prompt rebuilt byte for byte.
 
 Keys (owner ``manifests``, under the workspace's tag): ``turn`` one string per turn, ``outcome`` another with what
-came of it, ``index`` a sorted set of turn ids. Kept are the newest `KEPT_TURNS` of a workspace, for `KEPT_SECONDS`.
+came of it, ``records`` a third with what it made of records, ``index`` a sorted set of turn ids. Kept are the newest
+`KEPT_TURNS` of a workspace, for `KEPT_SECONDS`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _OWNER = "manifests"
 _VERSION = 1
 KEPT_TURNS = 10_000
 _PAGE = 500
+_PARTS = ("turn", "outcome", "records")
 KEPT_SECONDS = 30 * 24 * 3600
 
 _BASE64 = "64:"
@@ -59,6 +61,14 @@ class Manifest:
     tokens_total: int
     blocks: tuple[dict[str, Any], ...]
     outcome: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsOfTurn:
+    """Ids of the records that a turn's reply used, and of the censors that acted in it."""
+
+    used: tuple[str, ...] = ()
+    acted: tuple[str, ...] = ()
 
 
 def block_rows(prompt: Prompt) -> list[dict[str, Any]]:
@@ -106,6 +116,19 @@ class Manifests:
         key = self._key(scope, "outcome", turn_id)
         await self._redis.set(key, pack(_VERSION, outcome=outcome), ex=KEPT_SECONDS)
 
+    async def note_records(self, scope: Scope, turn_id: str, records: RecordsOfTurn) -> None:
+        """Store what a turn made of records."""
+        packed = pack(_VERSION, used=list(records.used), acted=list(records.acted))
+        await self._redis.set(self._key(scope, "records", turn_id), packed, ex=KEPT_SECONDS)
+
+    async def records_of(self, scope: Scope, turn_id: str) -> RecordsOfTurn:
+        """What a turn made of records; nothing where it is not known (any more)."""
+        stored: Any = await self._redis.get(self._key(scope, "records", turn_id))
+        if stored is None:
+            return RecordsOfTurn()
+        fields = unpack(stored, _VERSION, "a turn's records")
+        return RecordsOfTurn(tuple(fields["used"]), tuple(fields["acted"]))
+
     async def get(self, scope: Scope, turn_id: str) -> Manifest:
         """The manifest of a turn. Raises `UnknownTurn` and `runtime.stored.NewerFormat`."""
         found: Any = await self._redis.mget(self._key(scope, "turn", turn_id), self._key(scope, "outcome", turn_id))
@@ -150,7 +173,7 @@ class Manifests:
         for start in range(0, len(turn_ids), _PAGE):
             page = turn_ids[start : start + _PAGE]
             async with self._redis.pipeline(transaction=True) as pipe:
-                pipe.delete(*(self._key(scope, part, turn_id) for turn_id in page for part in ("turn", "outcome")))
+                pipe.delete(*(self._key(scope, part, turn_id) for turn_id in page for part in _PARTS))
                 pipe.zrem(self._key(scope, "index"), *page)
                 await pipe.execute()
 

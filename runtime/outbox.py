@@ -135,6 +135,10 @@ class Outbox:
         """The stored reply of a turn, if it has come that far."""
         return await self.states.load(key, turn_id)
 
+    async def turn_of(self, key: ConversationKey, message_id: str) -> str:
+        """See `runtime.part_states.PartStates.turn_of`."""
+        return await self.states.turn_of(key, message_id)
+
     async def arrived(self, streams: Sequence[str]) -> list[tuple[Given, OutboundMessage | None]]:
         """Every entry of *streams*, which are for this process alone, with its reply if that is still stored."""
         return [one for some in self.streams.together(streams) for one in await self.states.arrived(some)]

@@ -164,3 +164,16 @@ for number, stream in ipairs(KEYS) do
 end
 return found
 """
+
+# Of a page of turns, the newest first, the one of whose first parts one is sent, or shown, as the message ARGV[2];
+# empty where none is, and -1 where there are no more.
+TURN_OF = """
+local ids = redis.call('ZREVRANGE', KEYS[1], ARGV[3], ARGV[3] + ARGV[4] - 1)
+local sent, shown = 'sent:' .. ARGV[2], 'shown:' .. ARGV[2]
+for _, id in ipairs(ids) do
+  for _, state in ipairs(redis.call('HMGET', ARGV[1] .. id, unpack(ARGV, 5))) do
+    if state == sent or state == shown then return id end
+  end
+end
+return #ids < tonumber(ARGV[4]) and -1 or ''
+"""

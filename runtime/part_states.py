@@ -41,6 +41,10 @@ UNREAD_SECONDS = 3600
 """How long what was meant for one process is kept for it."""
 _FORGOTTEN_AT_ONCE = 500
 """Turns that are dropped in one step, so that none holds up the others that use the store."""
+_LOOKED_AT, _LOOKED_AT_ONCE = 1000, 250
+"""Turns among which the one of a message is looked for, and those of one step."""
+_FIRST_PARTS = tuple(f"part:{index}" for index in range(12))
+_NO_MORE = -1
 _NOT_NEXT, _ANOTHERS, _OVER = 0, -1, -2
 
 
@@ -60,6 +64,7 @@ class PartStates:
         self._done = redis.register_script(scripts.DONE)
         self._arrived = redis.register_script(scripts.ARRIVED)
         self._forget = redis.register_script(scripts.FORGET)
+        self._turn_of = redis.register_script(scripts.TURN_OF)
         self._certain = Certainties(self.name)
 
     async def put(
@@ -178,6 +183,18 @@ class PartStates:
         """The states of a turn's parts, whether or not its reply is stored yet."""
         fields: Any = await self._redis.hgetall(self._key(key, turn_id))
         return states_in(fields)
+
+    async def turn_of(self, key: ConversationKey, message_id: str) -> str:
+        """The turn of *key* of whose reply the platform's message *message_id* is one of the first parts, among the
+        newest turns that are kept; empty where it is none's. Looked for, not kept: people seldom point at a reply, and
+        parts are many."""
+        for start in range(0, _LOOKED_AT, _LOOKED_AT_ONCE):
+            found: Any = await self._turn_of(
+                keys=[self._turns(key)], args=[self._key(key, ""), message_id, start, _LOOKED_AT_ONCE, *_FIRST_PARTS]
+            )
+            if found:
+                return "" if found == _NO_MORE else str(found)
+        return ""
 
     async def mark(
         self, message: OutboundMessage, index: int, stage: Stage, message_id: str = "", *, held: bool = False

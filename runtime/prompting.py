@@ -191,6 +191,8 @@ class Prompting:
             calibration=grounds.remembered.calibration,
             censors=grounds.censors,
             sigil=SigilInput(name=sigil.name, scopes=sigil.scopes),
+            karma_floor=grounds.karma_floor,
+            karma=grounds.karma,
             # The acknowledgement is for replies that people wait for because something is looked up.
             hint=question.hint if choice.strategy is not Strategy.NONE else "",
             injected=injected[0],

@@ -21,6 +21,7 @@ from connectors.message import AgentRuntimeError, Role
 from grounding.layers.query import USUAL_TOKEN_CHARACTERS
 from grounding.layers.retrieval import label
 from grounding.layers.tool_results import NO_ROOM, rendered
+from grounding.memory.karma.marks import SCOPE as MARKS
 from grounding.pipeline import why
 from grounding.run_context import Censor, RunContext
 from grounding.sections import as_data
@@ -130,8 +131,8 @@ class Tooling:
         return self._sigils.held_by(holders, question.key.context_id, vouched=question.vouched)
 
     def unneeded(self) -> Mapping[str, tuple[str, ...]]:
-        """By the names of sigils, those of their scopes that allow no tool of this process."""
-        return self._sigils.unneeded({scope for tool in self._toolbox.values() for scope in tool.scopes})
+        """By the names of sigils, those of their scopes that allow nothing that there is in this process."""
+        return self._sigils.unneeded({MARKS, *(scope for tool in self._toolbox.values() for scope in tool.scopes)})
 
     def offered(self, names: Sequence[str], question: Question) -> Offer:
         """Those of *names* that there are and that may be used for *question*."""

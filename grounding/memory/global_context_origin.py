@@ -21,10 +21,11 @@ def shown_in(context: RunContext) -> Foreign:
     """Whether a prompt made of *context* shows text of this very turn that nobody who asks has written.
 
     Retrieved are passages of documents, attached files and pictures; others' are quoted and forwarded messages, and
-    those of further authors; records are what they came of. An answer is remembered with it
+    those of further authors; records and good answers are what they came of. An answer is remembered with it
     (`grounding.transcript.entry.Entry`).
     """
-    query, came_of = context.query, {one.origin for one in context.records}
+    query = context.query
+    came_of = {one.origin for one in context.records} | {one.foreign for one in context.karma}
     if context.passages or query.files or query.images or "retrieved" in came_of:
         return "retrieved"
     return "others" if query.quotes or query.relayed or len(context.authors) > 1 or "others" in came_of else ""
@@ -34,7 +35,8 @@ def foreign_in(context: RunContext, content: str = "") -> Foreign:
     """Whether a prompt made of *context* shows text that nobody who asks has written, so that what the model wants to
     write may be somebody else's.
 
-    Beside what `shown_in` says: in a group, what others said in the tail and in recalled turns; and what stands in the
+    Beside what `shown_in` says: in a group, what others said in the tail and in recalled turns; what anybody asked in
+    the workspace, among the good answers chosen for the message; and what stands in the
     tail and was forwarded, or is an answer made of such text, which may repeat it, unless *content*, what is to be
     written, is in the words of who asks. The summary is not counted: whose words it is made of is not known, and in a
     group it would make every write wait.
@@ -42,6 +44,8 @@ def foreign_in(context: RunContext, content: str = "") -> Foreign:
     if shown := shown_in(context):
         return shown
     if not context.direct and (context.recalled or _others_spoke(context)):
+        return "others"
+    if any(one.shared for one in context.karma):
         return "others"
     repeated = {entry.foreign for entry in context.tail} - {""}
     if not repeated or _is_said_in(content, context.query.text):

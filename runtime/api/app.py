@@ -28,6 +28,7 @@ from runtime.api.global_context import GlobalContextRoutes
 from runtime.api.ground import GroundRoutes
 from runtime.api.guard import Guard
 from runtime.api.health import DoctorRoutes, HealthRoutes
+from runtime.api.marks import MarkRoutes
 from runtime.api.metrics import Metrics
 from runtime.api.places import PlaceRoutes
 from runtime.api.prompts import PromptRoutes
@@ -67,6 +68,7 @@ def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
         GroundRoutes(runtime),
         ContextRoutes(runtime),
         TurnRoutes(runtime),
+        MarkRoutes(runtime),
         DeadLetterRoutes(runtime),
         PromptRoutes(runtime),
         GlobalContextRoutes(runtime),

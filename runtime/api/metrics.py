@@ -57,6 +57,7 @@ _HELP = {
     "memory_recall_precision": "Share of shown records that replies used, judged by words; aim for more than .4.",
     "memory_growth_per_day": "Records added a day, since the process started.",
     "memory_confirmation_rate": "Facts confirmed per fact added, since the process started; aim for more than .2.",
+    "turns_marked_total": "Marks that people put on replies, changed and took back, by what they are then.",
     "errors_total": "Events of the level error, by event.",
     "connector_up": "1 for the state that a connector is in.",
     "store_up": "1 for the state that a store is in.",
@@ -196,6 +197,9 @@ class Metrics:
     def _censored(self, event: Mapping[str, Any]) -> None:
         self._count("censors_acted_total", severity=str(event.get("severity", "")), where=str(event.get("where", "")))
 
+    def _marked(self, event: Mapping[str, Any]) -> None:
+        self._count("turns_marked_total", mark=str(event.get("mark", "")))
+
     def _indexed(self, event: Mapping[str, Any]) -> None:
         self._count("index_documents_total", _amount(event, "documents"))
         self._count("index_chunks_embedded_total", _amount(event, "chunks_embedded"))
@@ -218,6 +222,7 @@ _COUNTING = {
     "index.updated": Metrics._indexed,
     "record.changed": Metrics._record_changed,
     "censor.acted": Metrics._censored,
+    "turn.marked": Metrics._marked,
 }
 
 

@@ -42,6 +42,7 @@ class TurnRoutes(Routes):
     async def show(self, workspace_id: str, turn_id: str, prompt: bool = False) -> Response:
         scope = await enter(self._runtime, workspace_id)
         manifest = await self._runtime.manifests.get(scope, turn_id)
+        marked = await self._runtime.marking.of_turn(scope, turn_id)
         answer = {
             **_row(manifest),
             "prefix_digest": manifest.prefix_digest,
@@ -49,6 +50,7 @@ class TurnRoutes(Routes):
             "context": manifest.context.model_dump(mode="json"),
             "sources": manifest.outcome.get("sources", []),
             "outcome": manifest.outcome,
+            "marks": {"good": marked.good if marked else 0, "bad": marked.bad if marked else 0},
         }
         if prompt:
             rebuilt = await asyncio.to_thread(assemble.prompt, manifest.context, self._runtime.tokens)

@@ -36,6 +36,7 @@ _COMMANDS = {
     "prompt": "Show, set, edit and roll back directives.",
     "global-context": "Lines that stand in every prompt: show, append, replace, delete, approve.",
     "memory": "Typed records: list, show, add, confirm, log outcomes, retire, forget.",
+    "karma": "Answers that people marked: mark one, list them, remove one.",
     "context-doc": "What is noted about a conversation: show, put, history.",
     "dead-letters": "Turns that failed for good: list them, try them again, drop them.",
     "access": "Who may talk to the bot, and as what.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from connectors.message import Role, Scope
+from grounding.memory.karma.marks import Marked
 from grounding.transcript.log import Transcript
 from runtime.budget_terms import State, Term, Whose
 from runtime.budgets import Budgets
@@ -12,6 +13,7 @@ from runtime.commands.command import Command, CommandRefused, Invocation
 from runtime.commands.wording import code, items, plain, thousands
 from runtime.explaining import REASONS, STRATEGIES
 from runtime.manifests import Manifest, Manifests, UnknownTurn
+from runtime.marking import Marking
 from runtime.usage import ModelUsage, Usage
 
 NOTHING_SAID = "I have not answered anything here yet."
@@ -21,8 +23,11 @@ UNKNOWN = "I know no such turn here (any more)."
 class TurnFacts:
     """What is known of answered turns. No text of any prompt is told."""
 
-    def __init__(self, transcript: Transcript, manifests: Manifests, usage: Usage, budgets: Budgets) -> None:
+    def __init__(
+        self, transcript: Transcript, manifests: Manifests, usage: Usage, budgets: Budgets, marking: Marking
+    ) -> None:
         self._transcript = transcript
+        self._marking = marking
         self._manifests = manifests
         self._usage = usage
         self._budgets = budgets
@@ -44,7 +49,8 @@ class TurnFacts:
         manifest = await self._manifest(invocation, invocation.rest.strip("`"))
         if manifest is None:
             return NOTHING_SAID
-        return explanation(manifest)
+        marked = await self._marking.of_turn(Scope(invocation.key.workspace_id), manifest.turn_id)
+        return explanation(manifest, marked)
 
     async def usage(self, invocation: Invocation) -> str:
         manifest = await self._manifest(invocation, "")
@@ -75,8 +81,8 @@ class TurnFacts:
         return manifest
 
 
-def explanation(manifest: Manifest) -> str:
-    """A turn in words. Pure."""
+def explanation(manifest: Manifest, marked: Marked | None = None) -> str:
+    """A turn in words, and how it was *marked*. Pure."""
     context, outcome = manifest.context, manifest.outcome
     lines = [
         f"I looked at: {STRATEGIES.get(context.strategy, plain(context.strategy))}.",
@@ -101,6 +107,10 @@ def explanation(manifest: Manifest) -> str:
         lines.append(f"It failed: {code(outcome['error_code'])}.")
     if outcome.get("model"):
         lines.append(f"The model: {code(outcome['model'])}.")
+    if context.karma or context.karma_floor:
+        lines.append(f"I was shown {len(context.karma_floor) + len(context.karma)} earlier answers marked as good.")
+    if marked is not None and marked.is_marked:
+        lines.append(f"Marked as good by {marked.good}, as bad by {marked.bad}.")
     return f"{items(lines)}\n\nTurn {code(manifest.turn_id)}"
 
 

@@ -18,6 +18,7 @@ from runtime.budgets import Budgets
 from runtime.commands.command import Command
 from runtime.commands.global_context import GlobalContext
 from runtime.commands.help import Help
+from runtime.commands.marks import Marks
 from runtime.commands.memory import Memory
 from runtime.commands.people import People
 from runtime.commands.prompt import Prompts
@@ -29,6 +30,7 @@ from runtime.commands.status import Status
 from runtime.commands.turns import TurnFacts
 from runtime.forgetting import Forgetting
 from runtime.manifests import Manifests
+from runtime.marking import Marking
 from runtime.model import Model
 from runtime.places import Places
 from runtime.usage import Usage
@@ -38,6 +40,9 @@ _ORDER = (
     "new",
     "stop",
     "explain",
+    "good",
+    "bad",
+    "unmark",
     "memory",
     "context",
     "forget",
@@ -69,6 +74,7 @@ def build_commands(
     model: Model,
     places: Places,
     forgetting: Forgetting,
+    marking: Marking,
     stop: Callable[[ConversationKey], Awaitable[bool]],
     at_hand: Callable[[ConversationKey], Awaitable[str]],
     stores: Callable[[], Awaitable[Mapping[str, Health]]],
@@ -85,7 +91,8 @@ def build_commands(
     for part in (
         Help(all_commands),
         Session(transcript, global_contexts, stop),
-        TurnFacts(transcript, manifests, usage, budgets),
+        TurnFacts(transcript, manifests, usage, budgets, marking),
+        Marks(transcript, manifests, marking),
         Memory(contexts, RecordWords(records, forgetting.records_to_come), forgetting, stop, at_hand),
         GlobalContext(global_contexts),
         SettledHere(settings, places, model),

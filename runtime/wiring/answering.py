@@ -9,6 +9,8 @@ import structlog
 
 from config.settings import Settings
 from grounding.deciding import Deciding
+from grounding.memory.karma.likeness import Likeness
+from grounding.memory.karma.reading import Karma
 from grounding.memory.records.records import Records
 from grounding.pipeline import Pipeline
 from grounding.tokens import Tokens
@@ -54,6 +56,7 @@ class Answering:
     jobs: Jobs
     keeping: ContextKeeping
     records: Records
+    karma: Karma
     prompting: Prompting
     stops: Stops
     turns: Turns
@@ -83,6 +86,7 @@ def wire_answering(
         knowledge,
         _layer_timeout(settings),
         wire_remembering(settings, records, kept.selections, knowledge, tokens),
+        karma := Karma(kept.marks, kept.floors, Likeness(knowledge.embedder)),
     )
     deciding = Deciding(
         kept.transcript, knowledge, settings.strategy_vocabulary_timeout_seconds, settings.strategy_vocabulary
@@ -121,7 +125,7 @@ def wire_answering(
         places=kept.places,
         reading=Reading(settings, files, model),
         hub=kept.hub,
-        accounting=Accounting(records),
+        accounting=Accounting(records, kept.manifests),
     )
     return Answering(
         model=model,
@@ -131,6 +135,7 @@ def wire_answering(
         jobs=jobs,
         keeping=ContextKeeping(kept.contexts, kept.transcript, following, jobs, _layer_timeout(settings)),
         records=records,
+        karma=karma,
         prompting=prompting,
         stops=stops,
         turns=turns,

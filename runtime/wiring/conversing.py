@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from config.settings import Settings
 from connectors.connector import Health
+from grounding.tokens import Tokens
+from promptpolicy.sigils import Sigils
 from runtime.attachments.files import Files
 from runtime.commands.docs import docs_command
 from runtime.commands.registry import Commands
@@ -14,6 +16,8 @@ from runtime.commands.wiring import build_commands
 from runtime.forgetting import Forgetting
 from runtime.gateway import Gateway
 from runtime.knowledge import Knowledge
+from runtime.mark_effects import MarkEffects
+from runtime.marking import Marking
 from runtime.shows import Shows
 from runtime.supervisor import Supervisor
 from runtime.wiring.answering import Answering
@@ -28,6 +32,7 @@ class Conversing:
     commands: Commands
     supervisor: Supervisor
     gateway: Gateway
+    marking: Marking
 
 
 def wire_conversing(
@@ -39,13 +44,25 @@ def wire_conversing(
     files: Files,
     shows: Shows,
     stores: Callable[[], Awaitable[dict[str, Health]]],
+    tokens: Tokens,
 ) -> Conversing:
     """*stores* says how the stores are."""
+    marking = Marking(
+        kept.marks,
+        answering.karma,
+        transcript=kept.transcript,
+        manifests=kept.manifests,
+        outbox=kept.outbox,
+        access=entrance.access,
+        effects=MarkEffects(answering.records),
+        sigils=Sigils.from_settings(settings),
+        tokens=tokens,
+    )
 
     def connectors() -> dict[str, Health]:
         return {name: supervisor.health(connector) for name, connector in entrance.connectors.items()}
 
-    commands = _commands(settings, kept, entrance, knowledge, answering, files, stores, connectors)
+    commands = _commands(settings, kept, entrance, knowledge, answering, files, stores, connectors, marking)
     supervisor = Supervisor(entrance.connectors.values(), kept.turns, commands.hints())
     gateway = Gateway(
         settings,
@@ -60,8 +77,9 @@ def wire_conversing(
         connectors=entrance.connectors,
         shows=shows,
         hub=kept.hub,
+        marking=marking,
     )
-    return Conversing(commands, supervisor, gateway)
+    return Conversing(commands, supervisor, gateway, marking)
 
 
 def _commands(
@@ -73,6 +91,7 @@ def _commands(
     files: Files,
     stores: Callable[[], Awaitable[dict[str, Health]]],
     connectors: Callable[[], dict[str, Health]],
+    marking: Marking,
 ) -> Commands:
     return build_commands(
         settings,
@@ -87,7 +106,8 @@ def _commands(
         publisher=kept.publisher,
         model=answering.model,
         places=kept.places,
-        forgetting=_forgetting(kept, answering),
+        forgetting=_forgetting(kept, answering, marking),
+        marking=marking,
         stop=answering.stops.stop,
         at_hand=kept.turns.at_hand,
         stores=stores,
@@ -97,7 +117,7 @@ def _commands(
     )
 
 
-def _forgetting(kept: Kept, answering: Answering) -> Forgetting:
+def _forgetting(kept: Kept, answering: Answering, marking: Marking) -> Forgetting:
     return Forgetting(
         kept.store.client,
         transcript=kept.transcript,
@@ -109,5 +129,6 @@ def _forgetting(kept: Kept, answering: Answering) -> Forgetting:
         dead_letters=kept.dead_letters,
         records=answering.records,
         extraction_marks=kept.extraction_marks,
+        marking=marking,
         jobs=answering.jobs,
     )

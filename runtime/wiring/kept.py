@@ -15,6 +15,8 @@ from grounding.memory.contexts import ContextDocuments
 from grounding.memory.copy import ContextCopy
 from grounding.memory.frames.file import problem_in as problem_in_frames
 from grounding.memory.global_context import GlobalContexts
+from grounding.memory.karma.floors import Floors
+from grounding.memory.karma.store import MarkStore
 from grounding.memory.selection.kept import KeptSelections
 from grounding.tokens import Tokens
 from grounding.transcript.copy import MarkdownCopy
@@ -59,6 +61,8 @@ class Kept:
     global_contexts: GlobalContexts
     extraction_marks: ExtractionMarks
     selections: KeptSelections
+    marks: MarkStore
+    floors: Floors
     manifests: Manifests
     directives: Directives
     publisher: FilingPublisher
@@ -106,6 +110,8 @@ def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
         ),
         extraction_marks=ExtractionMarks(redis),
         selections=KeptSelections(redis, settings.session_idle_seconds),
+        marks=MarkStore(redis),
+        floors=Floors(redis, settings.session_idle_seconds),
         manifests=Manifests(redis),
         directives=directives,
         publisher=FilingPublisher(

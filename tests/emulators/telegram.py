@@ -81,6 +81,9 @@ class TelegramEmulator:
         self.commands: list[Json] = []
         self.typing: list[tuple[int, int | None]] = []
         self.reactions: dict[tuple[int, int], list[str]] = {}
+        """The bot's own."""
+        self._put: dict[tuple[int, int, int], list[Json]] = {}
+        """Those of people: by chat, message and person."""
         self.calls: list[str] = []
         self.confirmed = 0
         """All updates below this id are confirmed: they will not be delivered again."""
@@ -186,8 +189,9 @@ class TelegramEmulator:
             return update_id
 
     async def react(self, chat_id: int, message_id: int, emoji: str, by: Person = SOMEBODY) -> None:
-        """Somebody puts *emoji* on a message."""
+        """Somebody puts *emoji* on a message, in the place of what they put there; an empty one takes that away."""
         new = [{"type": "emoji", "emoji": emoji}] if emoji else []
+        old, self._put[chat_id, message_id, by.id] = self._put.get((chat_id, message_id, by.id), []), new
         await self.push(
             "message_reaction",
             {
@@ -195,7 +199,7 @@ class TelegramEmulator:
                 "message_id": message_id,
                 "user": by.as_json(),
                 "date": 1_700_000_100,
-                "old_reaction": [],
+                "old_reaction": old,
                 "new_reaction": new,
             },
         )

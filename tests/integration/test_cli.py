@@ -725,3 +725,20 @@ async def test_the_global_context_is_shown_and_edited(running: None, command: Co
     assert (await command("global-context", "approve", "1")).code == 1
     own = await command("global-context", "append", "Likes tea", "--user", "slack:U1", "--json")
     assert (own.json["line"], own.json["owner"]) == (1, "user")
+
+
+async def test_a_reply_is_marked_listed_and_its_marks_removed(
+    running: None, command: Command, openai_server: FakeOpenAI
+) -> None:
+    assert "nothing is marked" in (await command("karma", "list")).out
+    openai_server.will("Twelve characters at least.")
+    turn = (await command("chat", "-m", QUESTION, "--json")).json["turn_id"]
+
+    assert "good for 1, bad for 0" in (await command("karma", "mark", turn, "good")).out
+    assert QUESTION in (await command("karma", "list")).out
+    assert (await command("karma", "list", "--json")).lines[0]["trace"]["answered"] == "Twelve characters at least."
+    assert "good by 1, bad by 0" in (await command("explain", turn)).out
+    assert (await command("karma", "mark", turn, "none", "--json")).json["mark"] == "none"
+    assert (await command("karma", "mark", turn, "bad")).code == 0
+    assert (await command("karma", "remove", turn)).code == 0
+    assert (await command("karma", "remove", turn)).code == 1

@@ -42,6 +42,7 @@ from runtime.jobs import Job, Jobs
 from runtime.manifests import Manifests, UnknownTurn
 from runtime.outbox import Outbox
 from tests.emulators.embedder import HashedWords
+from tests.emulators.marking import marking_on
 from tests.emulators.records import RememberedRecords
 from tests.unit.test_assemble import context
 
@@ -78,6 +79,7 @@ class House:
         self.outbox = Outbox(redis, Hub(redis, shared=False))
         self.records = RememberedRecords()
         self.marks = ExtractionMarks(redis)
+        self.marking = marking_on(redis)
         self.forgetting = Forgetting(
             redis,
             transcript=self.transcript,
@@ -89,6 +91,7 @@ class House:
             dead_letters=self.letters,
             records=self.records,
             extraction_marks=self.marks,
+            marking=self.marking,
             jobs=Jobs(redis, {}),
         )
 

@@ -42,6 +42,7 @@ from runtime.shows import Shows
 from runtime.work_streams import WorkStreams
 from runtime.worker import WORK
 from runtime.workspaces import Workspaces
+from tests.emulators.marking import marking_on
 
 MESSAGE = InboundMessage(
     "telegram", "42", "m1", Author("42", "Ann"), "hi", direct=True, default_workspace="acme", addressed=True
@@ -107,6 +108,7 @@ class Door:
             connectors=connectors,
             shows=shows,
             hub=self.hub,
+            marking=marking_on(redis, **settings),
         )
         self.commands = mailboxes[Lane.COMMANDS]
         self.hub.hear(WORK, lambda news: self.woken.append(news["partition"]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from grounding.memory.records.record import HIDDEN, NeverDeleted, Outcome, Record, RecordRefused, Severity, State, Type
 
@@ -26,6 +26,9 @@ class Rules:
     summarized_days: int = 30
     archived_days: int = 90
 
+
+TakenBack = Literal["confirm", "success", "failure", "false_positive"]
+"""What somebody said of a record, and can take back."""
 
 BY_HAND: dict[Type, dict[State, frozenset[State]]] = {
     Type.FACT: {
@@ -142,6 +145,28 @@ def report_false_positive(record: Record, rules: Rules, at: str) -> Record:
     count = record.false_positives + 1
     state = State.RETIRED if count >= rules.retired_false_positives else record.state
     return _changed(record, at, false_positives=count, state=state)
+
+
+def take_back(record: Record, what: TakenBack, rules: Rules, at: str) -> Record:
+    """Somebody takes back what they said of it. A fact that nobody else confirmed is new again; what is core stays so,
+    as it may be by hand, and what was retired stays retired."""
+    if record.is_hidden:
+        return record
+    if what == "confirm":
+        count = max(0, record.confirmations - 1)
+        is_new = record.type is Type.FACT and record.state is State.CONFIRMED and not count
+        return _changed(record, at, confirmations=count, state=State.NEW if is_new else record.state)
+    if what == "false_positive":
+        return _changed(record, at, false_positives=max(0, record.false_positives - 1))
+    if record.type is not Type.PROCEDURE:
+        raise RecordRefused(f"only of a procedure outcomes are counted; record {record.id} is a {record.type}")
+    counted = record.model_copy(
+        update={
+            "successes": max(0, record.successes - (what == "success")),
+            "failures": max(0, record.failures - (what == "failure")),
+        }
+    )
+    return _changed(counted, at, state=_effectiveness(counted, rules))
 
 
 def retire(record: Record, at: str) -> Record:

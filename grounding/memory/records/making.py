@@ -89,7 +89,8 @@ def said_again(known: Record, new: NewRecord, by: Provenance, rules: Rules, at: 
 
 def changed(record: Record, fields: Mapping[str, Any], rules: Rules, at: str, *, is_trusted: bool = True) -> Record:
     """*record* with *fields*: texts and numbers by their names, and ``state`` (or an item's ``status``), ``outcome``,
-    ``verbatim``, ``confirm`` and ``false_positive`` (both true). Raises `RecordRefused`, also for an unknown field."""
+    ``verbatim``, ``confirm`` and ``false_positive`` (both true), and ``take_back`` (see `lifecycle.take_back`). Raises
+    `RecordRefused`, also for an unknown field."""
     result = _restated(record, {name: fields[name] for name in _STATED if name in fields}, at)
     steps: dict[str, Callable[[Record, Any], Record]] = {
         "state": lambda one, value: lifecycle.set_state(one, _state(one, value), at),
@@ -98,6 +99,7 @@ def changed(record: Record, fields: Mapping[str, Any], rules: Rules, at: str, *,
         "severity": lambda one, value: lifecycle.set_severity(one, value, at),
         "verbatim": lambda one, value: lifecycle.mark_verbatim(one, bool(value), at),
         "confirm": lambda one, value: lifecycle.confirm(one, rules, at, is_trusted=is_trusted) if value else one,
+        "take_back": lambda one, value: lifecycle.take_back(one, value, rules, at),
         "false_positive": lambda one, value: lifecycle.report_false_positive(one, rules, at) if value else one,
     }
     unknown = sorted(set(fields) - set(steps) - set(_STATED))

@@ -97,7 +97,8 @@ class WritesRecords(Protocol):
         self, scope: Scope, record_id: str, fields: Mapping[str, Any], by: Provenance, key: str = ""
     ) -> Record:
         """Let fields of the record say something else; micro and summary follow. Beside its own fields: ``state`` (an
-        item's also as ``status``), ``confirm`` and ``false_positive`` (both true). Once for each *key*, if there is
+        item's also as ``status``), ``confirm`` and ``false_positive`` (both true), ``take_back`` (one of
+        `grounding.memory.records.lifecycle.TakenBack`). Once for each *key*, if there is
         one. Raises `NoSuchRecord`, `NeverDeleted`."""
 
     async def erase(self, scope: Scope, record_id: str, by: Provenance) -> None:

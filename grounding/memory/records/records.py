@@ -364,6 +364,7 @@ def _why(fields: Mapping[str, Any]) -> str:
         "confirm": "confirmed",
         "outcome": "outcome",
         "false_positive": "false positive",
+        "take_back": "taken back",
         "state": "by hand",
         "status": "by hand",
         "verbatim": "verbatim",

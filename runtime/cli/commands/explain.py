@@ -57,6 +57,8 @@ def show_turn(workspace: str, manifest: dict[str, Any]) -> None:
         line(f"frame     {frame['name']} ({frame['reason'].replace('_', ' ')}{cue})")
     if sigil := context.get("sigil"):
         line(f"sigil     {sigil['name']} ({', '.join(sigil['scopes']) or 'nothing'})")
+    if any((marks := manifest.get("marks") or {}).values()):
+        line(f"marked    good by {marks['good']}, bad by {marks['bad']}")
     show_degraded(outcome.get("degraded") or manifest.get("degraded") or ())
     show_blocks(manifest["blocks"], manifest["tokens_total"])
     passages = context.get("passages") or manifest.get("passages") or ()

@@ -1,0 +1,118 @@
+"""Which good exchanges a prompt shows: a few that stand for a session, and those that bear on the message. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from connectors.message import ConversationKey
+from grounding.documents.sparse import term_set
+from grounding.memory.karma.marks import Exchange, Marked
+from grounding.run_context import RecalledTurn, Trace
+
+STANDING_AT_MOST = 4
+CHOSEN_AT_MOST = 4
+"""More fit no budget."""
+ALIKE = 0.5
+"""Share of the terms of two questions from which they are about the same: one of them stands for both."""
+MARKED_BONUS = 0.25
+"""What a good mark adds to an earlier turn's score, in standard deviations of those that were found: it comes before an
+unmarked one that fits as well, and before none that fits clearly better."""
+_PER_MARK = 0.02
+"""What each further mark adds to the likeness of an exchange, up to five of them."""
+
+
+def is_seen(exchange: Exchange, marked: Marked, key: ConversationKey, person: str | None) -> bool:
+    """Whether a conversation may be shown the exchange; *person* is whose direct message it is, if it is one."""
+    if exchange.reach == "person":
+        return person is not None and exchange.person == person
+    return exchange.reach == "workspace" or marked.conversation == key.encoded
+
+
+def good_ones(marked: Iterable[Marked], key: ConversationKey, person: str | None) -> list[Marked]:
+    """Those that are examples for a conversation, the best first: by how many people more say good than bad, then by
+    day, the newest first, then by turn."""
+    seen = (one for one in marked if one.is_good and one.exchange and is_seen(one.exchange, one, key, person))
+    by_turn = sorted(seen, key=lambda one: one.turn_id)
+    by_day = sorted(by_turn, key=lambda one: one.marked_on, reverse=True)
+    return sorted(by_day, key=lambda one: one.bad - one.good)
+
+
+def standing(good: Sequence[Marked]) -> tuple[Marked, ...]:
+    """The few of *good* (see `good_ones`) that stand whatever is asked, each about something else.
+
+    They stand in the system message: nothing made of others' words is among them, and for a whole workspace nothing
+    that one member alone vouches for.
+    """
+    chosen: list[Marked] = []
+    for one in good:
+        if len(chosen) == STANDING_AT_MOST:
+            break
+        exchange = one.exchange
+        if exchange is None or exchange.foreign or (exchange.reach == "workspace" and not one.is_vouched_for):
+            continue
+        if not any(_are_alike(one, other) for other in chosen):
+            chosen.append(one)
+    return tuple(chosen)
+
+
+def bearing(
+    good: Sequence[Marked], likeness: Mapping[str, float], minimum: float, besides: Collection[str]
+) -> tuple[Trace, ...]:
+    """Those of *good* whose likeness to the message (by turn) reaches *minimum*, the best first, without the turns of
+    *besides*, which the prompt shows anyway; of those that say the same the best."""
+    found = [
+        (one, likeness[one.turn_id])
+        for one in good
+        if one.turn_id not in besides and likeness.get(one.turn_id, minimum - 1) >= minimum
+    ]
+    found.sort(key=lambda pair: -(pair[1] + _PER_MARK * min(pair[0].good - pair[0].bad, 5)))
+    chosen: list[tuple[Marked, float]] = []
+    for one, score in found:
+        if len(chosen) < CHOSEN_AT_MOST and not any(_say_the_same(one, other) for other, _ in chosen):
+            chosen.append((one, score))
+    return tuple(trace for one, score in chosen if (trace := trace_of(one, score)))
+
+
+def preferred(recalled: Sequence[RecalledTurn], good: Collection[str]) -> list[RecalledTurn]:
+    """*recalled*, the best first, in which those of the turns *good* have come forward."""
+    if not any(one.turn_id in good for one in recalled):
+        return list(recalled)
+    scored = [
+        one.model_copy(update={"score": one.score + MARKED_BONUS}) if one.turn_id in good else one for one in recalled
+    ]
+    return sorted(scored, key=lambda one: -one.score)
+
+
+def trace_of(marked: Marked, score: float = 0.0) -> Trace | None:
+    """*marked* as a prompt shows it."""
+    exchange = marked.exchange
+    if exchange is None or not marked.is_good:
+        return None
+    return Trace(
+        turn_id=marked.turn_id,
+        asked=exchange.asked,
+        answered=exchange.answered,
+        marked_on=marked.marked_on,
+        good=marked.good,
+        score=round(score, 6),
+        foreign=exchange.foreign,
+        shared=exchange.reach == "workspace",
+    )
+
+
+def _are_alike(one: Marked, other: Marked) -> bool:
+    left, right = _terms(one), _terms(other)
+    return bool(left) and len(left & right) >= ALIKE * len(left | right)
+
+
+def _say_the_same(one: Marked, other: Marked) -> bool:
+    return _words(one) == _words(other)
+
+
+def _terms(marked: Marked) -> frozenset[str]:
+    return term_set(marked.exchange.asked) if marked.exchange else frozenset()
+
+
+def _words(marked: Marked) -> tuple[str, str]:
+    exchange = marked.exchange
+    return (exchange.asked.casefold(), exchange.answered.casefold()) if exchange else ("", "")

@@ -1,0 +1,113 @@
+"""The good exchanges of a workspace, as turns ask for them: what stands in a session, and what bears on a message."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from connectors.message import ConversationKey, Scope
+from grounding.memory.karma.choosing import bearing, good_ones, standing, trace_of
+from grounding.memory.karma.floors import Floors
+from grounding.memory.karma.likeness import Likeness
+from grounding.memory.karma.marks import Marked
+from grounding.memory.karma.store import MarkStore
+from grounding.run_context import Trace
+
+LOOK_SECONDS = 5.0
+"""So long a workspace in which nothing is marked is not looked at again: it costs its turns nothing."""
+_KNOWN_AT_MOST = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What there is for a message: ``floor`` stands in the session; of the others the likeness is known by turn."""
+
+    floor: tuple[Trace, ...] = ()
+    good: tuple[Marked, ...] = ()
+    likeness: Mapping[str, float] = field(default_factory=dict)
+    minimum: float = 0.0
+
+    @property
+    def turns(self) -> frozenset[str]:
+        """The turns that people marked as good."""
+        return frozenset(one.turn_id for one in self.good)
+
+    def chosen(self, besides: Collection[str]) -> tuple[Trace, ...]:
+        """Those that bear on the message, the best first, without the turns of *besides*."""
+        shown = {*besides, *(one.turn_id for one in self.floor)}
+        return bearing(self.good, self.likeness, self.minimum, shown)
+
+
+NOTHING = Looked()
+
+
+@dataclass(slots=True)
+class _Known:
+    version: int
+    marked: list[Marked]
+    looked_at: float
+
+
+class Karma:
+    """Reads marks. What is known of a workspace is kept, and read again only when its version has changed."""
+
+    def __init__(
+        self,
+        store: MarkStore,
+        floors: Floors,
+        likeness: Likeness,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._floors = floors
+        self._likeness = likeness
+        self._clock = clock
+        self._known: dict[str, _Known] = {}
+
+    async def look(
+        self,
+        key: ConversationKey,
+        person: str | None,
+        query: str = "",
+        earlier: Sequence[str] = (),
+        *,
+        session: str = "",
+        keep: bool = True,
+    ) -> Looked:
+        """What there is for *query* (none: what stands alone), said after *earlier*. *person* is whose direct message
+        it is, if it is one; *session* names the session; without *keep* nothing is stored of it.
+
+        Raises `connectors.message.StoreUnavailable`.
+        """
+        known = self._known.get(key.workspace_id)
+        if known is not None and not known.marked and self._clock() < known.looked_at + LOOK_SECONDS:
+            return NOTHING
+        version, stood = await asyncio.gather(self._store.version(key.scope), self._floors.get(key, session))
+        marked = await self._marked(key.scope, version)
+        if not marked:
+            return NOTHING
+        good = good_ones(marked, key, person)
+        if stood is None:
+            stood = [one.turn_id for one in standing(good)]
+            if keep:
+                await self._floors.keep(key, session, stood)
+        by_turn = {one.turn_id: one for one in good}
+        floor = tuple(trace for name in stood if name in by_turn and (trace := trace_of(by_turn[name])))
+        likeness, minimum = await self._likeness.of(query, good, earlier) if query.strip() and good else ({}, 0.0)
+        return Looked(floor, tuple(good), likeness, minimum)
+
+    def changed(self, scope: Scope) -> None:
+        """Something was marked here, by this process: look again."""
+        self._known.pop(scope.workspace_id, None)
+
+    async def _marked(self, scope: Scope, version: int) -> list[Marked]:
+        known = self._known.get(scope.workspace_id)
+        if known is None or known.version != version:
+            if len(self._known) >= _KNOWN_AT_MOST:
+                self._known.clear()
+            version, marked = await self._store.all(scope) if version else (0, [])
+            known = self._known[scope.workspace_id] = _Known(version, marked, 0.0)
+        known.looked_at = self._clock()
+        return known.marked

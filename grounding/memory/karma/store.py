@@ -1,0 +1,154 @@
+"""Marked turns in Redis.
+
+Keys (owner ``karma``, under the workspace's tag): ``kept`` a hash of turns to what people said of them and their
+traces, ``version`` which every change counts up, and ``said`` a hash of messages (the conversation and the platform's
+id) to the marked turn that they asked for or are the reply of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from connectors.message import AgentRuntimeError, ConversationKey, Scope, encode_id, redis_key
+from grounding.memory.karma.marks import Marked
+from grounding.transcript.entry import UnknownFormat
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+_OWNER = "karma"
+KEPT_AT_MOST = 1000
+"""Marked turns of a workspace. Beyond it go first those that nobody's mark holds for any more, then the oldest of those
+that are no examples, then the oldest."""
+_ATTEMPTS = 16
+
+_WRITE = """
+-- KEYS: kept, version, said. ARGV: turn, what is kept of it now or '', what is to be kept or '', messages to be
+-- forgotten (how many, then they), messages that are said
+if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then return 0 end
+if ARGV[3] == '' then
+  redis.call('HDEL', KEYS[1], ARGV[1])
+else
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+end
+local gone = tonumber(ARGV[4])
+for at = 5, 4 + gone do redis.call('HDEL', KEYS[3], ARGV[at]) end
+for at = 5 + gone, #ARGV do redis.call('HSET', KEYS[3], ARGV[at], ARGV[1]) end
+redis.call('INCR', KEYS[2])
+return 1
+"""
+
+
+class MarkBusy(AgentRuntimeError):
+    """Many mark the turn at this very moment: to be tried again."""
+
+    retryable = True
+
+
+class MarkStore:
+    """The marked turns of all workspaces. Raises `connectors.message.StoreUnavailable` throughout, and
+    `grounding.transcript.entry.UnknownFormat`."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._write = redis.register_script(_WRITE)
+
+    async def version(self, scope: Scope) -> int:
+        """Which every change counts up; 0 where nothing was ever marked. One round trip."""
+        return int(await self._redis.get(_key(scope, "version")) or 0)
+
+    async def all(self, scope: Scope) -> tuple[int, list[Marked]]:
+        """Everything, and the version that it is of."""
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.get(_key(scope, "version"))
+            pipe.hgetall(_key(scope, "kept"))
+            version, kept = await pipe.execute()
+        return int(version or 0), [_read(kept[turn_id]) for turn_id in sorted(kept)]
+
+    async def get(self, scope: Scope, turn_id: str) -> Marked | None:
+        """What is kept of a turn."""
+        return (await self._held(scope, turn_id))[1]
+
+    async def turn_of(self, key: ConversationKey, message_id: str) -> str:
+        """The marked turn that the platform's message *message_id* belongs to; empty where there is none."""
+        return str(await self._redis.hget(_key(key.scope, "said"), _message(key, message_id)) or "")
+
+    async def change(self, scope: Scope, turn_id: str, step: Callable[[Marked | None], Marked | None]) -> Marked | None:
+        """Let *step* make of what is kept of a turn what is to be kept, or None for nothing; that. It may be asked more
+        than once. Raises `MarkBusy`."""
+        for _ in range(_ATTEMPTS):
+            packed, before = await self._held(scope, turn_id)
+            after = step(before)
+            if after == before:
+                return before
+            gone = _messages(before) - _messages(after)
+            written = await self._write(
+                keys=[_key(scope, name) for name in ("kept", "version", "said")],
+                args=[
+                    turn_id,
+                    packed,
+                    "" if after is None else after.model_dump_json(),
+                    len(gone),
+                    *sorted(gone),
+                    *sorted(_messages(after)),
+                ],
+            )
+            if written:
+                if before is None:
+                    await self._trim(scope)
+                return after
+        raise MarkBusy("this reply is being marked by many at once: try again")
+
+    async def forget(self, scope: Scope, turn_ids: Iterable[str]) -> int:
+        """Take away what is kept of turns; how many there were."""
+        count = 0
+        for turn_id in turn_ids:
+            count += await self.get(scope, turn_id) is not None
+            await self.change(scope, turn_id, lambda _: None)
+        return count
+
+    async def forget_conversation(self, key: ConversationKey) -> int:
+        """Take away all that was marked in a conversation."""
+        _, kept = await self.all(key.scope)
+        return await self.forget(key.scope, [one.turn_id for one in kept if one.conversation == key.encoded])
+
+    async def _held(self, scope: Scope, turn_id: str) -> tuple[str, Marked | None]:
+        """What is kept of a turn, as it is stored and as it is read."""
+        packed: Any = await self._redis.hget(_key(scope, "kept"), turn_id)
+        return packed or "", None if packed is None else _read(packed)
+
+    async def _trim(self, scope: Scope) -> None:
+        if await self._redis.hlen(_key(scope, "kept")) <= KEPT_AT_MOST:
+            return
+        _, kept = await self.all(scope)
+        kept.sort(key=lambda one: (one.is_marked, one.is_good, one.marked_on, one.turn_id))
+        await self.forget(scope, [one.turn_id for one in kept[: len(kept) - KEPT_AT_MOST]])
+
+
+def _messages(marked: Marked | None) -> set[str]:
+    if marked is None:
+        return set()
+    asked_in = marked.exchange.asked_in if marked.exchange else ()
+    return {_message(marked.key, one) for one in (*marked.messages, *asked_in)}
+
+
+def _message(key: ConversationKey, message_id: str) -> str:
+    return f"{key.encoded}/{encode_id(message_id)}"
+
+
+def _key(scope: Scope, name: str) -> str:
+    return redis_key(_OWNER, scope.tag, name)
+
+
+def _read(packed: str) -> Marked:
+    try:
+        return Marked.model_validate_json(packed)
+    except ValidationError as error:
+        version = json.loads(packed).get("v")
+        if version == 1:
+            raise
+        raise UnknownFormat(f"a mark has version {version!r}; this runtime reads 1: upgrade it") from error

@@ -1,0 +1,104 @@
+"""``agent-runtime karma``: answers that people marked as good or bad."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from config.settings import Settings
+from runtime.cli.client import connect, segment
+from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
+from runtime.cli.output import line, print_json, table
+
+Row = dict[str, Any]
+_SHOWN = 60
+
+
+@click.group()
+def command() -> None:
+    """Answers that people marked: what comes of the good ones is shown where something like it is asked."""
+
+
+@command.command()
+@click.argument("turn")
+@click.argument("mark", metavar="MARK", type=click.Choice(["good", "bad", "none"]))
+@click.option("--user", metavar="CONNECTOR:ID", help="Whose mark it is, if not yours.")
+@workspace_option
+@json_option
+@click.pass_obj
+def mark(invocation: Invocation, turn: str, mark: str, user: str | None, workspace: str | None, as_json: bool) -> None:
+    """Mark the reply of TURN as good or bad, or take the mark back (none)."""
+    settings = invocation.settings()
+    found = run(_mark(settings, workspace_of(settings, workspace), turn, mark, user))
+    if as_json:
+        print_json(found)
+    else:
+        line(f"{found['turn_id']}: {found['mark']}; good for {found['good']}, bad for {found['bad']}")
+
+
+@command.command("list")
+@workspace_option
+@json_option
+@click.pass_obj
+def listing(invocation: Invocation, workspace: str | None, as_json: bool) -> None:
+    """Show the marked turns, the newest first, and what is kept of those that are examples."""
+    settings = invocation.settings()
+    rows = run(_list(settings, workspace_of(settings, workspace)))
+    if as_json:
+        for row in rows:
+            print_json(row)
+        return
+    if not rows:
+        line("nothing is marked; a 👍 on a reply does it, and so does `karma mark TURN good`")
+        return
+    table(
+        ["turn", "conversation", "good", "bad", "seen by", "asked"],
+        [
+            [one["turn_id"], one["context_id"], one["good"], one["bad"], _reach(one), _asked(one)[:_SHOWN]]
+            for one in rows
+        ],
+        right=["good", "bad"],
+    )
+
+
+@command.command()
+@click.argument("turn")
+@workspace_option
+@json_option
+@click.pass_obj
+def remove(invocation: Invocation, turn: str, workspace: str | None, as_json: bool) -> None:
+    """Take away everybody's marks of TURN, and the example that came of it."""
+    settings = invocation.settings()
+    found = run(_remove(settings, workspace_of(settings, workspace), turn))
+    if as_json:
+        print_json(found)
+    else:
+        line(f"{found['turn_id']}: no marks any more")
+
+
+async def _mark(settings: Settings, workspace: str, turn: str, mark: str, user: str | None) -> Row:
+    body = {"mark": mark} | ({"user": user} if user else {})
+    async with connect(settings) as client:
+        found: Row = await client.post(f"/v1/workspaces/{segment(workspace)}/turns/{segment(turn)}/mark", body)
+    return found
+
+
+async def _list(settings: Settings, workspace: str) -> list[Row]:
+    async with connect(settings) as client:
+        found: list[Row] = (await client.get(f"/v1/workspaces/{segment(workspace)}/karma"))["karma"]
+    return found
+
+
+async def _remove(settings: Settings, workspace: str, turn: str) -> Row:
+    async with connect(settings) as client:
+        found: Row = await client.delete(f"/v1/workspaces/{segment(workspace)}/karma/{segment(turn)}")
+    return found
+
+
+def _reach(row: Row) -> str:
+    return str(row["user"] or row["reach"] or "nobody") if row["trace"] else "nobody"
+
+
+def _asked(row: Row) -> str:
+    return str(row["trace"]["asked"]) if row["trace"] else ""

@@ -1,0 +1,96 @@
+"""``good``, ``bad`` and ``unmark``: what people say of a reply."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from connectors.message import Role, Scope
+from grounding.memory.karma.marks import Marked, Sign
+from grounding.transcript.log import Transcript
+from runtime.commands.command import Command, CommandRefused, Invocation
+from runtime.commands.wording import code
+from runtime.manifests import Manifests, UnknownTurn
+from runtime.marking import By, Marking
+
+NOT_ALLOWED = "You may not mark answers here."
+NOTHING_SAID = "I have not answered anything here yet."
+NOT_MINE = "What you reply to is no answer of mine that I still know."
+UNKNOWN = "I know no such turn here (any more)."
+GOOD = "Marked as good: I shall take that answer as an example."
+BAD = "Marked as bad: that answer is no example."
+TAKEN_BACK = "Your mark is taken back."
+_MEANT = (
+    "Said in reply to one of my answers it is about that one, else about the last one here; a turn's id names another."
+)
+
+
+class Marks:
+    """The commands. A reaction says the same, and is less to write."""
+
+    def __init__(self, transcript: Transcript, manifests: Manifests, marking: Marking) -> None:
+        self._transcript = transcript
+        self._manifests = manifests
+        self._marking = marking
+
+    def commands(self) -> list[Command]:
+        return [
+            Command(
+                "good",
+                "mark my last answer as good",
+                partial(self._mark, sign="good"),
+                "[turn]",
+                role=Role.MEMBER,
+                details=f"I show it to myself when something like it is asked. {_MEANT} Again, it is taken back.",
+            ),
+            Command(
+                "bad",
+                "mark my last answer as bad",
+                partial(self._mark, sign="bad"),
+                "[turn]",
+                role=Role.MEMBER,
+                details=f"It is no example, whoever thinks otherwise. {_MEANT} Again, it is taken back.",
+            ),
+            Command(
+                "unmark",
+                "take your mark back",
+                partial(self._mark, sign=None),
+                "[turn]",
+                role=Role.MEMBER,
+                details=_MEANT,
+            ),
+        ]
+
+    async def _mark(self, invocation: Invocation, sign: Sign | None) -> str:
+        by = By(invocation.user, invocation.role, "command")
+        if not self._marking.may(by, invocation.key):
+            raise CommandRefused(NOT_ALLOWED)
+        turn_id = await self._meant(invocation)
+        try:
+            marked = await self._marking.commanded(invocation.key, turn_id, by, sign, invocation.idempotency_key)
+        except UnknownTurn:
+            raise CommandRefused(UNKNOWN) from None
+        return f"{_said(marked, invocation.user)}\n\nTurn {code(turn_id)}"
+
+    async def _meant(self, invocation: Invocation) -> str:
+        """The turn that is meant. Raises `CommandRefused` where there is none, or none that is theirs to mark."""
+        key, named, quote = invocation.key, invocation.rest.strip("`"), invocation.message.quote
+        if named:
+            try:
+                manifest = await self._manifests.get(Scope(key.workspace_id), named)
+            except UnknownTurn:
+                raise CommandRefused(UNKNOWN) from None
+            if manifest.context.context_id != key.context_id and invocation.role is not Role.ADMIN:
+                raise CommandRefused(UNKNOWN)
+            return named
+        if quote is not None and quote.message_id:
+            if turn_id := await self._marking.turn_of(key, quote.message_id):
+                return turn_id
+            raise CommandRefused(NOT_MINE)
+        if turn_id := await self._transcript.last_turn(key):
+            return turn_id
+        raise CommandRefused(NOTHING_SAID)
+
+
+def _said(marked: Marked, user: str) -> str:
+    mark = marked.opinion_of(user).mark
+    return {"good": GOOD, "bad": BAD}[mark] if mark else TAKEN_BACK

@@ -1,0 +1,242 @@
+"""People mark replies: which turn is meant, who may, what is kept of it, and what it says of records.
+
+A mark is a reaction to a message of the reply (👍, 👎), a command, or a call over HTTP. The turn of a message is found
+among the stored replies of the last seven days; one that is marked is known for longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+
+import structlog
+
+from connectors.message import ConversationKey, InboundMessage, Role, Scope
+from grounding.memory.global_context_origin import person_of
+from grounding.memory.karma import marks
+from grounding.memory.karma.marks import Exchange, Marked, Opinion, Sign
+from grounding.memory.karma.reading import Karma
+from grounding.memory.karma.store import MarkBusy, MarkStore
+from grounding.memory.records.record import Provenance
+from grounding.remembering import seen_in
+from grounding.tokens import Tokens, clip
+from grounding.transcript.entry import Entry, EntryRole
+from grounding.transcript.log import Transcript
+from promptpolicy.sigils import Holder, Sigils
+from runtime.access import Access
+from runtime.manifests import Manifest, Manifests, UnknownTurn
+from runtime.mark_effects import MarkEffects
+from runtime.outbox import Outbox
+
+ASKED_TOKENS, ANSWERED_TOKENS = 40, 80
+"""What of the two sides of an exchange is kept: with these two fit into the 300 tokens of a block, and more where they
+are shorter."""
+_SIDE_CHARACTERS = 4000
+"""Beyond that no side has words that could be kept."""
+_log = structlog.get_logger()
+Step = Callable[[Opinion], Opinion]
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """Who marks, as what, and by which means (for events). ``is_vouched_for``: that it is they is not only said by a
+    program."""
+
+    user: str
+    role: Role
+    means: str
+    is_vouched_for: bool = True
+
+
+class Marking:
+    """The marks of all workspaces. Raises `connectors.message.StoreUnavailable`,
+    `grounding.memory.karma.store.MarkBusy`, and where a turn is named `runtime.manifests.UnknownTurn`."""
+
+    def __init__(
+        self,
+        store: MarkStore,
+        karma: Karma,
+        *,
+        transcript: Transcript,
+        manifests: Manifests,
+        outbox: Outbox,
+        access: Access,
+        effects: MarkEffects,
+        sigils: Sigils,
+        tokens: Tokens,
+        today: Callable[[], str] = lambda: datetime.now(UTC).date().isoformat(),
+    ) -> None:
+        self._store = store
+        self._karma = karma
+        self._transcript = transcript
+        self._manifests = manifests
+        self._outbox = outbox
+        self._access = access
+        self._effects = effects
+        self._sigils = sigils
+        self._tokens = tokens
+        self._today = today
+
+    async def reacted(self, message: InboundMessage, key: ConversationKey) -> str:
+        """Let a reaction mark the reply that it is on; why it does not, in a word, or nothing. Nobody is told."""
+        given = marks.sign_of(message.reaction) if message.reaction else None
+        gone = [sign for emoji in message.unreacted if (sign := marks.sign_of(emoji)) is not None]
+        if given is None and not gone:
+            return "no_mark"
+        role = await self._access.role_here(message, key.workspace_id)
+        by = By(message.author.user(message.connector), role or Role.VIEWER, "reaction")
+        if role is None or not self.may(by, key):
+            return "not_allowed"
+        turn_id = await self.turn_of(key, message.message_id)
+        if not turn_id:
+            return "unknown_reply"
+        moment = message.sent_at.timestamp() if message.sent_at else 0.0
+
+        def step(opinion: Opinion) -> Opinion:
+            for sign in gone:
+                opinion = marks.took_back(opinion, sign, moment=moment)
+            return opinion if given is None else marks.said(opinion, given, moment=moment, by_admin=_is_admin(by))
+
+        try:
+            await self._change(key.scope, turn_id, by, step, is_new=given is not None, message_id=message.message_id)
+        except UnknownTurn:  # it was forgotten
+            return "unknown_reply"
+        except MarkBusy:
+            return "busy"
+        return ""
+
+    def may(self, by: By, key: ConversationKey) -> bool:
+        """Whether *by* may mark what is said in *key*: whether they hold `grounding.memory.karma.marks.SCOPE`."""
+        held = self._sigils.held_by([Holder(by.user, by.role)], key.context_id, vouched=by.is_vouched_for)
+        return held.allows(marks.SCOPE)
+
+    async def commanded(self, key: ConversationKey, turn_id: str, by: By, sign: Sign | None, command: str) -> Marked:
+        """Let a command mark a turn of *key*, or take back the mark that is the same; None takes back any."""
+        step = partial(marks.commanded, sign=sign, command=command, by_admin=_is_admin(by))
+        return await self._change(key.scope, turn_id, by, step, is_new=sign is not None)
+
+    async def put(self, scope: Scope, turn_id: str, by: By, sign: Sign | None) -> Marked:
+        """Let the mark of *by* be *sign*, or none, however often that is asked."""
+        step = partial(marks.put, sign=sign, by_admin=_is_admin(by))
+        return await self._change(scope, turn_id, by, step, is_new=sign is not None)
+
+    async def turn_of(self, key: ConversationKey, message_id: str) -> str:
+        """The turn whose reply the platform's message *message_id* is, or is a part of; empty where it is none's."""
+        return await self._outbox.turn_of(key, message_id) or await self._store.turn_of(key, message_id)
+
+    async def of_turn(self, scope: Scope, turn_id: str) -> Marked | None:
+        """What people said of a turn."""
+        return await self._store.get(scope, turn_id)
+
+    async def all(self, scope: Scope) -> Sequence[Marked]:
+        """What is marked in a workspace, the newest first."""
+        _, found = await self._store.all(scope)
+        return sorted((one for one in found if one.is_marked), key=lambda one: one.turn_id, reverse=True)
+
+    async def forget(self, scope: Scope, turn_ids: Sequence[str]) -> int:
+        """Take away the marks and traces of turns; how many there were."""
+        count = await self._store.forget(scope, turn_ids)
+        self._karma.changed(scope)
+        return count
+
+    async def forget_conversation(self, key: ConversationKey) -> None:
+        """Take away all marks and traces of a conversation, and what stood in its session."""
+        await self._store.forget_conversation(key)
+        self._karma.changed(key.scope)
+
+    async def amended(self, key: ConversationKey, message_id: str) -> None:
+        """A message was edited or deleted: an exchange that was asked by it is no example any more."""
+        if turn_id := await self._store.turn_of(key, message_id):
+            await self.forget(key.scope, [turn_id])
+
+    async def _change(
+        self, scope: Scope, turn_id: str, by: By, step: Step, *, is_new: bool, message_id: str = ""
+    ) -> Marked:
+        known = await self._store.get(scope, turn_id)
+        manifest, exchange = None, known.exchange if known else None
+        if known is None or (is_new and exchange is None):
+            manifest = await self._manifests.get(scope, turn_id)
+            exchange = await self._exchange(manifest)
+        blank = known or Marked(turn_id=turn_id, conversation=_key_of(manifest).encoded if manifest else "")
+        seen: list[Opinion] = []
+
+        def changed(before: Marked | None) -> Marked | None:
+            one = before or blank
+            opinion = step(one.opinion_of(by.user))
+            seen[:] = [one.opinion_of(by.user), opinion]
+            if opinion == seen[0]:
+                return before
+            messages = tuple(dict.fromkeys([*one.messages, *([message_id] if message_id else [])]))
+            held = one.model_copy(
+                update={
+                    "exchange": one.exchange or exchange,
+                    "messages": messages,
+                    "marked_on": self._today() if opinion.mark else one.marked_on,
+                }
+            )
+            return held.with_opinion(opinion)
+
+        after = await self._store.change(scope, turn_id, changed) or blank
+        self._karma.changed(scope)
+        was, now = seen
+        if was.mark != now.mark:
+            _log.info("turn.marked", turn_id=turn_id, mark=now.mark or "none", role=by.role.value, by=by.means)
+            await self._tell_records(scope, turn_id, manifest, by, was, now)
+        return after
+
+    async def _tell_records(
+        self, scope: Scope, turn_id: str, manifest: Manifest | None, by: By, was: Opinion, now: Opinion
+    ) -> None:
+        of = await self._manifests.records_of(scope, turn_id)
+        if not of.used and not of.acted:
+            return
+        context = (manifest or await self._manifests.get(scope, turn_id)).context
+        key = ConversationKey(context.workspace_id, context.connector, context.external_id)
+        seen = seen_in(key, person_of(context.direct, context.authors))
+        provenance = Provenance(author=by.user, context_id=key.context_id, turn_id=turn_id, origin="person")
+        change = f"mark:{turn_id}:{by.user}:{now.changes}"
+        await self._effects.become(seen, of, provenance, was.mark, now.mark, change)
+
+    async def _exchange(self, manifest: Manifest) -> Exchange | None:
+        """The trace of a turn; None where its reply is no answer (an apology), or is not recorded."""
+        context, key = manifest.context, _key_of(manifest)
+        if manifest.outcome.get("kind") == "apology" or manifest.outcome.get("error_code"):
+            return None
+        entries = await self._transcript.of_turn(key, manifest.turn_id)
+        asked = [one for one in entries if one.role is EntryRole.INBOUND]
+        answered = [one for one in entries if one.role is EntryRole.OUTBOUND]
+        if not asked or not answered:
+            return None
+        texts = await asyncio.to_thread(
+            lambda: (_side(asked, self._tokens, ASKED_TOKENS), _side(answered, self._tokens, ANSWERED_TOKENS))
+        )
+        if not all(texts):
+            return None
+        person = person_of(context.direct, context.authors)
+        foreign = {one.foreign for one in answered} | {one.foreign for one in asked}
+        return Exchange(
+            asked=texts[0],
+            answered=texts[1],
+            reach="person" if person else "conversation" if context.direct else "workspace",
+            person=person or "",
+            foreign="retrieved" if "retrieved" in foreign else "others" if "others" in foreign else "",
+            asked_in=tuple(one.message_id for one in asked if one.message_id),
+        )
+
+
+def _key_of(manifest: Manifest) -> ConversationKey:
+    context = manifest.context
+    return ConversationKey(context.workspace_id, context.connector, context.external_id)
+
+
+def _side(entries: Sequence[Entry], tokens: Tokens, max_tokens: int) -> str:
+    """What was said, in the exchange's own words, on one line, cut where a sentence ends if one does."""
+    said = " ".join(" ".join(one.text[:_SIDE_CHARACTERS].split()) for one in entries)
+    return clip(said, tokens, max_tokens)
+
+
+def _is_admin(by: By) -> bool:
+    return by.role is Role.ADMIN

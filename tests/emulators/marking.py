@@ -1,0 +1,57 @@
+"""What reactions and commands are given to, over a real store."""
+
+from __future__ import annotations
+
+from redis.asyncio import Redis
+
+from config.settings import Settings
+from grounding.documents.embedding import Embedder
+from grounding.memory.karma.floors import Floors
+from grounding.memory.karma.likeness import Likeness
+from grounding.memory.karma.reading import Karma
+from grounding.memory.karma.store import MarkStore
+from grounding.memory.records.port import KeepsRecords
+from grounding.tokens import load_tokens
+from grounding.transcript.log import Transcript
+from promptpolicy.sigils import Sigils
+from runtime.access import Access
+from runtime.hub import Hub
+from runtime.manifests import Manifests
+from runtime.mark_effects import MarkEffects
+from runtime.marking import Marking
+from runtime.outbox import Outbox
+from tests.emulators.embedder import HashedWords
+from tests.emulators.records import RememberedRecords
+
+
+def karma_on(redis: Redis, embedder: Embedder | None = None) -> Karma:
+    """What turns are shown."""
+
+    async def embedding() -> Embedder:
+        return embedder or HashedWords()
+
+    return Karma(MarkStore(redis), Floors(redis, 60), Likeness(embedding))
+
+
+def marking_on(
+    redis: Redis,
+    karma: Karma | None = None,
+    *,
+    records: KeepsRecords | None = None,
+    today: str = "2026-11-22",
+    **settings: object,
+) -> Marking:
+    """Marks as they are kept; everybody may mark unless *settings* say otherwise."""
+    chosen = Settings.model_validate({"access_policy": "open", **settings})
+    return Marking(
+        MarkStore(redis),
+        karma or karma_on(redis),
+        transcript=Transcript(redis),
+        manifests=Manifests(redis),
+        outbox=Outbox(redis, Hub(redis, shared=False)),
+        access=Access(redis, chosen),
+        effects=MarkEffects(records or RememberedRecords()),
+        sigils=Sigils.from_settings(chosen),
+        tokens=load_tokens(),
+        today=lambda: today,
+    )

@@ -1,0 +1,336 @@
+"""What becomes of a mark: which turn it is for, who may, what is kept, and what it says of records."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+
+from connectors.message import Author, ConversationKey, InboundKind, InboundMessage, OutboundMessage, Role, Scope
+from grounding import assemble
+from grounding.memory.karma import store as karma_store
+from grounding.memory.karma.reading import LOOK_SECONDS
+from grounding.memory.karma.store import MarkStore
+from grounding.memory.records.port import NewRecord
+from grounding.memory.records.record import Provenance, State, Type
+from grounding.run_context import Participant
+from grounding.tokens import load_tokens
+from grounding.transcript.entry import Entry, EntryRole
+from grounding.transcript.log import Transcript
+from runtime.hub import Hub
+from runtime.manifests import Manifests, RecordsOfTurn, UnknownTurn
+from runtime.marking import ANSWERED_TOKENS, By, Marking
+from runtime.outbox import Outbox
+from runtime.parts import Stage
+from tests.emulators.embedder import HashedWords
+from tests.emulators.marking import karma_on, marking_on
+from tests.emulators.records import RememberedRecords
+from tests.unit.test_assemble import context
+
+GROUP = ConversationKey("acme", "telegram", "-1")
+DIRECT = ConversationKey("acme", "telegram", "501")
+LENA, BO = "telegram:501", "telegram:502"
+ASKED, ANSWERED = "How do I moor the Petrel at the pier?", "Bow to the swell, with two springs."
+TOKENS = load_tokens()
+MEMBER = By(BO, Role.MEMBER, "command")
+
+
+class House:
+    """Turns that were answered, and the marks of them."""
+
+    def __init__(self, redis: Redis, **settings: Any) -> None:
+        self.redis = redis
+        self.transcript, self.manifests = Transcript(redis), Manifests(redis)
+        self.outbox = Outbox(redis, Hub(redis, shared=False))
+        self.records = RememberedRecords()
+        self.store = MarkStore(redis)
+        self.embedder = HashedWords()
+        self.karma = karma_on(redis, self.embedder)
+        self.marking: Marking = marking_on(redis, self.karma, records=self.records, **settings)
+
+    async def answer(self, turn_id: str, key: ConversationKey = GROUP, message_id: str = "9", **more: Any) -> None:
+        """A turn was answered, and its reply delivered as *message_id*."""
+        direct = key == DIRECT
+        asked, answered, foreign = more.get("asked", ASKED), more.get("answered", ANSWERED), more.get("foreign", "")
+        built = context(
+            turn_id=turn_id,
+            connector=key.connector,
+            external_id=key.external_id,
+            context_id=key.context_id,
+            direct=direct,
+            authors=(Participant(user=LENA, name="Lena", role="member"),),
+        )
+        ended = {"kind": more.get("kind", "reply"), "error_code": ""}
+        await self.manifests.keep(built, assemble.prompt(built, TOKENS), "2026-11-22T10:00:00Z", ended)
+        at = "2026-11-22T10:00:00.000Z"
+        said = [
+            Entry(EntryRole.INBOUND, asked, turn_id, at, "Lena", LENA, f"in-{turn_id}"),
+            Entry(EntryRole.OUTBOUND, answered, turn_id, at, "agent-runtime", foreign=foreign),
+        ]
+        await self.transcript.append(key, turn_id, said)
+        reply = OutboundMessage(key, turn_id, answered)
+        await self.outbox.put(reply, ["telegram"])
+        await self.outbox.states.mark(reply, 0, Stage.SENT, message_id)
+
+    async def react(self, emoji: str, *gone: str, by: str = BO, on: str = "9", key: ConversationKey = GROUP) -> str:
+        connector, _, user = by.partition(":")
+        message = InboundMessage(
+            connector, key.external_id, on, Author(user), "", InboundKind.REACTION, reaction=emoji, unreacted=gone
+        )
+        return await self.marking.reacted(message, key)
+
+    async def shown(self, text: str = ASKED, key: ConversationKey = GROUP, person: str | None = None) -> list[str]:
+        looked = await self.karma.look(key, person, text)
+        return [one.turn_id for one in (*looked.floor, *looked.chosen(()))]
+
+
+@pytest.fixture
+def house(redis: Redis) -> House:
+    return House(redis)
+
+
+async def test_a_reaction_on_any_part_of_a_reply_makes_its_exchange_an_example(house: House) -> None:
+    await house.answer("t1")
+    await house.outbox.states.mark(OutboundMessage(GROUP, "t1", ""), 1, Stage.SENT, "10")
+    with capture_logs() as told:
+        assert await house.react("👍🏽", on="10") == ""
+
+    assert await house.shown() == ["t1"]
+    marked = await house.store.get(GROUP.scope, "t1")
+    assert marked is not None
+    assert marked.exchange is not None
+    assert (marked.exchange.asked, marked.exchange.answered, marked.exchange.reach) == (ASKED, ANSWERED, "workspace")
+    events = [one for one in told if one["event"] == "turn.marked"]
+    assert [(one["mark"], one["role"], one["by"]) for one in events] == [("good", "member", "reaction")]
+    assert ASKED not in str(told)
+
+
+async def test_a_mark_is_changed_and_taken_back_and_counted_once_however_often_it_comes(house: House) -> None:
+    await house.answer("t1")
+    with capture_logs() as told:
+        await house.react("👍")
+        await house.react("👍")
+        await house.react("👎", "👍")
+        await house.react("", "👎")
+        await house.react("", "👎")
+    assert [one["mark"] for one in told if one["event"] == "turn.marked"] == ["good", "bad", "none"]
+    assert await house.shown() == []
+
+
+async def test_a_turn_that_as_many_call_bad_is_no_example(house: House) -> None:
+    await house.answer("t1")
+    await house.react("👍", by=BO)
+    await house.react("👎", by=LENA)
+    assert await house.shown() == []
+    await house.react("", "👎", by=LENA)
+    assert await house.shown() == ["t1"]
+
+
+async def test_what_marks_nothing_is_passed_over(redis: Redis) -> None:
+    """Other emoji, strangers, viewers, other people's messages and turns that were forgotten."""
+    house = House(redis, access_policy="allowlist", access_allowlist=(BO,))
+    await house.answer("t1")
+    await house.marking._access.set_role("telegram:7", Role.VIEWER, "acme")
+
+    assert await house.react("👀") == "no_mark"
+    assert await house.react("👍", by="telegram:99") == "not_allowed"
+    assert await house.react("👍", by="telegram:7") == "not_allowed"
+    assert await house.react("👍", on="77") == "unknown_reply"
+    await house.manifests.forget(GROUP.scope, ["t1"])
+    assert await house.react("👍") == "unknown_reply"
+    assert await house.shown() == []
+
+
+async def test_a_marked_reply_is_known_when_the_outbox_has_it_no_more(house: House) -> None:
+    await house.answer("t1")
+    await house.react("👍")
+    await house.outbox.forget(GROUP)
+    assert await house.react("", "👍") == ""
+    assert await house.shown() == []
+
+
+async def test_what_was_said_in_a_direct_message_serves_that_person_alone(house: House) -> None:
+    await house.answer("t1", DIRECT)
+    await house.react("👍", by=LENA, key=DIRECT)
+
+    assert await house.shown(key=DIRECT, person=LENA) == ["t1"]
+    assert await house.shown(key=GROUP) == []
+    assert await house.shown(key=ConversationKey("acme", "telegram", "502"), person=BO) == []
+    other = ConversationKey("other", "telegram", "501")
+    assert await house.shown(key=other, person=LENA) == []
+
+
+async def test_an_apology_is_no_example_and_a_long_answer_is_cut_where_a_sentence_ends(house: House) -> None:
+    await house.answer("t1", message_id="9", kind="apology", answered="Something went wrong.")
+    await house.answer("t2", message_id="10", answered="It is tied with two springs. " * 40)
+    await house.react("👍", on="9")
+    await house.react("👍", on="10")
+
+    assert await house.shown() == ["t2"]
+    marked = await house.store.get(GROUP.scope, "t2")
+    assert marked is not None
+    assert marked.exchange is not None
+    assert TOKENS.count(marked.exchange.answered) <= ANSWERED_TOKENS
+    assert marked.exchange.answered.endswith("springs. …") or marked.exchange.answered.endswith("springs.…")
+
+
+async def test_what_an_answer_was_made_of_is_said_with_it(house: House) -> None:
+    await house.answer("t1", foreign="retrieved")
+    await house.react("👍")
+    (trace,) = (await house.karma.look(GROUP, None, ASKED)).chosen(())
+    assert (trace.foreign, trace.shared) == ("retrieved", True)
+
+
+async def test_forgetting_takes_the_trace_and_what_was_marked_in_a_conversation(house: House) -> None:
+    await house.answer("t1")
+    await house.answer("t2", message_id="10")
+    await house.react("👍", on="9")
+    await house.react("👍", on="10")
+
+    await house.marking.forget(GROUP.scope, ["t1"])
+    assert await house.shown() == ["t2"]
+    await house.marking.forget_conversation(GROUP)
+    assert await house.shown() == []
+    left = [await house.redis.hgetall(name) async for name in house.redis.scan_iter("ar:karma:{w.acme}:[ks]*")]
+    assert left == []
+
+
+async def test_an_exchange_whose_question_was_edited_or_deleted_is_no_example_any_more(house: House) -> None:
+    await house.answer("t1")
+    await house.react("👍")
+    await house.marking.amended(GROUP, "in-t9")
+    assert await house.shown() == ["t1"]
+    await house.marking.amended(GROUP, "in-t1")
+    assert await house.shown() == []
+
+
+async def test_where_nothing_is_marked_turns_ask_the_store_once_in_a_while(house: House) -> None:
+    assert await house.shown() == []
+    asked = house.redis.info
+    before = (await asked("commandstats")).get("cmdstat_get", {}).get("calls", 0)
+    assert await house.shown() == []
+    assert (await asked("commandstats")).get("cmdstat_get", {}).get("calls", 0) == before
+    assert LOOK_SECONDS <= 10
+    assert house.embedder.embedded == []
+
+
+async def test_another_process_sees_a_mark_with_its_next_turn_once_it_knows_of_one(house: House) -> None:
+    await house.answer("t1")
+    await house.answer("t2", message_id="10", asked="How do I reef the main sail?", answered="Ease the halyard first.")
+    await house.react("👍")
+    elsewhere = karma_on(house.redis)
+    assert [one.turn_id for one in (await elsewhere.look(GROUP, None, ASKED)).chosen(())] == ["t1"]
+
+    await house.react("👍", on="10")
+    found = (await elsewhere.look(GROUP, None, "How do I reef the main sail?")).chosen(())
+    assert [one.turn_id for one in found] == ["t2"]
+
+
+async def test_what_stands_is_the_same_throughout_a_session_but_for_what_is_taken_back(house: House) -> None:
+    admin = By(LENA, Role.ADMIN, "command")
+    await house.answer("t1")
+    await house.answer("t2", message_id="10", asked="How do I reef the main sail?")
+    await house.marking.put(GROUP.scope, "t1", admin, "good")
+
+    async def standing(session: str = "s1") -> list[str]:
+        return [one.turn_id for one in (await house.karma.look(GROUP, None, session=session)).floor]
+
+    assert await standing() == ["t1"]
+    await house.marking.put(GROUP.scope, "t2", admin, "good")
+    assert await standing() == ["t1"]
+    assert set(await standing("s2")) == {"t1", "t2"}
+    await house.marking.put(GROUP.scope, "t1", admin, None)
+    assert await standing("s2") == ["t2"]
+    looked = await house.karma.look(GROUP, None, "How do I reef the main sail?", session="s2")
+    assert looked.chosen(()) == ()
+
+
+async def test_without_an_embedder_the_words_decide(house: House) -> None:
+    await house.answer("t1")
+    await house.react("👍")
+    house.embedder.fails = True
+    assert await house.shown() == ["t1"]
+    assert await house.shown("What does the harbour plan cost?") == []
+
+
+async def test_beyond_the_most_that_is_kept_go_first_those_that_nobody_marks_any_more(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(karma_store, "KEPT_AT_MOST", 2)
+    for number in range(1, 5):
+        await house.answer(f"t{number}", message_id=str(number))
+    await house.marking.put(GROUP.scope, "t1", MEMBER, "good")
+    await house.marking.put(GROUP.scope, "t2", MEMBER, "good")
+    await house.marking.put(GROUP.scope, "t2", MEMBER, None)
+    await house.marking.put(GROUP.scope, "t3", MEMBER, "bad")
+    _, kept = await house.store.all(GROUP.scope)
+    assert [one.turn_id for one in kept] == ["t1", "t3"]
+    await house.marking.put(GROUP.scope, "t4", MEMBER, "good")
+    _, kept = await house.store.all(GROUP.scope)
+    assert [one.turn_id for one in kept] == ["t1", "t4"]
+
+
+async def test_a_turn_that_is_not_known_cannot_be_marked(house: House) -> None:
+    with pytest.raises(UnknownTurn):
+        await house.marking.put(GROUP.scope, "t9", MEMBER, "good")
+
+
+async def test_a_good_reply_confirms_its_facts_and_what_it_followed_succeeded_until_that_is_taken_back(
+    house: House,
+) -> None:
+    scope, by = Scope("acme"), Provenance(author=LENA)
+    fact = (await house.records.add(scope, NewRecord(Type.FACT, "The Petrel lies at the north pier."), by)).record
+    way = (await house.records.add(scope, NewRecord(Type.PROCEDURE, "Moor bow to the swell."), by)).record
+    choice = (await house.records.add(scope, NewRecord(Type.DECISION, "We moor with two springs."), by)).record
+    await house.answer("t1")
+    await house.manifests.note_records(GROUP.scope, "t1", RecordsOfTurn(used=(fact.id, way.id, choice.id, "gone")))
+
+    async def now() -> tuple[State, int, int, int, State]:
+        one, two = await house.records.get(scope, fact.id), await house.records.get(scope, way.id)
+        return (
+            one.state,
+            one.confirmations,
+            two.successes,
+            two.failures,
+            (await house.records.get(scope, choice.id)).state,
+        )
+
+    for _ in range(2):  # however often
+        await house.react("👍")
+        assert await now() == (State.CONFIRMED, 1, 1, 0, State.RECORDED)
+        await house.react("👍")
+        assert await now() == (State.CONFIRMED, 1, 1, 0, State.RECORDED)
+        await house.react("👎", "👍")
+        assert await now() == (State.NEW, 0, 0, 1, State.RECORDED)
+        await house.react("", "👎")
+        assert await now() == (State.NEW, 0, 0, 0, State.RECORDED)
+
+
+async def test_a_bad_reply_says_of_a_censor_that_acted_in_it_that_it_should_not_have(house: House) -> None:
+    scope, by = Scope("acme"), Provenance(author=LENA)
+    new = NewRecord(Type.CENSOR, "Never name the harbour master.", trigger="harbour master", severity="block")
+    censor = (await house.records.add(scope, new, by)).record
+    await house.answer("t1", kind="apology")
+    await house.manifests.note_records(GROUP.scope, "t1", RecordsOfTurn(acted=(censor.id,)))
+
+    await house.react("👎")
+    assert (await house.records.get(scope, censor.id)).false_positives == 1
+    await house.react("", "👎")
+    assert (await house.records.get(scope, censor.id)).false_positives == 0
+
+
+async def test_a_redelivered_reaction_does_not_bring_back_what_was_taken_back_since(house: House) -> None:
+    await house.answer("t1")
+
+    async def at(second: int, emoji: str, *gone: str) -> None:
+        when = datetime(2026, 11, 22, 10, 0, second, tzinfo=UTC)
+        message = InboundMessage(
+            "telegram", "-1", "9", Author("502"), "", InboundKind.REACTION, when, reaction=emoji, unreacted=gone
+        )
+        await house.marking.reacted(message, GROUP)
+
+    await at(1, "👍")
+    await at(2, "", "👍")
+    await at(1, "👍")
+    assert await house.shown() == []

@@ -1,0 +1,177 @@
+"""Marks, and which good exchanges a prompt shows."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.message import ConversationKey
+from grounding.memory.karma import marks
+from grounding.memory.karma.choosing import (
+    CHOSEN_AT_MOST,
+    STANDING_AT_MOST,
+    bearing,
+    good_ones,
+    preferred,
+    standing,
+    trace_of,
+)
+from grounding.memory.karma.marks import Exchange, Marked, Opinion, Reach, Sign
+from grounding.run_context import RecalledTurn
+
+HERE = ConversationKey("acme", "telegram", "-1")
+DIRECT = ConversationKey("acme", "telegram", "501")
+LENA, BO, ANN = "telegram:501", "telegram:502", "telegram:503"
+
+
+def marked(turn_id: str = "t1", asked: str = "how do I moor?", reach: Reach = "workspace", **changes: Any) -> Marked:
+    exchange = Exchange(asked=asked, answered="With two springs.", reach=reach, person=changes.pop("person", ""))
+    exchange = exchange.model_copy(update={"foreign": changes.pop("foreign", "")})
+    good, bad = changes.pop("good", (LENA,)), changes.pop("bad", ())
+    opinions = [Opinion(user=user, signs=("good",)) for user in good] + [
+        Opinion(user=user, signs=("bad",)) for user in bad
+    ]
+    fields: dict[str, Any] = {"conversation": HERE.encoded, "opinions": tuple(opinions), "marked_on": "2026-11-22"}
+    return Marked(turn_id=turn_id, exchange=exchange, **(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("emoji", "sign"),
+    [
+        ("👍", "good"),
+        ("👍🏽", "good"),
+        ("👍🏿", "good"),
+        (":+1:", "good"),
+        (":thumbsup:", "good"),
+        (":+1::skin-tone-3:", None),
+        ("👎", "bad"),
+        ("👎🏻", "bad"),
+        (":thumbsdown:", "bad"),
+        ("👀", None),
+        ("", None),
+        ("❤️", None),
+    ],
+)
+def test_two_emoji_say_what_people_think_of_a_reply_whatever_their_skin_tone(emoji: str, sign: Sign | None) -> None:
+    assert marks.sign_of(emoji) == sign
+
+
+def test_who_puts_two_emoji_is_taken_at_the_newest_and_at_the_other_when_that_goes() -> None:
+    both = marks.said(marks.said(Opinion(user=LENA), "good"), "bad")
+    assert both.mark == "bad"
+    assert marks.took_back(both, "good").mark == "bad"
+    assert marks.took_back(both, "bad").mark == "good"
+    assert marks.took_back(both).mark is None
+
+
+def test_what_comes_again_after_it_was_taken_back_stays_taken_back() -> None:
+    put = marks.said(Opinion(user=LENA), "good", moment=100.0)
+    gone = marks.took_back(put, "good", moment=101.0)
+    assert marks.said(gone, "good", moment=100.0) == gone
+    assert marks.said(gone, "good", moment=102.0).mark == "good"
+
+
+def test_the_same_command_again_takes_back_and_the_same_delivery_again_does_nothing() -> None:
+    once = marks.commanded(Opinion(user=LENA), "good", "c1")
+    assert marks.commanded(once, "good", "c1") == once
+    assert marks.commanded(once, "good", "c2").mark is None
+    assert marks.commanded(once, "bad", "c3").mark == "bad"
+    assert marks.commanded(once, None, "c4").mark is None
+
+
+@given(st.lists(st.tuples(st.sampled_from(["said", "took"]), st.sampled_from(["good", "bad"]), st.floats(0, 9))))
+def test_a_change_is_counted_where_the_mark_became_another_and_nowhere_else(
+    steps: list[tuple[str, Sign, float]],
+) -> None:
+    opinion, changes = Opinion(user=LENA), 0
+    for what, sign, moment in steps:
+        before = opinion
+        do = marks.said if what == "said" else marks.took_back
+        opinion = do(opinion, sign, moment=moment)
+        changes += opinion.mark != before.mark
+        assert len(set(opinion.signs)) == len(opinion.signs)
+        assert opinion.moment >= before.moment
+    assert opinion.changes == changes
+
+
+def test_an_exchange_is_an_example_where_more_say_good_than_bad() -> None:
+    assert marked(good=(LENA,)).is_good
+    assert not marked(good=(LENA,), bad=(BO,)).is_good
+    assert marked(good=(LENA, ANN), bad=(BO,)).is_good
+    assert not marked(good=()).is_good
+    assert trace_of(marked(good=(LENA,), bad=(BO,))) is None
+
+
+def test_when_the_last_mark_is_taken_back_the_words_go() -> None:
+    one = marked(good=(LENA,))
+    gone = one.with_opinion(marks.took_back(one.opinion_of(LENA)))
+    assert gone.exchange is None
+    assert marked(good=(LENA, BO)).with_opinion(marks.took_back(one.opinion_of(LENA))).exchange is not None
+
+
+def test_a_direct_message_is_seen_by_its_person_alone_and_a_groups_by_all_of_the_workspace() -> None:
+    own = marked("t1", reach="person", person=LENA, conversation=DIRECT.encoded)
+    group = marked("t2")
+    nobodys = marked("t3", reach="conversation", conversation=DIRECT.encoded)
+    everything = [own, group, nobodys]
+
+    def seen(key: ConversationKey, person: str | None) -> set[str]:
+        return {one.turn_id for one in good_ones(everything, key, person)}
+
+    assert seen(HERE, None) == {"t2"}
+    assert seen(HERE, LENA) == {"t1", "t2"}
+    assert seen(DIRECT, None) == {"t2", "t3"}
+    assert seen(ConversationKey("acme", "telegram", "502"), BO) == {"t2"}
+
+
+def test_what_stands_is_the_most_marked_about_different_things_and_vouched_for() -> None:
+    kinds = ("pier", "harbour", "sail", "anchor", "compass", "rudder")
+    many = [marked(f"t{n}", f"tell me about the {kind}", good=(LENA, BO)) for n, kind in enumerate(kinds)]
+    best = marked("t8", "how do I moor the boat?", good=(LENA, BO, ANN))
+    again = marked("t9", "how do I moor a boat?", good=(LENA, BO))
+    alone = marked("t7", "what is a keel?", good=(LENA,))
+    tainted = marked("t6", "what is a jib?", good=(LENA, BO, ANN), foreign="retrieved")
+
+    names = [one.turn_id for one in standing(good_ones([*many, again, best, alone, tainted], HERE, None))]
+
+    assert len(names) == STANDING_AT_MOST
+    assert names[0] == "t8"
+    assert {"t9", "t7", "t6"} & set(names) == set()
+
+
+def test_an_admins_word_is_enough_for_what_stands_and_in_a_direct_message_ones_own() -> None:
+    by_admin = marked(opinions=(Opinion(user=LENA, signs=("good",), by_admin=True),))
+    own = marked("t2", reach="person", person=LENA)
+    assert standing([by_admin]) == (by_admin,)
+    assert standing([own]) == (own,)
+    assert standing([marked()]) == ()
+
+
+def test_what_bears_on_a_message_is_above_the_floor_and_not_shown_besides() -> None:
+    kinds = ("pier", "harbour", "sail", "anchor", "compass", "rudder")
+    many = [marked(f"t{n}", f"tell me about the {kind}") for n, kind in enumerate(kinds)]
+    same = marked("t9", "tell me about the rudder", good=(LENA, BO))
+    likeness = {"t0": 0.4, "t1": 0.6, "t2": 0.7, "t3": 0.8, "t4": 0.9, "t5": 0.95, "t9": 0.95}
+
+    found = bearing([*many, same], likeness, 0.5, {"t3"})
+
+    assert [one.turn_id for one in found] == ["t9", "t4", "t2", "t1"]
+    assert len(found) == CHOSEN_AT_MOST
+    assert all(one.shared for one in found)
+
+
+def test_of_earlier_turns_that_fit_as_well_the_marked_one_comes_first() -> None:
+    def turn(turn_id: str, score: float) -> RecalledTurn:
+        return RecalledTurn(turn_id=turn_id, said_on="2026-11-22", text="x", score=score)
+
+    found = [turn("t1", 2.0), turn("t2", 1.0), turn("t3", 1.0), turn("t4", 0.9)]
+    assert [one.turn_id for one in preferred(found, {"t3", "t9"})] == ["t1", "t3", "t2", "t4"]
+    assert preferred(found, {"t9"}) == found
+
+
+@pytest.mark.parametrize("reach", ["workspace", "person", "conversation"])
+def test_what_is_kept_of_a_turn_is_read_as_it_was_written(reach: Reach) -> None:
+    one = marked(reach=reach, person=LENA if reach == "person" else "")
+    assert Marked.model_validate_json(one.model_dump_json()) == one
+    assert one.key == HERE
