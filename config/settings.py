@@ -133,6 +133,18 @@ class Settings(BaseModel):
     costs a quarter more once, and a tenth from then on), by a key per conversation for OpenAI's."""
     llm_context_window_tokens: Positive | None = None
     """The model's window. Unset: as LiteLLM knows it, else 8192."""
+    model_memory_buffer_mib: Natural = 512
+    """Memory that prompts leave free on the machine that a local model runs on: graphics memory where there is any,
+    else working memory."""
+    llm_kv_layers: Positive | None = None
+    """Layers of LLM_MODEL, where it runs on this machine and does not say itself what its attention cache takes (the
+    bundled model does, and Ollama's). With LLM_KV_HEADS and LLM_KV_HEAD_SIZE."""
+    llm_kv_heads: Positive | None = None
+    """Heads with keys and values in each of its layers (with grouped-query attention fewer than heads)."""
+    llm_kv_head_size: Positive | None = None
+    """Numbers in the key of one head."""
+    llm_kv_cache_type: Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"] = "f16"
+    """How a local model's server keeps the cache."""
     embedding_model: EmbeddingModel | None = None
     """A LiteLLM embedding id, or bundled/minilm (finds more, indexes slowly) or bundled/wordllama. Unset:
     bundled/wordllama. Another model makes another index; the former one answers until that is filled."""
@@ -250,6 +262,12 @@ class Settings(BaseModel):
     global_context_approval: Literal["untrusted", "always", "never"] = "untrusted"
     """Which lines that the model writes wait until a person approves them: those written in a turn that was shown
     retrieved text, files or, in a group, what others said (untrusted), always, or never."""
+    environment_sample_seconds: PositiveSeconds = 10.0
+    """How often the machine is looked at: graphics memory, power, what is reached. A driver that takes longer counts as
+    one that does not answer."""
+    low_power: Literal["auto", "on", "off"] = "auto"
+    """Whether the model is told that power is saved. auto: where the machine's profile says so, or a battery runs out.
+    """
     codex_window_ratio: Annotated[float, Field(gt=0, le=1)] = 0.7
     """Read, not used yet: whole-dataset context is to come."""
     prompt_max_characters: Positive = 96_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from grounding.draft import Draft, Two
 from grounding.history import last_turns
 from grounding.layers import frame, injected, karma, now, query, recall, records, retrieval, summary, tail
-from grounding.run_context import RunContext
+from grounding.run_context import CONDENSED, RunContext
 from grounding.sections import Section, neutral
 from grounding.tokens import Tokens
 
@@ -89,7 +89,8 @@ def _records(context: RunContext) -> Draft:
 
 def _retrieved(context: RunContext, tokens: Tokens) -> Draft:
     budget = context.budgets.retrieved_tokens
-    failed = next((part for part in context.degraded if part.block == "retrieved"), None)
+    missing = [part for part in context.degraded if part.block == "retrieved"]
+    failed = next((part for part in missing if part.why != CONDENSED), None)
     if context.passages:
         section = retrieval.section(
             context.passages[: context.budgets.top_k],
@@ -100,6 +101,8 @@ def _retrieved(context: RunContext, tokens: Tokens) -> Draft:
         return Draft(section, budget, f"{len(section.pieces)} passages{f', degraded: {failed.why}' if failed else ''}")
     if not context.wants_documents:
         return Draft(Section(), budget, "not wanted")
+    if missing and not failed:
+        return Draft(Section(), budget, f"degraded: {CONDENSED}")
     if failed:
         return Draft(Section(pieces=(retrieval.NOT_SEARCHED,), cut="never"), budget, f"degraded: {failed.why}")
     return Draft(Section(pieces=(retrieval.NOTHING_FOUND,), cut="never"), budget, "nothing relevant")

@@ -229,6 +229,21 @@ class EnvironmentInput(Strict):
     low_power: bool = False
 
 
+class ModelMemory(Strict):
+    """What the attention cache of a model on this machine takes, and what there is for it; see
+    `grounding.cache_size`."""
+
+    bytes_per_token: int = Field(gt=0)
+    free_mib: int = Field(ge=0)
+    buffer_mib: int = Field(ge=0)
+    """What is to stay free of that."""
+    reserved_tokens: int = Field(default=0, ge=0)
+    """Tokens for which the model's server has set memory aside already."""
+    where: Literal["gpu", "ram"]
+    source: Literal["gguf", "ollama", "settings"]
+    """Whose description of the model it is."""
+
+
 class SigilInput(Strict):
     """The set of permissions that holds in the turn. The prompt mentions it; code enforces it."""
 
@@ -277,6 +292,10 @@ class Injected(Strict):
         return self
 
 
+CONDENSED = "condensed"
+"""Why a block is missing, or is less than it was, that was taken out to save memory."""
+
+
 class DegradedBlock(Strict):
     """A block that could not be had, and why, in a word or two."""
 
@@ -320,6 +339,8 @@ class RunContext(Strict):
     session: SessionInput | None = None
     codex: CodexInput | None = None
     environment: EnvironmentInput | None = None
+    memory: ModelMemory | None = None
+    """None where the model runs elsewhere, or nothing is known of it."""
     sigil: SigilInput | None = None
     karma_floor: tuple[Trace, ...] = ()
     """The same throughout a session."""

@@ -32,6 +32,9 @@ from runtime.dead_letters import DeadLetters
 from runtime.embedded.child import beside
 from runtime.embedded.model_server import LocalModelServer, local_model
 from runtime.envelopes import Lane
+from runtime.environment.gpus import Gpus
+from runtime.environment.model_memory import ModelMemories
+from runtime.environment.sampling import Surroundings
 from runtime.event_stream import EventStream
 from runtime.formatters import Formatters, Installed, installed
 from runtime.jobs import Jobs
@@ -101,6 +104,7 @@ class Runtime:
     knowledge: Knowledge
     manifests: Manifests
     model: Model
+    surroundings: Surroundings
     jobs: Jobs
     usage: Usage
     budgets: Budgets
@@ -176,6 +180,7 @@ async def open_runtime(
         if "follow" in parts and settings.redis_url is None:
             runtime.knowledge.will_follow()
         await stack.enter_async_context(beside(runtime.knowledge.open(), "knowledge"))
+        await stack.enter_async_context(beside(runtime.surroundings.run(), "environment"))
         await _run_parts(stack, built, parts)
         yield runtime
 
@@ -229,11 +234,16 @@ async def _build(
     reranker = wire_reranker(settings, kept)
     knowledge = Knowledge(settings, store.client, tokens, kept.workspaces, kept.publisher, reranker)
     files = Files(settings, delivering.locator)
-    answering = wire_answering(settings, kept, knowledge, files, tokens, model_server, formatters)
+    model = Model(settings, model_server)
 
     async def stores() -> dict[str, Health]:
         return await _store_health(store, knowledge)
 
+    async def links() -> dict[str, Health]:
+        return {"model": model.health, **await stores()}
+
+    surroundings = Surroundings(settings, Gpus(), ModelMemories(settings, model.names), links)
+    answering = wire_answering(settings, kept, knowledge, files, tokens, formatters, model, surroundings)
     conversing = wire_conversing(
         settings, kept, entrance, knowledge, answering, files, delivering.shows, stores, tokens
     )
@@ -261,7 +271,8 @@ async def _build(
         publisher=kept.publisher,
         knowledge=knowledge,
         manifests=kept.manifests,
-        model=answering.model,
+        model=model,
+        surroundings=surroundings,
         jobs=answering.jobs,
         usage=kept.usage,
         budgets=answering.budgets,

@@ -20,6 +20,7 @@ from typing import Any
 import structlog
 
 from config.settings import Settings
+from connectors.connector import Health, State
 from runtime.caching import Standing, marked, takes_key, takes_marks
 from runtime.embedded.child import ChildFailed
 from runtime.embedded.model_server import CONTEXT_TOKENS, MODEL_NAME, LocalModelServer
@@ -56,6 +57,7 @@ FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 8.0
 EMPTY_ATTEMPTS = 2
 """How often one model may answer nothing before that is an error."""
+_CONNECTED = Health(State.CONNECTED)
 STALL_FRACTION = 0.5
 """A stream that says nothing for this part of the call's time-out is given up."""
 LOCAL_MAX_OUTPUT_TOKENS = 192
@@ -82,7 +84,16 @@ class Model:
         self._windows: dict[str, int] = {}
         self._sighted: dict[str, bool] = {}
         self._calling: dict[str, bool] = {}
+        self._reached = Health(State.CONNECTING)
         self._marking: dict[str, bool] = {}
+
+    @property
+    def health(self) -> Health:
+        """How the model that is asked first was reached the last time, and ``connecting`` before the first; no call is
+        made."""
+        if self._settings.llm_model is None and self._local is not None and self._local.health.state is State.FAILED:
+            return self._local.health
+        return self._reached
 
     @property
     def name(self) -> str:
@@ -202,13 +213,17 @@ class Model:
                     await self._tell_what_stands(call, target, standing)
                 if can_call:
                     await import_what_tools_import()
-                return await self._attempts(call, target, purpose)
+                completion = await self._attempts(call, target, purpose)
+                self._reached = Health(State.DEGRADED, f"{failed.model}: {failed.why}") if failed else _CONNECTED
+                return completion  # noqa: TRY300 - an else for all of the above would hide what is tried
             except ModelFailed as failure:
                 log.warning("model.failed", model=failure.model, why=failure.why, purpose=purpose)
                 failed = failed or failure
                 if call.shown and on_restart is None:
                     break
         assert failed is not None
+        if isinstance(failed, ModelUnavailable):
+            self._reached = Health(State.FAILED, f"{failed.model}: {failed.why}")
         raise failed
 
     def _order(self, first: str | None) -> tuple[str | None, ...]:

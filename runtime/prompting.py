@@ -7,17 +7,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import structlog
+
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, Role, Scope
 from grounding import assemble
 from grounding.budgets import Budgets
+from grounding.condensing import Condensed, condensed
 from grounding.cues.kinds import Cues
 from grounding.deciding import Deciding
 from grounding.formatters import Request
 from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
 from grounding.memory.frames.frame import Frames
 from grounding.pipeline import Grounds, Pipeline, why
-from grounding.run_context import DegradedBlock, Injected, RunContext, SigilInput, TailEntry
+from grounding.run_context import DegradedBlock, EnvironmentInput, Injected, RunContext, SigilInput, TailEntry
 from grounding.strategy import Choice, Strategy
 from grounding.tokens import LineByLine, Tokens
 from promptpolicy import policy
@@ -25,6 +28,7 @@ from promptpolicy.directives import Directives
 from promptpolicy.policy import Composer, Policy, PolicyTooLarge
 from promptpolicy.slot import Directive
 from runtime.cues import cues_in
+from runtime.environment.sampling import Surroundings
 from runtime.formatters import Formatters
 from runtime.frames import frames_in
 from runtime.model import Model
@@ -33,6 +37,7 @@ from runtime.tools import NOTHING, Tooling
 
 LONG_TEXT_CHARACTERS = 20_000
 """Beyond this a prompt is put together off the event loop."""
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +70,11 @@ class Prompting:
         tooling: Tooling,
         formatters: Formatters,
         tokens: Tokens,
+        surroundings: Surroundings | None = None,
     ) -> None:
         self._settings = settings
+        self._surroundings = surroundings
+        self._told: EnvironmentInput | None = None
         self._deciding = deciding
         self._pipeline = pipeline
         self._directives = directives
@@ -110,12 +118,22 @@ class Prompting:
             offer, budgets = NOTHING, Budgets.from_settings(self._settings, window)
         identity = self._identity(question.role, held, degraded)
         context = self._context(question, turn_id, choice, budgets, grounds, identity, offer.names, injecting.result())
+        context = self._on_this_machine(context, first)
         context = await self._formatters.render(context, self._tokens)
         if question.characters > LONG_TEXT_CHARACTERS:
-            prompt = await asyncio.to_thread(assemble.prompt, context, self._tokens)
+            made = await asyncio.to_thread(condensed, context, self._tokens)
         else:
-            prompt = assemble.prompt(context, self._tokens)
-        return Built(context, prompt, (time.perf_counter() - started) * 1000)
+            made = condensed(context, self._tokens)
+        _tell(made)
+        return Built(made.context, made.prompt, (time.perf_counter() - started) * 1000)
+
+    def _on_this_machine(self, context: RunContext, first: str | None) -> RunContext:
+        """*context* with what is known of the machine, and of the memory of the model that is asked *first*."""
+        if self._surroundings is None:
+            return context
+        model = first if first in self._model.names else self._model.name
+        self._told = self._surroundings.environment(self._told)
+        return context.model_copy(update={"environment": self._told, "memory": self._surroundings.memory(model)})
 
     async def _ground(
         self, question: Question, turn_id: str, history: Sequence[TailEntry] | None, budgets: Budgets, guides: _Guides
@@ -207,3 +225,19 @@ class Prompting:
         started = time.perf_counter()
         prompt = await asyncio.to_thread(assemble.prompt, context, self._tokens)
         return Built(context, prompt, (time.perf_counter() - started) * 1000)
+
+
+def _tell(made: Condensed) -> None:
+    """``prompt.condensed``: where something was taken out to save memory, or should have been and could not."""
+    memory = made.context.memory
+    if memory is None or not (made.taken or made.is_over):
+        return
+    _log.warning(
+        "prompt.condensed",
+        blocks=list(made.taken),
+        needed_mib=made.needed_mib,
+        free_mib=memory.free_mib,
+        buffer_mib=memory.buffer_mib,
+        where=memory.where,
+        is_over=made.is_over,
+    )

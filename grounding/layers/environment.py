@@ -8,7 +8,8 @@ from grounding.run_context import Device, EnvironmentInput, SigilInput
 from grounding.sections import Section, one_line
 
 HEAD, FOOT = "<environment>", "</environment>"
-CONNECTED = "connected"
+LOST = ("degraded", "failed", "stopped")
+"""States of a link that is not reached as usual; one that is only being made is not lost."""
 
 
 def section(environment: EnvironmentInput | None, sigil: SigilInput | None) -> Section:
@@ -23,14 +24,20 @@ def _lines(environment: EnvironmentInput | None, sigil: SigilInput | None) -> It
         yield f"Permissions ({one_line(sigil.name)}): {scopes}."
     if environment is None:
         return
-    lost = [link for link in environment.links if link.state != CONNECTED]
-    if lost:
-        yield f"Not reached as usual: {', '.join(f'{one_line(link.name)} ({one_line(link.state)})' for link in lost)}."
+    if gone := lost(environment):
+        yield f"Not reached as usual: {', '.join(f'{one_line(name)} ({one_line(state)})' for name, state in gone)}."
+    elif environment.links:
+        yield f"Reached: {', '.join(one_line(link.name) for link in environment.links)}."
     if environment.low_power or environment.power == "battery":
         yield f"Power: {environment.power or 'unknown'}{', low-power mode' if environment.low_power else ''}."
     yield from (_device(one) for one in environment.devices)
-    if not environment.devices and environment.note:
+    if environment.note:
         yield f"GPU: {one_line(environment.note)}."
+
+
+def lost(environment: EnvironmentInput) -> tuple[tuple[str, str], ...]:
+    """Name and state of what is not reached as usual."""
+    return tuple(sorted((link.name, link.state) for link in environment.links if link.state in LOST))
 
 
 def _device(device: Device) -> str:

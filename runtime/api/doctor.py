@@ -22,6 +22,7 @@ from grounding.source_tree import NAME as SOURCE_TREE
 from promptpolicy.sigils import Sigils
 from runtime.changeover import DAY_SECONDS, former_collections, underway
 from runtime.embedded.model_server import check_platform, find_weights
+from runtime.environment.machine import MIB
 from runtime.model_errors import ModelFailed
 from runtime.platforms import examine_platforms
 from runtime.reranker import LiteLLMReranker
@@ -62,6 +63,7 @@ async def examine(runtime: Runtime) -> list[Check]:
         _local_model(runtime),
         _bounded("embedding", runtime.settings.embedding_timeout_seconds, lambda: _embedding(runtime)),
         _bounded("reranker", runtime.settings.llm_timeout_seconds, lambda: _reranker(runtime)),
+        _machine(runtime),
         asyncio.to_thread(_disk, runtime.settings.data_dir),
         _connectors(runtime),
         _bounded("indexes", 4 * runtime.settings.redis_timeout_seconds, lambda: _indexes(runtime)),
@@ -236,6 +238,31 @@ async def _reranker(runtime: Runtime) -> list[Check]:
         advice = "see AGENT_RUNTIME_RERANK_MODEL, AGENT_RUNTIME_RERANK_API_BASE and AGENT_RUNTIME_RERANK_API_KEY"
         return [Check("reranker", False, str(error), advice)]
     return [Check("reranker", True, f"{name} answered")]
+
+
+async def _machine(runtime: Runtime) -> list[Check]:
+    """Graphics memory, power, and what the model's cache takes of it."""
+    if runtime.surroundings.seen is None:
+        await runtime.surroundings.look()
+    seen = runtime.surroundings.seen
+    assert seen is not None
+    devices = [
+        f"GPU {one.name}: {one.free_mib} of {one.total_mib} MiB free{', slowed down' if one.throttled else ''}"
+        for one in seen.environment.devices
+    ]
+    found = [*devices, f"GPU: {seen.environment.note}" if seen.environment.note else ""]
+    found.append("" if seen.free_memory_mib is None else f"{seen.free_memory_mib} MiB of memory free")
+    found.append(f"power: {seen.environment.power}" if seen.environment.power else "")
+    found.append("low-power mode" if seen.environment.low_power else "")
+    detail = "; ".join(one for one in found if one) or "it says nothing of itself"
+    memory = runtime.surroundings.memory(runtime.model.name)
+    if memory is None:
+        return [Check("machine", True, detail)]
+    room = max(memory.free_mib - memory.buffer_mib, 0) * MIB // memory.bytes_per_token + memory.reserved_tokens
+    detail += f"; the model's cache takes {memory.bytes_per_token} bytes a token, so there is room for {room} tokens"
+    enough = room >= runtime.settings.llm_max_output_tokens
+    advice = "" if enough else "free some memory, or lower AGENT_RUNTIME_MODEL_MEMORY_BUFFER_MIB; prompts are condensed"
+    return [Check("machine", enough, detail, advice)]
 
 
 def _disk(data_dir: Path) -> list[Check]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter
@@ -17,6 +17,7 @@ from runtime.api.guard import caller_of, require_everywhere
 from runtime.api.metrics import CONTENT_TYPE, Gauge, Metrics
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
+from runtime.environment.machine import MIB, Seen
 from runtime.stored import NewerFormat
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class HealthRoutes:
         gauges = [
             *_states("connector_up", "connector", runtime.connector_health()),
             *_states("store_up", "store", await runtime.store_health()),
+            *_states("model_up", "model", {runtime.model.name: runtime.model.health}),
+            *_machine(runtime.surroundings.seen),
             Gauge("events_dropped_total", runtime.events.dropped),
         ]
         try:
@@ -88,6 +91,20 @@ def _shown(healths: Mapping[str, Health]) -> dict[str, dict[str, str]]:
         name: {"state": health.state.value, **({"why": health.why} if health.why else {})}
         for name, health in healths.items()
     }
+
+
+def _machine(seen: Seen | None) -> Iterator[Gauge]:
+    """The machine as it was seen last; nothing before the first look, and of what it does not say."""
+    if seen is None:
+        return
+    for device in seen.environment.devices:
+        kinds = {"total": device.total_mib, "used": device.used_mib, "free": device.free_mib}
+        for kind, mib in kinds.items():
+            yield Gauge("gpu_memory_bytes", mib * MIB, (("gpu", device.name), ("kind", kind)))
+        yield Gauge("gpu_throttled", float(device.throttled), (("gpu", device.name),))
+    if seen.free_memory_mib is not None:
+        yield Gauge("machine_memory_free_bytes", seen.free_memory_mib * MIB)
+    yield Gauge("machine_low_power", float(seen.environment.low_power))
 
 
 async def _budgets(runtime: Runtime) -> list[Gauge]:

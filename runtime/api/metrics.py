@@ -61,6 +61,12 @@ _HELP = {
     "errors_total": "Events of the level error, by event.",
     "connector_up": "1 for the state that a connector is in.",
     "store_up": "1 for the state that a store is in.",
+    "model_up": "1 for the state in which the first model was left by its last call.",
+    "gpu_memory_bytes": "Graphics memory by card and kind (total, used, free).",
+    "gpu_throttled": "1 where a card is slowed down by heat or a weak power supply.",
+    "machine_memory_free_bytes": "Working memory that may still be taken on the machine, or in the container.",
+    "machine_low_power": "1 where power is saved.",
+    "prompts_condensed_total": "Prompts of which traces were taken out to save memory, by where the model runs.",
     "dead_letters": "Turns that failed for good and that nobody has dealt with, in all workspaces.",
     "conversations_waiting": "Conversations with messages that are not answered yet.",
     "events_dropped_total": "Events that were dropped because the store was away too long.",
@@ -159,6 +165,9 @@ class Metrics:
             if why == "cold":
                 self._time("memory_cold_start_seconds", event.get("duration_ms"))
 
+    def _condensed(self, event: Mapping[str, Any]) -> None:
+        self._count("prompts_condensed_total", where=str(event.get("where", "")))
+
     def _message(self, event: Mapping[str, Any]) -> None:
         outcome = str(event["event"]).partition(".")[2]
         self._count("messages_total", connector=str(event.get("connector", "")), outcome=outcome)
@@ -209,6 +218,7 @@ _COUNTING = {
     "turn.answered": Metrics._answered,
     "turn.failed": Metrics._failed,
     "grounding.assembled": Metrics._grounded,
+    "prompt.condensed": Metrics._condensed,
     "message.accepted": Metrics._message,
     "message.ignored": Metrics._message,
     "message.duplicate": Metrics._message,

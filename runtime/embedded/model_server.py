@@ -198,11 +198,9 @@ def find_weights(data_dir: Path) -> Path:
     remembered under *data_dir* beside size and modification time. Raises `NoLocalModel`.
     """
     check_platform()
-    spec = importlib.util.find_spec(WEIGHTS_PACKAGE)
-    folder = Path(spec.origin).parent if spec is not None and spec.origin else None
-    if folder is None or not (folder / WEIGHTS_FILE).is_file():
+    weights = installed_weights()
+    if weights is None:
         raise NoLocalModel(f"the weights of the local model are not installed; {INSTEAD}")
-    weights = folder / WEIGHTS_FILE
     found = weights.stat()
     fingerprint = {"v": 1, "size": found.st_size, "mtime_ns": found.st_mtime_ns, "sha256": WEIGHTS_SHA256}
     memory = data_dir / "model" / "weights.json"
@@ -217,6 +215,15 @@ def find_weights(data_dir: Path) -> Path:
         memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         memory.write_text(json.dumps(fingerprint), encoding="utf-8")
     return weights
+
+
+def installed_weights() -> Path | None:
+    """Where the weights file is, not looked into; None where it is not installed. Touches the disk."""
+    spec = importlib.util.find_spec(WEIGHTS_PACKAGE)
+    if spec is None or not spec.origin:
+        return None
+    weights = Path(spec.origin).parent / WEIGHTS_FILE
+    return weights if weights.is_file() else None
 
 
 def check_platform() -> None:

@@ -21,7 +21,7 @@ from runtime.budgets import Budgets
 from runtime.censoring import Accounting
 from runtime.context_keeping import JOB as INDEX_CONTEXT
 from runtime.context_keeping import ContextFollowing, ContextKeeping
-from runtime.embedded.model_server import LocalModelServer
+from runtime.environment.sampling import Surroundings
 from runtime.extracting import JOB as EXTRACT
 from runtime.extracting import RecordsExtraction
 from runtime.forgetting import JOB as FORGET_TURNS
@@ -68,11 +68,11 @@ def wire_answering(
     knowledge: Knowledge,
     files: Files,
     tokens: Tokens,
-    model_server: LocalModelServer,
     formatters: Sequence[Installed],
+    model: Model,
+    surroundings: Surroundings,
 ) -> Answering:
-    """*files* are what comes with messages; *model_server* serves where no other model is set."""
-    model = Model(settings, model_server)
+    """*files* are what comes with messages; *surroundings* is the machine."""
     records = wire_records(settings, kept, knowledge, tokens)
     budgets = Budgets(kept.store.client, settings, held_seconds(settings, len(model.names)))
     spending = Spending(settings, budgets, kept.usage, model, Prices(), tokens)
@@ -106,6 +106,7 @@ def wire_answering(
         tooling=tooling,
         formatters=making,
         tokens=tokens,
+        surroundings=surroundings,
     )
     stops = Stops(kept.hub, kept.turns)
     turns = Turns(

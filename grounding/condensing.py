@@ -1,0 +1,140 @@
+"""Takes traces out of a prompt whose attention cache would not fit the memory there is, before a model is asked. Pure.
+
+What is taken out is taken out of the `RunContext` itself: a stored one rebuilds the prompt that was sent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from grounding import assemble
+from grounding.blocks import PLACES, Prompt
+from grounding.history import pairs
+from grounding.run_context import CONDENSED, DegradedBlock, RunContext
+from grounding.tokens import Tokens
+from grounding.window import WINDOW_SAFETY
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Condensed:
+    """A prompt and what it is made of. ``taken`` names the blocks that are less than they were; ``needed_mib`` is what
+    the cache was reckoned to take before, and ``is_over``: that it still does not fit."""
+
+    context: RunContext
+    prompt: Prompt
+    taken: tuple[str, ...] = ()
+    needed_mib: int = 0
+    is_over: bool = False
+
+
+def condensed(context: RunContext, tokens: Tokens) -> Condensed:
+    """The prompt of *context*, with as much taken out of it, block by block, that the cache fits; all that may be taken
+    where even then it does not: the model is asked all the same, as this is reckoned and not measured.
+
+    Never taken are the blocks of the system message, the message itself, what is kept word for word, and the last pair
+    of request and reply. Raises `grounding.window.ContextTooLarge`.
+    """
+    prompt = assemble.prompt(context, tokens)
+    needed = cache_mib(context, prompt)
+    taken: list[str] = []
+    for block, take in _STEPS:
+        if fits(context, prompt):
+            break
+        found = prompt.block(block)
+        less = take(context)
+        if less is None or (found is not None and not found.used):
+            continue
+        taken.append(block)
+        context = _noted(_without_templates(less, block), block)
+        prompt = assemble.prompt(context, tokens)
+    return Condensed(context, prompt, tuple(dict.fromkeys(taken)), needed, not fits(context, prompt))
+
+
+def fits(context: RunContext, prompt: Prompt) -> bool:
+    """Whether the cache fits beside the buffer; True where nothing is known of it."""
+    memory = context.memory
+    return memory is None or cache_mib(context, prompt) <= max(memory.free_mib - memory.buffer_mib, 0)
+
+
+def cache_mib(context: RunContext, prompt: Prompt) -> int:
+    """What the cache is reckoned to take for prompt, tools and reply, rounded up; 0 where nothing is known of it.
+
+    Tokens are the model's own, so ours are multiplied by `WINDOW_SAFETY`. For those that the server has memory for
+    already none has to be free. See `grounding.cache_size` for the rest of the formula.
+    """
+    memory = context.memory
+    if memory is None:
+        return 0
+    system = sum(block.tokens for block in prompt.blocks if block.place.message == "system")
+    read = (system + prompt.tokens_total + context.budgets.tools_tokens) * WINDOW_SAFETY
+    held = max(0, math.ceil(read) + context.budgets.output_tokens - memory.reserved_tokens)
+    return math.ceil(held * memory.bytes_per_token / MIB)
+
+
+def _injected(context: RunContext) -> RunContext | None:
+    kept = tuple(one for one in context.injected if one.message == "system" or one.name in PLACES)
+    return context.model_copy(update={"injected": kept}) if len(kept) < len(context.injected) else None
+
+
+def _karma(context: RunContext) -> RunContext | None:
+    return context.model_copy(update={"karma": ()}) if context.karma else None
+
+
+def _records(context: RunContext) -> RunContext | None:
+    kept = tuple(one for one in context.records if one.verbatim)
+    return context.model_copy(update={"records": kept}) if len(kept) < len(context.records) else None
+
+
+def _recalled(context: RunContext) -> RunContext | None:
+    return context.model_copy(update={"recalled": ()}) if context.recalled else None
+
+
+def _tail(context: RunContext) -> RunContext | None:
+    last = tuple(pairs(context.tail)[-1]) if context.tail else ()
+    return context.model_copy(update={"tail": last}) if len(last) < len(context.tail) else None
+
+
+def _summary(context: RunContext) -> RunContext | None:
+    return context.model_copy(update={"summary": None}) if context.summary is not None else None
+
+
+def _passages(most: int) -> Callable[[RunContext], RunContext | None]:
+    def take(context: RunContext) -> RunContext | None:
+        fewer = context.passages[:most]
+        return context.model_copy(update={"passages": fewer}) if len(fewer) < len(context.passages) else None
+
+    return take
+
+
+_STEPS: tuple[tuple[str, Callable[[RunContext], RunContext | None]], ...] = (
+    ("injected", _injected),
+    ("karma", _karma),
+    ("records", _records),
+    ("records", _recalled),
+    ("tail", _tail),
+    ("summary", _summary),
+    ("retrieved", _passages(1)),
+    ("retrieved", _passages(0)),
+)
+"""What is taken, the least missed first: what formatters added to the message, examples, what may be known besides,
+what was said longer ago, and then what the question is most likely about."""
+
+
+def _without_templates(context: RunContext, block: str) -> RunContext:
+    """*context* without what a formatter made of *block*: it was made of more."""
+    kept = tuple(one for one in context.injected if one.name != block)
+    return context.model_copy(update={"injected": kept})
+
+
+def _noted(context: RunContext, block: str) -> RunContext:
+    return context.model_copy(update={"degraded": tuple(_with(context, block))})
+
+
+def _with(context: RunContext, block: str) -> Iterator[DegradedBlock]:
+    note = DegradedBlock(block=block, why=CONDENSED)
+    yield from (one for one in context.degraded if one != note)
+    yield note

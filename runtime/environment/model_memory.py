@@ -1,0 +1,161 @@
+"""What the attention cache of the model takes, where it runs on this machine. Asked in the background, never in a turn.
+
+A model whose memory nobody knows is asked all the same: then nothing is said of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import structlog
+
+from config.settings import Settings
+from grounding.cache_size import CacheShape, shape_of
+from grounding.run_context import ModelMemory
+from runtime.embedded.model_server import installed_weights
+from runtime.environment.gguf import NotGguf, read_header
+from runtime.environment.machine import Seen
+from runtime.model import credentials
+
+OLLAMA_URL = "http://127.0.0.1:11434"
+OLLAMA_PREFIXES = ("ollama/", "ollama_chat/")
+LOCAL_PREFIX = "local/"
+ANSWER_BYTES = 4 * 2**20
+ANSWER_SECONDS = 10.0
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    shape: CacheShape
+    source: Literal["gguf", "ollama", "settings"]
+    reserved_tokens: int = 0
+
+
+class ModelMemories:
+    """Of the models *names*, those that run here. *weights* finds the bundled model's file."""
+
+    def __init__(
+        self, settings: Settings, names: tuple[str, ...], weights: Callable[[], Path | None] = installed_weights
+    ) -> None:
+        self._settings = settings
+        self._names = names
+        self._weights = weights
+        self._known: dict[str, _Known] = {}
+
+    async def run(self) -> None:
+        """Ask, wait, and ask again, until cancelled."""
+        while True:
+            await self.look()
+            if not any(name.startswith(OLLAMA_PREFIXES) for name in self._names):
+                return  # nothing else changes
+            await asyncio.sleep(self._settings.environment_sample_seconds)
+
+    async def look(self) -> None:
+        """Ask once about each model. Bounded; raises nothing."""
+        for name in self._names:
+            try:
+                async with asyncio.timeout(self._settings.environment_sample_seconds):
+                    found = await self._about(name)
+            except (TimeoutError, OSError, ValueError, NotGguf) as error:
+                _log.debug("memory.unknown", model=name, why=type(error).__name__)
+                continue
+            if found is not None:
+                self._known[name] = found
+
+    def of(self, name: str, seen: Seen | None) -> ModelMemory | None:
+        """What is known of the model *name* on the machine as it was *seen*; None where that is not enough."""
+        known = self._known.get(name)
+        if known is None or seen is None:
+            return None
+        devices = [] if name.startswith(LOCAL_PREFIX) else seen.environment.devices  # the bundled server uses none
+        # A cache that is split among cards has more room than the largest offers; one that is not has just that.
+        free = max((device.free_mib for device in devices), default=seen.free_memory_mib)
+        if free is None:
+            return None
+        return ModelMemory(
+            bytes_per_token=max(1, known.shape.bytes_per_token(self._settings.llm_kv_cache_type)),
+            free_mib=free,
+            buffer_mib=self._settings.model_memory_buffer_mib,
+            reserved_tokens=known.reserved_tokens,
+            where="gpu" if devices else "ram",
+            source=known.source,
+        )
+
+    async def _about(self, name: str) -> _Known | None:
+        if name.startswith(LOCAL_PREFIX):
+            return self._known.get(name) or await asyncio.to_thread(self._bundled)
+        if name == self._settings.llm_model and (shape := _as_set(self._settings)):
+            return _Known(shape, "settings")
+        if name.startswith(OLLAMA_PREFIXES):
+            return await self._ollama(name)
+        return None
+
+    def _bundled(self) -> _Known | None:
+        path = self._weights()
+        shape = shape_of(read_header(path)) if path is not None else None
+        return _Known(shape, "gguf") if shape else None
+
+    async def _ollama(self, name: str) -> _Known | None:
+        base = credentials(self._settings, name).get("api_base") or os.environ.get("OLLAMA_API_BASE") or OLLAMA_URL
+        base = str(base).rstrip("/")
+        model = name.partition("/")[2]
+        if not is_here(base):
+            return None
+        before = self._known.get(name)
+        if before is None:
+            shown = await _asked(f"{base}/api/show", {"model": model})
+            about = shown.get("model_info")
+            shape = shape_of(about) if isinstance(about, Mapping) else None
+        else:
+            shape = before.shape
+        return _Known(shape, "ollama", _reserved(await _asked(f"{base}/api/ps"), model)) if shape else None
+
+
+def is_here(url: str) -> bool:
+    """Whether *url* names this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _as_set(settings: Settings) -> CacheShape | None:
+    layers, heads, size = settings.llm_kv_layers, settings.llm_kv_heads, settings.llm_kv_head_size
+    return CacheShape(layers, layers * heads, size, size) if layers and heads and size else None
+
+
+def _reserved(running: Mapping[str, Any], model: str) -> int:
+    """Tokens for which Ollama has set the cache of *model* aside: it does so for the whole window when it loads it."""
+    models = running.get("models")
+    for one in models if isinstance(models, list) else ():
+        if isinstance(one, Mapping) and model in (one.get("model"), str(one.get("model")).removesuffix(":latest")):
+            found = one.get("context_length")
+            return found if type(found) is int and found > 0 else 0
+    return 0
+
+
+async def _asked(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    """The object that *url* answers. Raises OSError and ValueError where it answers none."""
+    import httpx
+
+    # A proxy that the environment names is not for this machine; making a client reads certificates.
+    http = await asyncio.to_thread(lambda: httpx.AsyncClient(trust_env=False, timeout=ANSWER_SECONDS))
+    try:
+        async with http:
+            answer = await (http.get(url) if body is None else http.post(url, json=body))
+            answer.raise_for_status()
+            found = answer.json() if len(answer.content) <= ANSWER_BYTES else None
+    except httpx.HTTPError as error:
+        raise OSError(f"{url}: {type(error).__name__}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{url}: not an object")  # noqa: TRY004 - it is a value of another kind, not ours
+    return found

@@ -1,0 +1,317 @@
+"""The machine: graphics cards through a driver that works, fails, hangs or loses one; power; memory; and when the model
+is told of it anew."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.connector import Health, State
+from grounding.environment import BACK_ABOVE, frozen
+from grounding.run_context import Device, EnvironmentInput, Link
+from runtime.environment.gpus import DRIVER_BROKEN, MIB, NO_GPU, Cards, Gpus
+from runtime.environment.machine import Supply, free_memory_mib, supply
+from runtime.environment.model_memory import ModelMemories
+from runtime.environment.sampling import SILENT, ReadsCards, Surroundings
+from tests.conftest import MakeSettings
+
+BUFFER = 512
+
+
+class NvmlError(Exception):
+    pass
+
+
+class FakeNvml:
+    """pynvml with two cards; ``broken`` is what a call raises by its name, ``lost`` the cards that do not answer."""
+
+    NVMLError = NvmlError
+    nvmlClocksThrottleReasonHwThermalSlowdown = 0x40  # noqa: N815
+    nvmlClocksThrottleReasonSwThermalSlowdown = 0x20  # noqa: N815
+
+    def __init__(self, cards: int = 2) -> None:
+        self.cards = cards
+        self.broken: dict[str, Exception] = {}
+        self.lost: set[int] = set()
+        self.reasons = 0x4  # a power cap, which is no trouble
+        self.open = 0
+
+    def _call(self, name: str) -> None:
+        if name in self.broken:
+            raise self.broken[name]
+
+    def nvmlInit(self) -> None:  # noqa: N802 - NVML's names
+        self._call("init")
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.open -= 1
+        self._call("shutdown")
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        self._call("count")
+        return self.cards
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        if index in self.lost:
+            raise NvmlError("GPU is lost")
+        return index
+
+    def nvmlDeviceGetName(self, handle: int) -> str | bytes:  # noqa: N802
+        return b"A10" if handle else "A10"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # noqa: N802
+        return SimpleNamespace(total=24_000 * MIB, used=(20_000 + handle) * MIB, free=(4_000 - handle) * MIB)
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:  # noqa: N802
+        self._call("throttle")
+        return self.reasons
+
+
+def test_each_card_says_its_memory_and_is_told_from_others_of_its_kind() -> None:
+    assert Gpus(FakeNvml()).read() == Cards(
+        (
+            Device(name="0 A10", total_mib=24_000, used_mib=20_000, free_mib=4_000),
+            Device(name="1 A10", total_mib=24_000, used_mib=20_001, free_mib=3_999),
+        )
+    )
+    assert [one.name for one in Gpus(FakeNvml(cards=1)).read().devices] == ["A10"]
+
+
+@pytest.mark.parametrize(
+    ("reasons", "throttled"), [(0x0, False), (0x1, False), (0x4, False), (0x20, True), (0x44, True)]
+)
+def test_heat_slows_a_card_down_and_a_power_cap_does_not(reasons: int, throttled: bool) -> None:
+    nvml = FakeNvml(cards=1)
+    nvml.reasons = reasons
+    assert Gpus(nvml).read().devices[0].throttled is throttled
+
+
+def test_a_card_that_does_not_say_whether_it_is_slowed_down_is_not() -> None:
+    nvml = FakeNvml(cards=1)
+    nvml.broken["throttle"] = NvmlError("not supported")
+    assert Gpus(nvml).read().devices[0].throttled is False
+
+
+def test_without_a_driver_there_is_no_gpu_and_with_one_later_there_is() -> None:
+    nvml = FakeNvml(cards=1)
+    gpus = Gpus(nvml)
+    nvml.broken["init"] = type("NVMLError_LibraryNotFound", (NvmlError,), {})()
+    assert gpus.read() == Cards(note=NO_GPU)
+    nvml.broken.clear()
+    assert len(gpus.read().devices) == 1
+
+
+def test_the_real_library_says_that_there_is_no_gpu_or_what_there_is() -> None:
+    found = Gpus().read()
+    assert bool(found.devices) != (found.note in (NO_GPU, DRIVER_BROKEN))
+
+
+@pytest.mark.parametrize("error", [NvmlError("unknown"), OSError("broken library"), ValueError("not a number")])
+def test_a_broken_driver_is_said_to_be_so_and_begun_with_anew(error: Exception) -> None:
+    nvml = FakeNvml(cards=1)
+    gpus = Gpus(nvml)
+    assert len(gpus.read().devices) == 1
+    nvml.broken["count"] = nvml.broken["shutdown"] = error
+    assert gpus.read() == Cards(note=DRIVER_BROKEN)
+    assert nvml.open == 0
+    nvml.broken.clear()
+    assert len(gpus.read().devices) == 1
+
+
+def test_a_card_that_vanishes_leaves_the_others_and_is_found_when_it_is_back() -> None:
+    nvml = FakeNvml()
+    gpus = Gpus(nvml)
+    gpus.read()
+    nvml.lost = {0}
+    found = gpus.read()
+    assert ([one.name for one in found.devices], found.note) == (["1 A10"], "0 of 2 does not answer")
+    nvml.lost = set()
+    assert len(gpus.read().devices) == 2
+    assert nvml.open == 1
+
+
+class Held:
+    """A driver that answers when it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+        self.asked = 0
+
+    def read(self) -> Cards:
+        self.asked += 1
+        self.let_go.wait(60)
+        return Cards(note="awake")
+
+
+async def no_links() -> dict[str, Health]:
+    return {"redis": Health(State.CONNECTED), "qdrant": Health(State.DEGRADED, "away")}
+
+
+def around(make: MakeSettings, gpus: ReadsCards, root: Path, **changes: Any) -> Surroundings:
+    settings = make(environment_sample_seconds=changes.pop("seconds", 30.0), **changes)
+    return Surroundings(settings, gpus, ModelMemories(settings, ("openai/fake",)), no_links, root)
+
+
+async def test_a_driver_that_hangs_is_said_to_be_silent_asked_once_and_heard_when_it_wakes(
+    settings: MakeSettings, tmp_path: Path
+) -> None:
+    driver = Held()
+    machine = around(settings, driver, tmp_path, seconds=0.05)
+    try:
+        for _ in range(3):
+            await machine.look()
+            assert machine.seen is not None
+            assert machine.seen.environment.note == SILENT.note
+        assert driver.asked == 1
+    finally:
+        driver.let_go.set()
+    while (told := machine.environment(None)) is None or told.note == SILENT.note:
+        await machine.look()
+    assert told.note == "awake"
+
+
+async def test_what_is_seen_is_what_turns_are_given_and_nothing_before_the_first_look(
+    settings: MakeSettings, tmp_path: Path
+) -> None:
+    write(tmp_path, {"proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 4096000 kB\n"})
+    machine = around(settings, Gpus(FakeNvml(cards=1)), tmp_path, low_power="on")
+    assert (machine.environment(None), machine.memory("openai/fake")) == (None, None)
+    await machine.look()
+    told = machine.environment(None)
+    assert told is not None
+    assert told.links == (Link(name="qdrant", state="degraded"), Link(name="redis", state="connected"))
+    assert (told.devices[0].free_mib, told.low_power, told.power) == (4_000, True, "")
+    assert machine.seen is not None
+    assert machine.seen.free_memory_mib == 4000
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+
+
+POWER = "sys/class/power_supply/"
+MAINS = {POWER + "AC/type": "Mains\n", POWER + "AC/online": "1\n"}
+UNPLUGGED = MAINS | {POWER + "AC/online": "0\n"}
+BATTERY = {POWER + "BAT0/type": "Battery\n", POWER + "BAT0/status": "Discharging\n", POWER + "BAT0/capacity": "80\n"}
+MOUSE = {POWER + "m/type": "Battery\n", POWER + "m/scope": "Device\n", POWER + "m/status": "Discharging\n"}
+SAVER = {"sys/firmware/acpi/platform_profile": "low-power\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({}, Supply("", False)),
+        (MAINS, Supply("mains", False)),
+        (MAINS | BATTERY, Supply("mains", False)),
+        (UNPLUGGED | BATTERY, Supply("battery", False)),
+        (UNPLUGGED | BATTERY | {POWER + "BAT0/capacity": "20\n"}, Supply("battery", True)),
+        (BATTERY | {POWER + "BAT0/status": "Full\n"}, Supply("mains", False)),
+        (BATTERY | {POWER + "BAT0/capacity": "?\n"}, Supply("battery", False)),
+        (MOUSE, Supply("", False)),
+        (MAINS | SAVER, Supply("mains", True)),
+        (SAVER, Supply("", True)),
+    ],
+)
+def test_power_is_what_the_kernel_says_and_nothing_where_it_says_nothing(
+    files: dict[str, str], found: Supply, tmp_path: Path
+) -> None:
+    write(tmp_path, files)
+    assert supply(tmp_path) == found
+
+
+MEMINFO = {"proc/meminfo": "MemTotal: 8192000 kB\nMemAvailable: 4096000 kB\n"}
+GROUP = "sys/fs/cgroup/"
+
+
+@pytest.mark.parametrize(
+    ("files", "mib"),
+    [
+        ({}, None),
+        ({"proc/meminfo": "MemAvailable: lots\n"}, None),
+        (MEMINFO, 4000),
+        (MEMINFO | {GROUP + "memory.max": "max\n", GROUP + "memory.current": "1\n"}, 4000),
+        (MEMINFO | {GROUP + "memory.max": f"{900 * MIB}\n", GROUP + "memory.current": f"{300 * MIB}\n"}, 600),
+        (
+            MEMINFO
+            | {GROUP + "memory.max": f"{900 * MIB}", GROUP + "memory.current": f"{800 * MIB}"}
+            | {GROUP + "memory.stat": f"anon 5\ninactive_file {250 * MIB}\n"},
+            350,
+        ),
+        (MEMINFO | {GROUP + "memory.max": "5\n", GROUP + "memory.current": f"{300 * MIB}\n"}, 0),
+        (
+            {
+                GROUP + "memory/memory.limit_in_bytes": f"{700 * MIB}",
+                GROUP + "memory/memory.usage_in_bytes": f"{100 * MIB}",
+            },
+            600,
+        ),
+        (
+            MEMINFO
+            | {GROUP + "memory/memory.limit_in_bytes": "9223372036854771712"}
+            | {GROUP + "memory/memory.usage_in_bytes": "1"},
+            4000,
+        ),
+    ],
+)
+def test_free_memory_is_the_machines_or_what_the_container_leaves(
+    files: dict[str, str], mib: int | None, tmp_path: Path
+) -> None:
+    write(tmp_path, files)
+    assert free_memory_mib(tmp_path) == mib
+
+
+def machine(free: int = 4000, *, throttled: bool = False, **changes: Any) -> EnvironmentInput:
+    card = Device(name="A10", total_mib=24_000, used_mib=24_000 - free, free_mib=free, throttled=throttled)
+    return EnvironmentInput(**({"devices": (card,), "links": (Link(name="redis", state="connected"),)} | changes))
+
+
+@given(st.lists(st.integers(BUFFER, 24_000), min_size=1))
+def test_free_memory_that_wiggles_above_the_buffer_changes_nothing(frees: list[int]) -> None:
+    told = machine()
+    for free in frees:
+        assert frozen(told, machine(free), BUFFER) is told
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        machine(BUFFER - 1),
+        machine(throttled=True),
+        machine(devices=(), note="the driver does not answer"),
+        machine(note="1 of 2 does not answer"),
+        machine(links=(Link(name="redis", state="degraded"),)),
+        machine(low_power=True),
+        machine(power="battery"),
+    ],
+)
+def test_what_may_change_what_is_done_is_told_at_once_and_so_is_its_end(now: EnvironmentInput) -> None:
+    assert frozen(machine(), now, BUFFER) is now
+    assert frozen(now, machine(), BUFFER) == machine()
+
+
+@pytest.mark.parametrize("state", ["connected", "connecting"])
+def test_a_link_that_is_being_made_is_not_lost(state: str) -> None:
+    told = machine()
+    assert frozen(told, machine(links=(Link(name="redis", state=state),)), BUFFER) is told
+
+
+def test_memory_that_was_short_is_back_only_well_above_the_line() -> None:
+    short = machine(BUFFER - 1)
+    assert frozen(short, machine(BUFFER + 1), BUFFER) is short
+    back = machine(int(BUFFER * BACK_ABOVE) + 1)
+    assert frozen(short, back, BUFFER) is back
+
+
+def test_without_a_look_what_was_told_stands() -> None:
+    told = machine()
+    assert frozen(told, None, BUFFER) is told
+    assert frozen(None, told, BUFFER) is told

@@ -1,0 +1,244 @@
+"""What a model's attention cache takes, where that is known from, and what goes out of a prompt that would not fit."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grounding import assemble
+from grounding.cache_size import BYTES_PER_ELEMENT, CacheShape, shape_of
+from grounding.condensing import Condensed, cache_mib, condensed, fits
+from grounding.layers.records import line
+from grounding.run_context import CONDENSED, Injected, ModelMemory, Passage, Query, RunContext, Trace
+from grounding.window import ContextTooLarge
+from runtime.embedded.model_server import installed_weights
+from runtime.environment.gguf import NotGguf, read_header
+from tests.unit.test_assemble import TOKENS, context, record
+from tests.unit.test_hard_limits import SELECTION, TEXT, everything, exchange
+
+LLAMA_8B = {
+    "general.architecture": "llama",
+    "llama.block_count": 32,
+    "llama.embedding_length": 4096,
+    "llama.attention.head_count": 32,
+    "llama.attention.head_count_kv": 8,
+}
+
+
+def test_the_cache_of_a_model_with_grouped_queries_takes_128_kib_a_token_at_16_bits() -> None:
+    shape = shape_of(LLAMA_8B)
+    assert shape == CacheShape(layers=32, kv_heads=256, key_size=128, value_size=128)
+    assert shape.bytes_per_token("f16") == 2 * 32 * 8 * 128 * 2 == 131_072
+    assert shape.bytes_per_token("q8_0") == 69_632
+    assert shape.bytes_per_token("q4_0") == 36_864
+
+
+@pytest.mark.parametrize(
+    ("changes", "shape"),
+    [
+        ({"llama.attention.head_count_kv": None}, CacheShape(32, 1024, 128, 128)),
+        ({"llama.attention.key_length": 64, "llama.attention.value_length": 96}, CacheShape(32, 256, 64, 96)),
+        ({"llama.attention.head_count_kv": [8] * 16 + [0] * 16}, CacheShape(32, 128, 128, 128)),
+        ({"llama.attention.head_count": [32] * 32}, CacheShape(32, 256, 128, 128)),
+        ({"llama.block_count": None}, None),
+        ({"llama.block_count": 2**40}, None),
+        ({"llama.block_count": True}, None),
+        ({"llama.embedding_length": "wide"}, None),
+        ({"llama.attention.head_count_kv": [8], "llama.attention.head_count": None}, None),
+        ({"general.architecture": None}, None),
+    ],
+)
+def test_a_description_gives_the_shape_or_nothing(changes: dict[str, Any], shape: CacheShape | None) -> None:
+    about = {key: value for key, value in (LLAMA_8B | changes).items() if value is not None}
+    assert shape_of(about) == shape
+
+
+@given(
+    st.integers(1, 200),
+    st.integers(1, 128),
+    st.integers(1, 512),
+    st.sampled_from(sorted(BYTES_PER_ELEMENT, key=lambda one: BYTES_PER_ELEMENT[one])),
+)
+def test_more_layers_heads_and_numbers_never_take_less(layers: int, heads: int, size: int, of: Any) -> None:
+    one = CacheShape(layers, layers * heads, size, size).bytes_per_token(of)
+    assert one == math.ceil(2 * layers * heads * size * BYTES_PER_ELEMENT[of])
+    assert CacheShape(layers + 1, (layers + 1) * heads, size, size).bytes_per_token(of) > one
+
+
+def text(said: str) -> bytes:
+    return struct.pack("<Q", len(said.encode())) + said.encode()
+
+
+def entry(key: str, kind: int, value: bytes) -> bytes:
+    return text(key) + struct.pack("<I", kind) + value
+
+
+def gguf(*entries: bytes, version: int = 3, magic: bytes = b"GGUF") -> bytes:
+    return magic + struct.pack("<IQQ", version, 0, len(entries)) + b"".join(entries)
+
+
+ARCHITECTURE = entry("general.architecture", 8, text("llama"))
+LAYERS = entry("llama.block_count", 4, struct.pack("<I", 32))
+VOCABULARY = entry(
+    "tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 5000) + b"".join(text(f"w{number}") for number in range(5000))
+)
+SCORES = entry("tokenizer.ggml.scores", 9, struct.pack("<IQ", 6, 5000) + bytes(20_000))
+HEADS = entry("llama.attention.head_count_kv", 9, struct.pack("<IQ", 5, 3) + struct.pack("<iii", 8, 0, 8))
+
+
+def test_a_header_is_read_past_vocabularies_and_lists_for_each_layer_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(gguf(ARCHITECTURE, VOCABULARY, SCORES, LAYERS, HEADS) + b"tensors")
+    assert read_header(path) == {
+        "general.architecture": "llama",
+        "tokenizer.ggml.tokens": None,
+        "tokenizer.ggml.scores": None,
+        "llama.block_count": 32,
+        "llama.attention.head_count_kv": [8, 0, 8],
+    }
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"",
+        b"GGUF",
+        gguf(ARCHITECTURE, magic=b"GGML"),
+        gguf(ARCHITECTURE, version=1),
+        gguf(ARCHITECTURE, version=0x03000000),
+        gguf(ARCHITECTURE, LAYERS)[:-2],
+        gguf(entry("k", 99, b"")),
+        gguf(entry("k", 8, struct.pack("<Q", 2**62))),
+        gguf(entry("k", 9, struct.pack("<IQ", 4, 2**62))),
+        gguf(entry("k", 9, struct.pack("<IQ", 9, 1))),
+        b"GGUF" + struct.pack("<IQQ", 3, 0, 2**62),
+    ],
+)
+def test_a_broken_file_is_refused_and_takes_no_memory(broken: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(broken)
+    with pytest.raises(NotGguf):
+        read_header(path)
+
+
+def test_the_bundled_model_says_that_its_cache_takes_22_kib_a_token() -> None:
+    weights = installed_weights()
+    if weights is None:
+        pytest.skip("the weights are not installed here")
+    shape = shape_of(read_header(weights))
+    assert shape is not None
+    assert shape.bytes_per_token("f16") == 2 * 30 * 3 * 64 * 2
+
+
+def memory(free_mib: int, **changes: Any) -> ModelMemory:
+    fields: dict[str, Any] = {"bytes_per_token": 131_072, "buffer_mib": 256, "where": "gpu", "source": "ollama"}
+    return ModelMemory(**(fields | {"free_mib": free_mib} | changes))
+
+
+TRACE = Trace(turn_id="t-7", asked="why?", answered="because", marked_on="2026-01-02", good=1)
+KEPT = record("v1", "Never round a price", verbatim=True)
+FULL: dict[str, Any] = {
+    "query": Query(text="What does the basic plan cost?"),
+    "tail": (*exchange("t1", "first", "one"), *exchange("t2", "second", "two")),
+    "karma": (TRACE,),
+    "records": (record("r1", "Plans change in May"), KEPT),
+    "selection": SELECTION,
+    "passages": tuple(Passage(source=f"{n}.md", heading="", text=f"passage {n} " * 20, score=1.0) for n in range(3)),
+}
+
+
+def steps() -> list[Condensed]:
+    """The prompt for less and less memory, each time that another block is taken."""
+    found: list[Condensed] = []
+    whole = context(**FULL)
+    for free in range(600, 200, -1):
+        made = condensed(whole.model_copy(update={"memory": memory(free)}), TOKENS)
+        if not found or made.taken != found[-1].taken or made.prompt.sha256 != found[-1].prompt.sha256:
+            found.append(made)
+    return found
+
+
+def test_traces_go_in_the_order_of_their_worth_and_the_message_and_what_is_kept_word_for_word_stay() -> None:
+    made = steps()
+    assert [one.taken[-1] if one.taken else "" for one in made] == [
+        *("", "karma", "records", "records", "tail", "summary", "retrieved", "retrieved")
+    ]
+    last = made[-1]
+    assert "What does the basic plan cost?" in last.prompt.user
+    assert line(KEPT, with_id=False) in last.prompt.user
+    assert "Lena: second\nassistant: two" in last.prompt.user
+    assert "first" not in last.prompt.user
+    assert last.prompt.system == made[0].prompt.system
+
+
+def test_what_was_taken_is_named_and_no_prompt_says_that_documents_could_not_be_searched() -> None:
+    last = steps()[-1]
+    assert [(one.block, one.why) for one in last.context.degraded] == [
+        (block, CONDENSED) for block in ("karma", "records", "tail", "summary", "retrieved")
+    ]
+    assert "could not be searched" not in last.prompt.user
+    assert "No document" not in last.prompt.user
+    block = last.prompt.block("retrieved")
+    assert block is not None
+    assert block.why == "degraded: condensed"
+
+
+def test_a_condensed_turn_is_rebuilt_byte_for_byte_from_what_is_stored_of_it() -> None:
+    for made in steps():
+        again = RunContext.model_validate_json(made.context.model_dump_json())
+        assert assemble.prompt(again, TOKENS).sha256 == made.prompt.sha256
+
+
+@given(said=TEXT, free=st.integers(0, 3000), per_token=st.integers(1, 500_000), reserved=st.integers(0, 9000))
+@settings(max_examples=40, deadline=None)
+def test_a_prompt_fits_the_memory_unless_nothing_is_left_to_take(
+    said: str, free: int, per_token: int, reserved: int
+) -> None:
+    held = memory(free, bytes_per_token=per_token, reserved_tokens=reserved)
+    whole = context(**everything(said, (record("r", said[:400] or "x"), KEPT), "why?"), memory=held)
+    try:
+        made = condensed(whole, TOKENS)
+    except ContextTooLarge:
+        return
+    assert made.is_over or cache_mib(made.context, made.prompt) <= max(free - held.buffer_mib, 0)
+    if made.is_over:
+        shown = [block.name for block in made.prompt.blocks if block.used]
+        assert not {"karma", "summary", "retrieved"} & set(shown)
+        assert [one.id for one in made.context.records] == ["v1"]
+    assert line(KEPT, with_id=False) in made.prompt.user
+
+
+def test_where_nothing_is_left_to_take_the_model_is_asked_all_the_same() -> None:
+    made = condensed(context(**FULL, memory=memory(0)), TOKENS)
+    assert made.is_over
+    assert made.taken == steps()[-1].taken
+    assert "What does the basic plan cost?" in made.prompt.user
+
+
+def test_what_formatters_added_goes_first_and_what_they_made_of_a_block_goes_with_it() -> None:
+    added = Injected(name="weather", message="user", place="records", volatility="turn", text="rain", budget=50)
+    told = added.model_copy(update={"name": "summary", "place": "summary", "volatility": "session", "text": "retold"})
+    fixed = added.model_copy(update={"name": "tree", "message": "system", "place": "codex", "volatility": "static"})
+    whole = context(**FULL, injected=(added, told, fixed))
+    assert "retold" in assemble.prompt(whole, TOKENS).user
+    made = condensed(whole.model_copy(update={"memory": memory(0)}), TOKENS)
+    assert made.taken[0] == "injected"
+    assert made.context.injected == (fixed,)
+    assert "rain" not in made.prompt.user
+    assert "retold" not in made.prompt.user
+
+
+def test_without_knowledge_of_the_memory_nothing_is_taken() -> None:
+    made = condensed(context(**FULL), TOKENS)
+    assert (made.taken, made.is_over, made.needed_mib) == ((), False, 0)
+
+
+def test_what_the_server_has_set_aside_already_need_not_be_free() -> None:
+    whole = context(**FULL, memory=memory(0, reserved_tokens=8192))
+    assert fits(whole, assemble.prompt(whole, TOKENS))
