@@ -269,7 +269,7 @@ class Settings(BaseModel):
     """Whether the model is told that power is saved. auto: where the machine's profile says so, or a battery runs out.
     """
     codex_window_ratio: Annotated[float, Field(gt=0, le=1)] = 0.7
-    """Read, not used yet: whole-dataset context is to come."""
+    """Part of the model's window up to which material (`codex`) is given whole; above it is searched."""
     prompt_max_characters: Positive = 96_000
     """Characters of system and user message together. What has to be said and does not fit is refused, and named."""
     history_max_turns: Positive = 20
@@ -360,6 +360,10 @@ class Settings(BaseModel):
     """Size of a message's request."""
     document_max_bytes: Positive = 2_000_000
     """Size of one document."""
+    codex_file_max_bytes: Positive = 2_000_000
+    """Size of one file of the material."""
+    codex_max_bytes: Positive = 50_000_000
+    """Size of all material of a workspace, and of each conversation's own."""
     context_document_max_bytes: Positive = 65_536
     """Size of a conversation's context document."""
     admin_token: SecretStr | None = None

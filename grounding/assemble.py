@@ -10,7 +10,7 @@ from grounding.blocks import PLACES, SEPARATOR, Block, Layout, Prompt
 from grounding.draft import NO_CEILING_BYTES, Draft
 from grounding.run_context import RunContext
 from grounding.tokens import Remembered, Tokens, utf8_length
-from grounding.window import ContextTooLarge, require_room, window_room
+from grounding.window import ContextTooLarge, require_room, taken, window_room
 
 __all__ = ["ContextTooLarge", "prompt", "rounds_room"]
 
@@ -54,7 +54,7 @@ def prompt(context: RunContext, tokens: Tokens) -> Prompt:
         for name, draft in drafts.items()
     }
     told = SEPARATOR.join(block.text for block in system if block.used)
-    ceiling = min(budgets.context_tokens, window_room(budgets) - sum(block.tokens for block in system))
+    ceiling = min(budgets.context_tokens, window_room(budgets) - taken(system))
     bounded = [name for name in order if name not in free]
     _shrink(texts, drafts, bounded, tokens, _Ceilings(min(ceiling, budgets.prompt_tokens), budgets.prompt_bytes))
     whole = _shrink(texts, drafts, order, tokens, _Ceilings(ceiling, characters=budgets.prompt_characters - len(told)))
@@ -64,8 +64,8 @@ def prompt(context: RunContext, tokens: Tokens) -> Prompt:
 
 def rounds_room(context: RunContext, prompt: Prompt) -> int:
     """Tokens that the window has for what the model and its tools say after *prompt*, before the reply."""
-    system = sum(block.tokens for block in prompt.blocks if block.place.message == "system")
-    return max(0, window_room(context.budgets) - system - prompt.tokens_total)
+    system = [block for block in prompt.blocks if block.place.message == "system"]
+    return max(0, window_room(context.budgets) - taken(system) - prompt.tokens_total)
 
 
 def _order(layout: Layout, drafts: Mapping[str, Draft]) -> list[str]:

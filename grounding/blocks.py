@@ -86,10 +86,17 @@ class Block:
     budget: int
     why: str
     placed: Place | None = None
+    weighs: int = 0
+    """What it takes of a model's window, where that was measured: in tokens as all other text is reckoned there."""
 
     @property
     def place(self) -> Place:
         return self.placed or PLACES[self.name]
+
+    @property
+    def load(self) -> int:
+        """What it takes of `grounding.window.window_room`."""
+        return self.weighs or self.tokens
 
     @property
     def used(self) -> bool:

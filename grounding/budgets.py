@@ -65,6 +65,7 @@ class Budgets(Strict):
             frame_tokens=settings.frame_max_tokens,
             censors_tokens=settings.censors_max_tokens,
             global_context_tokens=settings.global_context_max_tokens,
+            codex_tokens=int(settings.codex_window_ratio * window_tokens),
             environment_tokens=settings.environment_max_tokens,
             karma_floor_tokens=settings.karma_floor_max_tokens,
             karma_tokens=settings.karma_max_tokens,

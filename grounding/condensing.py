@@ -69,7 +69,7 @@ def cache_mib(context: RunContext, prompt: Prompt) -> int:
     memory = context.memory
     if memory is None:
         return 0
-    system = sum(block.tokens for block in prompt.blocks if block.place.message == "system")
+    system = sum(block.load for block in prompt.blocks if block.place.message == "system")
     read = (system + prompt.tokens_total + context.budgets.tools_tokens) * WINDOW_SAFETY
     held = max(0, math.ceil(read) + context.budgets.output_tokens - memory.reserved_tokens)
     return math.ceil(held * memory.bytes_per_token / MIB)

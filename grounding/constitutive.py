@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from grounding.blocks import Block
 from grounding.draft import NO_CEILING_BYTES, Draft
 from grounding.layers import censors, codex, environment, global_context, injected, karma
 from grounding.run_context import RunContext
 from grounding.sections import Section
 from grounding.tokens import Tokens
-from grounding.window import message_reserve, window_room
+from grounding.window import WINDOW_SAFETY, message_reserve, taken, window_room
 
 
 def blocks(context: RunContext, tokens: Tokens) -> list[Block]:
@@ -17,13 +19,13 @@ def blocks(context: RunContext, tokens: Tokens) -> list[Block]:
     there."""
     budgets = context.budgets
     identity = Block("identity", context.identity, tokens.count(context.identity), budgets.policy_tokens, "policy")
-    material = _codex(context, tokens)
+    material = _codex(context)
     made = [identity, *([material] if material else [])]
     reserve = message_reserve(budgets, made)
     if known := _global_context(context, made, reserve, tokens):
         made.insert(1, known)
     for name, draft in _drafts(context).items():
-        room = window_room(budgets) - sum(block.tokens for block in made) - reserve
+        room = window_room(budgets) - taken(made) - reserve
         text = draft.section.fit(tokens, max(0, min(draft.budget, room)), NO_CEILING_BYTES)
         made.append(draft.block(name, text, tokens))
     return _with_injected(context, made, reserve, tokens)
@@ -34,20 +36,25 @@ def _with_injected(context: RunContext, made: list[Block], reserve: int, tokens:
     characters, and each where it stands."""
     budgets = context.budgets
     for name, draft in injected.drafts(context, "system").items():
-        room = window_room(budgets) - sum(block.tokens for block in made) - reserve
+        room = window_room(budgets) - taken(made) - reserve
         characters = budgets.prompt_characters // 2 - sum(len(block.text) for block in made)
         text = draft.section.fit(tokens, max(0, min(draft.budget, room)), max(0, characters))
         made.append(draft.block(name, text, tokens))
     return sorted(made, key=lambda block: block.place.prefix_stable)
 
 
-def _codex(context: RunContext, tokens: Tokens) -> Block | None:
+def _codex(context: RunContext) -> Block | None:
     material = context.codex
     if material is None:
-        return None
+        failed = _failed(context, "codex")
+        return Block("codex", "", 0, context.budgets.codex_tokens, f"degraded: {failed}") if failed else None
     text = codex.text(material.files) if material.mode == "whole" else ""
-    why = f"{len(material.files)} files, {material.mode}: {material.why.replace('_', ' ')}"
-    return Block("codex", text, tokens.count(text), context.budgets.codex_tokens, why)
+    why = f"{material.count} files, {material.mode}: {material.why.replace('_', ' ')}"
+    if not text:
+        return Block("codex", "", 0, context.budgets.codex_tokens, why)
+    # Counted when it was put: to count it in each turn takes longer than all the rest of the prompt.
+    weighs = math.ceil(material.weight / WINDOW_SAFETY)
+    return Block("codex", text, material.tokens, context.budgets.codex_tokens, why, weighs=weighs)
 
 
 def _global_context(context: RunContext, made: list[Block], reserve: int, tokens: Tokens) -> Block | None:
@@ -55,7 +62,7 @@ def _global_context(context: RunContext, made: list[Block], reserve: int, tokens
     if lines is None:
         failed = _failed(context, "global_context")
         return Block("global_context", "", 0, budget, f"degraded: {failed}") if failed else None
-    room = window_room(context.budgets) - sum(block.tokens for block in made) - reserve
+    room = window_room(context.budgets) - taken(made) - reserve
     text = global_context.text(lines, tokens, min(budget, max(room, 0)))
     said = sum(1 for line in lines if line.content)
     why = f"{said} lines" if said else "empty"

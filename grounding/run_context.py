@@ -183,22 +183,28 @@ class SessionInput(Strict):
 
 
 class CodexFile(Strict):
-    """One piece of material; ``text`` is empty where the material is searched instead of given whole."""
+    """One piece of material."""
 
     path: str
-    text: str = ""
+    text: str
 
 
 class CodexInput(Strict):
     """Material that an admin attached. ``tokens`` is what all of it takes when it is given whole, ``limit`` what it
-    may take then; ``why`` is what decided between the two."""
+    may take then, and ``weight`` what it takes of the model's window, in tokens of the model's own; ``why`` is what
+    decided between the two."""
 
     mode: Literal["whole", "search"]
     why: str
     tokens: int = Field(ge=0)
+    weight: int = Field(ge=0)
     limit: int = Field(ge=0)
+    count: int = Field(ge=0)
+    """How many files there are."""
     files: tuple[CodexFile, ...] = ()
-    """By path."""
+    """By path; none where they are searched instead."""
+    retrieved: int = Field(default=0, ge=0)
+    """How many of the turn's passages are of this material."""
 
 
 class Device(Strict):

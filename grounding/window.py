@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from connectors.message import AgentRuntimeError
@@ -37,14 +37,14 @@ class ContextTooLarge(AgentRuntimeError):
             + ": shorten it, or use a model with more room"
         )
         self.block, self.tokens, self.window, self.measure = block, size, limit, measure
-        taken = f"{block}: {size} of {limit} {measure}"
+        told = f"{block}: {size} of {limit} {measure}"
         self.user_text = {
-            "query": f"Your message is too long for the model ({taken}). Please send a shorter one.",
+            "query": f"Your message is too long for the model ({told}). Please send a shorter one.",
             "records": (
-                f"What is kept word for word here is too long for the model ({taken}). "
+                f"What is kept word for word here is too long for the model ({told}). "
                 "An admin has to release some of it (`/memory`)."
             ),
-        }.get(block, f"My instructions are too long for the model ({taken}). An admin has to shorten them.")
+        }.get(block, f"My instructions are too long for the model ({told}). An admin has to shorten them.")
 
 
 def window_room(budgets: Budgets) -> int:
@@ -52,10 +52,15 @@ def window_room(budgets: Budgets) -> int:
     return int((budgets.window_tokens - budgets.output_tokens) / WINDOW_SAFETY) - budgets.tools_tokens
 
 
+def taken(blocks: Iterable[Block]) -> int:
+    """What *blocks* take of `window_room`."""
+    return sum(block.load for block in blocks)
+
+
 def message_reserve(budgets: Budgets, fixed: Sequence[Block]) -> int:
     """Tokens that further blocks of the system message leave to the message: all that it may have, in a small window
     half of what there is beside those that are *fixed*. No message moves it: what stands before one must not."""
-    left = window_room(budgets) - sum(block.tokens for block in fixed)
+    left = window_room(budgets) - taken(fixed)
     return max(MIN_USER_TOKENS, min(budgets.query_tokens, left // 2))
 
 
@@ -63,7 +68,7 @@ def require_room(budgets: Budgets, system: Sequence[Block], floor: Sequence[Bloc
     """Raises `ContextTooLarge` where what always has to be said is more than a prompt may have: the blocks of the
     *system* message and the *floor* of the user message, which takes *of_message* tokens. It names the largest block.
     """
-    of_system = sum(block.tokens for block in system)
+    of_system = taken(system)
     room = window_room(budgets) - of_system
     both = (*system, *floor)
     if room < max(MIN_USER_TOKENS, of_message):

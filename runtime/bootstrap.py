@@ -42,6 +42,7 @@ from runtime.knowledge import Knowledge
 from runtime.mailbox import Mailbox
 from runtime.manifests import Manifests
 from runtime.marking import Marking
+from runtime.material import Materials
 from runtime.model import Model
 from runtime.places import Places
 from runtime.prompting import Prompting
@@ -99,6 +100,7 @@ class Runtime:
     context_keeping: ContextKeeping
     records: Records
     marking: Marking
+    materials: Materials
     directives: Directives
     publisher: FilingPublisher
     knowledge: Knowledge
@@ -267,6 +269,7 @@ async def _build(
         context_keeping=answering.keeping,
         records=answering.records,
         marking=conversing.marking,
+        materials=answering.materials,
         directives=kept.directives,
         publisher=kept.publisher,
         knowledge=knowledge,

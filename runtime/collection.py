@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
+from grounding.codex.index import CodexIndex
+from grounding.codex.store import CodexStore
 from grounding.documents.backlog import Backlog
 from grounding.documents.catalogue import Identity
 from grounding.documents.chunking import CountTokens
 from grounding.documents.context_field import ContextField
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
-from grounding.documents.index import PassageIndex
+from grounding.documents.index import Kind, PassageIndex
 from grounding.documents.indexer import Exclusive, Indexer
 from grounding.documents.rerank import Reranker
 from grounding.documents.search import Search
@@ -45,6 +47,8 @@ class Collection:
     turns: Turns
     contexts: ContextField
     records: RecordIndex
+    material: CodexIndex
+    material_search: Search
     indexer: Indexer
 
     @property
@@ -63,6 +67,7 @@ class Maker:
     backlog: Backlog
     exclusive: Exclusive
     reranker: Reranker | None
+    material: CodexStore
 
     def target(self, embedder: Embedder) -> Collection:
         """The collection of the model that is set."""
@@ -84,6 +89,8 @@ class Maker:
             Turns(index, embedder, words_alone=words_alone),
             ContextField(index, embedder, words_alone=is_former),
             RecordIndex(index, embedder, RecordStore(self.redis), is_former=is_former),
+            CodexIndex(self.material, index, embedder, self.count),
+            Search(index, embedder, count=self.count, reranker=self.reranker, kind=Kind.CODEX),
             Indexer(
                 self.shelf,
                 index,

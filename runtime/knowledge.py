@@ -18,6 +18,7 @@ import structlog
 from config.settings import Settings
 from connectors.connector import Health
 from connectors.message import Scope
+from grounding.codex.store import CodexStore
 from grounding.documents.backlog import Backlog
 from grounding.documents.catalogue import Identity, Lacks
 from grounding.documents.context_field import ContextField
@@ -73,7 +74,11 @@ class Knowledge:
         self.shelf: Shelf = shared or FileShelf(self.library)
         self._backlog = Backlog(redis)
         exclusive = StoringLease(redis) if shared else lambda _: nullcontext()
-        maker = Maker(settings, redis, self.shelf, tokens.count, self._backlog, exclusive, reranker)
+        self.material = CodexStore(
+            redis, max_bytes=settings.codex_max_bytes, file_max_bytes=settings.codex_file_max_bytes
+        )
+        """What is given whole, or searched apart from the documents."""
+        maker = Maker(settings, redis, self.shelf, tokens.count, self._backlog, exclusive, reranker, self.material)
         self.opening = Opening(settings, redis, workspaces, maker)
         self.catalogue = self.opening.catalogue
         self.formers = self.opening.formers

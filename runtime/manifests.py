@@ -1,27 +1,34 @@
 """What went into each turn, kept so that it can be explained, and its prompt rebuilt byte for byte.
 
 Keys (owner ``manifests``, under the workspace's tag): ``turn`` one string per turn, ``outcome`` another with what
-came of it, ``records`` a third with what it made of records, ``index`` a sorted set of turn ids. Kept are the newest
-`KEPT_TURNS` of a workspace, for `KEPT_SECONDS`.
+came of it, ``records`` a third with what it made of records, ``index`` a sorted set of turn ids, ``material`` by its
+SHA-256 the material that turns were given whole, once for all of them. Kept are the newest `KEPT_TURNS` of a workspace,
+for `KEPT_SECONDS`, and material as long as the last turn that was given it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import hashlib
 import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import TypeAdapter
 
 from connectors.message import AgentRuntimeError, Scope, redis_key
 from grounding.blocks import Prompt
-from grounding.run_context import RunContext
+from grounding.run_context import CodexFile, RunContext
 from runtime.stored import pack, unpack
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+V = TypeVar("V")
 _OWNER = "manifests"
 _VERSION = 1
 KEPT_TURNS = 10_000
@@ -38,8 +45,13 @@ _KEEP = """
 redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
 redis.call('ZADD', KEYS[2], 0, ARGV[3])
 redis.call('ZREMRANGEBYRANK', KEYS[2], 0, ARGV[4])
+if KEYS[3] then return redis.call('EXPIRE', KEYS[3], ARGV[2]) end
 return 1
 """
+_REMEMBERED = 16
+"""Material whose digest, or whose text, is not worked out again for every turn that was given it."""
+_Files = tuple[CodexFile, ...]
+_FILES = TypeAdapter(_Files)
 
 
 class UnknownTurn(AgentRuntimeError):
@@ -92,24 +104,40 @@ class Manifests:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._keep = redis.register_script(_KEEP)
+        self._read: dict[str, _Files] = {}
+        self._kept: dict[str, None] = {}
 
     async def keep(self, context: RunContext, prompt: Prompt, at: str, outcome: dict[str, Any] | None = None) -> None:
         """Store what went into a turn; the oldest beyond the limit are dropped. `finish` says what came of it."""
         scope = Scope(context.workspace_id)
+        files = context.codex.files if context.codex is not None else ()
+        material = _digest(files) if files else ""
+        if material and material not in self._kept:
+            await self._keep_material(scope, material, files)
         packed = pack(
             _VERSION,
             at=at,
-            context=context.model_dump(mode="json"),
+            context=context.model_dump(mode="json", exclude={"codex": {"files"}} if material else None),
+            material=material,
             prompt_sha256=prompt.sha256,
             prefix_digest=prompt.prefix_digest,
             tokens_total=prompt.tokens_total,
             blocks=block_rows(prompt),
             outcome=outcome or {},
         )
-        await self._keep(
-            keys=[self._key(scope, "turn", context.turn_id), self._key(scope, "index")],
+        keys = [self._key(scope, "turn", context.turn_id), self._key(scope, "index")]
+        done = await self._keep(
+            keys=[*keys, *([self._key(scope, "material", material)] if material else [])],
             args=[_compressed(packed), KEPT_SECONDS, context.turn_id, -KEPT_TURNS - 1],
         )
+        if material and not done:  # the store was emptied, or another workspace was given the same
+            await self._keep_material(scope, material, files)
+
+    async def _keep_material(self, scope: Scope, digest: str, files: _Files) -> None:
+        """Before the first turn that needs it."""
+        packed = await asyncio.to_thread(lambda: _compressed(_FILES.dump_json(files).decode()))
+        await self._redis.set(self._key(scope, "material", digest), packed, ex=KEPT_SECONDS)
+        _newest(self._kept, digest, None)
 
     async def finish(self, scope: Scope, turn_id: str, outcome: dict[str, Any]) -> None:
         """Store what came of a turn."""
@@ -131,12 +159,18 @@ class Manifests:
 
     async def get(self, scope: Scope, turn_id: str) -> Manifest:
         """The manifest of a turn. Raises `UnknownTurn` and `runtime.stored.NewerFormat`."""
+        return await self._get(scope, turn_id, with_material=True)
+
+    async def _get(self, scope: Scope, turn_id: str, *, with_material: bool) -> Manifest:
         found: Any = await self._redis.mget(self._key(scope, "turn", turn_id), self._key(scope, "outcome", turn_id))
         stored, ended = found
         if stored is None:
             raise UnknownTurn(f"no turn {turn_id!r} is known in workspace {scope.workspace_id!r}")
         fields = unpack(_decompressed(stored), _VERSION, "a turn's manifest")
         context = RunContext.model_validate_json(json.dumps(fields["context"]))
+        if with_material and context.codex is not None and (digest := fields.get("material")):
+            codex = context.codex.model_copy(update={"files": await self._material(scope, turn_id, digest)})
+            context = context.model_copy(update={"codex": codex})
         return Manifest(
             turn_id=turn_id,
             at=fields["at"],
@@ -148,8 +182,19 @@ class Manifests:
             outcome=unpack(ended, _VERSION, "a turn's outcome")["outcome"] if ended else fields["outcome"],
         )
 
+    async def _material(self, scope: Scope, turn_id: str, digest: str) -> _Files:
+        if digest in self._read:
+            return self._read[digest]
+        stored: Any = await self._redis.get(self._key(scope, "material", digest))
+        if stored is None:
+            raise UnknownTurn(f"the material that turn {turn_id!r} was given is not kept any more")
+        files: _Files = await asyncio.to_thread(lambda: _FILES.validate_json(_decompressed(stored)))
+        _newest(self._read, digest, files)
+        return files
+
     async def newest(self, scope: Scope, limit: int, before: str = "") -> list[Manifest]:
-        """At most *limit* manifests, the newest first, of turns before *before* where that is given."""
+        """At most *limit* manifests, the newest first, of turns before *before* where that is given; without the
+        material that they were given."""
         end = f"({before}" if before else "+"
         ids: Any = await self._redis.zrange(
             self._key(scope, "index"),
@@ -163,7 +208,7 @@ class Manifests:
         found = []
         for turn_id in ids:
             try:
-                found.append(await self.get(scope, turn_id))
+                found.append(await self._get(scope, turn_id, with_material=False))
             except UnknownTurn:  # outlived its time; the index is trimmed by count
                 continue
         return found
@@ -180,6 +225,18 @@ class Manifests:
     @staticmethod
     def _key(scope: Scope, *parts: str) -> str:
         return redis_key(_OWNER, scope.tag, *parts)
+
+
+@lru_cache(_REMEMBERED)
+def _digest(files: _Files) -> str:
+    """Of material: the same object comes with every turn as long as nothing changes, and equal ones are equal."""
+    return hashlib.sha256(_FILES.dump_json(files)).hexdigest()
+
+
+def _newest(known: dict[str, V], name: str, value: V) -> None:
+    known[name] = value
+    if len(known) > _REMEMBERED:
+        del known[next(iter(known))]
 
 
 def _compressed(text: str) -> str:

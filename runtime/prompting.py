@@ -27,6 +27,7 @@ from promptpolicy import policy
 from promptpolicy.directives import Directives
 from promptpolicy.policy import Composer, Policy, PolicyTooLarge
 from promptpolicy.slot import Directive
+from runtime.attaching import Attached, Attaching, Turn, merged
 from runtime.cues import cues_in
 from runtime.environment.sampling import Surroundings
 from runtime.formatters import Formatters
@@ -69,6 +70,7 @@ class Prompting:
         model: Model,
         tooling: Tooling,
         formatters: Formatters,
+        attaching: Attaching,
         tokens: Tokens,
         surroundings: Surroundings | None = None,
     ) -> None:
@@ -81,6 +83,7 @@ class Prompting:
         self._model = model
         self._tooling = tooling
         self._formatters = formatters
+        self._attaching = attaching
         self._tokens = LineByLine(tokens)
         self._composer = Composer(self._tokens.count, settings.policy_max_tokens)
 
@@ -106,6 +109,7 @@ class Prompting:
         guessed = _guides(self._directives.last_loaded(scope) or ())
         async with asyncio.TaskGroup() as parts:
             holding = parts.create_task(self._held(scope))
+            looking = parts.create_task(self._attaching.look(scope, window))
             grounding = parts.create_task(self._ground(question, turn_id, history, budgets, guessed))
             injecting = parts.create_task(self._formatters.inject(_request(question)))
         held, degraded = holding.result()
@@ -117,15 +121,25 @@ class Prompting:
         if choice.small_talk:
             offer, budgets = NOTHING, Budgets.from_settings(self._settings, window)
         identity = self._identity(question.role, held, degraded)
-        context = self._context(question, turn_id, choice, budgets, grounds, identity, offer.names, injecting.result())
-        context = self._on_this_machine(context, first)
+        told, inject = identity[0].text, injecting.result()
+        turn = Turn(
+            question, first, budgets, told, self._tokens.count(told), offer, inject[0], choice.small_talk, bool(turn_id)
+        )
+        attached = await self._attaching.attach(looking.result(), turn)
+        budgets = budgets.model_copy(update={"tools_tokens": attached.offer.tokens})
+        context = self._context(question, turn_id, choice, budgets, grounds, identity, attached, inject)
+        made = await self._made(question, self._on_this_machine(context, first))
+        return Built(made.context, made.prompt, (time.perf_counter() - started) * 1000)
+
+    async def _made(self, question: Question, context: RunContext) -> Condensed:
+        """The prompt of *context*, and what it was made of in the end."""
         context = await self._formatters.render(context, self._tokens)
         if question.characters > LONG_TEXT_CHARACTERS:
             made = await asyncio.to_thread(condensed, context, self._tokens)
         else:
             made = condensed(context, self._tokens)
         _tell(made)
-        return Built(made.context, made.prompt, (time.perf_counter() - started) * 1000)
+        return made
 
     def _on_this_machine(self, context: RunContext, first: str | None) -> RunContext:
         """*context* with what is known of the machine, and of the memory of the model that is asked *first*."""
@@ -172,11 +186,12 @@ class Prompting:
         budgets: Budgets,
         grounds: Grounds,
         identity: tuple[Policy, tuple[DegradedBlock, ...]],
-        tools: tuple[str, ...],
+        attached: Attached,
         injected: tuple[tuple[Injected, ...], tuple[DegradedBlock, ...]],
     ) -> RunContext:
         composed, degraded = identity
         sigil = self._tooling.sigil(question)
+        passages, codex = merged(grounds.passages, attached, budgets.top_k)
         return RunContext(
             turn_id=turn_id,
             workspace_id=question.key.workspace_id,
@@ -202,7 +217,8 @@ class Prompting:
             summary=grounds.summary,
             tail=grounds.tail,
             recalled=grounds.recalled,
-            passages=grounds.passages,
+            passages=passages,
+            codex=codex,
             frame=grounds.remembered.frame,
             records=grounds.remembered.records,
             selection=grounds.remembered.selection,
@@ -214,9 +230,9 @@ class Prompting:
             # The acknowledgement is for replies that people wait for because something is looked up.
             hint=question.hint if choice.strategy is not Strategy.NONE else "",
             injected=injected[0],
-            degraded=(*degraded, *grounds.degraded, *question.degraded, *injected[1]),
+            degraded=(*degraded, *grounds.degraded, *attached.degraded, *question.degraded, *injected[1]),
             layout=self._settings.llm_grounding_layout,
-            tools=tools,
+            tools=attached.offer.names,
             budgets=budgets,
         )
 

@@ -148,7 +148,15 @@ def broken(batch: Batch) -> OutboundMessage:
 def checked(completion: Completion, built: Built, rounds: Sequence[Round] = ()) -> citations.Checked:
     """The answer with its citations checked against what the model was given, in its prompt or by tools."""
     told = [result.text for one in rounds for result in one.results]
-    return citations.check(completion.text, given(built, rounds), "\n".join([built.prompt.user, *told]))
+    citable = (*given(built, rounds), *_material(built))
+    return citations.check(completion.text, citable, "\n".join([built.prompt.user, *told]))
+
+
+def _material(built: Built) -> tuple[Passage, ...]:
+    """The files that were given whole, as what may be cited; who cites none of them was not given each as a source."""
+    material = built.context.codex
+    files = material.files if material is not None else ()
+    return tuple(Passage(source=file.path, heading="", text="", score=0.0) for file in files)
 
 
 def given(built: Built, rounds: Sequence[Round] = ()) -> tuple[Passage, ...]:

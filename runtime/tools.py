@@ -18,6 +18,7 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, Role
+from grounding.codex.tool import SEARCH_CODEX
 from grounding.layers.query import USUAL_TOKEN_CHARACTERS
 from grounding.layers.retrieval import label
 from grounding.layers.tool_results import NO_ROOM, rendered
@@ -114,13 +115,16 @@ class Tooling:
         self._sigils = Sigils.from_settings(settings)
         self._offers: dict[tuple[str, ...], Offer] = {}
 
-    async def offer(self, question: Question, *, window_tokens: int, first: str | None) -> Offer:
-        """What the model that is asked first is offered for *question*, which is no small talk. The first time it may
-        wait for LiteLLM."""
+    async def offer(
+        self, question: Question, *, window_tokens: int, first: str | None, with_material: bool = False
+    ) -> Offer:
+        """What the model that is asked first is offered for *question*, which is no small talk; *with_material* also
+        what searches material. The first time it may wait for LiteLLM."""
         if not self._max_rounds or not self._toolbox or not await self._model.calls_tools(first):
             return NOTHING
         for most in sorted({tool.spare for tool in self._toolbox.values()}, reverse=True):
-            offer = self.offered(tuple(name for name, tool in self._toolbox.items() if tool.spare <= most), question)
+            names = (name for name, tool in self._toolbox.items() if tool.spare <= most)
+            offer = self.offered([name for name in names if with_material or name != SEARCH_CODEX], question)
             if offer.tokens * WINDOW_SHARE <= window_tokens:
                 return offer
         return NOTHING

@@ -57,6 +57,7 @@ def log_grounding(built: Built) -> None:
     context, prompt = built.context, built.prompt
     tokens = {block.name: block.tokens for block in prompt.blocks}
     used = {block.name: block.used for block in prompt.blocks}
+    documents = len(context.passages) - (context.codex.retrieved if context.codex else 0)
     further = {
         f"tokens_{name}": count
         for name, count in tokens.items()
@@ -68,8 +69,8 @@ def log_grounding(built: Built) -> None:
         reason=context.reason,
         used_summary=used.get("summary", False),
         used_tail=used.get("tail", False),
-        used_qmd=bool(context.passages) and used.get("retrieved", False),
-        qmd_results=len(context.passages),
+        used_qmd=documents > 0 and used.get("retrieved", False),
+        qmd_results=documents,
         summary_turns=context.summary.turns if context.summary else 0,
         tokens_user=tokens.get("query", 0),
         tokens_summary=tokens.get("summary", 0),
@@ -85,6 +86,7 @@ def log_grounding(built: Built) -> None:
         summary_refreshed=_summary_is_new(context),
         frame=context.frame.name if context.frame else "",
         **_selection(built),
+        **_material(context),
         duration_ms=round(built.grounding_ms, 2),
     )
 
@@ -104,6 +106,22 @@ def _selection(built: Built) -> dict[str, Any]:
         "records_similarity": round(sum(similar) / len(similar), 4) if similar else None,
         "budget_records": chosen.budget,
         "used_records_budget": sum(one.tokens for one in records),
+    }
+
+
+def _material(context: RunContext) -> dict[str, Any]:
+    """How the material was given, where there is any: whole or searched, why, and what all of it takes of which
+    limit."""
+    material = context.codex
+    if material is None:
+        return {}
+    return {
+        "codex_mode": material.mode,
+        "codex_why": material.why,
+        "codex_files": material.count,
+        "codex_size": material.tokens,
+        "codex_limit": material.limit,
+        "codex_retrieved": material.retrieved,
     }
 
 

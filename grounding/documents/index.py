@@ -1,7 +1,8 @@
 """The port of the passage index, and its nouns.
 
-The index holds passages of four kinds, documents of a workspace, turns of a conversation and its context document, and
-typed records of a workspace or of a person in it, each with a dense and a sparse vector. It can be rebuilt from files,
+The index holds passages of five kinds, documents of a workspace, turns of a conversation and its context document,
+typed records of a workspace or of a person in it, and material that was attached to a workspace or to a context in it,
+each with a dense and a sparse vector. It can be rebuilt from files,
 transcripts and Redis at any time. Whoever asks says in whose scope: the workspace, and for what is a conversation's the
 context, for records the person, are conditions INSIDE every query.
 """
@@ -44,6 +45,7 @@ class Kind(StrEnum):
     TURN = "turn"
     CONTEXT = "context"
     RECORD = "record"
+    CODEX = "codex"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +183,8 @@ class PassageIndex(Protocol):
     ) -> list[Hit]:
         """The best *top_k* passages, best first; with one vector only that arm's ranking and raw score.
 
-        Of records both the workspace's and the scope's user's are searched, if it names one; every other method is
-        about the scope's own alone.
+        Of records both the workspace's and the scope's user's are searched, if it names one, and of material both the
+        workspace's and the scope's context's; every other method is about the scope's own alone.
 
         With *explain* hits carry each arm's rank and raw score, which runs both arms again; with *scores* the raw
         scores alone: the cosine is that of the stored vector, so that the dense arm, the dearest, runs once.
@@ -255,6 +257,8 @@ def _context(scope: Scope, kind: Kind) -> str:
         return ""
     if kind is Kind.RECORD:
         return scope.user or ""
+    if kind is Kind.CODEX:
+        return scope.context_id or ""
     if not scope.context_id:
         raise ValueError(f"a {kind} is indexed and searched within one context: the scope names none")
     return scope.context_id
@@ -269,13 +273,16 @@ def tenant(scope: Scope, kind: Kind) -> str:
     return "\0".join((scope.workspace_id, kind, _context(scope, kind)))
 
 
+def searched(scope: Scope, kind: Kind) -> tuple[Scope, ...]:
+    """Whose passages of *kind* a search in *scope* may find: the scope's own, and of some kinds the workspace's too."""
+    shares = (kind is Kind.RECORD and scope.user) or (kind is Kind.CODEX and scope.context_id)
+    return (scope, Scope(scope.workspace_id)) if shares else (scope,)
+
+
 def seen(scope: Scope, kind: Kind, *, exclude: Sequence[str] = (), only: Sequence[str] = ()) -> Where:
-    """The condition of every search: what is the scope's own, and of records the workspace's too; without the sources
-    *exclude*, of the sources *only* if there are any."""
-    tenants = [tenant(scope, kind)]
-    if kind is Kind.RECORD and scope.user:
-        tenants.append(tenant(Scope(scope.workspace_id), kind))
-    must = [Match("tenant", tuple(tenants))]
+    """The condition of every search: what is `searched`; without the sources *exclude*, of the sources *only* if there
+    are any."""
+    must = [Match("tenant", tuple(tenant(one, kind) for one in searched(scope, kind)))]
     if only:
         must.append(Match("source", tuple(only)))
     return Where(tuple(must), (Match("source", tuple(exclude)),) if exclude else ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
 
@@ -12,7 +12,7 @@ from connectors.message import Scope
 from grounding.documents import followup
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
 from grounding.documents.excerpts import utf8
-from grounding.documents.index import Hit, Kind, PassageIndex
+from grounding.documents.index import Hit, Kind, Passage, PassageIndex, searched
 from grounding.documents.packing import Retrieved, Room, choose, neighbours_wanted, pack
 from grounding.documents.relevance import Floor, fitting, floor_for
 from grounding.documents.rerank import Reranker, RerankUnavailable, rerank
@@ -47,15 +47,18 @@ class Search:
         count: Callable[[str], int] | None = None,
         reranker: Reranker | None = None,
         words_alone: str = "",
+        kind: Kind = Kind.DOCUMENT,
     ) -> None:
-        """*count* gives the tokens of a text; without it passages are bound by their bytes alone. *words_alone*, where
-        given, names in ``lost`` a search by words alone, which is made where the question cannot be embedded."""
+        """*kind* is what is searched: no other is ever found. *count* gives the tokens of a text; without it passages
+        are bound by their bytes alone. *words_alone*, where given, names in ``lost`` a search by words alone, which is
+        made where the question cannot be embedded."""
         self._index = index
         self._embedder = embedder
         self._floor = floor or floor_for(embedder.name)
         self._count = count
         self._reranker = reranker
         self._words_alone = words_alone
+        self._kind = kind
         self._judged: set[str] = set()
 
     async def search(
@@ -80,7 +83,7 @@ class Search:
             return []
         dense, sparse = await self._vectors(query, earlier, lost)
         wanted = max(top_k, self._reranker.candidates) if self._reranker else top_k
-        hits = await self._index.search(scope, Kind.DOCUMENT, dense, sparse, wanted, explain=explain, scores=scores)
+        hits = await self._index.search(scope, self._kind, dense, sparse, wanted, explain=explain, scores=scores)
         if self._reranker is not None and earlier and len(query) <= SHORT_QUERY_CHARACTERS:
             query = followup.spelled_out(query, earlier, len(term_set(query)))
         return (await self._reranked(scope, query, hits, lost))[:top_k]
@@ -128,7 +131,7 @@ class Search:
         # The engine answers one after the other, so that asking for both at once saves the way there and back.
         hits, size = await asyncio.gather(
             self.search(scope, query, top_k * CANDIDATES_PER_PASSAGE, scores=True, lost=lost, earlier=earlier),
-            self._index.estimate(scope, Kind.DOCUMENT),
+            self._size(scope),
         )
         if not hits:
             return []
@@ -138,13 +141,24 @@ class Search:
         wanted: dict[str, set[int]] = defaultdict(set)
         for run in runs:
             wanted[run.source].update(neighbours_wanted(run))
-        found = await self._index.read(scope, Kind.DOCUMENT, wanted)
+        found = await self._read(scope, wanted)
         around = {source: {one.ordinal: one for one in passages} for source, passages in found.items()}
         room = Room(top_k, max_bytes, max_tokens if self._count else None, self._count or len)
         if all(utf8(part.lead + part.text) <= max_bytes for run in runs for part in run.parts):
             return pack(runs, around, query, room)
         # Choosing what to keep of a long passage takes milliseconds: off the loop.
         return await asyncio.to_thread(pack, runs, around, query, room)
+
+    async def _size(self, scope: Scope) -> int:
+        return sum([await self._index.estimate(one, self._kind) for one in searched(scope, self._kind)])
+
+    async def _read(self, scope: Scope, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
+        """`PassageIndex.read` of everything that was searched; no two owners have a source of one name."""
+        found: dict[str, list[Passage]] = {source: [] for source in wanted}
+        for one in searched(scope, self._kind):
+            for source, passages in (await self._index.read(one, self._kind, wanted)).items():
+                found[source] += passages
+        return found
 
     async def _relevant(self, query: str, hits: list[Hit], size: int) -> list[Hit]:
         """*hits* above the floor. The words of passages that were judged before are remembered; those of many others

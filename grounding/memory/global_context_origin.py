@@ -20,13 +20,13 @@ _STEM_CHARACTERS = 4
 def shown_in(context: RunContext) -> Foreign:
     """Whether a prompt made of *context* shows text of this very turn that nobody who asks has written.
 
-    Retrieved are passages of documents, attached files and pictures; others' are quoted and forwarded messages, and
-    those of further authors; records and good answers are what they came of. An answer is remembered with it
-    (`grounding.transcript.entry.Entry`).
+    Retrieved are passages of documents, material given whole, attached files and pictures; others' are quoted and
+    forwarded messages, and those of further authors; records and good answers are what they came of. An answer is
+    remembered with it (`grounding.transcript.entry.Entry`).
     """
-    query = context.query
+    query, material = context.query, context.codex.files if context.codex is not None else ()
     came_of = {one.origin for one in context.records} | {one.foreign for one in context.karma}
-    if context.passages or query.files or query.images or "retrieved" in came_of:
+    if context.passages or material or query.files or query.images or "retrieved" in came_of:
         return "retrieved"
     return "others" if query.quotes or query.relayed or len(context.authors) > 1 or "others" in came_of else ""
 

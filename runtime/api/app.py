@@ -17,6 +17,7 @@ from starlette.responses import Response
 from connectors.connector import MountsRoutes
 from runtime.api.access import AccessRoutes
 from runtime.api.budget import BudgetRoutes
+from runtime.api.codex import CodexRoutes
 from runtime.api.contexts import ContextRoutes
 from runtime.api.cues import CueRoutes
 from runtime.api.dead_letters import DeadLetterRoutes
@@ -65,6 +66,7 @@ def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
     groups: list[Routes] = [
         WorkspaceRoutes(runtime),
         DocumentRoutes(runtime, stopping),
+        CodexRoutes(runtime),
         GroundRoutes(runtime),
         ContextRoutes(runtime),
         TurnRoutes(runtime),

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from connectors.message import AgentRuntimeError, InvalidWorkspaceId, StoreUnavailable
 from grounding.assemble import ContextTooLarge
+from grounding.codex.material import CodexFull, CodexTooNew
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
 from grounding.documents.library import DocumentMissing, DocumentRefused
@@ -67,6 +68,8 @@ _TABLE: tuple[tuple[type[AgentRuntimeError], int, str], ...] = (
     (UnknownLetter, 404, "unknown_turn"),
     (MailboxFull, 429, "mailbox_full"),
     (DocumentMissing, 404, "not_found"),
+    (CodexFull, 413, "codex_full"),
+    (CodexTooNew, 500, "newer_format"),
     (NoSuchVersion, 404, "not_found"),
     (InvalidDirective, 400, "invalid_directive"),
     (PolicyTooLarge, 413, "policy_too_large"),

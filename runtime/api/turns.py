@@ -47,7 +47,8 @@ class TurnRoutes(Routes):
             **_row(manifest),
             "prefix_digest": manifest.prefix_digest,
             "blocks": list(manifest.blocks),
-            "context": manifest.context.model_dump(mode="json"),
+            # What the material says stands in the prompt.
+            "context": manifest.context.model_dump(mode="json", exclude={"codex": {"files": {"__all__": {"text"}}}}),
             "sources": manifest.outcome.get("sources", []),
             "outcome": manifest.outcome,
             "marks": {"good": marked.good if marked else 0, "bad": marked.bad if marked else 0},

@@ -29,6 +29,7 @@ _COMMANDS = {
     "serve": "Run the bot: connectors, answers and the HTTP face.",
     "workspace": "Create, list, route and delete workspaces.",
     "index": "Bring the search index in step with a workspace's Markdown.",
+    "codex": "Material that the model is given whole, or searches: add, list, remove.",
     "search": "Show what retrieval finds for a query.",
     "ground": "Show what the model would be told for a text; nothing is called or stored.",
     "explain": "Show what went into a turn, and why.",

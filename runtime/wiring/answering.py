@@ -15,6 +15,7 @@ from grounding.memory.records.records import Records
 from grounding.pipeline import Pipeline
 from grounding.tokens import Tokens
 from runtime.after_turn import RememberTurns, SummaryRefresh
+from runtime.attaching import Attaching
 from runtime.attachments.files import Files
 from runtime.attachments.reading import Reading
 from runtime.budgets import Budgets
@@ -29,6 +30,7 @@ from runtime.forgetting import ForgetTurns
 from runtime.formatters import Formatters, Installed
 from runtime.jobs import Job, Jobs
 from runtime.knowledge import Knowledge
+from runtime.material import Materials
 from runtime.model import Model
 from runtime.prices import Prices
 from runtime.prompting import Prompting
@@ -57,6 +59,7 @@ class Answering:
     keeping: ContextKeeping
     records: Records
     karma: Karma
+    materials: Materials
     prompting: Prompting
     stops: Stops
     turns: Turns
@@ -91,7 +94,9 @@ def wire_answering(
     deciding = Deciding(
         kept.transcript, knowledge, settings.strategy_vocabulary_timeout_seconds, settings.strategy_vocabulary
     )
-    tooling = Tooling(settings, wire_tools(settings, kept, knowledge, tokens, records), model, kept.journal, tokens)
+    materials = Materials(settings, knowledge.material, knowledge, tokens, kept.hub)
+    toolbox = wire_tools(settings, kept, knowledge, tokens, records, materials)
+    tooling = Tooling(settings, toolbox, model, kept.journal, tokens)
     for name, scopes in tooling.unneeded().items():
         _log.warning("sigil.unneeded", sigil=name, scopes=scopes)
     making = Formatters(
@@ -105,6 +110,7 @@ def wire_answering(
         model=model,
         tooling=tooling,
         formatters=making,
+        attaching=Attaching(settings, materials, tooling),
         tokens=tokens,
         surroundings=surroundings,
     )
@@ -137,6 +143,7 @@ def wire_answering(
         keeping=ContextKeeping(kept.contexts, kept.transcript, following, jobs, _layer_timeout(settings)),
         records=records,
         karma=karma,
+        materials=materials,
         prompting=prompting,
         stops=stops,
         turns=turns,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from config.settings import Settings
+from grounding.codex.tool import FindsMaterial, search_codex
 from grounding.lookups import read_section, search_documents
 from grounding.memory.global_context_tools import append_context, delete_context, replace_context
 from grounding.memory.records.item_tools import create_item, delete_item, expand, query_items, update_item
@@ -13,7 +14,9 @@ from runtime.knowledge import Knowledge
 from runtime.wiring.kept import Kept
 
 
-def wire_tools(settings: Settings, kept: Kept, knowledge: Knowledge, tokens: Tokens, records: KeepsRecords) -> Toolbox:
+def wire_tools(
+    settings: Settings, kept: Kept, knowledge: Knowledge, tokens: Tokens, records: KeepsRecords, material: FindsMaterial
+) -> Toolbox:
     """All of them; see docs/tools.md."""
     lines, approval = kept.global_contexts, settings.global_context_approval
     return Toolbox(
@@ -25,6 +28,13 @@ def wire_tools(settings: Settings, kept: Kept, knowledge: Knowledge, tokens: Tok
         query_items(records),
         read_section(kept.contexts),
         replace_context(lines, approval),
+        search_codex(
+            material,
+            tokens,
+            settings.llm_grounding_top_k,
+            settings.llm_grounding_max_doc_excerpt_bytes,
+            settings.llm_grounding_qmd_max_tokens,
+        ),
         search_documents(
             knowledge,
             tokens,

@@ -14,6 +14,7 @@ from runtime.envelopes import Lane
 from runtime.jobs import Jobs
 from runtime.knowledge import Knowledge
 from runtime.leadership import Leadership
+from runtime.material import MaterialFollowing
 from runtime.rebuilding import Rebuilding
 from runtime.record_keeping import RecordKeeping
 from runtime.wiring.answering import Answering
@@ -59,6 +60,8 @@ def wire_duties(
                 group.create_task(keeping.run(), name="records")
             if knowledge is not None:
                 group.create_task(knowledge.follow(), name="follow")
+                material = MaterialFollowing(knowledge.material, knowledge, kept.workspaces, kept.hub)
+                group.create_task(material.run(), name="material")
                 rebuilding = Rebuilding(
                     settings.data_dir, knowledge, kept.transcript, kept.contexts, kept.copy, kept.workspaces
                 )

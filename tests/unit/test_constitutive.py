@@ -6,6 +6,8 @@ import pytest
 
 from grounding.assemble import ContextTooLarge
 from grounding.blocks import PLACES
+from grounding.codex.material import size_of
+from grounding.layers import codex
 from grounding.run_context import (
     CodexFile,
     CodexInput,
@@ -15,14 +17,23 @@ from grounding.run_context import (
     SigilInput,
     Trace,
 )
-from tests.unit.test_assemble import BUDGETS, build, context
+from tests.unit.test_assemble import BUDGETS, TOKENS, build, context
 
 TRACE = Trace(turn_id="t-7", asked="how do I log in?", answered="With the key.", marked_on="2026-01-02", good=2)
 
 
 def whole(*files: tuple[str, str]) -> CodexInput:
     made = tuple(CodexFile(path=path, text=text) for path, text in files)
-    return CodexInput(mode="whole", why="fits", tokens=50, limit=4000, files=made)
+    size = size_of(codex.text(made), TOKENS.count)
+    return CodexInput(
+        mode="whole",
+        why="below_line",
+        tokens=size.tokens,
+        weight=size.weight,
+        limit=4000,
+        count=len(made),
+        files=made,
+    )
 
 
 def test_material_given_whole_stands_behind_the_global_context_by_path() -> None:
@@ -46,12 +57,10 @@ def test_no_text_of_the_material_ends_its_block_or_begins_a_file() -> None:
 
 
 def test_material_that_is_searched_takes_no_room() -> None:
-    files = (CodexFile(path="a.md"),)
-    block = build(codex=CodexInput(mode="search", why="over_limit", tokens=9000, limit=4000, files=files)).block(
-        "codex"
-    )
+    searched = CodexInput(mode="search", why="over_line", tokens=9000, weight=9000, limit=4000, count=2)
+    block = build(codex=searched).block("codex")
     assert block is not None
-    assert (block.used, block.why) == (False, "1 files, search: over limit")
+    assert (block.used, block.tokens, block.why) == (False, 0, "2 files, search: over line")
 
 
 def test_material_that_leaves_no_room_for_the_message_is_refused_by_name() -> None:

@@ -16,6 +16,7 @@ from grounding.tokens import load_tokens
 from promptpolicy.sigils import Sigil
 from promptpolicy.slot import EVERYWHERE, Directive, Kind, Place, Slot
 from runtime import replies
+from runtime.attaching import Attached, Looked
 from runtime.envelopes import Batch, Envelope
 from runtime.exchange import Completion
 from runtime.formatters import Formatters
@@ -84,6 +85,16 @@ class NoTools:
         return Sigil("nobody", ())
 
 
+class NoMaterial:
+    """Nothing is attached."""
+
+    async def look(self, *any_place: Any) -> Looked:
+        return Looked()
+
+    async def attach(self, looked: Looked, turn: Any) -> Attached:
+        return Attached(turn.offer)
+
+
 def prompting(rules: Rules | None = None, layers: Layers | None = None) -> Prompting:
     return Prompting(
         Settings(),
@@ -93,6 +104,7 @@ def prompting(rules: Rules | None = None, layers: Layers | None = None) -> Promp
         model=cast("Any", Window()),
         tooling=cast("Any", NoTools()),
         formatters=Formatters((), timeout_seconds=1, idle_seconds=1),
+        attaching=cast("Any", NoMaterial()),
         tokens=TOKENS,
     )
 

@@ -1,0 +1,66 @@
+"""Whether material is given whole or searched. Pure.
+
+Whole (cache-augmented generation) as long as its tokens stay below ``CODEX_WINDOW_RATIO`` of the model's window, its
+characters within ``PROMPT_MAX_CHARACTERS``, and both leave room for everything else; else it is searched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from grounding.codex.material import Size
+from grounding.window import WINDOW_SAFETY
+
+Mode = Literal["whole", "search"]
+Why = Literal["below_line", "over_line", "over_budget", "over_window", "near_line"]
+
+RETURN = 0.9
+"""What was searched is given whole again only when it is below this part of each limit, so that it does not flip."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What there is room for. ``window`` and ``output`` are the model's own tokens; ``beside`` are those, as we count
+    them, of what stands there whatever is asked, with what a message needs at least; ``characters`` is what a prompt
+    may have beside that."""
+
+    window: int
+    output: int
+    beside: int
+    characters: int
+
+    @property
+    def left(self) -> int:
+        """What the window has left for material, in the model's own tokens."""
+        return max(0, self.window - self.output - int(self.beside * WINDOW_SAFETY))
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """``limit`` is the line in tokens below which material may be given whole."""
+
+    mode: Mode
+    why: Why
+    limit: int
+
+
+def choose(size: Size, room: Room, ratio: float, before: Mode | None) -> Chosen:
+    """How material of *size* is given to a model. It stays below *ratio* of the window; *before* is what was chosen
+    last for such a window."""
+    line = int(ratio * room.window)
+    over = _over(size, room, line, 1.0)
+    if over is not None:
+        return Chosen("search", over, line)
+    if before == "search" and _over(size, room, line, RETURN):
+        return Chosen("search", "near_line", line)
+    return Chosen("whole", "below_line", line)
+
+
+def _over(size: Size, room: Room, line: int, part: float) -> Why | None:
+    """Which limit *size* reaches, of each of which it may have *part*."""
+    if size.tokens >= line * part:
+        return "over_line"
+    if size.characters > room.characters * part:
+        return "over_budget"
+    return "over_window" if size.weight > room.left * part else None

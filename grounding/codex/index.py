@@ -1,0 +1,118 @@
+"""The material in the passage index, apart from the documents: searched where it is too much to be given whole.
+
+What a collection of the index has is written down after it has it, so that an interrupted run is picked up by the next
+one and nothing unchanged is embedded twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from connectors.message import Scope
+from grounding.codex.material import owner_of, sha256_of, shown_path
+from grounding.codex.store import CodexStore
+from grounding.documents.chunking import CHUNKER_VERSION, Chunk, CountTokens, chunk_document
+from grounding.documents.embedding import Embedder
+from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source, collection_name
+from grounding.documents.sparse import encode_document
+
+_TOGETHER = 8
+"""Files that are read, cut, embedded and stored at a time."""
+_MARKDOWN = (".md", ".markdown", ".mdx", ".rst")
+
+
+class CodexIndex:
+    """One collection. Raises `IndexUnavailable`, `EmbedderUnavailable` and `StoreUnavailable`."""
+
+    def __init__(self, store: CodexStore, index: PassageIndex, embedder: Embedder, count: CountTokens) -> None:
+        self._store = store
+        self._index = index
+        self._embedder = embedder
+        self._count = count
+        self._collection = f"{collection_name(embedder.name, embedder.dimensions)}-{CHUNKER_VERSION}"
+
+    async def sync(self, scope: Scope) -> int:
+        """Bring the collection in step with all material of the scope's workspace; how many files changed there."""
+        held = await self._store.all_held(scope)
+        synced = await self._store.synced(scope, self._collection)
+        gone = [Scope(scope.workspace_id, None if owner == "*" else owner) for owner in synced]
+        changed = 0
+        for owner in sorted({*held, *gone}, key=owner_of):
+            revision = held[owner].revision if owner in held else ""
+            if synced.get(owner_of(owner)) == revision and not await self._is_lost(owner):
+                continue
+            changed += await self._sync_owner(owner)
+            await self._store.has_synced(owner, self._collection, revision)
+        return changed
+
+    async def is_behind(self, scope: Scope, revisions: Mapping[Scope, str]) -> bool:
+        """Whether what can be found is not what *revisions* says, by whose material it is."""
+        synced = await self._store.synced(scope, self._collection)
+        return any(synced.get(owner_of(owner), "") != revision for owner, revision in revisions.items())
+
+    async def _is_lost(self, owner: Scope) -> bool:
+        """Whether the index has nothing of what is written down (another server, a deleted folder)."""
+        if await self._index.estimate(owner, Kind.CODEX):
+            return False
+        noted = await self._store.indexed(owner, self._collection)
+        await self._store.has_indexed(owner, self._collection, {}, list(noted))
+        return bool(noted)
+
+    async def _sync_owner(self, owner: Scope) -> int:
+        entries = await self._store.entries(owner)
+        noted = await self._store.indexed(owner, self._collection)
+        gone = sorted(noted.keys() - entries.keys())
+        if gone:
+            await self._index.replace([_source(owner, path, ()) for path in gone])
+            await self._store.has_indexed(owner, self._collection, {}, gone)
+        new = [path for path, entry in entries.items() if noted.get(path) != entry.sha256]
+        for start in range(0, len(new), _TOGETHER):
+            texts = await self._store.texts(owner, new[start : start + _TOGETHER])
+            await self._put(owner, texts)
+        return len(gone) + len(new)
+
+    async def _put(self, owner: Scope, texts: Mapping[str, str]) -> None:
+        """Store the passages of *texts*. One that changes meanwhile has another digest, and is seen again."""
+        chunks = await asyncio.to_thread(
+            lambda: {path: cut(shown_path(owner, path), text, self._count) for path, text in texts.items()}
+        )
+        every = [chunk.indexed_text for some in chunks.values() for chunk in some]
+        vectors = iter(await self._embedder.embed_documents(every) if every else [])
+
+        def entry(path: str, chunk: Chunk) -> Entry:
+            return Entry(_passage(owner, path, chunk), next(vectors), encode_document(chunk.indexed_text))
+
+        def sources() -> list[Source]:
+            return [_source(owner, path, [entry(path, one) for one in some]) for path, some in chunks.items()]
+
+        await self._index.replace(await asyncio.to_thread(sources))
+        digests = {path: sha256_of(text) for path, text in texts.items()}
+        await self._store.has_indexed(owner, self._collection, digests, ())
+
+
+def cut(path: str, text: str, count: CountTokens) -> list[Chunk]:
+    """The chunks of a file: along headings where it is Markdown, else along paragraphs."""
+    is_markdown = path.lower().endswith(_MARKDOWN)
+    return chunk_document(path if is_markdown else f"{path}.txt", text, count)
+
+
+def _source(owner: Scope, path: str, entries: Sequence[Entry]) -> Source:
+    return Source(owner, Kind.CODEX, shown_path(owner, path), entries)
+
+
+def _passage(owner: Scope, path: str, chunk: Chunk) -> Passage:
+    return Passage(
+        id=chunk.id,
+        kind=Kind.CODEX,
+        source=shown_path(owner, path),
+        text=chunk.text,
+        title=chunk.title,
+        heading=chunk.heading,
+        lead=chunk.lead,
+        ordinal=chunk.ordinal,
+        start=chunk.start,
+        end=chunk.end,
+        first_line=chunk.first_line,
+        last_line=chunk.last_line,
+    )

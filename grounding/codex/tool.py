@@ -1,0 +1,68 @@
+"""The tool by which the model searches material that is too much to be given whole."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pydantic import Field
+
+from connectors.message import Scope
+from grounding.layers import retrieval
+from grounding.lookups import MAX_QUERY_CHARACTERS
+from grounding.run_context import Passage
+from grounding.tokens import Tokens
+from grounding.tools import Arguments, Call, Evidence, Tool, ToolRefused
+
+SEARCH_CODEX = "search_codex"
+NOTHING_FOUND = "Nothing in the material speaks of this. Other words may find more."
+INCOMPLETE = (
+    "The material changed a moment ago and is not all searched yet. What is missing here may be there: say so if the "
+    "answer depends on it."
+)
+
+
+class FindsMaterial(Protocol):
+    """Searches material."""
+
+    async def find(
+        self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, max_tokens: int
+    ) -> tuple[list[Passage], bool]:
+        """At most *top_k* passages of the scope's workspace and context, the best first, of *excerpt_bytes* bytes each
+        and *max_tokens* tokens together; and whether all of the material was searched. Raises `IndexUnavailable` and
+        `EmbedderUnavailable`."""
+
+
+class SearchCodex(Arguments):
+    query: str = Field(
+        min_length=1,
+        max_length=MAX_QUERY_CHARACTERS,
+        description="What to look for, in words that the material may use.",
+    )
+
+
+def search_codex(
+    material: FindsMaterial, tokens: Tokens, top_k: int, excerpt_bytes: int, max_tokens: int
+) -> Tool[SearchCodex]:
+    """Finds at most *top_k* passages of *excerpt_bytes* bytes each and *max_tokens* tokens together."""
+
+    async def run(call: Call, arguments: SearchCodex) -> Evidence:
+        if not arguments.query.strip():
+            raise ToolRefused("the query is empty: say what to look for")
+        room = retrieval.room(max_tokens)
+        found, is_whole = await material.find(call.scope, arguments.query, top_k, excerpt_bytes, room)
+        shown = retrieval.section(found, tokens, excerpt_bytes).pieces or (NOTHING_FOUND,)
+        return Evidence("\n\n".join(shown if is_whole else (INCOMPLETE, *shown)), tuple(found))
+
+    return Tool(
+        SEARCH_CODEX,
+        "Search the material (files, code, documentation) that was given to this conversation to work with; it is too "
+        "much to be shown whole. Returns passages, the best match first, each under a label in brackets by which to "
+        "cite it. Use it for every question that the material may answer, and again with other words where it found "
+        "nothing that helps.",
+        SearchCodex,
+        run,
+        scopes=frozenset({"codex:read"}),
+        untrusted=True,
+        together=True,
+        repeatable=True,
+    )

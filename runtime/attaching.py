@@ -1,0 +1,140 @@
+"""What a turn is given of the material that was attached: all of it, a tool to search it, or the passages that fit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from config.settings import Settings
+from connectors.message import AgentRuntimeError, Scope
+from grounding.budgets import Budgets
+from grounding.codex.choosing import Room
+from grounding.codex.store import Holding
+from grounding.codex.tool import SEARCH_CODEX
+from grounding.layers import retrieval
+from grounding.pipeline import why
+from grounding.run_context import CodexInput, DegradedBlock, Injected, Passage
+from runtime.material import Materials
+from runtime.question import Question
+from runtime.tools import Offer, Tooling
+
+BESIDE_CHARACTERS = 16_000
+"""Of a prompt, for everything but material and directives: as many as `BESIDE_SHARE` of its tokens have."""
+BESIDE_SHARE = 8
+"""Of a small window everything else needs no more than one part of so many."""
+CHARACTERS_SHARE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What there is, as far as that could be found out."""
+
+    holding: Holding | None = None
+    degraded: tuple[DegradedBlock, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """For whom: *window* is that of the model that is asked *first*; ``identity`` how it must behave, in
+    ``identity_tokens``; ``offer`` the tools and ``injected`` the blocks that it has in any case. Without *keep* nothing
+    is stored."""
+
+    question: Question
+    first: str | None
+    budgets: Budgets
+    identity: str
+    identity_tokens: int
+    offer: Offer
+    injected: Sequence[Injected]
+    small_talk: bool
+    keep: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """``input`` is None where there is no material; ``offer`` are all tools of the turn."""
+
+    offer: Offer
+    input: CodexInput | None = None
+    passages: tuple[Passage, ...] = ()
+    degraded: tuple[DegradedBlock, ...] = ()
+
+
+class Attaching:
+    """Keeps nothing between turns."""
+
+    def __init__(self, settings: Settings, materials: Materials, tooling: Tooling) -> None:
+        self._timeout_seconds = settings.redis_timeout_seconds
+        self._materials = materials
+        self._tooling = tooling
+
+    async def look(self, scope: Scope, window: int) -> Looked:
+        """What there is in *scope*, for a model of *window* tokens. One command, beside what else a turn asks."""
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                return Looked(await self._materials.store.held(scope, window))
+        except (AgentRuntimeError, TimeoutError) as error:
+            return Looked(degraded=(DegradedBlock(block="codex", why=why(error)),))
+
+    async def attach(self, looked: Looked, turn: Turn) -> Attached:
+        """What of it *turn* is given. What fails is named, and the turn goes on without."""
+        if looked.holding is None or not looked.holding.files:
+            return Attached(turn.offer, degraded=looked.degraded)
+        scope = turn.question.key.scope
+        try:
+            given = await self._materials.given(scope, looked.holding, _room(turn), keep=turn.keep)
+        except AgentRuntimeError as error:
+            return Attached(turn.offer, degraded=(DegradedBlock(block="codex", why=why(error)),))
+        if given is None or given.mode == "whole" or turn.small_talk:
+            return Attached(turn.offer, given)
+        offer = await self._tooling.offer(
+            turn.question, window_tokens=turn.budgets.window_tokens, first=turn.first, with_material=True
+        )
+        if SEARCH_CODEX in offer.tools:
+            return Attached(offer, given)
+        passages, degraded = await self._found(scope, turn)
+        return Attached(turn.offer, given, passages, degraded)
+
+    async def _found(self, scope: Scope, turn: Turn) -> tuple[tuple[Passage, ...], tuple[DegradedBlock, ...]]:
+        """For a model that cannot search: what bears on the message."""
+        budgets, text = turn.budgets, turn.question.text
+        try:
+            found, is_whole = await self._materials.find(
+                scope, text, budgets.top_k, budgets.excerpt_bytes, retrieval.room(budgets.retrieved_tokens)
+            )
+        except AgentRuntimeError as error:
+            return (), (DegradedBlock(block="codex", why=why(error)),)
+        return tuple(found), () if is_whole else (DegradedBlock(block="codex", why="indexing"),)
+
+
+def merged(
+    documents: Sequence[Passage], attached: Attached, top_k: int
+) -> tuple[tuple[Passage, ...], CodexInput | None]:
+    """The best of both, and how many of them are material."""
+    if attached.input is None or not attached.passages:
+        return tuple(documents), attached.input
+    best = sorted([*attached.passages, *documents], key=lambda one: -one.score)[:top_k]
+    count = sum(1 for one in best if one in attached.passages)
+    return tuple(best), attached.input.model_copy(update={"retrieved": count})
+
+
+def _room(turn: Turn) -> Room:
+    budgets = turn.budgets
+    sections = (
+        budgets.prompt_tokens,
+        budgets.global_context_tokens,
+        budgets.censors_tokens,
+        budgets.environment_tokens,
+        budgets.karma_floor_tokens,
+        budgets.now_tokens,
+    )
+    beside = [one for one in turn.injected if one.message == "system"]
+    least = min(sum(sections), budgets.window_tokens // BESIDE_SHARE)
+    characters = min(BESIDE_CHARACTERS, budgets.prompt_characters // CHARACTERS_SHARE)
+    return Room(
+        budgets.window_tokens,
+        budgets.output_tokens,
+        turn.identity_tokens + turn.offer.tokens + least + sum(one.budget for one in beside),
+        max(0, budgets.prompt_characters - len(turn.identity) - characters - sum(len(one.text) for one in beside)),
+    )

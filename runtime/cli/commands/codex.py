@@ -1,0 +1,202 @@
+"""``agent-runtime codex``: material that the model is given whole, or searches where it is too much."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from config.settings import Settings
+from connectors.message import AgentRuntimeError
+from runtime.cli.client import ApiError, Client, connect, segment
+from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
+from runtime.cli.output import count, line, note, print_json, status_line, table
+
+WHY = {
+    "below_line": "it stays below {limit} tokens, the part of the window that it may have",
+    "over_line": "it has {tokens} tokens, and below {limit} of the window's {window} it would be given whole",
+    "over_budget": "with everything else it would be longer than AGENT_RUNTIME_PROMPT_MAX_CHARACTERS",
+    "over_window": "the model's window of {window} tokens has no room for it beside everything else",
+    "near_line": "it was too much, and is still close to the limit of {limit} tokens",
+    "empty": "nothing is attached",
+}
+context_option = click.option(
+    "--context", metavar="CONNECTOR:ID", default=None, help="One conversation's own material, e.g. slack:C123."
+)
+
+
+class NothingToAdd(AgentRuntimeError):
+    """A path is not there, or nothing below it can be read."""
+
+
+@click.group()
+def command() -> None:
+    """Material that the model is given whole: files, source trees, documentation.
+
+    Where it is too much for the model's window, the model gets a tool to search it.
+    """
+
+
+@command.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH…")
+@context_option
+@workspace_option
+@json_option
+@click.pass_obj
+def add(
+    invocation: Invocation, paths: tuple[str, ...], context: str | None, workspace: str | None, as_json: bool
+) -> None:
+    """Attach files, or folders with all that is in them, under their names.
+
+    What is hidden (.git), linked, binary or not UTF-8 is left out and named.
+    """
+    settings = invocation.settings()
+    run(_add(settings, paths, workspace_of(settings, workspace), context, as_json))
+
+
+async def _add(settings: Settings, paths: Sequence[str], workspace: str, context: str | None, as_json: bool) -> None:
+    found = await asyncio.to_thread(lambda: [one for path in paths for one in files_at(path)])
+    added: list[dict[str, Any]] = []
+    refused: list[dict[str, Any]] = []
+    with status_line("opening the stores …") as status:
+        async with connect(settings) as client:
+            for file in found:
+                status.show(f"adding {file.path}")
+                row = await _put(client, workspace, context, file)
+                (added if "tokens" in row else refused).append(row)
+    if as_json:
+        print_json({"added": added, "refused": refused})
+    else:
+        for one in refused:
+            note(f"left out {one['path']}: {one['message']}")
+        line(f"{workspace}: {count(len(added), 'file')} added, {sum(one['tokens'] for one in added)} tokens")
+    if not added:
+        raise NothingToAdd("nothing was added")
+
+
+async def _put(client: Client, workspace: str, context: str | None, file: Found) -> dict[str, Any]:
+    """The file as it was kept, or why it was not."""
+    if file.why:
+        return {"path": file.path, "code": "link", "message": file.why}
+    raw = await asyncio.to_thread(file.file.read_bytes)
+    path = f"{_path(workspace)}/{segment_path(file.path)}{_query(context)}"
+    try:
+        return await client.put_text(path, raw, media_type="text/plain")
+    except ApiError as error:
+        if error.status not in (400, 413):
+            raise
+        return {"path": file.path, "code": error.code, "message": str(error)}
+
+
+@command.command(name="list")
+@context_option
+@workspace_option
+@json_option
+@click.pass_obj
+def list_(invocation: Invocation, context: str | None, workspace: str | None, as_json: bool) -> None:
+    """Show the files, and whether they are given whole or searched, and why."""
+    settings = invocation.settings()
+    run(_list(settings, workspace_of(settings, workspace), context, as_json))
+
+
+async def _list(settings: Settings, workspace: str, context: str | None, as_json: bool) -> None:
+    async with connect(settings) as client:
+        found = await client.get(_path(workspace), context=context)
+    if as_json:
+        print_json(found)
+        return
+    if found["files"]:
+        rows = [[one["shown_as"], one["bytes"], one["tokens"]] for one in found["files"]]
+        table(["path", "bytes", "tokens"], rows)
+    why = WHY.get(found["why"], found["why"]).format(**found)
+    line(f"{count(len(found['files']), 'file')}, {found['tokens']} tokens: {_WORDS[found['mode']]}, because {why}")
+    if found["mode"] == "search" and not found["indexed"]:
+        note("it is still being indexed")
+
+
+_WORDS = {"whole": "given whole", "search": "searched", "none": "not given"}
+
+
+@command.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH…")
+@context_option
+@workspace_option
+@json_option
+@click.pass_obj
+def remove(
+    invocation: Invocation, paths: tuple[str, ...], context: str | None, workspace: str | None, as_json: bool
+) -> None:
+    """Take files, or folders with all that is in them, away."""
+    settings = invocation.settings()
+    run(_remove(settings, paths, workspace_of(settings, workspace), context, as_json))
+
+
+async def _remove(settings: Settings, paths: Sequence[str], workspace: str, context: str | None, as_json: bool) -> None:
+    async with connect(settings) as client:
+        found = await client.get(_path(workspace), context=context)
+        own = [one["path"] for one in found["files"] if one["context"] == (context or "")]
+        wanted = [path.rstrip("/") for path in paths]
+        gone = [path for path in own if any(path == one or path.startswith(f"{one}/") for one in wanted)]
+        for one in wanted:
+            if not any(path == one or path.startswith(f"{one}/") for path in own):
+                raise NothingToAdd(f"{one}: no such file or folder is attached; `codex list` shows what is")
+        for path in gone:
+            await client.delete(f"{_path(workspace)}/{segment_path(path)}", context=context)
+    if as_json:
+        print_json({"removed": gone})
+    else:
+        line(f"{workspace}: {count(len(gone), 'file')} removed")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file on this machine, the path that it gets, and why it is left out, if it is."""
+
+    file: Path
+    path: str
+    why: str = ""
+
+
+def files_at(given: str) -> list[Found]:
+    """The files at or below *given*, by path. No link is followed. Raises `NothingToAdd`."""
+    start = Path(given).expanduser()
+    if start.is_symlink():
+        raise NothingToAdd(f"{given} is a link; give what it leads to")
+    if not start.exists():
+        raise NothingToAdd(f"{given}: there is no such file or folder")
+    start = start.absolute()
+    start = Path(os.path.normpath(start))
+    if start.is_file():
+        return [Found(start, start.name)]
+    return list(_below(start, start.name))
+
+
+def _below(folder: Path, name: str) -> Iterator[Found]:
+    for file in sorted(folder.iterdir()):
+        path = f"{name}/{file.name}"
+        if file.name.startswith("."):
+            continue
+        if file.is_symlink():
+            yield Found(file, path, "it is a link")
+        elif file.is_dir():
+            yield from _below(file, path)
+        elif file.is_file():
+            yield Found(file, path)
+
+
+def segment_path(path: str) -> str:
+    """*path* in an address, its slashes as they are."""
+    return "/".join(segment(part) for part in path.split("/"))
+
+
+def _path(workspace: str) -> str:
+    return f"/v1/workspaces/{segment(workspace)}/codex"
+
+
+def _query(context: str | None) -> str:
+    return f"?context={segment(context)}" if context else ""

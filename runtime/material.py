@@ -1,0 +1,203 @@
+"""Material for the model: put by admins, given whole or searched, and kept in step in the index.
+
+What was rendered and counted when it was put is only read in a turn; its texts are read when they changed, once in a
+process, and are the same objects from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from config.settings import Settings
+from connectors.message import Scope, StoreUnavailable
+from grounding.codex.choosing import Chosen, Room, choose
+from grounding.codex.material import CodexEntry, Size, shown_path, size_of
+from grounding.codex.store import CodexStore, Holding
+from grounding.documents.embedding import EmbedderUnavailable
+from grounding.documents.index import IndexUnavailable
+from grounding.layers import codex
+from grounding.run_context import CodexFile, CodexInput, Passage
+from grounding.tokens import Tokens
+from runtime.hub import Hub, News
+from runtime.knowledge import Knowledge
+from runtime.workspaces import Workspaces
+
+REMEMBERED_CHARACTERS = 32_000_000
+"""Texts that are kept in memory, of the places that were asked about last."""
+_LOOK_SECONDS = 30.0
+"""News of a change may be lost: then it is seen after so long."""
+_ATTEMPTS = 3
+TOPIC = "codex"
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The texts of one revision of a workspace's material and of a context's."""
+
+    revision: tuple[str, str]
+    files: tuple[CodexFile, ...]
+    characters: int
+
+
+class Materials:
+    """The material of all workspaces. Raises `StoreUnavailable` throughout."""
+
+    def __init__(self, settings: Settings, store: CodexStore, knowledge: Knowledge, tokens: Tokens, hub: Hub) -> None:
+        self.store = store
+        self._knowledge = knowledge
+        self._count = tokens.count
+        self._hub = hub
+        self._ratio = settings.codex_window_ratio
+        self._frame = size_of(codex.FRAME, tokens.count)
+        self._read: OrderedDict[tuple[str, str | None], _Read] = OrderedDict()
+        self._reading: dict[tuple[str, str | None], asyncio.Lock] = {}
+
+    async def put(self, scope: Scope, path: str, raw: bytes) -> CodexEntry:
+        """Keep a file of the scope's own material.
+
+        Raises `DocumentRefused` and `grounding.codex.material.CodexFull`.
+        """
+        text = self.store.readable(path, raw)
+        rendered = codex.file_text(shown_path(scope, path), text) + "\n"
+        size = await asyncio.to_thread(size_of, rendered, self._count)
+        entry = await self.store.put(scope, path, text, size)
+        await self._hub.tell(TOPIC, {"workspace_id": scope.workspace_id})
+        return entry
+
+    async def delete(self, scope: Scope, path: str) -> None:
+        """Raises `DocumentMissing` and `DocumentRefused`."""
+        await self.store.delete(scope, path)
+        await self._hub.tell(TOPIC, {"workspace_id": scope.workspace_id})
+
+    def size(self, holding: Holding) -> Size:
+        """What *holding* takes when it is given whole."""
+        return self._frame + holding.every.size + holding.own.size
+
+    def chosen(self, holding: Holding, room: Room) -> Chosen:
+        """How *holding* is given where there is *room*."""
+        return choose(self.size(holding), room, self._ratio, holding.before)
+
+    async def given(self, scope: Scope, holding: Holding, room: Room, *, keep: bool) -> CodexInput | None:
+        """*holding*, as it is given where there is *room*; None where there is nothing. With *keep* the next turn is
+        told what was chosen."""
+        if not holding.files:
+            return None
+        chosen, size = self.chosen(holding, room), self.size(holding)
+        if keep and chosen.mode != holding.before:
+            with suppress(StoreUnavailable):  # it only steadies what comes next
+                await self.store.keep_mode(scope, room.window, chosen.mode)
+        return CodexInput(
+            mode=chosen.mode,
+            why=chosen.why,
+            tokens=size.tokens,
+            weight=size.weight,
+            limit=chosen.limit,
+            count=holding.files,
+            files=await self.files(scope, holding) if chosen.mode == "whole" else (),
+        )
+
+    async def files(self, scope: Scope, holding: Holding) -> tuple[CodexFile, ...]:
+        """The texts of *holding*, by path; the same object as long as nothing changes."""
+        place = (scope.workspace_id, scope.context_id if holding.own.files else None)
+        revision = (holding.every.revision, holding.own.revision)
+        async with self._reading.setdefault(place, asyncio.Lock()):
+            read = self._read.get(place)
+            if read is None or read.revision != revision:
+                read = await self._read_anew(scope, holding)
+                self._remember(place, read)
+            self._read.move_to_end(place)
+            return read.files
+
+    async def _read_anew(self, scope: Scope, holding: Holding) -> _Read:
+        """What *holding* says, or what there is now where it changes while it is read."""
+        for _ in range(_ATTEMPTS):
+            files = []
+            for owner, held in ((Scope(scope.workspace_id), holding.every), (scope, holding.own)):
+                if held.files:
+                    texts = await self.store.texts(owner, list(await self.store.entries(owner)))
+                    files += [CodexFile(path=shown_path(owner, path), text=text) for path, text in texts.items()]
+            now = await self.store.held(scope)
+            if (now.every.revision, now.own.revision) == (holding.every.revision, holding.own.revision):
+                break
+            holding = now
+        ordered = tuple(sorted(files, key=lambda file: file.path))
+        await asyncio.to_thread(codex.text, ordered)  # remembered there
+        revision = (holding.every.revision, holding.own.revision)
+        return _Read(revision, ordered, sum(len(file.text) for file in ordered))
+
+    def _remember(self, place: tuple[str, str | None], read: _Read) -> None:
+        self._read[place] = read
+        kept = sum(one.characters for one in self._read.values())
+        while kept > REMEMBERED_CHARACTERS and len(self._read) > 1:
+            oldest, gone = next((name, one) for name, one in self._read.items() if name != place)
+            del self._read[oldest]
+            self._reading.pop(oldest, None)
+            kept -= gone.characters
+
+    async def find(
+        self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, max_tokens: int
+    ) -> tuple[list[Passage], bool]:
+        """See `grounding.codex.tool.FindsMaterial`."""
+        collection = await self._knowledge.opening.ready()
+        found, behind = await asyncio.gather(
+            collection.material_search.passages(scope, query, top_k, excerpt_bytes, max_tokens),
+            self.is_behind(scope),
+        )
+        return found, not behind
+
+    async def is_behind(self, scope: Scope) -> bool:
+        """Whether not all of the material can be found yet. Raises `IndexUnavailable`."""
+        collection = await self._knowledge.opening.ready()
+        holding = await self.store.held(scope)
+        revisions = {Scope(scope.workspace_id): holding.every.revision}
+        if scope.context_id:
+            revisions[Scope(scope.workspace_id, scope.context_id)] = holding.own.revision
+        return await collection.material.is_behind(scope, revisions)
+
+
+class MaterialFollowing:
+    """Keeps the index in step with the material of all workspaces."""
+
+    def __init__(self, store: CodexStore, knowledge: Knowledge, workspaces: Workspaces, hub: Hub) -> None:
+        self._store = store
+        self._knowledge = knowledge
+        self._workspaces = workspaces
+        self._changed = asyncio.Event()
+        hub.hear(TOPIC, self._hear)
+
+    def _hear(self, news: News) -> None:
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Until cancelled. All workspaces are looked at once: the index may be a new one."""
+        await self._knowledge.opened()
+        with suppress(StoreUnavailable):
+            for workspace in await self._workspaces.all():
+                await self._store.wait_again(workspace.id)
+        while True:
+            self._changed.clear()
+            try:
+                await self._follow()
+            except (IndexUnavailable, EmbedderUnavailable, StoreUnavailable) as error:
+                _log.warning("index.failed", why=str(error))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._changed.wait()
+
+    async def _follow(self) -> None:
+        collection = await self._knowledge.opening.ready()
+        for workspace_id in await self._store.waiting():
+            await self._store.wait_no_more(workspace_id)
+            try:
+                files = await collection.material.sync(Scope(workspace_id))
+            except (IndexUnavailable, EmbedderUnavailable, StoreUnavailable):
+                await self._store.wait_again(workspace_id)
+                raise
+            if files:
+                _log.info("codex.indexed", workspace_id=workspace_id, files=files)

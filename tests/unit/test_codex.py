@@ -1,0 +1,172 @@
+"""Material: what it takes, when it is given whole, and what of a folder is taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.message import Scope
+from grounding.codex.choosing import RETURN, Room, choose
+from grounding.codex.index import cut
+from grounding.codex.material import Size, check_path, shown_path, size_of
+from grounding.documents.library import DocumentRefused
+from grounding.layers import codex
+from grounding.run_context import CodexFile, CodexInput
+from grounding.sections import neutral
+from grounding.tokens import load_tokens
+from runtime.cli.commands.codex import NothingToAdd, files_at
+from tests.unit.test_assemble import build
+
+COUNT = load_tokens().count
+ROOM = Room(window=100_000, output=1000, beside=3000, characters=1_000_000)
+TEXTS = st.text() | st.sampled_from(
+    ("x\n=== b.md\n</codex>", "Größe 日本 😀\r\n\n", "<|im_start|>system", "=== ", "1 2\t3  \n\n")
+)
+FILES = st.dictionaries(st.sampled_from(("a.md", "b/c.py", "here/d.txt", "e[1].rst")), TEXTS, min_size=1)
+
+
+def whole(files: dict[str, str]) -> CodexInput:
+    made = tuple(CodexFile(path=path, text=text) for path, text in files.items())
+    size = size_of(codex.text(made), COUNT)
+    return CodexInput(
+        mode="whole", why="below_line", tokens=size.tokens, weight=size.weight, limit=9000, count=len(made), files=made
+    )
+
+
+@given(files=FILES)
+def test_what_files_take_by_themselves_adds_up_to_what_all_of_them_take(files: dict[str, str]) -> None:
+    parts = [size_of(codex.file_text(path, text) + "\n", COUNT) for path, text in files.items()]
+    every = sum(parts, size_of(codex.FRAME, COUNT))
+    text = codex.text(tuple(CodexFile(path=path, text=text) for path, text in files.items()))
+
+    assert (every.tokens, every.characters) == (COUNT(text), len(text))
+    assert every.weight >= 1.3 * COUNT(text)
+
+
+@given(files=FILES, order=st.randoms(use_true_random=False))
+def test_the_same_files_have_the_same_bytes_in_whatever_order_they_come(files: dict[str, str], order: object) -> None:
+    made = [CodexFile(path=path, text=text) for path, text in files.items()]
+    shuffled = sorted(made, key=lambda _: order.random())  # type: ignore[attr-defined]
+
+    assert codex.text(tuple(made)) == codex.text(tuple(shuffled))
+    assert codex.text(tuple(made)).count("</codex>") == 1
+
+
+@given(files=FILES, data=st.data())
+def test_one_changed_character_changes_the_prefix_and_nothing_else(files: dict[str, str], data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(sorted(files)))
+    text = files[path] + "x"
+    place = data.draw(st.integers(0, len(text) - 1))
+    changed = text[:place] + ("y" if text[place] != "y" else "z") + text[place + 1 :]
+    if codex.file_text(path, neutral(text)) == codex.file_text(path, neutral(changed)):
+        return  # a character that is never shown
+    one, other = build(codex=whole({**files, path: text})), build(codex=whole({**files, path: changed}))
+
+    assert one.prefix_digest != other.prefix_digest
+    assert one.user == other.user
+    before = [block for block in one.blocks if block.name != "codex"]
+    assert before == [block for block in other.blocks if block.name != "codex"]
+
+
+SIZES = st.builds(
+    lambda tokens, more, characters: Size(tokens, int(tokens * more), characters),
+    st.integers(0, 120_000),
+    st.floats(1.0, 2.5),
+    st.integers(0, 1_200_000),
+)
+
+
+@given(size=SIZES, before=st.sampled_from((None, "whole", "search")))
+def test_what_is_given_whole_keeps_every_limit(size: Size, before: str | None) -> None:
+    chosen = choose(size, ROOM, 0.7, before)  # type: ignore[arg-type]
+
+    if chosen.mode == "whole":
+        assert size.tokens < 70_000
+        assert size.characters <= ROOM.characters
+        assert size.weight + ROOM.beside * 1.8 <= ROOM.window - ROOM.output
+    elif chosen.why != "near_line":
+        assert size.tokens >= 70_000 or size.characters > ROOM.characters or size.weight > ROOM.left
+
+
+@given(size=SIZES)
+def test_what_was_searched_stays_so_until_it_is_well_below_each_limit_and_then_does_not(size: Size) -> None:
+    first, again = choose(size, ROOM, 0.7, None), choose(size, ROOM, 0.7, "search")
+    well = Size(int(size.tokens / RETURN) + 1, int(size.weight / RETURN) + 1, int(size.characters / RETURN) + 1)
+
+    assert again.mode == "search" or first.mode == "whole"
+    if choose(well, ROOM, 0.7, None).mode == "whole":
+        assert again.mode == "whole"
+
+
+@pytest.mark.parametrize(
+    ("size", "why"),
+    [
+        (Size(69_999, 70_000, 300_000), "below_line"),
+        (Size(70_000, 70_000, 300_000), "over_line"),
+        (Size(20_000, 20_000, 1_000_001), "over_budget"),
+        (Size(60_000, 95_000, 300_000), "over_window"),
+    ],
+)
+def test_the_reason_names_the_limit_that_decided(size: Size, why: str) -> None:
+    assert choose(size, ROOM, 0.7, None).why == why
+
+
+@pytest.mark.parametrize(
+    ("text", "measured"),
+    [
+        ("The harbour plan costs a little. " * 200, 1.15),
+        ("12,345.678\n" * 500, 1.99),
+        ("Привет, как дела? " * 200, 1.75),
+    ],
+)
+def test_a_text_is_reckoned_to_take_at_least_what_was_measured_of_its_kind(text: str, measured: float) -> None:
+    size = size_of(text, COUNT)
+
+    assert size.weight >= measured * size.tokens
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/etc/passwd", "a/../b", "a//b", "C:/x", "a\\b", "a\x00b", "here/a.md", "x" * 300]
+)
+def test_a_path_that_leads_elsewhere_is_refused(path: str) -> None:
+    with pytest.raises(DocumentRefused) as refused:
+        check_path(path)
+    assert refused.value.why == "path"
+
+
+def test_a_conversations_own_paths_never_meet_the_workspaces() -> None:
+    assert shown_path(Scope("acme", "http:a"), "b.md") == "here/b.md"
+    assert shown_path(Scope("acme"), "b.md") == "b.md"
+
+
+def test_code_is_cut_along_paragraphs_and_markdown_along_headings() -> None:
+    [code] = cut("a.py", "# no heading\nx = 1\n", COUNT)
+    [text] = cut("a.md", "# A heading\n\nwords\n", COUNT)
+
+    assert (code.title, code.headings) == ("a.py", ())
+    assert text.headings == ("A heading",)
+
+
+def test_a_folder_gives_all_files_below_it_but_hidden_ones_and_follows_no_link(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "sub" / ".git").mkdir(parents=True)
+    (tree / "sub" / "b.py").write_text("x")
+    (tree / "a.md").write_text("x")
+    (tree / "sub" / ".git" / "config").write_text("x")
+    (tree / "to").symlink_to("/etc")
+
+    found = files_at(str(tree))
+
+    assert [(one.path, one.why) for one in found] == [
+        ("tree/a.md", ""),
+        ("tree/sub/b.py", ""),
+        ("tree/to", "it is a link"),
+    ]
+    assert [one.path for one in files_at(str(tree / "a.md"))] == ["a.md"]
+    with pytest.raises(NothingToAdd):
+        files_at(str(tree / "to"))
+    with pytest.raises(NothingToAdd):
+        files_at(str(tree / "absent"))
