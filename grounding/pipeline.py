@@ -25,7 +25,7 @@ from grounding.memory.karma.choosing import preferred
 from grounding.memory.karma.reading import NOTHING as UNMARKED
 from grounding.memory.karma.reading import Karma
 from grounding.memory.karma.reading import Looked as Marks
-from grounding.memory.selection.selecting import Looked
+from grounding.memory.selection.selecting import Looked, Standing
 from grounding.remembering import NOTHING, Asked, Remembered, Remembering, asked_in, shown_besides
 from grounding.run_context import (
     Censor,
@@ -137,11 +137,12 @@ class Pipeline:
         """
         degraded: list[DegradedBlock] = []
         if choice.small_talk:
-            known, censors, marks = await asyncio.gather(
+            known, holding, marks = await asyncio.gather(
                 self._layer("global_context", degraded, lambda: self._known(key, person, turn_id)),
-                self._censors(key, person, degraded),
+                self._standing(key, person, degraded),
                 self._marks(key, person, turn_id, degraded),
             )
+            censors = self._censors(key, person, holding)
             return Grounds(global_context=known, degraded=_by_block(degraded), censors=censors, karma_floor=marks.floor)
         async with asyncio.TaskGroup() as layers:
             always = layers.create_task(
@@ -149,9 +150,11 @@ class Pipeline:
             )
             summary = layers.create_task(self._layer("summary", degraded, lambda: self._summary(key, history)))
             tail = layers.create_task(self._layer("tail", degraded, lambda: self._tail(key, budgets, turn_id, history)))
-            standing = layers.create_task(self._censors(key, person, degraded))
+            standing = layers.create_task(self._standing(key, person, degraded))
             marking = layers.create_task(self._marks(key, person, turn_id, degraded, tail, text, cues))
-            looking = layers.create_task(self._look(tail, degraded, key, text, person, cues, frames, history is None))
+            looking = layers.create_task(
+                self._look(tail, standing, degraded, key, text, person, cues, frames, history is None)
+            )
             passages = (
                 layers.create_task(self._passages(tail, degraded, key.scope, text, budgets, cues))
                 if choice.wants_documents
@@ -173,7 +176,7 @@ class Pipeline:
                 key, turn_id, looking.result(), tail.result() or (), summary.result(), budgets, degraded
             ),
             degraded=_by_block(degraded),
-            censors=standing.result(),
+            censors=self._censors(key, person, standing.result()),
             karma_floor=marks.floor,
             karma=marks.chosen({one.turn_id for one in said} | {one.turn_id for one in recalled or ()}),
         )
@@ -199,19 +202,24 @@ class Pipeline:
 
         return await self._layer("karma", degraded, looked) or UNMARKED
 
-    async def _censors(
+    async def _standing(
         self, key: ConversationKey, person: str | None, degraded: list[DegradedBlock]
-    ) -> tuple[Censor, ...]:
+    ) -> Standing | None:
+        if self.remembering is None:
+            return None
+        remembering = self.remembering
+        return await self._layer("censors", degraded, lambda: remembering.standing(key, person))
+
+    def _censors(self, key: ConversationKey, person: str | None, standing: Standing | None) -> tuple[Censor, ...]:
         """What must not be said or done; while the store is away, what must not a moment ago."""
         if self.remembering is None:
             return ()
-        remembering = self.remembering
-        standing = await self._layer("censors", degraded, lambda: remembering.censors(key, person))
-        return remembering.last_censors(key, person) if standing is None else standing
+        return self.remembering.last_censors(key, person) if standing is None else standing.censors
 
     async def _look(
         self,
         tail: asyncio.Task[tuple[TailEntry, ...] | None],
+        standing: asyncio.Task[Standing | None],
         degraded: list[DegradedBlock],
         key: ConversationKey,
         text: str,
@@ -220,15 +228,22 @@ class Pipeline:
         frames: Frames,
         continues: bool,
     ) -> tuple[Asked, Looked | None] | None:
-        """The frame, and the records that there are for the message. It begins when the tail is there."""
+        """The frame, and the records that there are for the message. What does not depend on the tail is read beside
+        it; the search begins when it is there."""
         if self.remembering is None:
             return None
         remembering = self.remembering
+        there = await self._layer("records", degraded, lambda: remembering.there(key, person, continues=continues))
         asked = asked_in(text, await tail or (), frames, cues)
-        looked = await self._layer(
-            "records", degraded, lambda: remembering.look(key, person, asked, cues, continues=continues)
-        )
-        return asked, looked
+        if there is None:
+            return asked, None
+        known, holding = there, await standing
+
+        async def looked() -> Looked:
+            holds = await remembering.standing(key, person) if holding is None else holding
+            return await remembering.look(key, person, asked, cues, known, holds)
+
+        return asked, await self._layer("records", degraded, looked)
 
     async def _remembered(
         self,

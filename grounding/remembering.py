@@ -14,7 +14,7 @@ from grounding.layers import summary as summary_layer
 from grounding.layers import tail as tail_layer
 from grounding.memory.frames.choosing import Chosen, choose
 from grounding.memory.frames.frame import Frames
-from grounding.memory.selection.selecting import Looked, Selected, Selecting
+from grounding.memory.selection.selecting import Looked, Selected, Selecting, Standing, There
 from grounding.run_context import Calibration, Censor, FrameInput, SelectedRecord, Selection, SummaryInput, TailEntry
 from grounding.strategy import search_text
 
@@ -62,21 +62,25 @@ class Remembering:
 
     selecting: Selecting
 
-    async def censors(self, key: ConversationKey, person: str | None) -> tuple[Censor, ...]:
-        """Those in force. Raises `connectors.message.StoreUnavailable`."""
+    async def standing(self, key: ConversationKey, person: str | None) -> Standing:
+        """What holds without being searched for. Raises `connectors.message.StoreUnavailable`."""
         return await self.selecting.standing(seen_in(key, person))
 
     def last_censors(self, key: ConversationKey, person: str | None) -> tuple[Censor, ...]:
         """Those that were in force a moment ago."""
         return self.selecting.last_standing(seen_in(key, person))
 
+    async def there(self, key: ConversationKey, person: str | None, *, continues: bool) -> There:
+        """What can be read before it is known what is asked. Raises `connectors.message.StoreUnavailable`."""
+        return await self.selecting.there(seen_in(key, person), key, continues=continues)
+
     async def look(
-        self, key: ConversationKey, person: str | None, asked: Asked, cues: Cues, *, continues: bool
+        self, key: ConversationKey, person: str | None, asked: Asked, cues: Cues, there: There, standing: Standing
     ) -> Looked:
         """What there is for a message. Raises what searches raise."""
         query = search_text(asked.text, cues)
         return await self.selecting.look(
-            seen_in(key, person), key, query, asked.chosen, asked.earlier, continues=continues
+            seen_in(key, person), query, asked.chosen, asked.earlier, there, standing.pinned
         )
 
     async def chosen(

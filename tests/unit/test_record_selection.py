@@ -366,7 +366,9 @@ class Conversation:
     def says(self, text: str, shown: Sequence[str] = ()) -> Selected:
         async def asked() -> Selected:
             chosen = choose(text, earlier=self.before)
-            looked = await self.selecting.look(ACME, KEY, text, chosen, self.before, continues=True)
+            standing = await self.selecting.standing(ACME)
+            there = await self.selecting.there(ACME, KEY, continues=True)
+            looked = await self.selecting.look(ACME, text, chosen, self.before, there, standing.pinned)
             selected = await self.selecting.selected(looked, text, chosen, shown)
             if selected.keep is not None:
                 await self.selecting.keep(KEY, selected.keep)

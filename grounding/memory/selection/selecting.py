@@ -44,6 +44,25 @@ Now = Callable[[], datetime]
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """What holds in a scope without being searched for."""
+
+    censors: tuple[Censor, ...]
+    """Those in force."""
+    pinned: tuple[Record, ...]
+    """What is kept word for word: it stands in every prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class There:
+    """What is known of a scope's records before anything is searched for: how many there are, and what the conversation
+    was given before."""
+
+    count: int
+    kept: Kept | None
+
+
+@dataclass(frozen=True, slots=True)
 class Looked:
     """What was looked up for a message: each record found with its relevance, and what the conversation was given
     before, as it is now. ``thin``: the message says too little to be about anything of its own."""
@@ -104,40 +123,47 @@ class Selecting:
         self._calibrations: dict[str, tuple[float, Calibration | None]] = {}
         self._standing: dict[Scope, tuple[Censor, ...]] = {}
 
-    async def standing(self, scope: Scope) -> tuple[Censor, ...]:
-        """The censors in force. Raises `connectors.message.StoreUnavailable`; see `last_standing`."""
-        censors = in_force(await self._records.standing(scope))
+    async def standing(self, scope: Scope) -> Standing:
+        """What holds without being searched for. Raises `connectors.message.StoreUnavailable`; see `last_standing`."""
+        records = await self._records.standing(scope)
+        censors = in_force(records)
         if len(self._standing) >= _KNOWN_AT_MOST:
             self._standing.clear()
         self._standing[scope] = censors
-        return censors
+        return Standing(censors, tuple(one for one in records if one.type in LOADED))
 
     def last_standing(self, scope: Scope) -> tuple[Censor, ...]:
-        """Those that were in force when this process last looked: better than none while the store is away. Of who did
-        not ask yet, the workspace's."""
+        """The censors that were in force when this process last looked: better than none while the store is away. Of
+        who did not ask yet, the workspace's."""
         known = self._standing.get(scope)
         return self._standing.get(Scope(scope.workspace_id), ()) if known is None else known
 
+    async def there(self, scope: Scope, key: ConversationKey, *, continues: bool) -> There:
+        """What can be read before it is known what is asked. *continues*: the stored conversation goes on.
+
+        Raises `connectors.message.StoreUnavailable`.
+        """
+        count, kept = await asyncio.gather(self._records.count(scope), self._last(key if continues else None))
+        return There(count, kept)
+
     async def look(
-        self, scope: Scope, key: ConversationKey, text: str, chosen: Chosen, earlier: Sequence[str], *, continues: bool
+        self, scope: Scope, text: str, chosen: Chosen, earlier: Sequence[str], there: There, pinned: Sequence[Record]
     ) -> Looked:
-        """What there is for *text*, said after *earlier*. *continues*: the stored conversation goes on with it.
+        """What there is for *text*, said after *earlier*; *pinned* is what `standing` says stands in every prompt.
 
         Raises `connectors.message.StoreUnavailable`, `IndexUnavailable` and `EmbedderUnavailable`.
         """
-        count, kept = await asyncio.gather(self._records.count(scope), self._last(key if continues else None))
+        count, kept = there.count, there.kept
         if not count:
             return Looked(is_empty=True)
         text = text[:LONGEST_QUERY_CHARACTERS]
         own = len(term_set(text))
         query = "\n".join([*earlier[-1:], text]) if chosen.acts else spelled_out(text, earlier, own, FEW_TERMS)
-        found, read, standing, calibration = await asyncio.gather(
+        found, read, calibration = await asyncio.gather(
             self._records.search(scope, query, FOUND_AT_MOST, LOADED),
             self._records.read(scope, [one.id for one in kept.records]) if kept and kept.records else _nothing(),
-            self._records.standing(scope),
             self._calibration(scope),
         )
-        pinned = tuple(one for one in standing if one.type in LOADED)
         floor = fitting(self._floor(scope), found)
         asked = {query, text} if own else {query}  # what a fragment asks for may be one thing of what came before
         if sum(len(one.record.text) for one in found) > LONG_TEXT_CHARACTERS:
@@ -145,7 +171,7 @@ class Selecting:
         else:
             relevant = _weighed(floor, asked, found, count)
         return Looked(
-            relevant, kept, tuple(read), pinned, own <= FEW_TERMS, calibration=calibration, minimum=floor.minimum
+            relevant, kept, tuple(read), tuple(pinned), own <= FEW_TERMS, calibration=calibration, minimum=floor.minimum
         )
 
     async def selected(self, looked: Looked, text: str, chosen: Chosen, shown: Sequence[str]) -> Selected:
