@@ -1,0 +1,100 @@
+"""A chat on a machine that is short of memory, with a driver that hangs, and with a model whose window is small."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from config.settings import Settings
+from connectors.message import Scope
+from grounding.memory.records.record import Type
+from runtime import bootstrap
+from runtime.environment.gpus import Cards
+from runtime.environment.sampling import SILENT
+from tests.acceptance.test_records_in_prompts import remember
+from tests.emulators.bot import Bot, running_bot
+from tests.emulators.openai import FakeOpenAI
+
+KEPT = "Prices are never rounded, not even for friends"
+
+
+async def known(bot: Bot) -> None:
+    """Wait until the machine was looked at, and it is known what the model takes of it."""
+    async with asyncio.timeout(30):
+        while bot.runtime.surroundings.memory(bot.runtime.model.name) is None:
+            await asyncio.sleep(0.01)
+
+
+async def test_short_of_memory_the_model_gets_the_message_and_what_is_kept_word_for_word_and_replay_holds(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(
+        access_policy="open",
+        llm_kv_layers=32,
+        llm_kv_heads=8,
+        llm_kv_head_size=128,
+        model_memory_buffer_mib=2**30,  # more than any machine has
+    )
+    async with running_bot(settings, openai_server) as bot:
+        await known(bot)
+        await remember(bot, Type.FACT, KEPT, verbatim=True)
+        await remember(bot, Type.FACT, "The harbour plan was cheaper last year")
+        await bot.say("my boat is called Vinga")
+        await bot.say("and it is blue")
+        answer = await bot.say("what does the harbour plan cost?")
+
+        assert {("tail", "condensed"), ("retrieved", "condensed")} <= {
+            (part["block"], part["why"]) for part in answer["degraded"]
+        }
+        assert "what does the harbour plan cost?" in bot.sent["user"]
+        assert KEPT in bot.sent["user"]
+        assert "Lena: and it is blue\nassistant: " in bot.sent["user"]
+        assert "Vinga" not in bot.sent["user"]
+        assert "12 euros" not in bot.sent["user"]
+        told = bot.told("prompt.condensed")[-1]
+        assert (told["is_over"], told["buffer_mib"]) == (True, 2**30)
+        stored = await bot.runtime.manifests.get(Scope("acme"), answer["turn_id"])
+        assert (await bot.runtime.prompting.rebuild(stored.context)).prompt.user == bot.sent["user"]
+
+
+async def test_a_driver_that_hangs_holds_up_no_answer_and_is_said_to_be_silent(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go = threading.Event()
+
+    class Hanging:
+        def read(self) -> Cards:
+            let_go.wait(120)
+            return Cards()
+
+    monkeypatch.setattr(bootstrap, "Gpus", Hanging)
+    settings = model_settings(access_policy="open", environment_sample_seconds=0.2)
+    try:
+        async with running_bot(settings, openai_server) as bot:
+            await bot.say("hello, what do you know about boats?")
+            async with asyncio.timeout(30):
+                while bot.runtime.surroundings.environment(None) is None:
+                    await asyncio.sleep(0.01)
+            await bot.say("and about harbours?", context="another")
+            assert f"GPU: {SILENT.note}." in bot.sent["system"]
+            assert bot.grounding["tokens_environment"] > 0
+    finally:
+        let_go.set()
+
+
+async def test_a_message_that_no_window_holds_is_refused_by_its_size_and_no_model_is_asked(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="open", llm_context_window_tokens=2100, llm_max_output_tokens=1000)
+    async with running_bot(settings, openai_server) as bot:
+        response = await bot.post("a question about boats " * 200)
+
+        assert (response.status_code, response.json()["error"]["code"]) == (422, "context_too_large")
+        assert (
+            "Your message is too long for the model (query: 650 of 2100 tokens)" in response.json()["error"]["message"]
+        )
+        assert bot.replies_asked == []
+        assert (await bot.say("a short question about boats?"))["text"]
