@@ -16,8 +16,12 @@ from types import FrameType
 from typing import Any
 
 KEY_VARIABLE = "AGENT_RUNTIME_LOCAL_MODEL_KEY"
-PREFIX_CACHE_MIB = 256
-"""Host memory for prompt prefixes that no slot holds any more: they need not be read again."""
+PREFIX_CACHE_MIB = (256, 1024)
+"""Host memory for prompts that no slot holds any more, at least and at most: they need not be read again. The small
+model takes 22.5 KiB for a token, so that a conversation's prompt of 4,500 takes 100 MiB; with less than all
+conversations that are held in turn take, each of them is read anew every time."""
+PREFIX_CACHE_SHARE = 0.05
+"""Of the machine's memory, between those two."""
 
 
 def main() -> None:
@@ -44,6 +48,12 @@ def main() -> None:
     os._exit(0)  # llama.cpp's own threads would be waited for
 
 
+def prefix_cache_mib(memory_bytes: int) -> int:
+    """How much of a machine with *memory_bytes* is for prompts that may come again."""
+    least, most = PREFIX_CACHE_MIB
+    return max(least, min(most, int(memory_bytes * PREFIX_CACHE_SHARE / 2**20)))
+
+
 def _serve(options: argparse.Namespace, key: str) -> Any:
     import xllamacpp
 
@@ -58,7 +68,7 @@ def _serve(options: argparse.Namespace, key: str) -> Any:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options.threads
     params.use_jinja = True
     params.cache_prompt = True
-    params.cache_ram_mib = PREFIX_CACHE_MIB
+    params.cache_ram_mib = prefix_cache_mib(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     params.endpoint_slots = False
     params.ui = False
     params.warmup = True
