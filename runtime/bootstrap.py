@@ -27,6 +27,7 @@ from runtime.access import Access
 from runtime.api.security import Security
 from runtime.attachments.files import Files
 from runtime.budgets import Budgets
+from runtime.condensing import Condensing
 from runtime.context_keeping import ContextKeeping
 from runtime.dead_letters import DeadLetters
 from runtime.embedded.child import beside
@@ -113,6 +114,7 @@ class Runtime:
     prompting: Prompting
     tooling: Tooling
     formatters: Formatters
+    condensing: Condensing
     stops: Stops
     turns: Turns
     dead_letters: DeadLetters
@@ -282,6 +284,7 @@ async def _build(
         prompting=answering.prompting,
         tooling=answering.tooling,
         formatters=answering.formatters,
+        condensing=answering.condensing,
         stops=answering.stops,
         turns=answering.turns,
         dead_letters=kept.dead_letters,

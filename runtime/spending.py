@@ -51,11 +51,18 @@ class Spending:
         before it. Raises `BudgetExceeded`."""
         await self._reserve(batch.key.scope, batch.turn_id, REPLY, sent, first, user_of(batch))
 
-    async def reserve_background(self, scope: Scope, turn_id: str, purpose: str, messages: Sequence[Message]) -> None:
+    async def reserve_background(
+        self,
+        scope: Scope,
+        turn_id: str,
+        purpose: str,
+        messages: Sequence[Message],
+        output_tokens: int | None = None,
+    ) -> None:
         """Hold what asking *messages* may take, which no person asked for. Raises `BudgetExceeded`."""
         text = "\n".join(str(message["content"]) for message in messages)
         tokens = await asyncio.to_thread(self._counting.count, text) + MESSAGE_TOKENS * len(messages)
-        await self._reserve(scope, turn_id, purpose, tokens, None, "")
+        await self._reserve(scope, turn_id, purpose, tokens, None, "", output_tokens)
 
     async def check(self, batch: Batch, purpose: str) -> None:
         """Before calls whose cost nobody knows beforehand. Raises `BudgetExceeded` where nothing is left."""
@@ -66,10 +73,17 @@ class Spending:
             raise
 
     async def _reserve(
-        self, scope: Scope, turn_id: str, purpose: str, prompt: int, first: str | None, user: str
+        self,
+        scope: Scope,
+        turn_id: str,
+        purpose: str,
+        prompt: int,
+        first: str | None,
+        user: str,
+        output_tokens: int | None = None,
     ) -> None:
         model = first or self._model.name
-        output = self._max_output_tokens
+        output = output_tokens or self._max_output_tokens
         if model.startswith(_LOCAL):
             output = min(output, LOCAL_MAX_OUTPUT_TOKENS)
         usd = await self._usd(model, prompt, output)

@@ -26,11 +26,14 @@ from grounding.memory.global_context_lines import (
     UnfitLine,
 )
 from grounding.memory.records.record import NeverDeleted, NoSuchRecord, RecordBusy, RecordRefused
+from promptpolicy.condensing import NotCondensed
 from promptpolicy.policy import PolicyTooLarge
 from promptpolicy.publishing import VersionMoved
 from promptpolicy.slot import InvalidDirective
 from promptpolicy.versions import NoSuchVersion
 from runtime.api.replies import reply
+from runtime.budget_terms import BudgetExceeded
+from runtime.condensing import ModelSilent
 from runtime.context_keeping import ContextMoved
 from runtime.dead_letters import UnknownLetter
 from runtime.envelopes import MailboxFull
@@ -74,6 +77,9 @@ _TABLE: tuple[tuple[type[AgentRuntimeError], int, str], ...] = (
     (InvalidDirective, 400, "invalid_directive"),
     (PolicyTooLarge, 413, "policy_too_large"),
     (VersionMoved, 409, "version_moved"),
+    (ModelSilent, 503, "model_failed"),
+    (NotCondensed, 422, "not_condensed"),
+    (BudgetExceeded, 402, "budget_exceeded"),
     (ContextMoved, 409, "version_moved"),
     (ContextTooLarge, 422, "context_too_large"),
     (NoSuchLine, 404, "no_such_line"),

@@ -27,6 +27,7 @@ _ANSWERS = {
     "/history": "Its versions, the newest first",
     "/diff": "What changed between two versions",
     "/rollback": "The new version",
+    "/condense": "A shorter text, or the version that was published of one",
 }
 
 Number = Annotated[int, Field(ge=0, le=2**53)]
@@ -41,6 +42,13 @@ class NewText(Body):
 class Rollback(Body):
     version: Annotated[Number, Field(ge=1)]
     expected_version: Number | None = None
+
+
+class Condensed(Body):
+    """A shorter text that a person wants, and the version that it was made of."""
+
+    text: str
+    expected_version: Annotated[Number, Field(ge=1)]
 
 
 class PromptRoutes(Routes):
@@ -64,6 +72,8 @@ class PromptRoutes(Routes):
             self._add("GET", slot, "/history", self.history, Role.VIEWER)
             self._add("GET", slot, "/diff", self.diff, Role.VIEWER)
             self._add("POST", slot, "/rollback", self.rollback, Role.ADMIN, Rollback)
+            self._add("POST", slot, "/condense", self.condense, Role.ADMIN)
+            self._add("PUT", slot, "/condense", self.publish_condensed, Role.ADMIN, Condensed)
 
     def _add(
         self, method: str, slot: str, action: str, endpoint: Endpoint, role: Role, body: type[Body] | None = None
@@ -128,6 +138,32 @@ class PromptRoutes(Routes):
             slot, body.version, author=author, origin="api", expected_version=body.expected_version
         )
         return reply(_whole(restored))
+
+    async def condense(self, request: Request, context: str = "") -> Response:
+        """Ask the model for a shorter text. Nothing is published."""
+        slot = await self._slot(request, context, write=True)
+        workspace = await enter(self._runtime, request.path_params["workspace_id"])
+        made = await self._runtime.condensing.propose(workspace, slot)
+        return reply(
+            {
+                "scope": slot.place.level.value,
+                "kind": slot.kind.value,
+                "name": slot.name,
+                "version": made.version,
+                "text": made.text,
+                "diff": made.diff,
+                "tokens_before": made.tokens_before,
+                "tokens_after": made.tokens_after,
+                "notes": list(made.notes),
+                "model": made.model,
+            }
+        )
+
+    async def publish_condensed(self, request: Request, context: str = "") -> Response:
+        slot = await self._slot(request, context, write=True)
+        body = await read_json(request, Condensed, self._limit)
+        author = caller_of(request).id
+        return reply(_whole(await self._runtime.condensing.publish(slot, body.text, body.expected_version, author)))
 
     async def _slot(self, request: Request, context: str, *, write: bool = False) -> Slot:
         """The slot that the path names. Only who may act everywhere changes what holds everywhere."""

@@ -39,6 +39,13 @@ def note(text: str) -> None:
     click.echo(neutralise(text), err=True)
 
 
+def show_diff(diff: str) -> None:
+    """Print a unified diff."""
+    for each in diff.splitlines():
+        colour = {"+": "green", "-": "red", "@": "cyan"}.get(each[:1])
+        line(each, **({"fg": colour} if colour else {}))
+
+
 def table(headers: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
     """Print *rows*; the columns named in *right* are aligned to the right.
 

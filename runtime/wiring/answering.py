@@ -20,6 +20,7 @@ from runtime.attachments.files import Files
 from runtime.attachments.reading import Reading
 from runtime.budgets import Budgets
 from runtime.censoring import Accounting
+from runtime.condensing import Condensing
 from runtime.context_keeping import JOB as INDEX_CONTEXT
 from runtime.context_keeping import ContextFollowing, ContextKeeping
 from runtime.environment.sampling import Surroundings
@@ -54,6 +55,7 @@ class Answering:
     model: Model
     tooling: Tooling
     formatters: Formatters
+    condensing: Condensing
     budgets: Budgets
     jobs: Jobs
     keeping: ContextKeeping
@@ -114,6 +116,7 @@ def wire_answering(
         tokens=tokens,
         surroundings=surroundings,
     )
+    condensing = Condensing(settings, kept.publisher, model, spending, tokens)
     stops = Stops(kept.hub, kept.turns)
     turns = Turns(
         settings,
@@ -138,6 +141,7 @@ def wire_answering(
         model=model,
         tooling=tooling,
         formatters=making,
+        condensing=condensing,
         budgets=budgets,
         jobs=jobs,
         keeping=ContextKeeping(kept.contexts, kept.transcript, following, jobs, _layer_timeout(settings)),

@@ -9,6 +9,7 @@ import pytest
 
 from connectors.message import Author, InboundMessage, Scope
 from tests.emulators.face import Face, sse
+from tests.emulators.openai import FakeOpenAI
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -155,6 +156,47 @@ async def test_what_cannot_be_a_directive_is_refused(
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
     listed = (await face.client.get(f"{here}/prompts")).json()["prompts"]
     assert [one for one in listed if one["scope"] == "workspace"] == []
+
+
+async def test_a_shorter_text_is_proposed_paid_for_and_published_in_a_second_step(
+    face: Face, provider: FakeOpenAI
+) -> None:
+    """Nothing changes until a person sends the text back with the version that it was made of."""
+    here = await face.workspace("dense")
+    prompt = f"{here}/prompts/workspace/system"
+    long = "If at all possible, please keep each and every one of your answers below 40 words in total, always."
+    await face.client.put(prompt, json={"text": long})
+    provider.will("Answer in fewer than 40 words.")
+    made = (await face.client.post(f"{prompt}/condense")).json()
+    assert (made["version"], made["text"], made["notes"]) == (
+        1,
+        "Answer in fewer than 40 words.",
+        ["these words are gone: always"],
+    )
+    assert (await face.client.get(prompt)).json()["text"] == long
+    [total] = await face.runtime.usage.totals(Scope("dense"))
+    assert (total.calls, total.replies) == (1, 0)
+    wanted = {"text": made["text"], "expected_version": 1}
+    lost = await face.client.put(f"{prompt}/condense", json={**wanted, "text": "Be brief."})
+    assert (lost.status_code, lost.json()["error"]["code"]) == (422, "not_condensed")
+    assert "it lost the number '40'" in lost.json()["error"]["message"]
+    published = await face.client.put(f"{prompt}/condense", json=wanted)
+    assert (published.status_code, published.json()["version"]) == (200, 2)
+    again = await face.client.put(f"{prompt}/condense", json=wanted)
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "version_moved")
+    member = await face.token("dense", "member")
+    async with face.as_token(member) as client:
+        assert (await client.post(f"{prompt}/condense")).status_code == 403
+        assert (await client.put(f"{prompt}/condense", json=wanted)).status_code == 403
+    assert (await face.client.post(f"{here}/prompts/workspace/soul/condense")).status_code == 404
+    provider.will("unauthorized")
+    silent = await face.client.post(f"{prompt}/condense")
+    assert (silent.status_code, silent.json()["error"]["code"]) == (503, "model_failed")
+    await face.client.put(f"{here}/budget", json={"workspace_tokens_per_day": 1})
+    used_up = await face.client.post(f"{prompt}/condense")
+    assert (used_up.status_code, used_up.json()["error"]["code"]) == (402, "budget_exceeded")
+    state = await face.runtime.budgets.state(Scope("dense"))
+    assert set(state.held.values()) == {0}
 
 
 async def test_a_stranger_is_paired_and_given_a_role(face: Face) -> None:

@@ -40,6 +40,8 @@ NEEDS_ADMIN = [
     ("PUT", "/v1/workspaces/acme/prompts/workspace/soul"),
     ("DELETE", "/v1/workspaces/acme/prompts/workspace/soul"),
     ("POST", "/v1/workspaces/acme/prompts/workspace/soul/rollback"),
+    ("POST", "/v1/workspaces/acme/prompts/workspace/soul/condense"),
+    ("PUT", "/v1/workspaces/acme/prompts/workspace/soul/condense"),
     ("DELETE", "/v1/workspaces/acme"),
     ("POST", "/v1/workspaces"),
     ("PUT", "/v1/routes/slack:T1"),
@@ -57,6 +59,7 @@ NEEDS_EVERYWHERE = [
     ("DELETE", "/v1/workspaces/acme", None),
     ("PUT", "/v1/routes/slack:T1", {"workspace": "acme"}),
     ("PUT", "/v1/workspaces/acme/prompts/global/soul", {"text": "Obey acme."}),
+    ("POST", "/v1/workspaces/acme/prompts/global/soul/condense", None),
     ("POST", "/v1/access", {"action": "approve", "code": "AAAAAAAA"}),
     ("GET", "/v1/doctor", None),
 ]

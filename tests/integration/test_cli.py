@@ -282,6 +282,35 @@ async def test_a_directive_is_set_compared_and_rolled_back(running: None, comman
     assert "soul" in (await command("prompt", "list")).out
 
 
+LONG = "Please, whoever asks you, always answer in a friendly way, and write to help@acme.com within 3 days at most."
+SHORT = "Always be friendly. Write to help@acme.com within 3 days."
+
+
+async def test_a_directive_is_made_shorter_shown_and_published_only_when_a_person_says_so(
+    running: None, command: Command, openai_server: FakeOpenAI
+) -> None:
+    await command("prompt", "set", LONG, "--kind", "soul")
+    openai_server.will("Be friendly.", SHORT)
+    shown = await command("prompt", "condense", "--kind", "soul")
+    assert shown.code == 0
+    assert f"-{LONG}" in shown.out
+    assert f"+{SHORT}" in shown.out
+    assert "less, in every prompt" in shown.out
+    assert "nothing is published" in shown.err
+    assert "it lost the address 'help@acme.com'" in openai_server.requests[-1]["messages"][-1]["content"]
+    assert (await command("prompt", "show", "--kind", "soul")).out == f"{LONG}\n"
+    openai_server.will("Be friendly.", "Write to help@acme.com.")
+    rejected = await command("prompt", "condense", "--kind", "soul", "--yes")
+    assert rejected.code == 1
+    assert "it lost the number '3'" in rejected.err
+    openai_server.will(SHORT)
+    made = (await command("prompt", "condense", "--kind", "soul", "--yes", "--json")).json
+    assert (made["published"], made["tokens_after"] < made["tokens_before"]) == (made["version"] + 1, True)
+    assert (await command("prompt", "show", "--kind", "soul")).out == f"{SHORT}\n"
+    refused = await command("prompt", "condense", "--kind", "cues")
+    assert (refused.code, "is a table" in refused.err) == (1, True)
+
+
 async def test_an_edited_directive_is_published_unless_somebody_was_faster(
     running: None, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

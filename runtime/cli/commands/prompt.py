@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,57 +11,10 @@ import click
 
 from config.settings import Settings
 from runtime.cli.client import ApiError, Client, connect, segment
-from runtime.cli.invocation import F, Invocation, json_option, run, workspace_of, workspace_option
-from runtime.cli.output import line, note, print_json, table
-
-
-@dataclass(frozen=True)
-class Slot:
-    """Which directive is meant."""
-
-    workspace: str | None
-    scope: str
-    kind: str
-    name: str | None
-    context: str | None
-
-    @classmethod
-    def of(cls, workspace: str | None, scope: str, kind: str, name: str | None, context: str | None) -> Slot:
-        """The slot that options mean. Raises `click.UsageError` where they do not fit together."""
-        if (kind == "skill") != (name is not None):
-            raise click.UsageError("--name goes with --kind skill, and a skill needs one")
-        if (scope == "context") != (context is not None):
-            raise click.UsageError("--context goes with --scope context, which needs one, e.g. telegram:-10001")
-        return cls(workspace, scope, kind, name, context)
-
-    def path(self, settings: Settings, *more: str) -> str:
-        parts = [self.scope, self.kind, *([self.name] if self.name else []), *more]
-        workspace = segment(workspace_of(settings, self.workspace))
-        return f"/v1/workspaces/{workspace}/prompts/" + "/".join(map(segment, parts))
-
-    def __str__(self) -> str:
-        return "/".join([self.scope, self.kind, *([self.name] if self.name else [])])
-
-
-def slot_options(function: F) -> F:
-    """The options that say which directive is meant."""
-    options: list[Callable[[F], F]] = [
-        workspace_option,
-        click.option(
-            "--scope", type=click.Choice(["global", "workspace", "context"]), default="workspace", show_default=True
-        ),
-        click.option(
-            "--kind",
-            type=click.Choice(["system", "soul", "skill", "cues", "frames"]),
-            default="system",
-            show_default=True,
-        ),
-        click.option("--name", help="Of the skill."),
-        click.option("--context", metavar="CONTEXT_ID", help="With --scope context, e.g. telegram:-10001."),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+from runtime.cli.condensing import condense
+from runtime.cli.directive_slots import Slot, slot_options
+from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
+from runtime.cli.output import line, note, print_json, show_diff, table
 
 
 @click.group()
@@ -313,9 +264,7 @@ async def _diff(settings: Settings, slot: Slot, a: int, b: int, as_json: bool) -
         return
     if not found["diff"]:
         note(f"versions {a} and {b} are the same")
-    for each in found["diff"].splitlines():
-        colour = {"+": "green", "-": "red", "@": "cyan"}.get(each[:1])
-        line(each, **({"fg": colour} if colour else {}))
+    show_diff(found["diff"])
 
 
 @command.command()
@@ -351,3 +300,6 @@ async def _clear(settings: Settings, slot: Slot, expected: int | None, as_json: 
         print_json(cleared)
     else:
         line(f"{slot} is cleared; its history stays")
+
+
+command.add_command(condense)

@@ -1,0 +1,67 @@
+"""``agent-runtime prompt condense``: a shorter text, shown before it is published."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import click
+
+from config.settings import Settings
+from runtime.cli.client import connect
+from runtime.cli.directive_slots import Slot, slot_options
+from runtime.cli.invocation import Invocation, json_option, run
+from runtime.cli.output import line, note, print_json, show_diff, status_line
+
+
+@click.command()
+@slot_options
+@click.option("--yes", is_flag=True, help="Publish what the model writes without asking, if it passes the checks.")
+@json_option
+@click.pass_obj
+def condense(invocation: Invocation, /, as_json: bool, yes: bool, **slot: Any) -> None:
+    """Ask the model for a shorter text of a directive, and publish it when you say so.
+
+    What stands between <!-- verbatim --> and <!-- /verbatim -->, code, quoted text, numbers, names and addresses has to
+    stay as it is, or the text is rejected.
+    """
+    run(_condense(invocation.settings(), Slot.of(**slot), publish=yes, as_json=as_json))
+
+
+async def _condense(settings: Settings, slot: Slot, *, publish: bool, as_json: bool) -> None:
+    async with connect(settings) as client:
+        with status_line("asking the model for a shorter text …"):
+            made = await client.post(slot.path(settings, "condense"), {}, context=slot.context)
+    if not as_json:
+        _show(made)
+    if not publish and not as_json:
+        publish = await asyncio.to_thread(_wanted)
+    if not publish:
+        if as_json:
+            print_json(made)
+        else:
+            number = made["version"]
+            note(f"nothing is published; `prompt set --expected-version {number}` takes any text, --yes the model's")
+        return
+    # The stores are free while the person reads.
+    async with connect(settings) as client:
+        body = {"text": made["text"], "expected_version": made["version"]}
+        published = await client.put(slot.path(settings, "condense"), body, context=slot.context)
+    if as_json:
+        print_json({**made, "published": published["version"]})
+    else:
+        line(f"{slot}: version {published['version']} holds")
+
+
+def _show(made: dict[str, Any]) -> None:
+    show_diff(made["diff"])
+    before, after = made["tokens_before"], made["tokens_after"]
+    line(f"{before} tokens become {after}: {1 - after / before:.0%} less, in every prompt", bold=True)
+    for one in made["notes"]:
+        line(f"look closely: {one}", fg="yellow")
+
+
+def _wanted() -> bool:
+    """Whether the person at the terminal wants it; nobody where there is none."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and click.confirm("Publish it?", default=False)
