@@ -30,8 +30,8 @@ class Batching:
         answer: asyncio.Future[Any] = loop.create_future()
         self._waiting.append((question, answer))
         if len(self._waiting) == 1:
-            # One pass more: what a task asks that was only just begun comes along.
-            loop.call_soon(loop.call_soon, self._begin)
+            # Two passes more: what a task asks that was only just begun, or one that it begins, comes along.
+            loop.call_soon(loop.call_soon, loop.call_soon, self._begin)
         return await answer
 
     def _begin(self) -> None:

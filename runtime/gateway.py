@@ -117,10 +117,15 @@ class Gateway:
 
     async def _accept(self, message: InboundMessage, key: ConversationKey) -> Accepted:
         said = spoken(message)
-        settled = await self._places.of_message(key, message)
-        if not self._is_meant_for_us(message, said, settled):
-            return _ignored(message, "not_addressed")
-        decision = await self._access.authorise(message, key.workspace_id)
+        if _is_meant_for_us_anywhere(message):
+            settled, decision = await asyncio.gather(
+                self._places.of_message(key, message), self._access.authorise(message, key.workspace_id)
+            )
+        else:
+            settled = await self._places.of_message(key, message)
+            if not self._is_meant_for_us(message, said, settled):
+                return _ignored(message, "not_addressed")
+            decision = await self._access.authorise(message, key.workspace_id)  # strangers are told, so only now
         if not decision.allowed:
             if decision.notice and message.kind is not InboundKind.EDIT:
                 await self._notice(key, decision.notice, message)
@@ -136,9 +141,7 @@ class Gateway:
         return await self._keep(self._envelope(message, key, decision, settled), key, decision, lane)
 
     def _is_meant_for_us(self, message: InboundMessage, said: Spoken | None, settled: Settled) -> bool:
-        """By what the message says itself and, in groups, by what was settled for the place."""
-        if message.direct or (message.caller_role is not None and message.addressed):
-            return True
+        """In groups: by what the message says itself, and by what was settled for the place."""
         if said is not None and self._commands.knows(said.word) and (message.addressed or said.sure):
             return True
         if said is not None and said.sure and not message.addressed:
@@ -253,6 +256,11 @@ class Gateway:
         if message.author.id and not message.direct and await self._access.may_talk(user, key.workspace_id):
             await self._outbox.notice(key, self._address(key), HELLO, turn_id=f"joined-{message.message_id}")
         return Accepted("ignored", message.kind.value, key=key)
+
+
+def _is_meant_for_us_anywhere(message: InboundMessage) -> bool:
+    """Whether *message* is meant for the bot whatever was settled for its place."""
+    return message.direct or (message.caller_role is not None and message.addressed)
 
 
 def _ignored(message: InboundMessage, why: str) -> Accepted:

@@ -44,12 +44,15 @@ async def test_what_a_task_asks_that_was_only_just_begun_comes_along() -> None:
     server = Server()
     batching = Batching(server.ask, MOST)
 
+    async def further() -> None:
+        await asyncio.gather(batching.call(3), batching.call(4))
+
     async def both() -> None:
-        await asyncio.gather(batching.call(2), batching.call(3))
+        await asyncio.gather(batching.call(2), further())
 
     await asyncio.gather(batching.call(1), both())
 
-    assert server.batches == [[1, 2, 3]]
+    assert server.batches == [[1, 2, 3, 4]]
 
 
 async def test_no_batch_waits_for_an_earlier_one() -> None:
