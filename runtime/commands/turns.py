@@ -108,7 +108,8 @@ def explanation(manifest: Manifest, marked: Marked | None = None) -> str:
     if outcome.get("model"):
         lines.append(f"The model: {code(outcome['model'])}.")
     if context.karma or context.karma_floor:
-        lines.append(f"I was shown {len(context.karma_floor) + len(context.karma)} earlier answers marked as good.")
+        count = len(context.karma_floor) + len(context.karma)
+        lines.append(f"Earlier answers marked as good that I looked at: {count}.")
     if marked is not None and marked.is_marked:
         lines.append(f"Marked as good by {marked.good}, as bad by {marked.bad}.")
     return f"{items(lines)}\n\nTurn {code(manifest.turn_id)}"

@@ -282,3 +282,15 @@ async def test_who_stops_an_answer_before_its_first_word_is_told_so_once(chat: C
 
     await chat.discord.until(lambda _: len(chat.bot.told("reply.delivered")) == 2)
     assert [message.text for message in chat.discord.shown(BO)] == ["Stopped."]
+
+
+async def test_a_mark_in_reply_to_an_answer_is_about_that_one(chat: Chat) -> None:
+    await chat.hears(f"{chat.at_bot} how do I moor the Petrel?", to=TEAM)
+    first = chat.discord.shown(TEAM)[-1].message_id
+    await chat.hears(f"{chat.at_bot} and how do I reef her sail?", to=TEAM)
+
+    said = await chat.hears("!good", to=TEAM, reply_to=first)
+
+    assert said.startswith("Marked as good")
+    (mark,) = chat.bot.told("turn.marked")
+    assert mark["turn_id"] == chat.bot.told("turn.answered")[0]["turn_id"]

@@ -313,3 +313,17 @@ async def test_who_stops_an_answer_before_its_first_word_is_told_so_once(chat: C
 
     await chat.slack.until(lambda _: len(chat.bot.told("reply.delivered")) == 2)
     assert [message.text for message in chat.slack.shown(BO)] == ["Stopped."]
+
+
+async def test_a_reply_in_a_thread_is_marked_by_the_names_of_the_emoji(chat: Chat) -> None:
+    """Who has put both is taken at the newer one, and at the other when that is gone."""
+    await chat.hears(f"{chat.at_bot} how do I moor the Petrel?", to=TEAM)
+    await chat.bot.settle()
+    ts = chat.slack.shown(TEAM)[-1].ts
+    steps = [("+1::skin-tone-4", True), ("thumbsdown", True), ("thumbsdown", False), ("+1::skin-tone-4", False)]
+    for name, added in steps:
+        before = len(chat.bot.told("turn.marked"))
+        chat.slack.react(TEAM, ts, name, added=added)
+        await chat.slack.until(lambda _: len(chat.bot.told("turn.marked")) > before)  # noqa: B023 - awaited here
+
+    assert [one["mark"] for one in chat.bot.told("turn.marked")] == ["good", "bad", "good", "none"]

@@ -8,6 +8,7 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import Role
+from grounding.layers import karma
 from runtime.api.app import create_app
 from tests.contract.telegram_harness import PUBLIC_URL, telegram_connector, telegram_connector_by_webhook
 from tests.emulators import telegram as emulated
@@ -19,6 +20,7 @@ LENA = Person(id=501, name="Lena")
 BO = Person(id=502, name="Bo")
 TEAM = Room(id=-100200)
 TOPICS = Room(id=-100300, topics=(7, 8))
+GOOD_ANSWERS = karma.HEAD.splitlines()[1]
 
 
 @dataclass
@@ -237,3 +239,32 @@ async def test_what_was_forwarded_is_answered_with_its_origin_in_mind(chat: Chat
     await chat.telegram.until(lambda telegram: len(telegram.shown(LENA)) > before)
 
     assert chat.bot.sent["user"].startswith("[forwarded from Ada]\nthe party is on Friday")
+
+
+async def test_an_answer_that_was_liked_is_shown_where_it_is_asked_again_until_it_is_not(chat: Chat) -> None:
+    """By somebody else, too; the word of one member puts nothing before everybody, whatever they ask."""
+    asked, answer = (
+        "how do I moor the Petrel?",
+        "Moor the Petrel at the north pier, bow to the swell, with two springs.",
+    )
+    chat.bot.model.will(answer)
+    await chat.hears(f"{chat.at_bot} {asked}", to=TEAM)
+    await chat.bot.settle()
+    message_id = chat.telegram.shown(TEAM)[-1].message_id
+    await chat.telegram.react(TEAM.id, message_id, "👀", by=BO)
+    await chat.telegram.react(TEAM.id, message_id, "👍", by=BO)
+    await chat.telegram.until(lambda _: len(chat.bot.told("turn.marked")) == 1)
+
+    await chat.hears(f"{asked} Anything about springs?", by=LENA)
+    assert f"<good_answers>\n{GOOD_ANSWERS}\n- Asked: {asked}\n  Answered: {answer}" in chat.bot.sent["user"]
+    assert answer not in chat.bot.sent["system"]
+    await chat.hears("what does the harbour plan cost?", by=LENA)
+    assert "<good_answers>" not in chat.bot.sent["user"]
+
+    await chat.telegram.react(TEAM.id, message_id, "", by=BO)
+    await chat.telegram.until(lambda _: len(chat.bot.told("turn.marked")) == 2)
+    await chat.hears("/new", by=LENA)
+    await chat.hears(f"{asked} Anything about springs?", by=LENA)
+    assert "<good_answers>" not in chat.bot.sent["user"]
+    assert [one["mark"] for one in chat.bot.told("turn.marked")] == ["good", "none"]
+    assert answer not in str(chat.bot.told("turn.marked"))
