@@ -46,7 +46,7 @@ export class Log {
   /** Adds *item*, or gives it the form that it has now. */
   put(item) {
     this.element.querySelector(".empty")?.remove();
-    const made = item.by === "you" ? yours(item, this.told) : theirs(item);
+    const made = item.by === "you" ? yours(item, this.told) : theirs(item, this.told);
     const known = this.shown.get(item.id);
     const grown = this.draft && answers(item, this.draft.answers) ? this.draft.element : null;
     if (grown) this.draft = null;
@@ -167,7 +167,7 @@ function yours(item, told) {
   return made;
 }
 
-function theirs(item) {
+function theirs(item, told) {
   const made = message("bot", item.kind === "notice" ? "Notice" : "Assistant", item.at);
   made.classList.add(item.kind);
   made.querySelector(".body").append(...build(item.nodes));
@@ -175,6 +175,10 @@ function theirs(item) {
   if (item.sources.length) foot.append(sources(item.sources));
   if (item.degraded.length) foot.append(degraded(item.degraded));
   if (item.kind !== "notice") foot.append(copyButton("Copy the answer", () => item.text));
+  if (item.kind === "reply" && item.turn) {
+    foot.append(mark("👍", "Mark as good", () => told.suggest(`/good ${item.turn}`)));
+    foot.append(mark("👎", "Mark as bad", () => told.suggest(`/bad ${item.turn}`)));
+  }
   if (foot.childNodes.length) made.append(foot);
   return made;
 }
@@ -208,6 +212,12 @@ function button(label, pressed) {
   made.className = "quiet";
   made.textContent = label;
   made.addEventListener("click", pressed);
+  return made;
+}
+
+function mark(sign, label, pressed) {
+  const made = button(sign, pressed);
+  made.setAttribute("aria-label", label);
   return made;
 }
 
