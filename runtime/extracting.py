@@ -172,7 +172,9 @@ class RecordsExtraction:
             found = [one.record for one in await self._records.search(scope, said, extraction.MAX_KNOWN, _TYPES)]
         except (IndexUnavailable, EmbedderUnavailable, TimeoutError):
             found = []
-        return list({one.id: one for one in (*found, *newest)}.values())
+        # What is kept word for word is counted, however old it is.
+        standing = [one for one in await self._records.standing(scope) if one.type in _TYPES]
+        return list({one.id: one for one in (*found, *newest, *standing)}.values())
 
     async def _keep(self, key: ConversationKey, found: Sequence[Found]) -> None:
         """Keep *found*, each once, but for what was forgotten meanwhile."""

@@ -341,3 +341,36 @@ def test_dates_paths_and_long_words_are_no_secrets(text: str) -> None:
 @pytest.mark.parametrize(("said", "is_known"), [("the offset is 5!", True), ("The offset is -5", False)])
 def test_another_sign_is_no_confirmation(said: str, is_known: bool) -> None:
     assert (same_as(NewRecord(Type.FACT, said), [record("The offset is 5")]) is not None) is is_known
+
+
+RULE = "Always include version numbers when I ask about software."
+
+
+def test_a_persons_rule_for_every_answer_is_kept_word_for_word() -> None:
+    found = found_in(window(f"Lena> {RULE}", "Lena> I prefer short answers.", owner=LENA), ())
+    assert {one.new.text: one.new.verbatim for one in found} == {
+        "Always include version numbers when I ask about software": True,
+        "I prefer short answers": False,
+    }
+
+
+def test_a_model_that_keeps_a_persons_rule_keeps_it_word_for_word_too() -> None:
+    of = window(f"Lena> {RULE}", "Lena> My boat is called Kite.", owner=LENA)
+    answer = answered(
+        {"text": "Lena wants version numbers included always when she asks about software", "personal": True},
+        {"text": "Lena's boat is called Kite", "evidence": [2], "personal": True},
+    )
+    assert [one.new.verbatim for one in kept(answer, of)] == [True, False]
+
+
+def test_what_a_group_hears_is_no_rule_for_everybody() -> None:
+    answer = answered({"text": "Always include version numbers when software is asked about"})
+    assert [one.new.verbatim for one in kept(answer, window(f"Lena> {RULE}"))] == [False]
+
+
+def test_rules_beyond_the_most_that_stand_in_every_prompt_are_records_as_others() -> None:
+    held = tuple(record(f"Always begin with greeting number {n}", f"r{n}", verbatim=True, user=LENA) for n in range(11))
+    lines = ("Lena> Always mention the tides.", "Lena> Always mention the wind.")
+    assert [one.new.verbatim for one in found_in(window(*lines, owner=LENA), held)] == [True, False]
+    gone = tuple(one.model_copy(update={"state": State.INACTIVE}) for one in held)
+    assert [one.new.verbatim for one in found_in(window(*lines, owner=LENA), gone)] == [True, True]

@@ -17,12 +17,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from grounding.blocks import ChatMessage
 from grounding.documents.sparse import terms
 from grounding.memory.records.confidential import looks_secret
+from grounding.memory.records.patterns import is_rule
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Record, Type
 from grounding.memory.records.said import (
     MAX_RECORD_CHARACTERS,
     Extracted,
     Window,
+    as_rule,
     confirms,
     extracted,
     is_evidence,
@@ -33,6 +35,7 @@ from grounding.memory.records.said import (
     settled,
 )
 from grounding.memory.refresh import BYTES_PER_TOKEN
+from grounding.memory.sentences import sentences
 from grounding.sections import as_data, one_line, speaker
 from grounding.tokens import utf8_length
 from grounding.transcript.entry import Entry, EntryRole
@@ -140,11 +143,15 @@ def accept(answer: str, window: Window, known: Sequence[Record]) -> list[Extract
     if any(name is not None and name not in names for one in read.records for name in (one.replaces, one.confirms)):
         return Rejected("no such record")
     found: list[Extracted] = []
+    rules = 0
     for one in read.records:
         evidence = [said[number - 1] for number in sorted(set(one.evidence))]
         if (one.personal and not window.owner) or not _is_borne(one.text, evidence) or looks_secret(one.text):
             continue
         new = _judged(one, names, owned(known, window.owner))
+        if window.owner and _is_rule(one.text, evidence):
+            rules += 1
+            new = as_rule(new, owned(known, window.owner), rules)
         found.append(extracted(new, evidence[-1], window.origins.get(evidence[-1].turn_id, "extraction")))
     return latest(found, window.most)
 
@@ -157,6 +164,14 @@ def _judged(one: _One, names: dict[str, Record], known: Collection[Record]) -> N
         return settled(replace(new, text=confirmed.text), known)
     replaced = names.get(one.replaces or "")
     return settled(new, known, replaced if replaced is not None and may_replace(new, replaced) else None)
+
+
+def _is_rule(text: str, evidence: Sequence[Entry]) -> bool:
+    """Whether *text* says what a person wants in every answer to come, in as many words as it takes to be borne by
+    them."""
+    rules = (one for entry in evidence for one in sentences(entry.text[:MAX_ENTRY_CHARACTERS]) if is_rule(one))
+    wanted = set(terms(text))
+    return any(len(wanted & set(terms(rule))) >= BORNE_BY_EVIDENCE * len(wanted) for rule in rules)
 
 
 def _is_borne(text: str, evidence: Sequence[Entry]) -> bool:

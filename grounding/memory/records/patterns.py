@@ -14,7 +14,7 @@ from grounding.memory.facts import Facts, corrects
 from grounding.memory.records.confidential import looks_secret
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Origin, Record, Type
-from grounding.memory.records.said import GONE, Extracted, Window, extracted, latest, owned, settled
+from grounding.memory.records.said import GONE, Extracted, Window, as_rule, extracted, latest, owned, settled
 from grounding.memory.sentences import is_question, one_line, sentences
 from grounding.sections import speaker
 from grounding.transcript.entry import Entry
@@ -137,6 +137,11 @@ def subject_of(text: str) -> str:
     return subject.casefold().strip() if separator and value.strip() and "\n" not in subject else ""
 
 
+def is_rule(sentence: str) -> bool:
+    """Whether *sentence* is a rule for every answer to come."""
+    return _STANDING.match(sentence) is not None
+
+
 class _Facts:
     """The facts that are stated in one window, over those that are known of this conversation or of this subject."""
 
@@ -174,11 +179,13 @@ class _Facts:
         return bool(self._window.owner) and (is_certain or bool(_LASTING.search(subject))) if is_own else is_certain
 
     def found(self) -> Iterator[Extracted]:
+        rules = 0
         for subject, (text, entry) in self._stated.items():
             rivals = [one for one in self._known if subject_of(one.text) == subject.casefold() and not one.verbatim]
             before = max(rivals, key=lambda one: one.changed_at, default=None)
             new = settled(NewRecord(Type.FACT, text, confidence=CONFIDENCE), self._known, before)
-            yield extracted(new, entry, _OWN)
+            rules += is_rule(text)
+            yield extracted(as_rule(new, self._known, rules) if is_rule(text) else new, entry, _OWN)
 
 
 def _decision(sentence: str, *, is_private: bool) -> str:

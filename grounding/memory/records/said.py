@@ -15,6 +15,9 @@ from grounding.transcript.entry import Entry, EntryRole
 MAX_PER_TURN = 3
 """Records of one turn; who says more pastes something."""
 MAX_RECORD_CHARACTERS = 400
+MOST_RULES = 12
+"""Rules for every answer that one person has kept word for word: they stand in every prompt of theirs, together in some
+300 tokens. Further ones are records as others."""
 CONFIRMS = 0.5
 REPLACES = 1 / 3
 """What two records share at least of the shorter one's content words before a model's word is taken for it that one
@@ -125,6 +128,13 @@ def settled(new: NewRecord, known: Collection[Record], replaces: Record | None =
     if (same := same_as(new, known)) is not None:
         return replace(new, text=same.text, supersedes="")
     return replace(new, supersedes=replaces.id) if replaces is not None else new
+
+
+def as_rule(new: NewRecord, known: Iterable[Record], number: int) -> NewRecord:
+    """*new*, the *number*-th rule for every answer of its window, kept word for word, as long as its owner has no more
+    than `MOST_RULES` with it."""
+    held = sum(1 for one in known if one.verbatim and one.state not in GONE)
+    return replace(new, verbatim=True) if held + number <= MOST_RULES else new
 
 
 def owned(known: Iterable[Record], owner: str) -> list[Record]:
