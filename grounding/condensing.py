@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from grounding import assemble
 from grounding.blocks import PLACES, Prompt
 from grounding.history import pairs
-from grounding.run_context import CONDENSED, DegradedBlock, RunContext
+from grounding.run_context import CONDENSED, DegradedBlock, ModelMemory, RunContext
 from grounding.tokens import Tokens
 from grounding.window import WINDOW_SAFETY
 
@@ -73,6 +73,13 @@ def cache_mib(context: RunContext, prompt: Prompt) -> int:
     read = (system + prompt.tokens_total + context.budgets.tools_tokens) * WINDOW_SAFETY
     held = max(0, math.ceil(read) + context.budgets.output_tokens - memory.reserved_tokens)
     return math.ceil(held * memory.bytes_per_token / MIB)
+
+
+def room_tokens(memory: ModelMemory, step: int) -> int:
+    """For how many tokens of the model there is memory, in whole *steps*: free memory that goes up and down a little
+    is to decide the same."""
+    free = max(memory.free_mib - memory.buffer_mib, 0) * MIB // memory.bytes_per_token + memory.reserved_tokens
+    return free // step * step
 
 
 def _injected(context: RunContext) -> RunContext | None:

@@ -12,9 +12,10 @@ from grounding.budgets import Budgets
 from grounding.codex.choosing import Room
 from grounding.codex.store import Holding
 from grounding.codex.tool import SEARCH_CODEX
+from grounding.condensing import room_tokens
 from grounding.layers import retrieval
 from grounding.pipeline import why
-from grounding.run_context import CodexInput, DegradedBlock, Injected, Passage
+from grounding.run_context import CodexInput, DegradedBlock, Injected, ModelMemory, Passage
 from runtime.material import Materials
 from runtime.question import Question
 from runtime.tools import Offer, Tooling
@@ -24,6 +25,8 @@ BESIDE_CHARACTERS = 16_000
 BESIDE_SHARE = 8
 """Of a small window everything else needs no more than one part of so many."""
 CHARACTERS_SHARE = 4
+MEMORY_STEPS = 8
+"""Of a window: memory decides anew only when it is more or less by one of so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class Turn:
     injected: Sequence[Injected]
     small_talk: bool
     keep: bool
+    memory: ModelMemory | None = None
+    """What there is for the model's cache, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,4 +142,5 @@ def _room(turn: Turn) -> Room:
         budgets.output_tokens,
         turn.identity_tokens + turn.offer.tokens + least + sum(one.budget for one in beside),
         max(0, budgets.prompt_characters - len(turn.identity) - characters - sum(len(one.text) for one in beside)),
+        room_tokens(turn.memory, max(1, budgets.window_tokens // MEMORY_STEPS)) if turn.memory is not None else None,
     )

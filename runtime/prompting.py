@@ -20,7 +20,15 @@ from grounding.formatters import Request
 from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
 from grounding.memory.frames.frame import Frames
 from grounding.pipeline import Grounds, Pipeline, why
-from grounding.run_context import DegradedBlock, EnvironmentInput, Injected, RunContext, SigilInput, TailEntry
+from grounding.run_context import (
+    DegradedBlock,
+    EnvironmentInput,
+    Injected,
+    ModelMemory,
+    RunContext,
+    SigilInput,
+    TailEntry,
+)
 from grounding.strategy import Choice, Strategy
 from grounding.tokens import LineByLine, Tokens
 from promptpolicy import policy
@@ -122,13 +130,12 @@ class Prompting:
             offer, budgets = NOTHING, Budgets.from_settings(self._settings, window)
         identity = self._identity(question.role, held, degraded)
         told, inject = identity[0].text, injecting.result()
-        turn = Turn(
-            question, first, budgets, told, self._tokens.count(told), offer, inject[0], choice.small_talk, bool(turn_id)
-        )
+        size, memory = self._tokens.count(told), self._memory(first)
+        turn = Turn(question, first, budgets, told, size, offer, inject[0], choice.small_talk, bool(turn_id), memory)
         attached = await self._attaching.attach(looking.result(), turn)
         budgets = budgets.model_copy(update={"tools_tokens": attached.offer.tokens})
         context = self._context(question, turn_id, choice, budgets, grounds, identity, attached, inject)
-        made = await self._made(question, self._on_this_machine(context, first))
+        made = await self._made(question, self._on_this_machine(context, memory))
         return Built(made.context, made.prompt, (time.perf_counter() - started) * 1000)
 
     async def _made(self, question: Question, context: RunContext) -> Condensed:
@@ -141,13 +148,17 @@ class Prompting:
         _tell(made)
         return made
 
-    def _on_this_machine(self, context: RunContext, first: str | None) -> RunContext:
-        """*context* with what is known of the machine, and of the memory of the model that is asked *first*."""
+    def _memory(self, first: str | None) -> ModelMemory | None:
+        """What there is for the cache of the model that is asked *first*."""
+        model = first if first in self._model.names else self._model.name
+        return self._surroundings.memory(model) if self._surroundings is not None else None
+
+    def _on_this_machine(self, context: RunContext, memory: ModelMemory | None) -> RunContext:
+        """*context* with what is known of the machine, and of the *memory* of the model."""
         if self._surroundings is None:
             return context
-        model = first if first in self._model.names else self._model.name
         self._told = self._surroundings.environment(self._told)
-        return context.model_copy(update={"environment": self._told, "memory": self._surroundings.memory(model)})
+        return context.model_copy(update={"environment": self._told, "memory": memory})
 
     async def _ground(
         self, question: Question, turn_id: str, history: Sequence[TailEntry] | None, budgets: Budgets, guides: _Guides

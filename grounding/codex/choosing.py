@@ -1,7 +1,8 @@
 """Whether material is given whole or searched. Pure.
 
 Whole (cache-augmented generation) as long as its tokens stay below ``CODEX_WINDOW_RATIO`` of the model's window, its
-characters within ``PROMPT_MAX_CHARACTERS``, and both leave room for everything else; else it is searched.
+characters within ``PROMPT_MAX_CHARACTERS``, both leave room for everything else, and a model on this machine has the
+memory for it; else it is searched.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from grounding.codex.material import Size
 from grounding.window import WINDOW_SAFETY
 
 Mode = Literal["whole", "search"]
-Why = Literal["below_line", "over_line", "over_budget", "over_window", "near_line"]
+Why = Literal["below_line", "over_line", "over_budget", "over_window", "over_memory", "near_line"]
 
 RETURN = 0.9
 """What was searched is given whole again only when it is below this part of each limit, so that it does not flip."""
@@ -23,17 +24,27 @@ RETURN = 0.9
 class Room:
     """What there is room for. ``window`` and ``output`` are the model's own tokens; ``beside`` are those, as we count
     them, of what stands there whatever is asked, with what a message needs at least; ``characters`` is what a prompt
-    may have beside that."""
+    may have beside that. ``memory`` is for how many tokens of the model there is memory, None where that is not known.
+    """
 
     window: int
     output: int
     beside: int
     characters: int
+    memory: int | None = None
 
     @property
     def left(self) -> int:
         """What the window has left for material, in the model's own tokens."""
-        return max(0, self.window - self.output - int(self.beside * WINDOW_SAFETY))
+        return self._left(self.window)
+
+    @property
+    def left_in_memory(self) -> int:
+        """What the memory has left for it, which may be more than the window has."""
+        return self.left if self.memory is None else self._left(self.memory)
+
+    def _left(self, tokens: int) -> int:
+        return max(0, tokens - self.output - int(self.beside * WINDOW_SAFETY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +74,6 @@ def _over(size: Size, room: Room, line: int, part: float) -> Why | None:
         return "over_line"
     if size.characters > room.characters * part:
         return "over_budget"
-    return "over_window" if size.weight > room.left * part else None
+    if size.weight > room.left * part:
+        return "over_window"
+    return "over_memory" if size.weight > room.left_in_memory * part else None

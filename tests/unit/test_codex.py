@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,20 @@ def test_what_was_searched_stays_so_until_it_is_well_below_each_limit_and_then_d
 )
 def test_the_reason_names_the_limit_that_decided(size: Size, why: str) -> None:
     assert choose(size, ROOM, 0.7, None).why == why
+
+
+def test_material_that_a_local_model_has_no_memory_for_is_searched_and_given_whole_when_there_is_some_again() -> None:
+    size, before = Size(20_000, 22_000, 80_000), None
+    for memory, mode, why in (
+        (None, "whole", "below_line"),
+        (28_000, "search", "over_memory"),
+        (30_000, "search", "near_line"),
+        (60_000, "whole", "below_line"),
+        (2**40, "whole", "below_line"),
+    ):
+        chosen = choose(size, replace(ROOM, memory=memory), 0.7, before)
+        assert (chosen.mode, chosen.why) == (mode, why), memory
+        before = chosen.mode
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ WHY = {
     "over_line": "it has {tokens} tokens, and below {limit} of the window's {window} it would be given whole",
     "over_budget": "with everything else it would be longer than AGENT_RUNTIME_PROMPT_MAX_CHARACTERS",
     "over_window": "the model's window of {window} tokens has no room for it beside everything else",
+    "over_memory": "this machine has no memory for what the model would keep of it, beside everything else",
     "near_line": "it was too much, and is still close to the limit of {limit} tokens",
     "empty": "nothing is attached",
 }
