@@ -87,15 +87,16 @@ class TurnFloor:
             if one.passage.source in sure or one.passage.source in before or one.passage.previous in sure
         ]
 
-    def relevance(self, query: str, text: str, cosine: float) -> float:
-        """How a turn that reads *text* bears on *query*, their vectors having that *cosine*."""
-        asked = term_set(query)
+    def relevance(self, asked: frozenset[str], said: frozenset[str], cosine: float) -> float:
+        """How a turn of the terms *said* bears on a question of the terms *asked*, their vectors having that
+        *cosine*."""
         subject = asked - SAYING or asked
-        covered = len(subject & term_set(text)) / max(len(subject), 1)
+        covered = len(subject & said) / max(len(subject), 1)
         return self.dense_weight * max(cosine, 0.0) + self.coverage_weight * covered
 
     def _relevance(self, query: str, hit: Hit) -> float:
-        return self.relevance(query, searched_text(hit.passage), hit.dense.score if hit.dense is not None else 0.0)
+        said = term_set(searched_text(hit.passage))
+        return self.relevance(term_set(query), said, hit.dense.score if hit.dense is not None else 0.0)
 
 
 def features(query: str, hit: Hit, corpus_size: int) -> tuple[float, float, float]:

@@ -334,3 +334,14 @@ async def test_a_redelivered_reaction_does_not_bring_back_what_was_taken_back_si
     await at(2, "", "👍")
     await at(1, "👍")
     assert await house.shown() == []
+
+
+async def test_a_workspace_that_was_deleted_and_made_anew_shows_nothing_of_what_it_held(house: House) -> None:
+    await house.answer("t1")
+    await house.react("👍")
+    elsewhere = karma_on(house.redis)
+    assert (await elsewhere.look(GROUP, None, ASKED)).turns == {"t1"}
+    await house.redis.flushall()
+    await house.answer("t2")
+    await house.react("👍")
+    assert (await elsewhere.look(GROUP, None, ASKED)).turns == {"t2"}

@@ -175,3 +175,23 @@ def test_what_is_kept_of_a_turn_is_read_as_it_was_written(reach: Reach) -> None:
     one = marked(reach=reach, person=LENA if reach == "person" else "")
     assert Marked.model_validate_json(one.model_dump_json()) == one
     assert one.key == HERE
+
+
+@given(
+    st.sampled_from(["workspace", "person", "conversation"]),
+    st.sampled_from([LENA, BO]),
+    st.sampled_from([HERE, DIRECT]),
+    st.sampled_from([HERE, DIRECT, ConversationKey("acme", "telegram", "502")]),
+    st.sampled_from([LENA, BO, None]),
+)
+def test_nothing_said_in_a_direct_message_is_seen_by_anybody_else(
+    reach: Reach, owner: str, said_in: ConversationKey, key: ConversationKey, person: str | None
+) -> None:
+    one = marked(reach=reach, person=owner if reach == "person" else "", conversation=said_in.encoded)
+    seen = bool(good_ones([one], key, person))
+    if reach == "person":
+        assert seen == (person == owner)
+    elif reach == "conversation":
+        assert seen == (key == said_in)
+    else:
+        assert seen

@@ -30,7 +30,7 @@ FEW_TERMS = 1
 
 class Likeness:
     """Judges exchanges by the floor of earlier turns (`grounding.documents.relevance`), which was measured for the same
-    question: whether a turn bears on a message. Vectors stay in memory, and are made anew after a start.
+    question: whether a turn bears on a message. Vectors and terms stay in memory, and are made anew after a start.
 
     *embedder* gives the model that is set; it raises `IndexUnavailable` and `EmbedderUnavailable` while there is none.
     """
@@ -39,6 +39,8 @@ class Likeness:
         self._embedder = embedder
         self._vectors: dict[tuple[str, str], Array] = {}
         """By model and text."""
+        self._terms: dict[str, frozenset[str]] = {}
+        """By text: more than those that searches remember for each other."""
 
     async def of(
         self, query: str, good: Sequence[Marked], earlier: Sequence[str] = ()
@@ -53,15 +55,30 @@ class Likeness:
             await self._embed(embedder, list(texts.values()))
             asked = await embedder.embed_query(query)
         except (IndexUnavailable, EmbedderUnavailable):
-            return _judged(turn_floor_for(""), query, texts, {}), turn_floor_for("").enough
+            return await asyncio.to_thread(self._judged, turn_floor_for(""), query, texts, {})
         known = {name: self._vectors.get((embedder.name, text)) for name, text in texts.items()}
         found = {name: vector for name, vector in known.items() if vector is not None}
-        floor, by_words = turn_floor_for(embedder.name), turn_floor_for("")
-        cosines = await asyncio.to_thread(_cosines, asked, found)
-        judged = _judged(floor, query, {name: texts[name] for name in found}, cosines)
-        # On the scale of the model: what reaches the floor of words reaches this one, too.
-        rest = _judged(by_words, query, {name: text for name, text in texts.items() if name not in found}, {})
-        return judged | {name: one - by_words.enough + floor.enough for name, one in rest.items()}, floor.enough
+        floor = turn_floor_for(embedder.name)
+        return await asyncio.to_thread(lambda: self._judged(floor, query, texts, _cosines(asked, found)))
+
+    def _judged(
+        self, floor: TurnFloor, query: str, texts: dict[str, str], cosines: dict[str, float]
+    ) -> tuple[dict[str, float], float]:
+        """Those that have a cosine by *floor*, the others by their words alone: on the scale of *floor*, what reaches
+        the floor of words reaches this one. And what has to be reached."""
+        if len(self._terms) > _REMEMBERED:
+            self._terms.clear()
+        asked, by_words = term_set(query), turn_floor_for("")
+        judged: dict[str, float] = {}
+        for name, text in texts.items():
+            said = self._terms.get(text)
+            if said is None:
+                said = self._terms[text] = term_set(text)
+            if name in cosines:
+                judged[name] = floor.relevance(asked, said, cosines[name])
+            else:
+                judged[name] = by_words.relevance(asked, said, 0.0) - by_words.enough + floor.enough
+        return judged, floor.enough
 
     async def _embed(self, embedder: Embedder, texts: Sequence[str]) -> None:
         lacking = [text for text in texts if (embedder.name, text) not in self._vectors][:EMBEDDED_AT_ONCE]
@@ -77,10 +94,6 @@ class Likeness:
 def text_of(marked: Marked) -> str:
     """What of an exchange is compared: both sides of it, as of a turn that is recalled."""
     return f"{marked.exchange.asked}\n{marked.exchange.answered}" if marked.exchange else ""
-
-
-def _judged(floor: TurnFloor, query: str, texts: dict[str, str], cosines: dict[str, float]) -> dict[str, float]:
-    return {name: floor.relevance(query, text, cosines.get(name, 0.0)) for name, text in texts.items()}
 
 
 def _arrays(vectors: Sequence[Sequence[float]]) -> list[Array]:

@@ -1,12 +1,13 @@
 """Marked turns in Redis.
 
 Keys (owner ``karma``, under the workspace's tag): ``kept`` a hash of turns to what people said of them and their
-traces, ``version`` which every change counts up, and ``said`` a hash of messages (the conversation and the platform's
+traces, ``version`` which every change moves on, and ``said`` a hash of messages (the conversation and the platform's
 id) to the marked turn that they asked for or are the reply of.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ KEPT_AT_MOST = 1000
 """Marked turns of a workspace. Beyond it go first those that nobody's mark holds for any more, then the oldest of those
 that are no examples, then the oldest."""
 _ATTEMPTS = 16
+_MANY = 50
+"""More are read off the event loop."""
 
 _WRITE = """
 -- KEYS: kept, version, said. ARGV: turn, what is kept of it now or '', what is to be kept or '', messages to be
@@ -38,7 +41,9 @@ end
 local gone = tonumber(ARGV[4])
 for at = 5, 4 + gone do redis.call('HDEL', KEYS[3], ARGV[at]) end
 for at = 5 + gone, #ARGV do redis.call('HSET', KEYS[3], ARGV[at], ARGV[1]) end
-redis.call('INCR', KEYS[2])
+local clock = redis.call('TIME')
+local now, was = clock[1] * 1000000 + clock[2], tonumber(redis.call('GET', KEYS[2]) or '0')
+redis.call('SET', KEYS[2], string.format('%.0f', math.max(now, was + 1)))
 return 1
 """
 
@@ -58,7 +63,8 @@ class MarkStore:
         self._write = redis.register_script(_WRITE)
 
     async def version(self, scope: Scope) -> int:
-        """Which every change counts up; 0 where nothing was ever marked. One round trip."""
+        """Which every change moves on; 0 where nothing was ever marked. One round trip. It is a time, so that a
+        workspace that was deleted and made anew never comes to a version that it had before."""
         return int(await self._redis.get(_key(scope, "version")) or 0)
 
     async def all(self, scope: Scope) -> tuple[int, list[Marked]]:
@@ -67,7 +73,10 @@ class MarkStore:
             pipe.get(_key(scope, "version"))
             pipe.hgetall(_key(scope, "kept"))
             version, kept = await pipe.execute()
-        return int(version or 0), [_read(kept[turn_id]) for turn_id in sorted(kept)]
+        packed = [kept[turn_id] for turn_id in sorted(kept)]
+        if len(packed) > _MANY:
+            return int(version or 0), await asyncio.to_thread(lambda: [_read(one) for one in packed])
+        return int(version or 0), [_read(one) for one in packed]
 
     async def get(self, scope: Scope, turn_id: str) -> Marked | None:
         """What is kept of a turn."""
