@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 from connectors.connector import Health, State
 from connectors.examination import Examined
 from connectors.message import AgentRuntimeError, Role, Scope
+from grounding.condensing import room_tokens
 from grounding.documents.index import IndexUnavailable
 from grounding.documents.rerank import RerankUnavailable
+from grounding.run_context import ModelMemory
 from grounding.source_tree import NAME as SOURCE_TREE
 from promptpolicy.sigils import Sigils
 from runtime.changeover import DAY_SECONDS, former_collections, underway
 from runtime.embedded.model_server import check_platform, find_weights
-from runtime.environment.machine import MIB
+from runtime.environment.machine import Seen
 from runtime.model_errors import ModelFailed
 from runtime.platforms import examine_platforms
 from runtime.reranker import LiteLLMReranker
@@ -241,28 +243,34 @@ async def _reranker(runtime: Runtime) -> list[Check]:
 
 
 async def _machine(runtime: Runtime) -> list[Check]:
-    """Graphics memory, power, and what the model's cache takes of it."""
     if runtime.surroundings.seen is None:
         await runtime.surroundings.look()
     seen = runtime.surroundings.seen
     assert seen is not None
-    devices = [
-        f"GPU {one.name}: {one.free_mib} of {one.total_mib} MiB free{', slowed down' if one.throttled else ''}"
-        for one in seen.environment.devices
-    ]
-    found = [*devices, f"GPU: {seen.environment.note}" if seen.environment.note else ""]
-    found.append("" if seen.free_memory_mib is None else f"{seen.free_memory_mib} MiB of memory free")
-    found.append(f"power: {seen.environment.power}" if seen.environment.power else "")
-    found.append("low-power mode" if seen.environment.low_power else "")
-    detail = "; ".join(one for one in found if one) or "it says nothing of itself"
     memory = runtime.surroundings.memory(runtime.model.name)
+    return [machine_check(seen, memory, runtime.settings.llm_max_output_tokens)]
+
+
+def machine_check(seen: Seen, memory: ModelMemory | None, output_tokens: int) -> Check:
+    """Graphics memory, power, and for how many tokens the model's cache has room: not even for a reply is too few."""
+    environment = seen.environment
+    found = [
+        f"GPU {one.name}: {one.free_mib} of {one.total_mib} MiB free{', slowed down' if one.throttled else ''}"
+        for one in environment.devices
+    ]
+    found.append(f"GPU: {environment.note}" if environment.note else "")
+    found.append("" if seen.free_memory_mib is None else f"{seen.free_memory_mib} MiB of memory free")
+    found.append(f"power: {environment.power}" if environment.power else "")
+    found.append("low-power mode" if environment.low_power else "")
+    detail = "; ".join(one for one in found if one) or "it says nothing of itself"
     if memory is None:
-        return [Check("machine", True, detail)]
-    room = max(memory.free_mib - memory.buffer_mib, 0) * MIB // memory.bytes_per_token + memory.reserved_tokens
+        return Check("machine", True, detail)
+    room = room_tokens(memory, 1)
     detail += f"; the model's cache takes {memory.bytes_per_token} bytes a token, so there is room for {room} tokens"
-    enough = room >= runtime.settings.llm_max_output_tokens
-    advice = "" if enough else "free some memory, or lower AGENT_RUNTIME_MODEL_MEMORY_BUFFER_MIB; prompts are condensed"
-    return [Check("machine", enough, detail, advice)]
+    if room >= output_tokens:
+        return Check("machine", True, detail)
+    advice = "free some memory, or lower AGENT_RUNTIME_MODEL_MEMORY_BUFFER_MIB; until then prompts are condensed"
+    return Check("machine", False, detail, advice)
 
 
 def _disk(data_dir: Path) -> list[Check]:

@@ -61,7 +61,7 @@ class HealthRoutes:
             *_states("connector_up", "connector", runtime.connector_health()),
             *_states("store_up", "store", await runtime.store_health()),
             *_states("model_up", "model", {runtime.model.name: runtime.model.health}),
-            *_machine(runtime.surroundings.seen),
+            *machine_gauges(runtime.surroundings.seen),
             Gauge("events_dropped_total", runtime.events.dropped),
         ]
         try:
@@ -93,7 +93,7 @@ def _shown(healths: Mapping[str, Health]) -> dict[str, dict[str, str]]:
     }
 
 
-def _machine(seen: Seen | None) -> Iterator[Gauge]:
+def machine_gauges(seen: Seen | None) -> Iterator[Gauge]:
     """The machine as it was seen last; nothing before the first look, and of what it does not say."""
     if seen is None:
         return

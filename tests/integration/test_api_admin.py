@@ -279,6 +279,7 @@ async def test_alive_ready_and_measured(face: Face) -> None:
     assert 'agent_runtime_connector_up{connector="http",state="connected"} 1' in metrics
     assert "agent_runtime_turn_seconds_bucket" in metrics
     assert "agent_runtime_conversations_waiting 0" in metrics
+    assert 'agent_runtime_model_up{model="openai/fake",state="connected"} 1' in metrics
 
 
 async def test_the_doctor_looks_at_everything(face: Face) -> None:
@@ -293,6 +294,7 @@ async def test_the_doctor_looks_at_everything(face: Face) -> None:
         "model",
         "local model",
         "embedding",
+        "machine",
         "disk",
         "connector http",
         "index sample",

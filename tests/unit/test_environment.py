@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 
 from connectors.connector import Health, State
 from grounding.environment import BACK_ABOVE, frozen
-from grounding.run_context import Device, EnvironmentInput, Link
+from grounding.run_context import Device, EnvironmentInput, Link, ModelMemory
+from runtime.api.doctor import machine_check
+from runtime.api.health import machine_gauges
+from runtime.api.metrics import Metrics
 from runtime.environment.gpus import DRIVER_BROKEN, MIB, NO_GPU, Cards, Gpus
-from runtime.environment.machine import Supply, free_memory_mib, supply
+from runtime.environment.machine import Seen, Supply, free_memory_mib, supply
 from runtime.environment.model_memory import ModelMemories
 from runtime.environment.sampling import SILENT, ReadsCards, Surroundings
 from tests.conftest import MakeSettings
@@ -309,6 +312,38 @@ def test_memory_that_was_short_is_back_only_well_above_the_line() -> None:
     assert frozen(short, machine(BUFFER + 1), BUFFER) is short
     back = machine(int(BUFFER * BACK_ABOVE) + 1)
     assert frozen(short, back, BUFFER) is back
+
+
+def test_the_numbers_for_prometheus_have_each_card_by_name_and_only_what_the_machine_says() -> None:
+    shown = Metrics().exposition(machine_gauges(Seen(machine(throttled=True, low_power=True), 100)))
+    for line in (
+        f'agent_runtime_gpu_memory_bytes{{gpu="A10",kind="free"}} {4000 * MIB}',
+        f'agent_runtime_gpu_memory_bytes{{gpu="A10",kind="total"}} {24_000 * MIB}',
+        'agent_runtime_gpu_throttled{gpu="A10"} 1',
+        f"agent_runtime_machine_memory_free_bytes {100 * MIB}",
+        "agent_runtime_machine_low_power 1",
+    ):
+        assert line in shown.splitlines()
+    assert "# TYPE agent_runtime_gpu_memory_bytes gauge" in shown
+    silent = Metrics().exposition(machine_gauges(Seen(EnvironmentInput())))
+    assert "gpu" not in silent
+    assert "free_bytes" not in silent
+    assert list(machine_gauges(None)) == []
+
+
+def test_the_doctor_says_what_the_machine_has_and_whether_the_model_has_room() -> None:
+    seen = Seen(machine(throttled=True, power="battery", low_power=True), 9000)
+    alone = machine_check(seen, None, 1024)
+    assert alone.ok
+    assert alone.detail == (
+        "GPU A10: 4000 of 24000 MiB free, slowed down; 9000 MiB of memory free; power: battery; low-power mode"
+    )
+    held = ModelMemory(bytes_per_token=MIB, free_mib=4000, buffer_mib=500, where="gpu", source="ollama")
+    assert "room for 3500 tokens" in machine_check(seen, held, 1024).detail
+    assert machine_check(seen, held, 1024).ok
+    short = machine_check(seen, held.model_copy(update={"free_mib": 600}), 1024)
+    assert (short.ok, "MODEL_MEMORY_BUFFER_MIB" in short.advice) == (False, True)
+    assert machine_check(Seen(EnvironmentInput(note="none")), None, 1024).detail == "GPU: none"
 
 
 def test_without_a_look_what_was_told_stands() -> None:
