@@ -229,7 +229,7 @@ class Manifests:
 
 @lru_cache(_REMEMBERED)
 def _digest(files: _Files) -> str:
-    """Of material: the same object comes with every turn as long as nothing changes, and equal ones are equal."""
+    """Of material: the same objects come with every turn as long as nothing changes: they are compared, not read."""
     return hashlib.sha256(_FILES.dump_json(files)).hexdigest()
 
 

@@ -103,7 +103,7 @@ class Materials:
         )
 
     async def files(self, scope: Scope, holding: Holding) -> tuple[CodexFile, ...]:
-        """The texts of *holding*, by path; the same object as long as nothing changes."""
+        """The texts of *holding*, by path; the same objects as long as nothing changes."""
         place = (scope.workspace_id, scope.context_id if holding.own.files else None)
         revision = (holding.every.revision, holding.own.revision)
         async with self._reading.setdefault(place, asyncio.Lock()):

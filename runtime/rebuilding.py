@@ -42,6 +42,7 @@ class Reindexed:
     conversations: int = 0
     turns: int = 0
     records: int = 0
+    material: int = 0
     skipped: list[Skipped] = field(default_factory=list)
 
 
@@ -77,8 +78,8 @@ class Rebuilding:
         self._filling = asyncio.Lock()
 
     async def reindex(self, scope: Scope, done: Reindexed, tell: Tells) -> None:
-        """Cut and embed all documents, context documents, records and remembered turns anew; they can be found
-        meanwhile. Adds to *done*.
+        """Cut and embed all documents, context documents, records, material and remembered turns anew; they can be
+        found meanwhile. Adds to *done*.
 
         Raises `IndexUnavailable`, `EmbedderUnavailable`, `StoreUnavailable` and `OSError`.
         """
@@ -89,6 +90,7 @@ class Rebuilding:
         done.skipped += synced.skipped
         await self._index_contexts(scope)
         done.records += await (await self._knowledge.records()).rebuild(scope)
+        done.material += await (await self._knowledge.opening.ready()).material.rebuild(scope)
         turns = await self._knowledge.turns()
         conversations = await self._transcript.conversations(scope)
         for number, key in enumerate(conversations, start=1):

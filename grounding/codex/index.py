@@ -46,6 +46,14 @@ class CodexIndex:
             await self._store.has_synced(owner, self._collection, revision)
         return changed
 
+    async def rebuild(self, scope: Scope) -> int:
+        """Cut and embed all material of the scope's workspace anew; it can be found meanwhile. How many files."""
+        for owner in await self._store.all_held(scope):
+            noted = await self._store.indexed(owner, self._collection)
+            await self._store.has_indexed(owner, self._collection, {}, list(noted))
+            await self._store.has_synced(owner, self._collection, "")
+        return await self.sync(scope)
+
     async def is_behind(self, scope: Scope, revisions: Mapping[Scope, str]) -> bool:
         """Whether what can be found is not what *revisions* says, by whose material it is."""
         synced = await self._store.synced(scope, self._collection)

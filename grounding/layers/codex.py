@@ -16,7 +16,7 @@ FILE = "=== "
 FRAME = f"{HEAD}\n{FOOT}"
 """What stands around the files; with each `file_text` and an end of line behind it, it takes what `text` takes."""
 _REMEMBERED = 32
-"""Renderings that are not made again for each turn; whoever gives the same files gives the same objects."""
+"""Renderings that are not made again for each turn; the same files come as the same objects."""
 
 
 @lru_cache(_REMEMBERED)

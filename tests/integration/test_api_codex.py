@@ -10,6 +10,7 @@ import pytest
 
 from connectors.message import Scope
 from grounding import assemble
+from grounding.documents.index import Kind
 from tests.emulators.face import Face
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -191,3 +192,20 @@ async def test_material_goes_with_its_workspace(face: Face) -> None:
     assert (await face.client.delete(here)).status_code == 200
     left = [key async for key in face.runtime.store.client.scan_iter(match="ar:codex:{w.codex-gone}:*")]
     assert left == []
+
+
+async def test_a_reindex_cuts_and_embeds_the_material_anew(face: Face) -> None:
+    here, scope = await face.workspace("codex-anew"), Scope("codex-anew")
+    await put(face, here, "quokka.md", QUOKKA)
+    async with asyncio.timeout(30):
+        while await face.runtime.materials.is_behind(scope):
+            await asyncio.sleep(0.05)
+    collection = await face.runtime.knowledge.opening.ready()
+    await collection.index.delete(scope, Kind.CODEX)
+    assert (await face.runtime.materials.find(scope, "the quokka on its island", 5, 2000, 2000))[0] == []
+
+    async with face.client.stream("POST", "/v1/reindex", json={"workspace": "codex-anew"}) as answer:
+        told = [line async for line in answer.aiter_lines()]
+
+    assert any('"material":1' in line.replace(" ", "") for line in told), told
+    assert (await face.runtime.materials.find(scope, "the quokka on its island", 5, 2000, 2000))[0] != []

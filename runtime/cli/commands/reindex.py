@@ -32,8 +32,8 @@ async def _reindex(settings: Settings, workspace: str | None, *, as_json: bool) 
         return
     line(
         f"{count(done['documents'], 'document')} ({count(done['chunks'], 'chunk')}), {count(done['turns'], 'turn')} "
-        f"of {count(done['conversations'], 'conversation')} and {count(done['records'], 'record')} indexed anew, "
-        f"{done['deleted']} deleted"
+        f"of {count(done['conversations'], 'conversation')}, {count(done['records'], 'record')} and "
+        f"{count(done['material'], 'file')} of material indexed anew, {done['deleted']} deleted"
     )
     for skipped in done["skipped"]:
         note(f"skipped {skipped['path']}: {skipped['why']}")
