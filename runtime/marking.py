@@ -181,11 +181,22 @@ class Marking:
 
         after = await self._store.change(scope, turn_id, changed) or blank
         self._karma.changed(scope)
+        if manifest is not None:
+            await self._undo_if_forgotten(scope, turn_id)
         was, now = seen
         if was.mark != now.mark:
             _log.info("turn.marked", turn_id=turn_id, mark=now.mark or "none", role=by.role.value, by=by.means)
             await self._tell_records(scope, turn_id, manifest, by, was, now)
         return after
+
+    async def _undo_if_forgotten(self, scope: Scope, turn_id: str) -> None:
+        """Of a turn that was being forgotten while it was marked nothing stays. Raises
+        `runtime.manifests.UnknownTurn`."""
+        try:
+            await self._manifests.get(scope, turn_id)
+        except UnknownTurn:
+            await self.forget(scope, [turn_id])
+            raise
 
     async def _tell_records(
         self, scope: Scope, turn_id: str, manifest: Manifest | None, by: By, was: Opinion, now: Opinion

@@ -345,3 +345,20 @@ async def test_a_workspace_that_was_deleted_and_made_anew_shows_nothing_of_what_
     await house.answer("t2")
     await house.react("👍")
     assert (await elsewhere.look(GROUP, None, ASKED)).turns == {"t2"}
+
+
+async def test_a_turn_that_is_forgotten_while_it_is_marked_stays_forgotten(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.answer("t1")
+    change = MarkStore.change
+
+    async def meanwhile(self: MarkStore, *given: Any) -> Any:
+        monkeypatch.setattr(MarkStore, "change", change)
+        await house.manifests.forget(GROUP.scope, ["t1"])
+        await house.marking.forget_conversation(GROUP)
+        return await change(self, *given)
+
+    monkeypatch.setattr(MarkStore, "change", meanwhile)
+    assert await house.react("👍") == "unknown_reply"
+    assert await house.store.get(GROUP.scope, "t1") is None
