@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from grounding import constitutive, evidence
-from grounding.blocks import PLACES, SEPARATOR, Block, Layout, Prompt
+from grounding.blocks import PLACES, SEPARATOR, Block, Layout, Prompt, Volatility
+from grounding.budgets import Budgets
 from grounding.draft import NO_CEILING_BYTES, Draft
 from grounding.run_context import RunContext
 from grounding.tokens import Remembered, Tokens, utf8_length
@@ -16,6 +18,9 @@ __all__ = ["ContextTooLarge", "prompt", "rounds_room"]
 
 YIELDS = ("retrieved", "records", "karma", "summary", "tail", "hint", "now", "frame", "query")
 """Who gives up room first when the whole is too large; the user's own words come last."""
+
+_JOINT_TOKENS = 8
+"""Of the separators, and what tokens at joints may split into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ def prompt(context: RunContext, tokens: Tokens) -> Prompt:
     told = SEPARATOR.join(block.text for block in system if block.used)
     ceiling = min(budgets.context_tokens, window_room(budgets) - taken(system))
     bounded = [name for name in order if name not in free]
+    _reserve(texts, drafts, order, bounded, tokens, budgets, ceiling)
     _shrink(texts, drafts, bounded, tokens, _Ceilings(min(ceiling, budgets.prompt_tokens), budgets.prompt_bytes))
     whole = _shrink(texts, drafts, order, tokens, _Ceilings(ceiling, characters=budgets.prompt_characters - len(told)))
     blocks = [*system, *(drafts[name].block(name, texts[name], tokens) for name in order)]
@@ -66,6 +72,38 @@ def rounds_room(context: RunContext, prompt: Prompt) -> int:
     """Tokens that the window has for what the model and its tools say after *prompt*, before the reply."""
     system = [block for block in prompt.blocks if block.place.message == "system"]
     return max(0, window_room(context.budgets) - taken(system) - prompt.tokens_total)
+
+
+def _reserve(
+    texts: dict[str, str],
+    drafts: dict[str, Draft],
+    order: Sequence[str],
+    bounded: Sequence[str],
+    tokens: Tokens,
+    budgets: Budgets,
+    ceiling: int,
+) -> None:
+    """Cuts what stands in front of all that comes with the turn, in place, so that a message has room behind it, and
+    the message to the bytes that are left.
+
+    What is in front then stays as an engine has read it, whatever the message: the measure is one that fills its own
+    budget, and never more than half of what there is.
+    """
+    front = list(takewhile(lambda name: not _changes(drafts, name), order))
+    if not front:
+        return
+    message = budgets.query_tokens + _JOINT_TOKENS
+    least = min(ceiling, budgets.prompt_tokens)
+    of_four = [name for name in front if name in bounded]
+    both = _Ceilings(least - min(message, least // 2), budgets.prompt_bytes // 2)
+    taken = utf8_length(_shrink(texts, drafts, of_four, tokens, both)) + utf8_length(SEPARATOR)
+    _shrink(texts, drafts, front, tokens, _Ceilings(ceiling - min(message, ceiling // 2)))
+    texts["query"] = drafts["query"].section.fit(tokens, drafts["query"].budget, budgets.prompt_bytes - taken)
+
+
+def _changes(drafts: Mapping[str, Draft], name: str) -> bool:
+    """Whether the block of that *name* is another with every turn."""
+    return (drafts[name].placed or PLACES[name]).volatility is Volatility.TURN
 
 
 def _order(layout: Layout, drafts: Mapping[str, Draft]) -> list[str]:
@@ -93,15 +131,21 @@ def _join(texts: dict[str, str], order: Sequence[str]) -> str:
     return SEPARATOR.join(texts[name] for name in order if texts[name])
 
 
+def _yielding(order: Sequence[str], drafts: Mapping[str, Draft]) -> list[str]:
+    """The blocks of *order*, who gives up room first: what formatters made, then in the order of `YIELDS`. What stands
+    in front of all that comes with a turn does so behind that, for its bytes are not to move with it."""
+    front = list(takewhile(lambda name: not _changes(drafts, name), order))
+    worth = [*(name for name in order if drafts[name].placed), *(name for name in YIELDS if name in order)]
+    return sorted(worth, key=lambda name: (name == "query", name in front))
+
+
 def _shrink(
     texts: dict[str, str], drafts: dict[str, Draft], order: Sequence[str], tokens: Tokens, ceilings: _Ceilings
 ) -> str:
     """Cuts *texts* in place until their joined text keeps the *ceilings*; returns that text. What formatters made gives
     up room first."""
     whole = _join(texts, order)
-    for name in (*(name for name in order if drafts[name].placed), *YIELDS):
-        if name not in order:
-            continue
+    for name in _yielding(order, drafts):
         allowed_tokens, allowed_bytes = tokens.count(texts[name]), utf8_length(texts[name])
         while texts[name] != drafts[name].least:
             over_tokens, over_bytes = ceilings.over(whole, tokens)

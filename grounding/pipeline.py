@@ -12,10 +12,10 @@ import structlog
 from connectors.message import AgentRuntimeError, ConversationKey, Scope
 from grounding.asked import ASSISTANT, asked_before
 from grounding.budgets import Budgets
+from grounding.continuing import Continuing, Going
 from grounding.cues.english import ENGLISH
 from grounding.cues.kinds import Cues
 from grounding.layers import retrieval
-from grounding.memory.contexts import ContextDocument, ContextDocuments
 from grounding.memory.frames.frame import Frames
 from grounding.memory.frames.shipped import SHIPPED
 from grounding.memory.global_context import GlobalContexts
@@ -38,12 +38,13 @@ from grounding.run_context import (
     Trace,
 )
 from grounding.sections import speaker
+from grounding.sessions.growing import MAX_ENTRY_CHARACTERS
+from grounding.sessions.shown import Shown
 from grounding.strategy import Choice, search_text
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 
 T = TypeVar("T")
-MAX_TAIL_ENTRY_CHARACTERS = 2000
 RECALLED_TURNS = 40
 RECALLED_CHARACTERS_PER_TOKEN = 8
 """More fit no budget; what is gathered is kept with every turn."""
@@ -100,6 +101,14 @@ class Grounds:
     censors: tuple[Censor, ...] = ()
     karma_floor: tuple[Trace, ...] = ()
     karma: tuple[Trace, ...] = ()
+    deltas: tuple[str, ...] = ()
+    going: Going | None = None
+    """How the session goes on."""
+
+    @property
+    def before(self) -> Shown | None:
+        """What the last prompt showed, if the session goes on."""
+        return self.going.before if self.going else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +116,7 @@ class Pipeline:
     """Where the layers come from. ``timeout_seconds`` bounds each of them."""
 
     transcript: Transcript
-    contexts: ContextDocuments
+    continuing: Continuing
     global_contexts: GlobalContexts
     documents: FindsPassages
     turns: RecallsTurns
@@ -128,6 +137,7 @@ class Pipeline:
         person: str | None = None,
         cues: Cues = ENGLISH,
         frames: Frames = SHIPPED,
+        today: str = "",
     ) -> Grounds:
         """Everything that *choice*, made by *cues*, asks for. A *history* given stands in for the stored one.
 
@@ -137,18 +147,28 @@ class Pipeline:
         """
         degraded: list[DegradedBlock] = []
         if choice.small_talk:
-            known, holding, marks = await asyncio.gather(
+            known, before, holding, marks = await asyncio.gather(
                 self._layer("global_context", degraded, lambda: self._known(key, person, turn_id)),
+                self._layer("session", degraded, lambda: self.continuing.before(key)),
                 self._standing(key, person, degraded),
                 self._marks(key, person, turn_id, degraded),
             )
-            censors = self._censors(key, person, holding)
-            return Grounds(global_context=known, degraded=_by_block(degraded), censors=censors, karma_floor=marks.floor)
+            going = self.continuing.small_talk(before, known, person)
+            return Grounds(
+                global_context=going.settled.global_context,
+                degraded=_by_block(degraded),
+                censors=self._censors(key, person, holding),
+                karma_floor=marks.floor,
+                going=going,
+            )
         async with asyncio.TaskGroup() as layers:
+            session = layers.create_task(self._layer("session", degraded, lambda: self.continuing.before(key)))
             always = layers.create_task(
                 self._layer("global_context", degraded, lambda: self._known(key, person, turn_id))
             )
-            summary = layers.create_task(self._layer("summary", degraded, lambda: self._summary(key, history)))
+            documents = layers.create_task(
+                self._layer("summary", degraded, lambda: self.continuing.documents(key, session))
+            )
             tail = layers.create_task(self._layer("tail", degraded, lambda: self._tail(key, budgets, turn_id, history)))
             standing = layers.create_task(self._standing(key, person, degraded))
             marking = layers.create_task(self._marks(key, person, turn_id, degraded, tail, text, cues))
@@ -160,25 +180,36 @@ class Pipeline:
                 if choice.wants_documents
                 else None
             )
+        if history is None:
+            going = self.continuing.go_on(
+                session.result(), always.result(), documents.result(), tail.result(), person, budgets, today
+            )
+        else:
+            going = self.continuing.instead(always.result(), history, budgets)
+        settled = going.settled
         recalled: tuple[RecalledTurn, ...] | None = None
-        said, marks = tail.result() or (), marking.result()
+        said, marks = settled.tail, marking.result()
         if choice.wants_history and history is None:
             recalled = await self._layer(
-                "records", degraded, lambda: self._recalled(key, text, said, budgets, cues, degraded, marks)
+                "records",
+                degraded,
+                lambda: self._recalled(key, text, tail.result() or (), said, budgets, cues, degraded, marks),
             )
         return Grounds(
-            summary.result(),
-            tail.result() or (),
+            settled.summary,
+            settled.tail,
             recalled or (),
             (passages and passages.result()) or (),
-            always.result(),
+            settled.global_context,
             remembered=await self._remembered(
-                key, turn_id, looking.result(), tail.result() or (), summary.result(), budgets, degraded
+                key, turn_id, looking.result(), settled.tail, settled.summary, budgets, degraded
             ),
             degraded=_by_block(degraded),
             censors=self._censors(key, person, standing.result()),
             karma_floor=marks.floor,
             karma=marks.chosen({one.turn_id for one in said} | {one.turn_id for one in recalled or ()}),
+            deltas=settled.deltas,
+            going=going,
         )
 
     async def _marks(
@@ -285,25 +316,12 @@ class Pipeline:
             ContextLine(number=line.number, content=line.content, marked=line.origin in UNTRUSTED) for line in lines
         )
 
-    async def _summary(self, key: ConversationKey, history: Sequence[TailEntry] | None) -> SummaryInput | None:
-        if history is not None:
-            return None
-        document: ContextDocument | None = await self.contexts.latest(key)
-        if document is None:
-            return None
-        return SummaryInput(
-            text=document.text,
-            turns=document.turns,
-            version=document.version,
-            newest_turn_id=document.newest_turn_id,
-        )
-
     async def _tail(
         self, key: ConversationKey, budgets: Budgets, turn_id: str, history: Sequence[TailEntry] | None
     ) -> tuple[TailEntry, ...]:
         if history is not None:
             return tuple(history)
-        entries = await self.transcript.tail(key, budgets.tail_lines, except_turn=turn_id)
+        entries = await self.transcript.tail(key, budgets.tail_lines + 1, except_turn=turn_id)
         return tuple(_tail_entry(entry) for entry in entries)
 
     async def _passages(
@@ -333,12 +351,14 @@ class Pipeline:
         key: ConversationKey,
         text: str,
         tail: Sequence[TailEntry],
+        said: Sequence[TailEntry],
         budgets: Budgets,
         cues: Cues,
         degraded: list[DegradedBlock],
         marks: Marks,
     ) -> tuple[RecalledTurn, ...]:
-        shown = frozenset(entry.turn_id for entry in tail)
+        """Earlier turns, but none of those that are shown, *said*."""
+        shown = frozenset(entry.turn_id for entry in said)
         earlier = asked_before(tail, cues)
         found = await self.turns.recall(key.scope, text, RECALLED_TURNS, shown, earlier=earlier, lost=degraded)
         return tuple(_as_many(preferred(found, marks.turns), budgets.records_tokens * RECALLED_CHARACTERS_PER_TOKEN))
@@ -359,7 +379,7 @@ def _by_block(degraded: list[DegradedBlock]) -> tuple[DegradedBlock, ...]:
 
 def _tail_entry(entry: Entry) -> TailEntry:
     by = ASSISTANT if entry.role is EntryRole.OUTBOUND else speaker(entry.author)
-    text = entry.text[:MAX_TAIL_ENTRY_CHARACTERS]
+    text = entry.text[:MAX_ENTRY_CHARACTERS]
     return TailEntry(speaker=by, text=text, turn_id=entry.turn_id, user=entry.user, foreign=entry.foreign)
 
 

@@ -93,6 +93,8 @@ class SummaryInput(Strict):
     version: int = Field(ge=0)
     newest_turn_id: str = ""
     """The last turn that it was made of."""
+    id: str = ""
+    """Of the document, as its store gave it."""
 
 
 class RecalledTurn(Strict):

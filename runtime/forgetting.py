@@ -13,6 +13,7 @@ from connectors.message import ConversationKey, Scope, encode_id, redis_key
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.copy import ContextCopy
 from grounding.memory.records.port import ForgetsRecords
+from grounding.sessions.store import Sessions
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.log import Transcript
 from runtime.after_turn import TellsTurns
@@ -55,6 +56,7 @@ class Forgetting:
         copy: MarkdownCopy,
         contexts: ContextDocuments,
         context_copy: ContextCopy,
+        sessions: Sessions,
         manifests: Manifests,
         outbox: Outbox,
         dead_letters: DeadLetters,
@@ -68,6 +70,7 @@ class Forgetting:
         self._copy = copy
         self._contexts = contexts
         self._context_copy = context_copy
+        self._sessions = sessions
         self._manifests = manifests
         self._outbox = outbox
         self._dead_letters = dead_letters
@@ -90,6 +93,7 @@ class Forgetting:
         self._copy.forgotten(key)
         if await self._contexts.forget_turn(key, turn_id):
             await self._context_copy.remove(key)
+        await self._sessions.end(key)
         await self._manifests.forget(key.scope, [turn_id])
         await self._marking.forget(key.scope, [turn_id])
         await self._outbox.forget(key, [turn_id])
@@ -111,6 +115,7 @@ class Forgetting:
         turn_ids = await self._transcript.turn_ids(key)
         await self._contexts.forget(key, turn_ids[:_NEWEST])
         await self._context_copy.remove(key)
+        await self._sessions.end(key)
         await self._manifests.forget(key.scope, turn_ids)  # before the marks: none is made anew of what is forgotten
         await self._marking.forget_conversation(key)
         await self._outbox.forget(key, turn_ids)  # of those that a former version stored the outbox has no list

@@ -23,6 +23,7 @@ from pydantic import TypeAdapter
 from connectors.message import AgentRuntimeError, Scope, redis_key
 from grounding.blocks import Prompt
 from grounding.run_context import CodexFile, RunContext
+from grounding.sessions.prefix import UNKNOWN, Prefix
 from runtime.stored import pack, unpack
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ class UnknownTurn(AgentRuntimeError):
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """A turn's record. ``prompt_sha256`` is the digest of the messages as they were sent; ``blocks``
-    what `grounding.blocks.Block` knows of each, without its text; ``outcome`` what came of the turn."""
+    what `grounding.blocks.Block` knows of each, without its text; ``outcome`` what came of the turn; ``prefix`` what of
+    the prompt stood in the conversation's one before."""
 
     turn_id: str
     at: str
@@ -73,6 +75,7 @@ class Manifest:
     tokens_total: int
     blocks: tuple[dict[str, Any], ...]
     outcome: dict[str, Any]
+    prefix: Prefix = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,11 @@ def block_rows(prompt: Prompt) -> list[dict[str, Any]]:
     ]
 
 
+def prefix_row(prefix: Prefix) -> dict[str, Any]:
+    """*prefix* as the HTTP interface shows it."""
+    return {"broken_by": prefix.broken_by, "tokens_kept": prefix.tokens_kept}
+
+
 class Manifests:
     """The manifests of all workspaces. Raises `connectors.message.StoreUnavailable` throughout."""
 
@@ -107,7 +115,15 @@ class Manifests:
         self._read: dict[str, _Files] = {}
         self._kept: dict[str, None] = {}
 
-    async def keep(self, context: RunContext, prompt: Prompt, at: str, outcome: dict[str, Any] | None = None) -> None:
+    async def keep(
+        self,
+        context: RunContext,
+        prompt: Prompt,
+        at: str,
+        outcome: dict[str, Any] | None = None,
+        *,
+        prefix: Prefix = UNKNOWN,
+    ) -> None:
         """Store what went into a turn; the oldest beyond the limit are dropped. `finish` says what came of it."""
         scope = Scope(context.workspace_id)
         files = context.codex.files if context.codex is not None else ()
@@ -121,6 +137,7 @@ class Manifests:
             material=material,
             prompt_sha256=prompt.sha256,
             prefix_digest=prompt.prefix_digest,
+            prefix=prefix_row(prefix),
             tokens_total=prompt.tokens_total,
             blocks=block_rows(prompt),
             outcome=outcome or {},
@@ -177,6 +194,7 @@ class Manifests:
             context=context,
             prompt_sha256=fields["prompt_sha256"],
             prefix_digest=fields["prefix_digest"],
+            prefix=Prefix(**fields.get("prefix", {})),
             tokens_total=fields["tokens_total"],
             blocks=tuple(fields["blocks"]),
             outcome=unpack(ended, _VERSION, "a turn's outcome")["outcome"] if ended else fields["outcome"],

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import structlog
 
 from config.settings import Settings
-from connectors.message import AgentRuntimeError, Role, Scope
+from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope
 from grounding import assemble
 from grounding.budgets import Budgets
 from grounding.condensing import Condensed, condensed
 from grounding.cues.kinds import Cues
 from grounding.deciding import Deciding
 from grounding.formatters import Request
+from grounding.layers.now import tells_all
 from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
 from grounding.memory.frames.frame import Frames
 from grounding.pipeline import Grounds, Pipeline, why
-from grounding.run_context import (
-    DegradedBlock,
-    EnvironmentInput,
-    Injected,
-    ModelMemory,
-    RunContext,
-    SigilInput,
-    TailEntry,
-)
+from grounding.run_context import DegradedBlock, Injected, ModelMemory, RunContext, SigilInput, TailEntry
+from grounding.sessions.prefix import UNKNOWN, compared
+from grounding.sessions.shown import Shown, after, session
 from grounding.strategy import Choice, Strategy
 from grounding.tokens import LineByLine, Tokens
 from promptpolicy import policy
@@ -81,10 +77,10 @@ class Prompting:
         attaching: Attaching,
         tokens: Tokens,
         surroundings: Surroundings | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._settings = settings
         self._surroundings = surroundings
-        self._told: EnvironmentInput | None = None
         self._deciding = deciding
         self._pipeline = pipeline
         self._directives = directives
@@ -93,6 +89,7 @@ class Prompting:
         self._formatters = formatters
         self._attaching = attaching
         self._tokens = LineByLine(tokens)
+        self._now = now
         self._composer = Composer(self._tokens.count, settings.policy_max_tokens)
 
     async def build(
@@ -114,18 +111,19 @@ class Prompting:
         started = time.perf_counter()
         budgets = Budgets.from_settings(self._settings, window, offer.tokens)
         scope = question.key.scope
+        today = self._now().astimezone(UTC).date().isoformat()
         guessed = _guides(self._directives.last_loaded(scope) or ())
         async with asyncio.TaskGroup() as parts:
             holding = parts.create_task(self._held(scope))
             looking = parts.create_task(self._attaching.look(scope, window))
-            grounding = parts.create_task(self._ground(question, turn_id, history, budgets, guessed))
+            grounding = parts.create_task(self._ground(question, turn_id, history, budgets, guessed, today))
             injecting = parts.create_task(self._formatters.inject(_request(question)))
         held, degraded = holding.result()
         choice, grounds = grounding.result()
         guides = _guides(held)
         if guides.cues is not guessed.cues or guides.frames is not guessed.frames:
             # They were changed since this process looked last: rare enough to ask all layers again.
-            choice, grounds = await self._ground(question, turn_id, history, budgets, guides)
+            choice, grounds = await self._ground(question, turn_id, history, budgets, guides, today)
         if choice.small_talk:
             offer, budgets = NOTHING, Budgets.from_settings(self._settings, window)
         identity = self._identity(question.role, held, degraded)
@@ -134,39 +132,68 @@ class Prompting:
         turn = Turn(question, first, budgets, told, size, offer, inject[0], choice.small_talk, bool(turn_id), memory)
         attached = await self._attaching.attach(looking.result(), turn)
         budgets = budgets.model_copy(update={"tools_tokens": attached.offer.tokens})
-        context = self._context(question, turn_id, choice, budgets, grounds, identity, attached, inject)
-        made = await self._made(question, self._on_this_machine(context, memory))
-        return Built(made.context, made.prompt, (time.perf_counter() - started) * 1000)
+        context = self._context(question, turn_id, choice, budgets, grounds, identity, attached, inject, today)
+        return await self._built(self._on_this_machine(context, memory, grounds.before), question, grounds, started)
 
-    async def _made(self, question: Question, context: RunContext) -> Condensed:
-        """The prompt of *context*, and what it was made of in the end."""
+    async def _built(self, context: RunContext, question: Question, grounds: Grounds, started: float) -> Built:
+        """The prompt of *context*, and what it has in common with the one before. *started* is when it was begun."""
+        made = await self._made(context, question)
+        if grounds.going and not tells_all(made.context, made.prompt):
+            # There is no room to say what has changed: the blocks are shown as they are now.
+            there = grounds.going.settled.afresh(grounds.going.there)
+            now = {"global_context": there.global_context, "summary": there.summary, "deltas": there.deltas}
+            made = await self._made(context.model_copy(update=now), question)
+        _tell(made)
+        return Built(
+            made.context,
+            made.prompt,
+            (time.perf_counter() - started) * 1000,
+            compared(grounds.before.blocks, made.prompt) if grounds.before else UNKNOWN,
+            after(made.context, made.prompt, grounds.before, question.person),
+            _is_renewed(made.context, grounds),
+        )
+
+    async def _made(self, context: RunContext, question: Question) -> Condensed:
+        """The prompt of *context*, and what it is made of."""
         context = await self._formatters.render(context, self._tokens)
         if question.characters > LONG_TEXT_CHARACTERS:
-            made = await asyncio.to_thread(condensed, context, self._tokens)
-        else:
-            made = condensed(context, self._tokens)
-        _tell(made)
-        return made
+            return await asyncio.to_thread(condensed, context, self._tokens)
+        return condensed(context, self._tokens)
 
     def _memory(self, first: str | None) -> ModelMemory | None:
         """What there is for the cache of the model that is asked *first*."""
         model = first if first in self._model.names else self._model.name
         return self._surroundings.memory(model) if self._surroundings is not None else None
 
-    def _on_this_machine(self, context: RunContext, memory: ModelMemory | None) -> RunContext:
-        """*context* with what is known of the machine, and of the *memory* of the model."""
+    def _on_this_machine(self, context: RunContext, memory: ModelMemory | None, before: Shown | None) -> RunContext:
+        """*context* with what is known of the machine, as the turn *before* was told as long as nothing that matters
+        has changed, and of the *memory* of the model."""
         if self._surroundings is None:
             return context
-        self._told = self._surroundings.environment(self._told)
-        return context.model_copy(update={"environment": self._told, "memory": memory})
+        told = self._surroundings.environment(before.environment if before else None)
+        return context.model_copy(update={"environment": told, "memory": memory})
+
+    async def keep(self, key: ConversationKey, built: Built) -> None:
+        """Keep what the prompt showed for the next one. Never raises: without it the next one is read anew."""
+        try:
+            async with asyncio.timeout(self._settings.redis_timeout_seconds):
+                await self._pipeline.continuing.keep(key, built.shown)
+        except (AgentRuntimeError, TimeoutError) as error:
+            _log.warning("store.degraded", store="sessions", why=why(error), workspace_id=key.workspace_id)
 
     async def _ground(
-        self, question: Question, turn_id: str, history: Sequence[TailEntry] | None, budgets: Budgets, guides: _Guides
+        self,
+        question: Question,
+        turn_id: str,
+        history: Sequence[TailEntry] | None,
+        budgets: Budgets,
+        guides: _Guides,
+        today: str,
     ) -> tuple[Choice, Grounds]:
         key, text, cues = question.key, question.text, guides.cues
         choice = await self._deciding.choose(key, text, cues, turn_id, history)
         grounds = await self._pipeline.ground(
-            key, text, choice, budgets, turn_id, history, question.person, cues, guides.frames
+            key, text, choice, budgets, turn_id, history, question.person, cues, guides.frames, today
         )
         return choice, grounds
 
@@ -199,6 +226,7 @@ class Prompting:
         identity: tuple[Policy, tuple[DegradedBlock, ...]],
         attached: Attached,
         injected: tuple[tuple[Injected, ...], tuple[DegradedBlock, ...]],
+        today: str,
     ) -> RunContext:
         composed, degraded = identity
         sigil = self._tooling.sigil(question)
@@ -238,6 +266,9 @@ class Prompting:
             sigil=SigilInput(name=sigil.name, scopes=sigil.scopes),
             karma_floor=grounds.karma_floor,
             karma=grounds.karma,
+            session=session(grounds.before, turn_id, today),
+            today=today,
+            deltas=grounds.deltas,
             # The acknowledgement is for replies that people wait for because something is looked up.
             hint=question.hint if choice.strategy is not Strategy.NONE else "",
             injected=injected[0],
@@ -268,3 +299,11 @@ def _tell(made: Condensed) -> None:
         where=memory.where,
         is_over=made.is_over,
     )
+
+
+def _is_renewed(context: RunContext, grounds: Grounds) -> bool:
+    """Where a session begins: whether the document was made after the last turn, which then did not use it."""
+    summary = context.summary
+    if summary is None or grounds.before is not None:
+        return summary is not None and grounds.before is not None and summary.id != grounds.before.document
+    return not context.tail or summary.newest_turn_id >= context.tail[-1].turn_id

@@ -11,6 +11,8 @@ from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
 from grounding.memory.global_context_origin import person_of
 from grounding.run_context import DegradedBlock, Participant, Query, QuotedMessage, RunContext
 from grounding.sections import speaker, spoken
+from grounding.sessions.prefix import UNKNOWN, Prefix
+from grounding.sessions.shown import Shown
 from runtime.attachments.reading import NOTHING, Contents
 from runtime.envelopes import Batch
 
@@ -88,11 +90,18 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A prompt and all that it was built from. ``grounding_ms`` is how long that took."""
+    """A prompt and all that it was built from. ``grounding_ms`` is how long that took.
+
+    ``prefix`` is what of it stood in the conversation's prompt before, ``shown`` what the next one is to know of it,
+    ``renewed`` whether its summary is of a newer context document than that one's.
+    """
 
     context: RunContext
     prompt: Prompt
     grounding_ms: float
+    prefix: Prefix = UNKNOWN
+    shown: Shown | None = None
+    renewed: bool = False
 
 
 def _authors(batch: Batch) -> dict[str, Participant]:

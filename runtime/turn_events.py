@@ -81,9 +81,11 @@ def log_grounding(built: Built) -> None:
         **further,
         layout=prompt.layout,
         prefix_digest=prompt.prefix_digest,
+        prefix_broken_by=built.prefix.broken_by,
+        prefix_tokens_kept=built.prefix.tokens_kept,
         budget_tokens=context.budgets.prompt_tokens,
         degraded=[{"block": part.block, "why": part.why} for part in context.degraded],
-        summary_refreshed=_summary_is_new(context),
+        summary_refreshed=built.renewed,
         frame=context.frame.name if context.frame else "",
         **_selection(built),
         **_material(context),
@@ -131,13 +133,6 @@ def _use(built: Built, text: str) -> dict[str, int]:
     return {"records_shown": len(records), "records_used": len(used(built, text))} if records else {}
 
 
-def _summary_is_new(context: RunContext) -> bool:
-    """Whether the document was made after the last turn in the tail: that turn did not use it."""
-    if context.summary is None or not context.tail:
-        return context.summary is not None
-    return context.summary.newest_turn_id >= context.tail[-1].turn_id
-
-
 def log_answer(last: Completion, built: Built, elapsed_ms: float, rounds: Sequence[Round] = ()) -> None:
     """``turn.answered``: what it cost. ``overhead_ms`` is everything but the model and its tools."""
     completion = as_one(rounds, last)
@@ -156,6 +151,7 @@ def log_answer(last: Completion, built: Built, elapsed_ms: float, rounds: Sequen
         rounds=len(rounds) + 1,
         tools=sum(len(one.results) for one in rounds),
         strategy=built.context.strategy,
+        prefix_broken_by=built.prefix.broken_by,
         citations=cites["cited"],
         citations_invented=cites["invented"],
         **_use(built, completion.text),

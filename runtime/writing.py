@@ -6,6 +6,7 @@ People may change their mind at every moment of it: then what is being done is b
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -191,7 +192,12 @@ class Writing:
             built = await self._prompting.build(question, batch.turn_id, first=made.first)
             log_grounding(built)
         made.built = built
-        keeping = [] if known else [self._manifests.keep(built.context, built.prompt, now())]
+        keeping: list[Awaitable[None]] = []
+        if not known:
+            keeping = [
+                self._manifests.keep(built.context, built.prompt, now(), prefix=built.prefix),
+                self._prompting.keep(batch.key, built),
+            ]
         made.sent = prompt_tokens(built.prompt, len(contents.images)) + built.context.budgets.tools_tokens
         reserving = self._spending.reserve_reply(batch, made.sent, made.first)
         await asyncio.gather(reserving, *keeping)

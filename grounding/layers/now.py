@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from grounding.blocks import Prompt
+from grounding.run_context import RunContext
 from grounding.sections import Section, one_line
 
 HEAD, FOOT = "<now>", "</now>"
@@ -13,3 +15,9 @@ def section(today: str, deltas: Sequence[str]) -> Section:
     """The day and a line for each change; empty without either."""
     said = (f"Today is {one_line(today)}.",) if today else ()
     return Section(HEAD, (*said, *(one_line(delta) for delta in deltas)), FOOT, cut="never")
+
+
+def tells_all(context: RunContext, prompt: Prompt) -> bool:
+    """Whether *prompt*, made of *context*, says all that has changed."""
+    block = prompt.block("now")
+    return not context.deltas or (block is not None and block.text == section(context.today, context.deltas).whole)

@@ -2,15 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+from grounding.budgets import Budgets
 from grounding.run_context import TailEntry
 from grounding.sections import Section, as_data, keep_newest, one_line
-from grounding.tokens import utf8_length
+from grounding.tokens import Tokens, utf8_length
 
 MAX_LINE_BYTES = 320
 HEAD = "<recent_conversation>"
 FOOT = "</recent_conversation>"
+GAP = "…"
+"""Stands for the lines of a long message that are left out."""
+LONGEST_ENTRY = 1 / 2
+"""The share of the ceilings that one message may take: a request and its reply always have room together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Ceilings of a stretch of conversation: tokens of its text with head and foot, and its lines, their bytes, and
+    turns."""
+
+    tokens: int
+    lines: int
+    bytes: int
+    turns: int
+
+    @classmethod
+    def of(cls, budgets: Budgets) -> Limits:
+        """Those of the block."""
+        return cls(budgets.tail_tokens, budgets.tail_lines, budgets.tail_bytes, budgets.history_turns)
+
+    def share(self, of_it: float) -> Limits:
+        """The same, smaller; never nothing."""
+        smaller = (max(1, int(one * of_it)) for one in (self.tokens, self.lines, self.bytes, self.turns))
+        return Limits(*smaller)
+
+    def hold(self, entries: Sequence[TailEntry], turns: int, tokens: Tokens) -> bool:
+        """Whether *entries*, of so many *turns*, keep all of them."""
+        shown = lines(entries)
+        return (
+            turns <= self.turns
+            and len(shown) <= self.lines
+            and sum(utf8_length(line) + 1 for line in shown) <= self.bytes
+            and tokens.fits("\n".join((HEAD, *shown, FOOT)), self.tokens)
+        )
 
 
 def lines(entries: Iterable[TailEntry]) -> list[str]:
@@ -18,11 +55,38 @@ def lines(entries: Iterable[TailEntry]) -> list[str]:
     pose as another speaker's line."""
     result: list[str] = []
     for entry in entries:
-        spoken = [line.strip() for line in as_data(entry.text).splitlines() if line.strip()]
         by = one_line(entry.speaker) or "someone"
-        for number, line in enumerate(spoken):
+        for number, line in enumerate(_spoken(entry)):
             result.append(_shorten(f"{by}: {line}" if number == 0 else f"  {line}"))
     return result
+
+
+def shortened(entry: TailEntry, whole: Limits, tokens: Tokens) -> TailEntry:
+    """*entry* with as many of its lines as one message may show of a block with the limits *whole*: of a longer one
+    its beginning and its end. What comes of it depends on nothing but the message."""
+    limits, spoken = whole.share(LONGEST_ENTRY), _spoken(entry)
+
+    def of(first: int, last: int) -> TailEntry:
+        kept = [*spoken[:first], GAP, *spoken[len(spoken) - last :]]
+        return entry.model_copy(update={"text": "\n".join(kept)})
+
+    if limits.hold([entry], 1, tokens) or len(spoken) < 2:
+        return entry
+    if not limits.hold([of(1, 0)], 1, tokens):
+        return entry.model_copy(update={"text": spoken[0]})
+    first, last = 1, 0
+    grows_at_end = True  # the end first: a question that is answered next often stands there
+    while first + last < len(spoken) - 1:
+        more = (first, last + 1) if grows_at_end else (first + 1, last)
+        if not limits.hold([of(*more)], 1, tokens):
+            if not grows_at_end:
+                break
+            more = (first + 1, last)
+            if not limits.hold([of(*more)], 1, tokens):
+                break
+        first, last = more
+        grows_at_end = last < first
+    return of(first, last)
 
 
 def section(entries: Iterable[TailEntry], max_lines: int, max_bytes: int) -> Section:
@@ -36,6 +100,10 @@ def section(entries: Iterable[TailEntry], max_lines: int, max_bytes: int) -> Sec
         kept.append(line)
     kept.reverse()
     return Section(HEAD, tuple(kept), FOOT, keep=keep_newest(kept), cut="never")
+
+
+def _spoken(entry: TailEntry) -> list[str]:
+    return [line.strip() for line in as_data(entry.text).splitlines() if line.strip()]
 
 
 def _shorten(line: str) -> str:

@@ -19,7 +19,7 @@ from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.api.workspaces import enter
 from runtime.envelopes import Batch, Envelope
-from runtime.manifests import block_rows
+from runtime.manifests import block_rows, prefix_row
 from runtime.question import Built, Question
 from runtime.record_use import shown_records
 from runtime.tokens import Caller
@@ -130,5 +130,6 @@ def _shown(built: Built) -> dict[str, object]:
         "blocks": rows,
         "tokens_total": prompt.tokens_total,
         "prefix_digest": prompt.prefix_digest,
+        "prefix": prefix_row(built.prefix),
         "degraded": [{"block": part.block, "why": part.why} for part in context.degraded],
     }

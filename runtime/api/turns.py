@@ -13,7 +13,7 @@ from grounding import assemble
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.api.workspaces import enter
-from runtime.manifests import Manifest
+from runtime.manifests import Manifest, prefix_row
 
 if TYPE_CHECKING:
     from runtime.bootstrap import Runtime
@@ -46,6 +46,7 @@ class TurnRoutes(Routes):
         answer = {
             **_row(manifest),
             "prefix_digest": manifest.prefix_digest,
+            "prefix": prefix_row(manifest.prefix),
             "blocks": list(manifest.blocks),
             # What the material says stands in the prompt.
             "context": manifest.context.model_dump(mode="json", exclude={"codex": {"files": {"__all__": {"text"}}}}),

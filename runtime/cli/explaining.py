@@ -64,6 +64,12 @@ def show_sources(outcome: Row, passages: Sequence[Row]) -> None:
         line(f"invented  {count(invented, 'citation')} of nothing that was given, marked in the reply", fg="yellow")
 
 
+def show_prefix(prefix: Row) -> None:
+    """What of the prompt the model may have read already."""
+    if prefix.get("broken_by"):
+        line(f"prefix    {count(prefix['tokens_kept'], 'token')} as in the prompt before, up to {prefix['broken_by']}")
+
+
 def show_outcome(outcome: Row) -> None:
     usage = outcome.get("usage") or {}
     line()

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from connectors.message import ConversationKey, Role
 from grounding.memory.global_context import GlobalContexts
 from grounding.memory.global_context_origin import model_in
+from grounding.sessions.store import Sessions
 from grounding.transcript.log import Transcript
 from runtime.commands.command import Command, Invocation
 
@@ -25,10 +26,12 @@ class Session:
         self,
         transcript: Transcript,
         global_contexts: GlobalContexts,
+        sessions: Sessions,
         stop: Callable[[ConversationKey], Awaitable[bool]],
     ) -> None:
         self._transcript = transcript
         self._global_contexts = global_contexts
+        self._sessions = sessions
         self._stop = stop
 
     def commands(self) -> list[Command]:
@@ -44,7 +47,8 @@ class Session:
         ]
 
     async def new(self, invocation: Invocation) -> str:
-        await self._transcript.begin_session(invocation.key, invocation.message.message_id)
+        if await self._transcript.begin_session(invocation.key, invocation.message.message_id):
+            await self._sessions.end(invocation.key)
         person = invocation.user if invocation.message.direct else None
         await self._global_contexts.begin_session(model_in(invocation.key, person))
         return FRESH

@@ -11,6 +11,7 @@ from grounding.documents.runs import Status as IndexStatus
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.global_context import GlobalContexts
 from grounding.memory.records.port import KeepsRecords
+from grounding.sessions.store import Sessions
 from grounding.transcript.log import Transcript
 from promptpolicy.publishing import Publisher
 from runtime.access import Access
@@ -65,6 +66,7 @@ def build_commands(
     transcript: Transcript,
     contexts: ContextDocuments,
     global_contexts: GlobalContexts,
+    sessions: Sessions,
     records: KeepsRecords,
     manifests: Manifests,
     usage: Usage,
@@ -90,7 +92,7 @@ def build_commands(
 
     for part in (
         Help(all_commands),
-        Session(transcript, global_contexts, stop),
+        Session(transcript, global_contexts, sessions, stop),
         TurnFacts(transcript, manifests, usage, budgets, marking),
         Marks(transcript, manifests, marking),
         Memory(contexts, RecordWords(records, forgetting.records_to_come), forgetting, stop, at_hand),

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import structlog
 
 from config.settings import Settings
+from grounding.continuing import Continuing
 from grounding.deciding import Deciding
 from grounding.memory.karma.likeness import Likeness
 from grounding.memory.karma.reading import Karma
 from grounding.memory.records.records import Records
 from grounding.pipeline import Pipeline
-from grounding.tokens import Tokens
+from grounding.sessions.freezing import Freezing
+from grounding.tokens import LineByLine, Tokens
 from runtime.after_turn import RememberTurns, SummaryRefresh
 from runtime.attaching import Attaching
 from runtime.attachments.files import Files
@@ -85,7 +87,7 @@ def wire_answering(
     jobs = _jobs(settings, kept, knowledge, following, records, model, spending)
     pipeline = Pipeline(
         kept.transcript,
-        kept.contexts,
+        Continuing(kept.contexts, Freezing(LineByLine(tokens), settings.llm_grounding_layout), kept.sessions),
         kept.global_contexts,
         knowledge,
         knowledge,

@@ -18,6 +18,7 @@ from grounding.memory.global_context import GlobalContexts
 from grounding.memory.karma.floors import Floors
 from grounding.memory.karma.store import MarkStore
 from grounding.memory.selection.kept import KeptSelections
+from grounding.sessions.store import Sessions
 from grounding.tokens import Tokens
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.log import Transcript
@@ -63,6 +64,7 @@ class Kept:
     selections: KeptSelections
     marks: MarkStore
     floors: Floors
+    sessions: Sessions
     manifests: Manifests
     directives: Directives
     publisher: FilingPublisher
@@ -112,6 +114,7 @@ def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
         selections=KeptSelections(redis, settings.session_idle_seconds),
         marks=MarkStore(redis),
         floors=Floors(redis, settings.session_idle_seconds),
+        sessions=Sessions(redis, settings.session_idle_seconds),
         manifests=Manifests(redis),
         directives=directives,
         publisher=FilingPublisher(

@@ -27,6 +27,7 @@ from grounding.memory.copy import path as context_path
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Provenance, Type
 from grounding.memory.records.said import Extracted
+from grounding.sessions.store import Sessions
 from grounding.tokens import load_tokens
 from grounding.transcript import markdown
 from grounding.transcript.copy import MarkdownCopy
@@ -74,6 +75,7 @@ class House:
         self.copy = MarkdownCopy(self.transcript, data_dir)
         self.contexts = ContextDocuments(redis)
         self.context_copy = ContextCopy(data_dir)
+        self.sessions = Sessions(redis, 1800)
         self.manifests = Manifests(redis)
         self.letters = DeadLetters(redis, {}, Hub(redis, shared=False))
         self.outbox = Outbox(redis, Hub(redis, shared=False))
@@ -86,6 +88,7 @@ class House:
             copy=self.copy,
             contexts=self.contexts,
             context_copy=self.context_copy,
+            sessions=self.sessions,
             manifests=self.manifests,
             outbox=self.outbox,
             dead_letters=self.letters,

@@ -8,12 +8,15 @@ from redis.asyncio import Redis
 from config import load
 from connectors.message import ConversationKey, Scope
 from grounding.budgets import Budgets
+from grounding.continuing import Continuing
 from grounding.cues.file import cues_of
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.global_context import GlobalContexts
 from grounding.memory.global_context_lines import By, Editor
 from grounding.pipeline import Pipeline
 from grounding.run_context import DegradedBlock, Passage, RecalledTurn, TailEntry
+from grounding.sessions.freezing import Freezing
+from grounding.sessions.store import Sessions
 from grounding.strategy import choose
 from grounding.tokens import load_tokens
 from grounding.transcript.entry import Entry, EntryRole
@@ -69,8 +72,12 @@ def known(redis: Redis) -> GlobalContexts:
     return GlobalContexts(redis, load_tokens(), max_tokens=700, idle_seconds=1800)
 
 
+def continuing(redis: Redis) -> Continuing:
+    return Continuing(ContextDocuments(redis), Freezing(load_tokens(), "prefix_stable"), Sessions(redis, 1800))
+
+
 def pipeline(redis: Redis, shelf: Shelf, timeout_seconds: float = 5.0) -> Pipeline:
-    return Pipeline(Transcript(redis), ContextDocuments(redis), known(redis), shelf, shelf, timeout_seconds)
+    return Pipeline(Transcript(redis), continuing(redis), known(redis), shelf, shelf, timeout_seconds)
 
 
 async def record(redis: Redis, turn_id: str, text: str) -> None:
@@ -170,7 +177,7 @@ async def test_without_the_tail_the_message_is_searched_for_alone(redis: Redis) 
             return []
 
     shelf = Shelf()
-    grounding = Pipeline(Broken(redis), ContextDocuments(redis), known(redis), shelf, shelf, 0.2)
+    grounding = Pipeline(Broken(redis), continuing(redis), known(redis), shelf, shelf, 0.2)
 
     async with asyncio.timeout(5):
         grounds = await grounding.ground(KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2")

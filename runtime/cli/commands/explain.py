@@ -13,6 +13,7 @@ from runtime.cli.explaining import (
     show_degraded,
     show_messages,
     show_outcome,
+    show_prefix,
     show_rounds,
     show_sources,
     show_strategy,
@@ -61,6 +62,7 @@ def show_turn(workspace: str, manifest: dict[str, Any]) -> None:
         line(f"marked    good by {marks['good']}, bad by {marks['bad']}")
     show_degraded(outcome.get("degraded") or manifest.get("degraded") or ())
     show_blocks(manifest["blocks"], manifest["tokens_total"])
+    show_prefix(manifest.get("prefix") or {})
     passages = context.get("passages") or manifest.get("passages") or ()
     show_sources(outcome or manifest, passages)
     show_rounds(outcome.get("rounds") or ())

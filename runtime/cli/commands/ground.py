@@ -8,7 +8,7 @@ import click
 
 from config.settings import Settings
 from runtime.cli.client import connect, segment
-from runtime.cli.explaining import show_blocks, show_degraded, show_messages, show_strategy
+from runtime.cli.explaining import show_blocks, show_degraded, show_messages, show_prefix, show_strategy
 from runtime.cli.indexing import ensure_indexed
 from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
 from runtime.cli.output import line, print_json, status_line
@@ -53,5 +53,6 @@ async def _ground(settings: Settings, body: dict[str, Any], workspace: str | Non
     show_strategy(built["strategy"], built["reason"])
     show_degraded(built["degraded"])
     show_blocks(built["blocks"], built["tokens_total"])
+    show_prefix(built["prefix"])
     line(f"prefix digest  {built['prefix_digest']}", dim=True)
     show_messages(built["messages"])

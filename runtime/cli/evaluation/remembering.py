@@ -12,6 +12,7 @@ from config.settings import Settings
 from connectors.message import ConversationKey, Scope
 from grounding import assemble
 from grounding.budgets import Budgets
+from grounding.continuing import Continuing
 from grounding.documents.conversation_set import Asked, Conversation, Said
 from grounding.documents.embedding import Embedder
 from grounding.documents.index import PassageIndex
@@ -20,6 +21,7 @@ from grounding.documents.turns import Turns
 from grounding.evaluate_memory import MEMORY_TOKENS, Recalled
 from grounding.pipeline import Pipeline
 from grounding.run_context import DegradedBlock, Passage, Query, RecalledTurn, RunContext
+from grounding.sessions.freezing import Freezing
 from grounding.strategy import Choice, Strategy
 from grounding.tokens import Tokens, load_tokens
 from grounding.transcript.entry import Entry, EntryRole
@@ -130,7 +132,12 @@ class _Memory:
         self._ranking = Turns(index, embedder, floor=_NO_FLOOR)
         self._remember = RememberTurns(kept.transcript, self._turns)
         self._pipeline = Pipeline(
-            kept.transcript, kept.contexts, kept.global_contexts, _NoDocuments(), self._turns, timeout_seconds=60.0
+            kept.transcript,
+            Continuing(kept.contexts, Freezing(tokens, settings.llm_grounding_layout)),
+            kept.global_contexts,
+            _NoDocuments(),
+            self._turns,
+            timeout_seconds=60.0,
         )
         self._tokens = tokens
         self._budgets = Budgets.from_settings(settings, WINDOW_TOKENS).model_copy(

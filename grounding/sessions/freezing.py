@@ -1,0 +1,170 @@
+"""What a turn is shown as the session's last prompt showed it, and how it is told what has changed since. Pure.
+
+The global context and the context document stay as they were, byte for byte, so that an engine need not read them, and
+what stands behind them, again. What changed meanwhile is told behind the volatile boundary, in the block ``now``, or by
+showing the block as it is now: whichever has fewer tokens read. Nothing that changed is left untold, and what was
+deleted is not shown any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from grounding.blocks import Layout
+from grounding.budgets import Budgets
+from grounding.layers import now
+from grounding.layers.tail import Limits
+from grounding.memory.document import parse
+from grounding.memory.global_context_lines import shown as shown_line
+from grounding.memory.versions import ContextDocument
+from grounding.run_context import ContextLine, SummaryInput, TailEntry
+from grounding.sessions.growing import grown
+from grounding.sessions.prefix import tokens_between
+from grounding.sessions.shown import Shown
+from grounding.tokens import Tokens
+
+TURNS_TO_COME = 8
+"""For so many turns, it is reckoned, what is told behind the boundary is told again: till the tail is compacted or the
+session ends. A guess: at 40 tokens a message the tail's ceiling allows about as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What there is now. ``shown`` is the document that the last prompt showed, None where it is not kept any more;
+    ``lines`` and ``entries`` are None where they could not be had."""
+
+    lines: tuple[ContextLine, ...] | None
+    latest: ContextDocument | None
+    shown: ContextDocument | None
+    entries: tuple[TailEntry, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What is shown. ``deltas`` say what of it is different now."""
+
+    global_context: tuple[ContextLine, ...] | None
+    document: ContextDocument | None = None
+    tail: tuple[TailEntry, ...] = ()
+    deltas: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> SummaryInput | None:
+        return None if self.document is None else summary_of(self.document)
+
+    def afresh(self, there: Now) -> Settled:
+        """The same without deltas: what is there *now* is shown as it is."""
+        return Settled(there.lines, there.latest, self.tail)
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """A way to show it all, and the tokens that an engine has to read for it which it otherwise would not."""
+
+    cost: int
+    settled: Settled
+
+
+@dataclass(frozen=True, slots=True)
+class Freezing:
+    """Decides what stays. *layout* is where blocks stand: behind the message nothing is ever read from before."""
+
+    tokens: Tokens
+    layout: Layout
+
+    def settle(self, before: Shown | None, there: Now, person: str | None, budgets: Budgets, today: str) -> Settled:
+        """What a turn is shown that comes after the one *before*, which is None where it is the first of its session,
+        of what is there now. *person* is whose own lines are among those of the global context."""
+        begins, told = before.begins if before else "", there.latest.newest_turn_id if there.latest else ""
+        said = grown(there.entries or (), begins, told, Limits.of(budgets), self.tokens)
+        lines = self._line_deltas(before, there.lines, person)
+        document = self._document_deltas(before, there, said.before, compacted=said.compacted)
+        blocks = before.blocks if before else ()
+        broken = ("summary", "tail") if document is None or (said.compacted and said.entries) else ()
+        anew = Settled(there.lines, there.latest, said.entries)
+        options = [_Option(tokens_between(blocks, "global_context", broken), anew)]
+        if lines is not None and before is not None:
+            kept = Settled(before.global_context, there.latest, said.entries, lines)
+            read = 0 if broken else tokens_between(blocks, "summary")
+            options.append(_Option(self._told(lines) + read, kept))
+            if document is not None:
+                both = (*lines, *document)
+                kept = Settled(before.global_context, there.shown, said.entries, both)
+                options.append(_Option(self._told(both), kept))
+        fitting = [one for one in options if self._fits(one.settled.deltas, budgets, today)]
+        return min(fitting, key=lambda option: (option.cost, len(option.settled.deltas))).settled
+
+    def settle_small_talk(self, before: Shown | None, there: Now, person: str | None) -> Settled:
+        """The same for small talk, which has the global context only, and no place to tell what changed."""
+        unchanged = self._line_deltas(before, there.lines, person) == ()
+        return Settled(before.global_context if unchanged and before else there.lines)
+
+    def _line_deltas(
+        self, before: Shown | None, lines: Sequence[ContextLine] | None, person: str | None
+    ) -> tuple[str, ...] | None:
+        """What changed in the global context; None where it has to be shown as it is now."""
+        if before is None or before.global_context is None or lines is None or before.person != (person or ""):
+            return None
+        was = {line.number: line for line in before.global_context}
+        is_now = {line.number: line for line in lines if line.content}
+        if any(line.content and number not in is_now for number, line in was.items()):
+            return None
+        return tuple(
+            f"In the global context: {shown_line(number, line.content, is_marked=line.marked)}"
+            for number, line in is_now.items()
+            if was.get(number) != line
+        )
+
+    def _document_deltas(
+        self, before: Shown | None, there: Now, before_tail: str, *, compacted: bool
+    ) -> tuple[str, ...] | None:
+        """What has to be known of a newer context document; None where the newest has to be shown."""
+        shown, latest = there.shown, there.latest
+        if before is None or latest is None or (shown.id if shown else "") != before.document:
+            return None
+        if shown is not None and shown.id == latest.id:
+            return ()
+        if compacted or self.layout == "user_first":
+            return None
+        reaches = shown.newest_turn_id if shown else ""
+        untold = reaches < before_tail and reaches < latest.newest_turn_id
+        edited = latest.made_by == "person" or _of_people(latest) != _of_people(shown)
+        return _added(shown.text if shown else "", latest.text) if untold or edited else ()
+
+    def _told(self, deltas: Sequence[str]) -> int:
+        return TURNS_TO_COME * sum(self.tokens.count(delta) for delta in deltas)
+
+    def _fits(self, deltas: Sequence[str], budgets: Budgets, today: str) -> bool:
+        return not deltas or self.tokens.fits(now.section(today, deltas).whole, budgets.now_tokens)
+
+
+def summary_of(document: ContextDocument) -> SummaryInput:
+    """*document* as the input of a prompt."""
+    return SummaryInput(
+        text=document.text,
+        turns=document.turns,
+        version=document.version,
+        newest_turn_id=document.newest_turn_id,
+        id=document.id,
+    )
+
+
+def _of_people(document: ContextDocument | None) -> tuple[object, ...]:
+    return (document.kept, document.put) if document else ((), None)
+
+
+def _added(was: str, is_now: str) -> tuple[str, ...] | None:
+    """The lines that a document has more; None where it has lost any, which is not to be shown any more."""
+    before, after = _lines(was), _lines(is_now)
+    if not set(before) <= set(after):
+        return None
+    return tuple(
+        f"In the summary{', ' + title if title else ''}: {line.removeprefix('- ')}"
+        for title, line in dict.fromkeys(after)
+        if (title, line) not in before
+    )
+
+
+def _lines(text: str) -> list[tuple[str, str]]:
+    return [(part.title, line.strip()) for part in parse(text) for line in part.body.splitlines() if line.strip()]

@@ -1,0 +1,98 @@
+"""What of a prompt an engine has read already, in the prompt before it: the bytes from the beginning that are the same.
+Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from grounding.blocks import Block, Prompt, Volatility
+from grounding.budgets import Strict
+from grounding.layers import tail
+
+_DIGEST_BYTES = 12
+
+
+class Stood(Strict):
+    """A block as it stood in a prompt: which bytes, without the words. ``characters`` is how many of them count: of one
+    that grows all but its closing tag. ``stays`` says whether it outlasts a turn, ``system`` in which message it is."""
+
+    name: str
+    digest: str
+    characters: int
+    tokens: int
+    stays: bool = True
+    system: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """``broken_by`` is the first block whose bytes are not those of the prompt before, or did not stand there; growing
+    at its end breaks nothing, so it then is the block behind. Empty where nothing is known of a prompt before, and
+    where the two are the same. ``tokens_kept`` are the tokens in front, as we count them."""
+
+    broken_by: str = ""
+    tokens_kept: int = 0
+
+
+UNKNOWN = Prefix()
+
+
+def stood(prompt: Prompt) -> tuple[Stood, ...]:
+    """The blocks of *prompt* that have a text."""
+    return tuple(_stood(block) for block in prompt.blocks if block.used)
+
+
+def compared(before: Sequence[Stood], prompt: Prompt) -> Prefix:
+    """What of *prompt* stood in the one *before*."""
+    kept = 0
+    now = [block for block in prompt.blocks if block.used]
+    for was, block in zip(before, now, strict=False):
+        if was.name != block.name or not _continues(was, block):
+            return Prefix(block.name, kept)
+        kept += was.tokens
+        if was != _stood(block):  # it has grown, and what follows stands elsewhere
+            behind = now[now.index(block) + 1 :]
+            return Prefix(behind[0].name if behind else "", kept)
+    if not before or len(before) == len(now):
+        return Prefix("", kept)
+    return Prefix((now[len(before)] if len(now) > len(before) else before[len(now)]).name, kept)
+
+
+def tokens_between(blocks: Sequence[Stood], first: str, ends: Collection[str] = ()) -> int:
+    """What the blocks from *first* to the volatile boundary took that come before any of *ends*."""
+    found, counted = 0, False
+    for block in blocks:
+        if not block.stays or block.name in ends:
+            break
+        counted = counted or block.name == first
+        found += block.tokens if counted else 0
+    return found
+
+
+def _stood(block: Block) -> Stood:
+    text = _growing(block)
+    return Stood(
+        name=block.name,
+        digest=_digest(text),
+        characters=len(text),
+        tokens=block.tokens,
+        stays=block.place.volatility is not Volatility.TURN,
+        system=block.place.message == "system",
+    )
+
+
+def _continues(was: Stood, block: Block) -> bool:
+    text = _growing(block)
+    grows = block.place.volatility is Volatility.APPENDED
+    same_length = len(text) == was.characters
+    return (same_length or (grows and len(text) > was.characters)) and _digest(text[: was.characters]) == was.digest
+
+
+def _growing(block: Block) -> str:
+    return block.text.removesuffix("\n" + tail.FOOT) if block.name == "tail" else block.text
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).hexdigest()

@@ -1,0 +1,130 @@
+"""Which turns the tail shows from one prompt to the next."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grounding.history import pairs
+from grounding.layers.tail import FOOT, GAP, Limits, lines, section, shortened
+from grounding.run_context import TailEntry
+from grounding.sessions.growing import AFTER_COMPACTION, History, grown, newest
+from grounding.tokens import LineByLine, load_tokens, utf8_length
+
+TOKENS = LineByLine(load_tokens())
+LIMITS = Limits(tokens=300, lines=24, bytes=1800, turns=20)
+WORDS = st.text(
+    st.one_of(st.characters(codec="utf-8"), st.sampled_from("aeio \n漢字🙂é<>/")), min_size=1, max_size=400
+).filter(lambda text: bool(text.strip()))
+SAID = st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=30)
+
+
+def turn(number: int, asked: str, answered: str) -> list[TailEntry]:
+    name = f"t{number:04}"
+    return [
+        TailEntry(speaker="Lena", text=asked, turn_id=name, user="slack:U1"),
+        TailEntry(speaker="assistant", text=answered, turn_id=name),
+    ]
+
+
+def prompts(said: list[tuple[str, str]], limits: Limits = LIMITS, told: str = "t0000") -> list[History]:
+    """The history of each prompt of a conversation, from the second turn on."""
+    shown: list[History] = []
+    entries: list[TailEntry] = []
+    for number, (asked, answered) in enumerate(said, start=1):
+        entries += turn(number, asked, answered)
+        begins = shown[-1].begins if shown else ""
+        shown.append(grown(entries[-limits.lines - 1 :], begins, told, limits, TOKENS))
+    return shown
+
+
+def text(shown: History) -> str:
+    return section(shown.entries, LIMITS.lines, LIMITS.bytes).fit(TOKENS, LIMITS.tokens, LIMITS.bytes * 2)
+
+
+@given(SAID)
+def test_between_compactions_the_tail_begins_with_the_bytes_of_the_one_before(said: list[tuple[str, str]]) -> None:
+    for before, after in pairwise(prompts(said)):
+        if not after.compacted:
+            assert text(after).startswith(text(before).removesuffix("\n" + FOOT))
+            assert after.entries[: len(before.entries)] == before.entries
+
+
+@given(SAID, st.integers(1, 6))
+def test_no_ceiling_of_the_tail_is_exceeded_and_no_turn_halved(said: list[tuple[str, str]], turns: int) -> None:
+    limits = Limits(tokens=300, lines=24, bytes=1800, turns=turns)
+    for number, shown in enumerate(prompts(said, limits), start=1):
+        kept = pairs(shown.entries)
+        assert len(kept) <= turns
+        assert [len(one) for one in kept] == [2] * len(kept)
+        assert kept[-1][0].turn_id == f"t{number:04}"
+        if len(kept) > 1:
+            assert limits.hold(shown.entries, len(kept), TOKENS)
+
+
+def test_the_tail_is_compacted_to_about_half_and_only_now_and_then() -> None:
+    said = [(f"question number {n}?", f"The answer to that is {n} and a few words more.") for n in range(60)]
+    shown = prompts(said, told="t9999")
+    compactions = [at for at, one in enumerate(shown) if one.compacted and at]
+
+    assert all(later - earlier >= 4 for earlier, later in pairwise(compactions))
+    half = LIMITS.share(AFTER_COMPACTION)
+    assert all(half.hold(shown[at].entries, len(pairs(shown[at].entries)), TOKENS) for at in compactions)
+
+
+def test_turns_that_no_document_tells_of_are_kept_a_little_longer() -> None:
+    said = [(f"question number {n}?", f"The answer to that is {n} and a few words more.") for n in range(12)]
+    entries = [entry for number, one in enumerate(said) for entry in turn(number, *one)]
+
+    told, untold = (grown(entries, "", at, LIMITS, TOKENS) for at in ("t0011", ""))
+
+    assert len(untold.entries) > len(told.entries)
+    assert untold.before == pairs(entries)[-len(untold.entries) // 2 - 1][0].turn_id
+
+
+@given(WORDS, WORDS)
+def test_a_long_message_is_cut_the_same_wherever_it_stands(one: str, other: str) -> None:
+    entry = turn(1, one * 20, other)[0]
+    cut = shortened(entry, LIMITS, TOKENS)
+
+    assert shortened(cut, LIMITS, TOKENS) == cut
+    if len(lines([cut])) > 1:
+        assert LIMITS.share(1 / 2).hold([cut], 1, TOKENS)
+
+
+def test_of_a_long_message_its_beginning_and_its_end_stay() -> None:
+    said = "\n".join(f"line {number} of a long answer" for number in range(40))
+    cut = shortened(turn(1, said, "ok")[0], LIMITS, TOKENS)
+    spoken = cut.text.splitlines()
+
+    assert spoken[0] == "line 0 of a long answer"
+    assert spoken[-1] == "line 39 of a long answer"
+    assert spoken.count(GAP) == 1
+
+
+@pytest.mark.parametrize("letter", ["a", "漢", "🙂", "a b", "\n\n- x"])
+def test_a_megabyte_in_one_message_keeps_the_ceilings(letter: str) -> None:
+    entries = turn(1, letter * (1_000_000 // len(letter)), "ok")
+    shown = grown(entries, "", "", LIMITS, TOKENS)
+    fitted = section(shown.entries, LIMITS.lines, LIMITS.bytes).fit(TOKENS, LIMITS.tokens, LIMITS.bytes)
+
+    assert TOKENS.count(fitted) <= LIMITS.tokens
+    assert utf8_length(fitted) <= LIMITS.bytes
+    assert len(fitted.splitlines()) <= LIMITS.lines + 2
+
+
+def test_a_turn_that_was_forgotten_lets_the_tail_begin_anew() -> None:
+    entries = [entry for number in range(1, 4) for entry in turn(number, "and now?", "That.")]
+
+    shown = grown(entries, "t0000", "", LIMITS, TOKENS)
+
+    assert shown.compacted
+    assert shown.begins == "t0001"
+
+
+def test_messages_without_turns_are_paired_by_who_speaks() -> None:
+    said = [TailEntry(speaker=by, text=by, turn_id="") for by in ("user", "user", "assistant", "user", "assistant")]
+
+    assert [len(one) for one in pairs(said)] == [3, 2]
+    assert newest(said, Limits(300, 24, 1800, 1), TOKENS) == tuple(said[3:])

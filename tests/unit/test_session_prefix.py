@@ -1,0 +1,206 @@
+"""What of a prompt stood in the one before it, and what is known for the next."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grounding.blocks import PLACES, Prompt, Volatility
+from grounding.layers.tail import FOOT, Limits
+from grounding.run_context import (
+    CodexFile,
+    CodexInput,
+    ContextLine,
+    Passage,
+    Query,
+    SessionInput,
+    SummaryInput,
+    TailEntry,
+    Trace,
+)
+from grounding.sessions.growing import grown
+from grounding.sessions.prefix import UNKNOWN, Prefix, compared, stood, tokens_between
+from grounding.sessions.shown import Shown, after, session
+from tests.unit.test_assemble import ANY_TEXT, TOKENS, build, context, record
+
+STABLE: dict[str, Any] = {"layout": "prefix_stable", "today": "2026-11-22"}
+NEXT = TailEntry(speaker="assistant", text="hi, what is it?", turn_id="t0")
+
+
+def before_boundary(prompt: Prompt) -> str:
+    """The bytes of *prompt* up to the end of its tail, whose closing tag stands behind what will be added."""
+    shown = [
+        block.text
+        for block in prompt.blocks
+        if block.used and PLACES[block.name].message == "user" and PLACES[block.name].volatility is not Volatility.TURN
+    ]
+    assert prompt.user.startswith("\n\n".join(shown))
+    return prompt.system + "\n\n".join(shown)
+
+
+def test_what_only_grew_is_kept_and_the_block_behind_it_named() -> None:
+    first = build(**STABLE)
+    second = build(**STABLE, tail=(*context().tail, NEXT), query=Query(text="and then?"))
+
+    prefix = compared(stood(first), second)
+
+    kept = [block.tokens for block in first.blocks if block.name in ("identity", "summary", "tail")]
+    assert prefix == Prefix("records", sum(kept))
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"identity": "Another helper."}, "identity"),
+        ({"global_context": (ContextLine(number=0, content="likes tea"),)}, "global_context"),
+        ({"summary": None}, "tail"),
+        ({"summary": SummaryInput(text="## Facts\n- none\n", turns=4, version=2)}, "summary"),
+        ({"tail": ()}, "records"),
+        ({"tail": (NEXT,)}, "tail"),
+        ({"tail": (NEXT, *context().tail)}, "tail"),
+        ({"query": Query(text="something else")}, "query"),
+        ({}, ""),
+    ],
+)
+def test_the_first_block_that_differs_is_named(changes: dict[str, Any], name: str) -> None:
+    assert compared(stood(build(**STABLE)), build(**(STABLE | changes))).broken_by == name
+
+
+def test_with_the_message_first_the_message_breaks_the_prefix() -> None:
+    first, second = build(), build(query=Query(text="and then?"))
+
+    assert compared(stood(first), second) == Prefix("query", first.blocks[0].tokens)
+
+
+def test_of_a_shorter_prompt_the_block_is_named_that_is_missing() -> None:
+    assert compared(stood(build(**STABLE)), build(**STABLE, small_talk=True)).broken_by == "query"
+    assert compared((), build()) == UNKNOWN
+
+
+@given(
+    query=ANY_TEXT,
+    passages=st.lists(ANY_TEXT, max_size=4),
+    records=st.lists(ANY_TEXT, max_size=4),
+    karma=st.lists(ANY_TEXT, max_size=3),
+    deltas=st.lists(ANY_TEXT, max_size=3),
+)
+def test_nothing_behind_the_boundary_moves_the_bytes_before_it(
+    query: str, passages: list[str], records: list[str], karma: list[str], deltas: list[str]
+) -> None:
+    prompt = build(
+        **STABLE,
+        query=Query(text=query),
+        passages=tuple(Passage(source="a.md", heading="h", text=text, score=1.0) for text in passages),
+        records=tuple(record(str(number), text) for number, text in enumerate(records)),
+        karma=tuple(Trace(turn_id="t", asked=text, answered=text, marked_on="2026-11-20", good=1) for text in karma),
+        deltas=tuple(deltas),
+    )
+
+    assert before_boundary(prompt) == before_boundary(build(**STABLE))
+    assert prompt.prefix_digest == build(**STABLE).prefix_digest
+
+
+@pytest.mark.parametrize("words", [10, 1_000, 200_000])
+@pytest.mark.parametrize("word", ["a", "aaaaaaaa", "漢", "🙂", "\t \n", "word "])
+def test_a_message_of_any_size_leaves_what_stands_before_it(word: str, words: int) -> None:
+    """The document fills its budget, the tail its own: there is least room for the message."""
+    full: dict[str, Any] = {
+        "summary": SummaryInput(text="## Facts\n" + "- a fact about boats\n" * 200, turns=3, version=1),
+        "tail": tuple(TailEntry(speaker="Lena", text="x" * 250, turn_id=f"t{n}") for n in range(6)),
+    }
+
+    assert before_boundary(build(**STABLE, **full, query=Query(text=word * words))) == before_boundary(
+        build(**STABLE, **full)
+    )
+
+
+def test_one_character_of_the_codex_moves_the_prefix() -> None:
+    def with_codex(text: str) -> Prompt:
+        files = (CodexFile(path="a.py", text=text),)
+        budgets = context().budgets.model_copy(update={"codex_tokens": 100})
+        codex = CodexInput(mode="whole", why="fits", tokens=5, limit=100, files=files)
+        return build(**STABLE, codex=codex, budgets=budgets)
+
+    one, other = with_codex("x = 1"), with_codex("x = 2")
+
+    assert one.prefix_digest != other.prefix_digest
+    assert compared(stood(one), other).broken_by == "codex"
+
+
+TURNS = st.tuples(st.text(alphabet="ab 漢🙂\n", min_size=1, max_size=200), ANY_TEXT, ANY_TEXT)
+
+
+@given(st.lists(TURNS, min_size=2, max_size=10))
+def test_between_compactions_a_prompt_starts_with_the_one_before_up_to_the_end_of_its_tail(
+    turns: list[tuple[str, str, str]],
+) -> None:
+    limits, said = Limits.of(context().budgets), list[TailEntry]()
+    before, begins = "", ""
+    for number, (text, query, found) in enumerate(turns):
+        shown = grown(said, begins, "t9999", limits, TOKENS)
+        prompt = build(
+            **STABLE,
+            tail=shown.entries,
+            query=Query(text=query),
+            passages=(Passage(source="a.md", heading="h", text=found, score=1.0),),
+            records=(record("r", found),),
+        )
+        if not shown.compacted:
+            assert (prompt.system + prompt.user).startswith(before)
+        before, begins = before_boundary(prompt).removesuffix("\n" + FOOT), shown.begins
+        said += [TailEntry(speaker=by, text=text, turn_id=f"t{number}") for by in ("Lena", "assistant")]
+
+
+def test_what_stands_between_two_blocks_is_counted_up_to_the_boundary() -> None:
+    blocks = stood(build(**STABLE))
+    tokens = {block.name: block.tokens for block in blocks}
+
+    assert tokens_between(blocks, "summary") == tokens["summary"] + tokens["tail"]
+    assert tokens_between(blocks, "identity", ("summary", "tail")) == tokens["identity"]
+    assert tokens_between(stood(build()), "summary") == 0
+
+
+def test_a_session_counts_its_turns_and_an_interrupted_one_once() -> None:
+    first = context(turn_id="t1", session=session(None, "t1", "2026-11-22"))
+    kept = after(first, build(), None, None)
+    assert kept is not None
+    assert (kept.id, kept.turns) == ("t1", 1)
+
+    assert session(kept, "t1", "2026-11-23") == SessionInput(id="t1", began_on="2026-11-22", turns=0)
+    assert session(kept, "t2", "2026-11-23") == SessionInput(id="t1", began_on="2026-11-22", turns=1)
+    assert session(None, "", "2026-11-22") is None
+
+
+def test_a_dry_run_leaves_nothing_for_the_next_turn() -> None:
+    dry = context(turn_id="", session=SessionInput(id="t1", began_on="2026-11-22", turns=3))
+
+    assert after(dry, build(), None, None) is None
+
+
+def test_small_talk_leaves_what_was_shown_before_it_for_the_next_turn() -> None:
+    here = SessionInput(id="t1", began_on="2026-11-22", turns=1)
+    summary = SummaryInput(text="## Facts\n- boat: blue\n", turns=3, version=1, id="5-0")
+    talked = build(**STABLE, summary=summary)
+    before = after(context(session=here, summary=summary), talked, None, None)
+    assert before is not None
+
+    greeting = context(**STABLE, session=here, turn_id="t2", small_talk=True, summary=None, tail=())
+    kept = after(greeting, build(**STABLE, small_talk=True), before, None)
+
+    assert kept is not None
+    assert (kept.begins, kept.document, kept.blocks) == ("t0", "5-0", before.blocks)
+    moved = after(greeting, build(**STABLE, small_talk=True, identity="Other."), before, None)
+    assert moved is not None
+    assert [block.name for block in moved.blocks] == ["identity"]
+
+
+def test_what_is_known_holds_no_words_of_the_conversation() -> None:
+    kept = after(context(session=SessionInput(id="t1", began_on="2026-11-22", turns=0)), build(), None, None)
+    assert kept is not None
+
+    stored = kept.model_dump_json()
+
+    assert Shown.model_validate_json(stored) == kept
+    assert "hello" not in stored
+    assert "pricing" not in stored
