@@ -131,7 +131,8 @@ async def check_approval(bot: Bot, admin: dict[str, Any]) -> None:
     await bot.say("/context deny w1", **admin)
     await bot.say("/context approve w2", **admin)
     await bot.say(UNRELATED)
-    assert known(bot) == "0-- Prefers tea"
+    assert known(bot) == "(empty)"
+    assert "In the global context: 0-- Prefers tea" in bot.sent["user"]
     assert "approve append" in (await bot.say("/context history"))["text"]
 
 
