@@ -275,7 +275,8 @@ class Settings(BaseModel):
     history_max_turns: Positive = 20
     """Turns of the conversation that a prompt may show, each a whole pair of request and reply."""
     session_idle_seconds: Positive = 1800
-    """A pause after which a conversation's next message begins a new session: the global context is renumbered."""
+    """A pause after which a conversation's next message begins a new session: the global context is renumbered, and
+    what prompts showed of it, and of the context document, is taken anew."""
     records_extraction: bool = True
     """What people state in conversations is looked through for facts and decisions worth keeping. Off: records are made
     by tools and by people alone."""
