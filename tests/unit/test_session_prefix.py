@@ -119,7 +119,7 @@ def test_one_character_of_the_codex_moves_the_prefix() -> None:
     def with_codex(text: str) -> Prompt:
         files = (CodexFile(path="a.py", text=text),)
         budgets = context().budgets.model_copy(update={"codex_tokens": 100})
-        codex = CodexInput(mode="whole", why="fits", tokens=5, limit=100, files=files)
+        codex = CodexInput(mode="whole", why="fits", tokens=5, weight=5, count=1, limit=100, files=files)
         return build(**STABLE, codex=codex, budgets=budgets)
 
     one, other = with_codex("x = 1"), with_codex("x = 2")
