@@ -162,8 +162,9 @@ class Prompting:
 
     def _memory(self, first: str | None) -> ModelMemory | None:
         """What there is for the cache of the model that is asked *first*."""
-        model = first if first in self._model.names else self._model.name
-        return self._surroundings.memory(model) if self._surroundings is not None else None
+        if self._surroundings is None:
+            return None
+        return self._surroundings.memory(first if first in self._model.names else self._model.name)
 
     def _on_this_machine(self, context: RunContext, memory: ModelMemory | None, before: Shown | None) -> RunContext:
         """*context* with what is known of the machine, as the turn *before* was told as long as nothing that matters
