@@ -31,6 +31,8 @@ REMEMBERED_CHARACTERS = 32_000_000
 """Texts that are kept in memory, of the places that were asked about last."""
 _LOOK_SECONDS = 30.0
 """News of a change may be lost: then it is seen after so long."""
+_QUIET_SECONDS = 0.25
+"""Many files are put one after the other: they are indexed together, and not while each is put."""
 _ATTEMPTS = 3
 TOPIC = "codex"
 _log = structlog.get_logger()
@@ -189,6 +191,7 @@ class MaterialFollowing:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await self._changed.wait()
+                    await asyncio.sleep(_QUIET_SECONDS)
 
     async def _follow(self) -> None:
         collection = await self._knowledge.opening.ready()

@@ -93,7 +93,7 @@ def check(reply: str, passages: Sequence[Passage], prompt: str) -> Checked:
     cited: dict[Passage, None] = {}
     pieces: list[str] = []
     done = invented = 0
-    for match in _outside_code(reply):
+    for match in _outside_code(reply, frozenset(one.source for one in given)):
         for start, end in _parts(match, given):
             part = reply[start:end]
             if part not in named:
@@ -112,12 +112,14 @@ def check(reply: str, passages: Sequence[Passage], prompt: str) -> Checked:
     return Checked("".join((*pieces, reply[done:])), tuple(cited), invented)
 
 
-def _outside_code(text: str) -> Iterator[re.Match[str]]:
-    """Brackets that are no links and touch no code."""
+def _outside_code(text: str, sources: frozenset[str]) -> Iterator[re.Match[str]]:
+    """Brackets that are no links and touch no code, and look like a label or hold one of *sources*, of any ending."""
     code = _code(text)
     number = 0
     for match in _BRACKETS.finditer(text):
-        if match["link"] or match[0].startswith(("!", "[^")) or not _LIKE_A_LABEL.search(match[0]):
+        if match["link"] or match[0].startswith(("!", "[^")):
+            continue
+        if not _LIKE_A_LABEL.search(match[0]) and _path(_bare(match[match.lastgroup or 0])) not in sources:
             continue
         while number < len(code) and code[number][1] <= match.start():
             number += 1
@@ -190,7 +192,10 @@ def _named(part: str, given: Sequence[_Given]) -> tuple[Passage, ...]:
     """The passages that *part* names: by source and heading; by source alone all of it, also where the heading is one
     that none of them has."""
     path, _ = _split(part)
-    return _exactly(part, given) or tuple(one.passage for one in given if path and one.is_source(path))
+    if not path:
+        said = _path(_bare(part))
+        return tuple(one.passage for one in given if one.source == said)
+    return _exactly(part, given) or tuple(one.passage for one in given if one.is_source(path))
 
 
 def _exactly(part: str, given: Sequence[_Given]) -> tuple[Passage, ...]:

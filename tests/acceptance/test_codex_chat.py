@@ -51,7 +51,9 @@ async def test_material_is_given_whole_below_the_line_and_searched_above_it(
             path = next(iter(files))
             await bot.runtime.materials.delete(ACME, path)
             del files[path]
+        bot.model.will("It enters a context manager [reference/with.rst].")
         first = await bot.say("what does the with statement do?")
+        assert first["sources"] == [{"source": "reference/with.rst", "heading": ""}]
         sent = bot.sent["system"]
         assert all(f"=== {path}\n" in sent for path in files)
         assert (bot.grounding["codex_mode"], bot.grounding["codex_why"]) == ("whole", "below_line")

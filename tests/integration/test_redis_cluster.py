@@ -16,6 +16,8 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable, partition_tag, redis_key
+from grounding.codex.material import Size
+from grounding.codex.store import CodexStore
 from grounding.documents.index import IndexUnavailable
 from grounding.memory.global_context import GlobalContexts
 from grounding.memory.global_context_lines import By, Editor
@@ -240,3 +242,21 @@ async def test_every_step_of_the_typed_records_stays_on_one_node(client: Redis) 
         await records.sweep(Scope(workspace))
         assert await records.forget(mine) == 2
     assert await store.behind() == ["acme", "beta", "gamma"]
+
+
+async def test_material_is_kept_on_whichever_node_its_workspace_lies(client: Redis) -> None:
+    store = CodexStore(client, max_bytes=10_000, file_max_bytes=5000)
+    for number in range(6):
+        scope = Scope(f"w{number}", "http:den")
+        for owner in (Scope(scope.workspace_id), scope):
+            await store.put(owner, "a.md", "first", Size(2, 3, 5))
+            await store.put(owner, "b.md", "second", Size(2, 3, 6))
+        await store.keep_mode(scope, 8192, "search")
+        await store.delete(scope, "a.md")
+        held = await store.held(scope, 8192)
+        assert (held.every.files, held.own.files, held.before) == (2, 1, "search")
+        assert await store.texts(Scope(scope.workspace_id), ["a.md", "b.md", "c.md"]) == {
+            "a.md": "first",
+            "b.md": "second",
+        }
+    assert len(await store.waiting()) == 6

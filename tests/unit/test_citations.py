@@ -82,6 +82,16 @@ def test_a_file_is_known_by_the_end_of_its_path_and_with_brackets_in_its_name() 
     assert cited("Five [policies/costs (2026).md], five [costs (2026).md].") == ["policies/costs (2026).md"]
 
 
+def test_a_file_of_any_ending_is_cited_by_its_whole_path_and_by_nothing_less() -> None:
+    code = Passage(source="src/api.py", heading="", text="x = 1", score=0.3)
+    checked = check(
+        "As [src/api.py] has it, unlike [api.py], [src/other.py] and `[src/api.py]`.", (*GIVEN, code), PROMPT
+    )
+
+    assert checked.cited == (code,)
+    assert checked.invented == 0
+
+
 def test_what_was_never_given_is_marked_and_nothing_is_lost() -> None:
     checked = check("Ten [gifts.md › Rules], thirty [refunds.md; old/terms.txt] 【x.md】 (y.md › Z).", GIVEN, PROMPT)
     assert checked.text == (

@@ -17,6 +17,8 @@ from runtime.cli.client import ApiError, Client, connect, segment
 from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
 from runtime.cli.output import count, line, note, print_json, status_line, table
 
+TOGETHER = 8
+"""Files that are sent at a time."""
 WHY = {
     "below_line": "it stays below {limit} tokens, the part of the window that it may have",
     "over_line": "it has {tokens} tokens, and below {limit} of the window's {window} it would be given whole",
@@ -66,10 +68,11 @@ async def _add(settings: Settings, paths: Sequence[str], workspace: str, context
     refused: list[dict[str, Any]] = []
     with status_line("opening the stores …") as status:
         async with connect(settings) as client:
-            for file in found:
-                status.show(f"adding {file.path}")
-                row = await _put(client, workspace, context, file)
-                (added if "tokens" in row else refused).append(row)
+            for start in range(0, len(found), TOGETHER):
+                some = found[start : start + TOGETHER]
+                status.show(f"adding {some[0].path}")
+                for row in await asyncio.gather(*(_put(client, workspace, context, file) for file in some)):
+                    (added if "tokens" in row else refused).append(row)
     if as_json:
         print_json({"added": added, "refused": refused})
     else:
