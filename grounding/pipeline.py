@@ -147,18 +147,19 @@ class Pipeline:
         """
         degraded: list[DegradedBlock] = []
         if choice.small_talk:
-            known, before, holding, marks = await asyncio.gather(
-                self._layer("global_context", degraded, lambda: self._known(key, person, turn_id)),
-                self._layer("session", degraded, lambda: self.continuing.before(key)),
-                self._standing(key, person, degraded),
-                self._marks(key, person, turn_id, degraded),
-            )
-            going = self.continuing.small_talk(before, known, person)
+            async with asyncio.TaskGroup() as layers:
+                session = layers.create_task(self._layer("session", degraded, lambda: self.continuing.before(key)))
+                always = layers.create_task(
+                    self._layer("global_context", degraded, lambda: self._known(key, person, turn_id))
+                )
+                standing = layers.create_task(self._standing(key, person, degraded))
+                marking = layers.create_task(self._marks(session, key, person, degraded))
+            going = self.continuing.small_talk(session.result(), always.result(), person)
             return Grounds(
                 global_context=going.settled.global_context,
                 degraded=_by_block(degraded),
-                censors=self._censors(key, person, holding),
-                karma_floor=marks.floor,
+                censors=self._censors(key, person, standing.result()),
+                karma_floor=marking.result().floor,
                 going=going,
             )
         async with asyncio.TaskGroup() as layers:
@@ -171,7 +172,7 @@ class Pipeline:
             )
             tail = layers.create_task(self._layer("tail", degraded, lambda: self._tail(key, budgets, turn_id, history)))
             standing = layers.create_task(self._standing(key, person, degraded))
-            marking = layers.create_task(self._marks(key, person, turn_id, degraded, tail, text, cues))
+            marking = layers.create_task(self._marks(session, key, person, degraded, tail, text, cues))
             looking = layers.create_task(
                 self._look(tail, standing, degraded, key, text, person, cues, frames, history is None)
             )
@@ -214,24 +215,26 @@ class Pipeline:
 
     async def _marks(
         self,
+        session: asyncio.Task[Shown | None],
         key: ConversationKey,
         person: str | None,
-        turn_id: str,
         degraded: list[DegradedBlock],
         tail: asyncio.Task[tuple[TailEntry, ...] | None] | None = None,
         text: str = "",
         cues: Cues = ENGLISH,
     ) -> Marks:
-        """What people marked as good: all that stands, and how like it is to *text*, said after *tail*."""
+        """What people marked as good: all that stands in the *session*, and how like it is to *text*, said after
+        *tail*."""
         if self.karma is None:
             return UNMARKED
-        karma = self.karma
+        karma, earlier = self.karma, asked_before((await tail if tail else None) or (), cues)
 
-        async def looked() -> Marks:
-            earlier = asked_before((await tail if tail is not None else None) or (), cues)
-            return await karma.look(key, person, text, earlier, keep=bool(turn_id))
+        async def stood() -> Sequence[str] | None:
+            before = await asyncio.shield(session)  # it is not this layer's to give up
+            return before.karma_floor if before else None
 
-        return await self._layer("karma", degraded, looked) or UNMARKED
+        looking = self._layer("karma", degraded, lambda: karma.look(key, person, text, earlier, stood=stood))
+        return await looking or UNMARKED
 
     async def _standing(
         self, key: ConversationKey, person: str | None, degraded: list[DegradedBlock]

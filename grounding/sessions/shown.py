@@ -33,6 +33,8 @@ class Shown(Strict):
     """The id of the context document that the summary was made of."""
     global_context: tuple[ContextLine, ...] | None = None
     environment: EnvironmentInput | None = None
+    karma_floor: tuple[str, ...] = ()
+    """The turns of the good answers that stand in the session."""
     blocks: tuple[Stood, ...] = ()
 
 
@@ -66,8 +68,16 @@ def after(context: RunContext, prompt: Prompt, before: Shown | None, person: str
         document=document,
         global_context=context.global_context,
         environment=context.environment,
+        karma_floor=_standing(context, before),
         blocks=blocks,
     )
+
+
+def _standing(context: RunContext, before: Shown | None) -> tuple[str, ...]:
+    """What is gone from it stays gone; where it could not be had, it is as it was."""
+    if before is not None and any(part.block == "karma" for part in context.degraded):
+        return before.karma_floor
+    return tuple(trace.turn_id for trace in context.karma_floor)
 
 
 def _beside(now: tuple[Stood, ...], before: tuple[Stood, ...]) -> tuple[Stood, ...]:

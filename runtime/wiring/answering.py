@@ -93,7 +93,7 @@ def wire_answering(
         knowledge,
         _layer_timeout(settings),
         wire_remembering(settings, records, kept.selections, knowledge, tokens),
-        karma := Karma(kept.marks, kept.floors, Likeness(knowledge.embedder)),
+        karma := Karma(kept.marks, Likeness(knowledge.embedder)),
     )
     deciding = Deciding(
         kept.transcript, knowledge, settings.strategy_vocabulary_timeout_seconds, settings.strategy_vocabulary

@@ -15,7 +15,6 @@ from grounding.memory.contexts import ContextDocuments
 from grounding.memory.copy import ContextCopy
 from grounding.memory.frames.file import problem_in as problem_in_frames
 from grounding.memory.global_context import GlobalContexts
-from grounding.memory.karma.floors import Floors
 from grounding.memory.karma.store import MarkStore
 from grounding.memory.selection.kept import KeptSelections
 from grounding.sessions.store import Sessions
@@ -63,7 +62,6 @@ class Kept:
     extraction_marks: ExtractionMarks
     selections: KeptSelections
     marks: MarkStore
-    floors: Floors
     sessions: Sessions
     manifests: Manifests
     directives: Directives
@@ -113,7 +111,6 @@ def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
         extraction_marks=ExtractionMarks(redis),
         selections=KeptSelections(redis, settings.session_idle_seconds),
         marks=MarkStore(redis),
-        floors=Floors(redis, settings.session_idle_seconds),
         sessions=Sessions(redis, settings.session_idle_seconds),
         manifests=Manifests(redis),
         directives=directives,

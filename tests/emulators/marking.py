@@ -6,7 +6,6 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from grounding.documents.embedding import Embedder
-from grounding.memory.karma.floors import Floors
 from grounding.memory.karma.likeness import Likeness
 from grounding.memory.karma.reading import Karma
 from grounding.memory.karma.store import MarkStore
@@ -30,7 +29,7 @@ def karma_on(redis: Redis, embedder: Embedder | None = None) -> Karma:
     async def embedding() -> Embedder:
         return embedder or HashedWords()
 
-    return Karma(MarkStore(redis), Floors(redis, 60), Likeness(embedding))
+    return Karma(MarkStore(redis), Likeness(embedding))
 
 
 def marking_on(

@@ -1,5 +1,6 @@
 """What becomes of a mark: which turn it is for, who may, what is kept, and what it says of records."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,7 @@ from structlog.testing import capture_logs
 from connectors.message import Author, ConversationKey, InboundKind, InboundMessage, OutboundMessage, Role, Scope
 from grounding import assemble
 from grounding.memory.karma import store as karma_store
-from grounding.memory.karma.reading import LOOK_SECONDS
+from grounding.memory.karma.reading import LOOK_SECONDS, Karma, Looked
 from grounding.memory.karma.store import MarkStore
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Provenance, State, Type
@@ -81,8 +82,23 @@ class House:
         return await self.marking.reacted(message, key)
 
     async def shown(self, text: str = ASKED, key: ConversationKey = GROUP, person: str | None = None) -> list[str]:
-        looked = await self.karma.look(key, person, text)
+        looked = await self.look(text, key, person)
         return [one.turn_id for one in (*looked.floor, *looked.chosen(()))]
+
+    async def look(
+        self,
+        text: str = ASKED,
+        key: ConversationKey = GROUP,
+        person: str | None = None,
+        stood: Sequence[str] | None = None,
+        karma: Karma | None = None,
+    ) -> Looked:
+        """What a turn is shown in whose session *stood* stands; None: it is the first."""
+
+        async def in_session() -> Sequence[str] | None:
+            return stood
+
+        return await (karma or self.karma).look(key, person, text, stood=in_session)
 
 
 @pytest.fixture
@@ -178,7 +194,7 @@ async def test_an_apology_is_no_example_and_a_long_answer_is_cut_where_a_sentenc
 async def test_what_an_answer_was_made_of_is_said_with_it(house: House) -> None:
     await house.answer("t1", foreign="retrieved")
     await house.react("👍")
-    (trace,) = (await house.karma.look(GROUP, None, ASKED)).chosen(())
+    (trace,) = (await house.look()).chosen(())
     assert (trace.foreign, trace.shared) == ("retrieved", True)
 
 
@@ -220,10 +236,10 @@ async def test_another_process_sees_a_mark_with_its_next_turn_once_it_knows_of_o
     await house.answer("t2", message_id="10", asked="How do I reef the main sail?", answered="Ease the halyard first.")
     await house.react("👍")
     elsewhere = karma_on(house.redis)
-    assert [one.turn_id for one in (await elsewhere.look(GROUP, None, ASKED)).chosen(())] == ["t1"]
+    assert [one.turn_id for one in (await house.look(karma=elsewhere)).chosen(())] == ["t1"]
 
     await house.react("👍", on="10")
-    found = (await elsewhere.look(GROUP, None, "How do I reef the main sail?")).chosen(())
+    found = (await house.look("How do I reef the main sail?", karma=elsewhere)).chosen(())
     assert [one.turn_id for one in found] == ["t2"]
 
 
@@ -233,17 +249,17 @@ async def test_what_stands_is_the_same_throughout_a_session_but_for_what_is_take
     await house.answer("t2", message_id="10", asked="How do I reef the main sail?")
     await house.marking.put(GROUP.scope, "t1", admin, "good")
 
-    async def standing(session: str = "s1") -> list[str]:
-        return [one.turn_id for one in (await house.karma.look(GROUP, None, session=session)).floor]
+    async def standing(*stood: str, begins: bool = False) -> list[str]:
+        return [one.turn_id for one in (await house.look("", stood=None if begins else stood)).floor]
 
-    assert await standing() == ["t1"]
+    assert await standing(begins=True) == ["t1"]
     await house.marking.put(GROUP.scope, "t2", admin, "good")
-    assert await standing() == ["t1"]
-    assert set(await standing("s2")) == {"t1", "t2"}
+    assert await standing("t1") == ["t1"]
+    assert await standing() == []
+    assert set(await standing(begins=True)) == {"t1", "t2"}
     await house.marking.put(GROUP.scope, "t1", admin, None)
-    assert await standing("s2") == ["t2"]
-    looked = await house.karma.look(GROUP, None, "How do I reef the main sail?", session="s2")
-    assert looked.chosen(()) == ()
+    assert await standing("t1", "t2") == ["t2"]
+    assert (await house.look("How do I reef the main sail?", stood=("t2",))).chosen(()) == ()
 
 
 async def test_without_an_embedder_the_words_decide(house: House) -> None:
@@ -340,11 +356,11 @@ async def test_a_workspace_that_was_deleted_and_made_anew_shows_nothing_of_what_
     await house.answer("t1")
     await house.react("👍")
     elsewhere = karma_on(house.redis)
-    assert (await elsewhere.look(GROUP, None, ASKED)).turns == {"t1"}
+    assert (await house.look(karma=elsewhere)).turns == {"t1"}
     await house.redis.flushall()
     await house.answer("t2")
     await house.react("👍")
-    assert (await elsewhere.look(GROUP, None, ASKED)).turns == {"t2"}
+    assert (await house.look(karma=elsewhere)).turns == {"t2"}
 
 
 async def test_a_turn_that_is_forgotten_while_it_is_marked_stays_forgotten(

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import ConversationKey
+from grounding import assemble
 from grounding.memory.karma import marks
 from grounding.memory.karma.choosing import (
     CHOSEN_AT_MOST,
@@ -18,7 +19,9 @@ from grounding.memory.karma.choosing import (
     trace_of,
 )
 from grounding.memory.karma.marks import Exchange, Marked, Opinion, Reach, Sign
-from grounding.run_context import RecalledTurn
+from grounding.run_context import DegradedBlock, RecalledTurn, SessionInput
+from grounding.sessions.shown import after
+from tests.unit.test_assemble import TOKENS, context
 
 HERE = ConversationKey("acme", "telegram", "-1")
 DIRECT = ConversationKey("acme", "telegram", "501")
@@ -195,3 +198,22 @@ def test_nothing_said_in_a_direct_message_is_seen_by_anybody_else(
         assert seen == (key == said_in)
     else:
         assert seen
+
+
+def test_what_stands_is_remembered_with_the_session_and_not_lost_when_it_could_not_be_had() -> None:
+    trace = trace_of(marked("t1", good=(LENA, BO)))
+    assert trace is not None
+    session = SessionInput(id="t5", began_on="2026-11-22", turns=0)
+    first = context(turn_id="t5", session=session, karma_floor=(trace,))
+    shown = after(first, assemble.prompt(first, TOKENS), None, None)
+    assert shown is not None
+    assert shown.karma_floor == ("t1",)
+
+    lost = context(turn_id="t6", session=session, degraded=(DegradedBlock(block="karma", why="timeout"),))
+    later = after(lost, assemble.prompt(lost, TOKENS), shown, None)
+    assert later is not None
+    assert later.karma_floor == ("t1",)
+    gone = context(turn_id="t7", session=session)
+    last = after(gone, assemble.prompt(gone, TOKENS), later, None)
+    assert last is not None
+    assert last.karma_floor == ()

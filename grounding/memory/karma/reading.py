@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from connectors.message import ConversationKey, Scope
 from grounding.memory.karma.choosing import bearing, good_ones, standing, trace_of
-from grounding.memory.karma.floors import Floors
 from grounding.memory.karma.likeness import Likeness
 from grounding.memory.karma.marks import Marked
 from grounding.memory.karma.store import MarkStore
@@ -53,15 +51,8 @@ class _Known:
 class Karma:
     """Reads marks. What is known of a workspace is kept, and read again only when its version has changed."""
 
-    def __init__(
-        self,
-        store: MarkStore,
-        floors: Floors,
-        likeness: Likeness,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, store: MarkStore, likeness: Likeness, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
-        self._floors = floors
         self._likeness = likeness
         self._clock = clock
         self._known: dict[str, _Known] = {}
@@ -73,28 +64,25 @@ class Karma:
         query: str = "",
         earlier: Sequence[str] = (),
         *,
-        session: str = "",
-        keep: bool = True,
+        stood: Callable[[], Awaitable[Sequence[str] | None]],
     ) -> Looked:
         """What there is for *query* (none: what stands alone), said after *earlier*. *person* is whose direct message
-        it is, if it is one; *session* names the session; without *keep* nothing is stored of it.
+        it is, if it is one; *stood* gives the turns that stand in the session, None where it has just begun.
 
         Raises `connectors.message.StoreUnavailable`.
         """
         known = self._known.get(key.workspace_id)
         if known is not None and not known.marked and self._clock() < known.looked_at + LOOK_SECONDS:
             return NOTHING
-        version, stood = await asyncio.gather(self._store.version(key.scope), self._floors.get(key, session))
-        marked = await self._marked(key.scope, version)
+        marked = await self._marked(key.scope, await self._store.version(key.scope))
         if not marked:
             return NOTHING
         good = good_ones(marked, key, person)
-        if stood is None:
-            stood = [one.turn_id for one in standing(good)]
-            if keep:
-                await self._floors.keep(key, session, stood)
+        names = await stood()
+        if names is None:
+            names = [one.turn_id for one in standing(good)]
         by_turn = {one.turn_id: one for one in good}
-        floor = tuple(trace for name in stood if name in by_turn and (trace := trace_of(by_turn[name])))
+        floor = tuple(trace for name in names if name in by_turn and (trace := trace_of(by_turn[name])))
         likeness, minimum = await self._likeness.of(query, good, earlier) if query.strip() and good else ({}, 0.0)
         return Looked(floor, tuple(good), likeness, minimum)
 
