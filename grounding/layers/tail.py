@@ -39,6 +39,21 @@ class Limits:
         smaller = (max(1, int(one * of_it)) for one in (self.tokens, self.lines, self.bytes, self.turns))
         return Limits(*smaller)
 
+    def beside(self, turn: Sequence[TailEntry], tokens: Tokens) -> Limits:
+        """What is left of them beside a *turn*; see `are_kept`. Of several turns this is right to a token for each."""
+        shown = lines(turn)
+        size = sum(utf8_length(line) + 1 for line in shown)
+        return Limits(
+            self.tokens - tokens.count("\n".join((*shown, ""))),
+            self.lines - len(shown),
+            self.bytes - size,
+            self.turns - 1,
+        )
+
+    @property
+    def are_kept(self) -> bool:
+        return min(self.tokens, self.lines, self.bytes, self.turns) >= 0
+
     def hold(self, entries: Sequence[TailEntry], turns: int, tokens: Tokens) -> bool:
         """Whether *entries*, of so many *turns*, keep all of them."""
         shown = lines(entries)

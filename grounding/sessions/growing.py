@@ -87,11 +87,14 @@ class _Turns:
 
     def start_within(self, limits: Limits, *, after: str = "") -> int:
         """From where on they keep the *limits*; only those behind the turn *after*, where it is given."""
-        start = len(self)
-        while start > self._first and self.hold(start - 1, limits):
-            if after and self._said[start - 1][0].turn_id <= after:
+        start, left = len(self), limits
+        while start > self._first and not (after and self._said[start - 1][0].turn_id <= after):
+            left = left.beside(self._turn(start - 1), self._tokens)
+            if not left.are_kept:
                 break
             start -= 1
+        while start < len(self) and not self.hold(start, limits):  # tokens at joints may split
+            start += 1
         return start
 
     def shown_from(self, start: int, *, compacted: bool) -> History:

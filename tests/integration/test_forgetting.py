@@ -27,6 +27,8 @@ from grounding.memory.copy import path as context_path
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Provenance, Type
 from grounding.memory.records.said import Extracted
+from grounding.run_context import ContextLine
+from grounding.sessions.shown import Shown
 from grounding.sessions.store import Sessions
 from grounding.tokens import load_tokens
 from grounding.transcript import markdown
@@ -458,3 +460,16 @@ async def test_a_forgetting_that_was_interrupted_is_finished_when_it_is_asked_fo
 
     assert await house.transcript.newest(KEY, 9) == []
     assert "question 1" not in await house.everything_stored()
+
+
+async def test_what_a_prompt_showed_is_forgotten_with_what_was_said(house: House) -> None:
+    line = ContextLine(number=0, content="likes the lighthouse")
+    shown = Shown(id="t1", began_on="2026-11-21", turns=1, turn_id="t1", global_context=(line,))
+    for forget in (house.forgetting.last, house.forgetting.everything):
+        await house.say(1)
+        await house.sessions.keep(KEY, shown)
+
+        await forget(KEY, f"m-{forget.__name__}")
+
+        assert await house.sessions.get(KEY) is None
+        assert "lighthouse" not in await house.everything_stored()
