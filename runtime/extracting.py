@@ -19,12 +19,13 @@ from grounding.memory.records import extraction, patterns
 from grounding.memory.records.port import Added, KeepsRecords, NewRecord
 from grounding.memory.records.record import NoSuchRecord, Origin, Provenance, Record, RecordBusy, RecordRefused, Type
 from grounding.memory.records.said import Extracted, Window
+from grounding.run_context import RunContext
 from grounding.transcript.entry import Entry, EntryRole, Reach
 from grounding.transcript.log import Transcript
 from runtime.budget_terms import BudgetExceeded
 from runtime.extraction_marks import ExtractionMarks, Found, Mark
 from runtime.jobs import Job
-from runtime.manifests import Manifests, UnknownTurn
+from runtime.manifests import Manifests
 from runtime.model import Model
 from runtime.model_errors import ModelFailed
 from runtime.spending import Spending
@@ -112,26 +113,15 @@ class RecordsExtraction:
 
     async def _windows(self, key: ConversationKey, entries: Sequence[Entry]) -> list[Window]:
         """*entries* by whose records may come of them."""
-        shown: dict[str, tuple[str, Origin] | None] = {}
-        for turn_id in dict.fromkeys(one.turn_id for one in entries if one.role is EntryRole.INBOUND):
-            shown[turn_id] = await self._shown(key.scope, turn_id)
+        turn_ids = list(dict.fromkeys(one.turn_id for one in entries if one.role is EntryRole.INBOUND))
+        contexts = await self._manifests.contexts(key.scope, turn_ids)
+        shown = {turn_id: _shown(context) for turn_id, context in contexts.items()}
         of_owner: dict[str, list[Entry]] = {}
         for entry in entries:
             if (one := shown.get(entry.turn_id)) is not None:
                 of_owner.setdefault(one[0], []).append(entry)
         origins: Mapping[str, Origin] = {turn_id: one[1] for turn_id, one in shown.items() if one is not None}
         return [Window(key.context_id, tuple(some), owner, origins) for owner, some in of_owner.items()]
-
-    async def _shown(self, scope: Scope, turn_id: str) -> tuple[str, Origin] | None:
-        """Whose the words of a turn are to be, and what its prompt showed beside them; None where nobody knows."""
-        try:
-            context = (await self._manifests.get(scope, turn_id)).context
-        except UnknownTurn:
-            return None
-        owner = person_of(context.direct, context.authors)
-        if context.direct and owner is None:
-            return None
-        return owner or "", shown_in(context) or "extraction"
 
     async def _extracted(self, job: Job, window: Window, number: int) -> tuple[str, list[Extracted]]:
         """Who found what in *window*."""
@@ -205,6 +195,14 @@ class RecordsExtraction:
 
     async def _added(self, scope: Scope, new: NewRecord, by: Provenance, key: str) -> Added:
         return await self._records.add(scope, new, by, f"extract/{key}")
+
+
+def _shown(context: RunContext) -> tuple[str, Origin] | None:
+    """Whose the words of a turn are to be, and what its prompt showed beside them; None where nobody knows."""
+    owner = person_of(context.direct, context.authors)
+    if context.direct and owner is None:
+        return None
+    return owner or "", shown_in(context) or "extraction"
 
 
 def _looked(reach: Reach, mark: Mark) -> Reach:

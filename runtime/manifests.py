@@ -14,6 +14,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,6 +35,8 @@ _OWNER = "manifests"
 _VERSION = 1
 KEPT_TURNS = 10_000
 _PAGE = 500
+_READ_TOGETHER = 8
+"""Contexts take a moment each: others have their turn in between."""
 _PARTS = ("turn", "outcome", "records")
 KEPT_SECONDS = 30 * 24 * 3600
 
@@ -184,10 +187,7 @@ class Manifests:
         if stored is None:
             raise UnknownTurn(f"no turn {turn_id!r} is known in workspace {scope.workspace_id!r}")
         fields = unpack(_decompressed(stored), _VERSION, "a turn's manifest")
-        context = RunContext.model_validate_json(json.dumps(fields["context"]))
-        if with_material and context.codex is not None and (digest := fields.get("material")):
-            codex = context.codex.model_copy(update={"files": await self._material(scope, turn_id, digest)})
-            context = context.model_copy(update={"codex": codex})
+        context = await self._whole(scope, turn_id, fields) if with_material else _context(fields)
         return Manifest(
             turn_id=turn_id,
             at=fields["at"],
@@ -200,6 +200,14 @@ class Manifests:
             outcome=unpack(ended, _VERSION, "a turn's outcome")["outcome"] if ended else fields["outcome"],
         )
 
+    async def _whole(self, scope: Scope, turn_id: str, fields: dict[str, Any]) -> RunContext:
+        """The context with its material. Raises `UnknownTurn` where that is not kept any more."""
+        context = _context(fields)
+        if context.codex is None or not (digest := fields.get("material")):
+            return context
+        codex = context.codex.model_copy(update={"files": await self._material(scope, turn_id, digest)})
+        return context.model_copy(update={"codex": codex})
+
     async def _material(self, scope: Scope, turn_id: str, digest: str) -> _Files:
         if digest in self._read:
             return self._read[digest]
@@ -209,6 +217,19 @@ class Manifests:
         files: _Files = await asyncio.to_thread(lambda: _FILES.validate_json(_decompressed(stored)))
         _newest(self._read, digest, files)
         return files
+
+    async def contexts(self, scope: Scope, turn_ids: Sequence[str]) -> dict[str, RunContext]:
+        """What went into those of *turn_ids* that are known. Raises `runtime.stored.NewerFormat`."""
+        contexts: dict[str, RunContext] = {}
+        for start in range(0, len(turn_ids), _READ_TOGETHER):
+            page = turn_ids[start : start + _READ_TOGETHER]
+            found: Any = await self._redis.mget([self._key(scope, "turn", turn_id) for turn_id in page])
+            for turn_id, stored in zip(page, found, strict=True):
+                if stored is not None:
+                    fields = unpack(_decompressed(stored), _VERSION, "a turn's manifest")
+                    with suppress(UnknownTurn):
+                        contexts[turn_id] = await self._whole(scope, turn_id, fields)
+        return contexts
 
     async def newest(self, scope: Scope, limit: int, before: str = "") -> list[Manifest]:
         """At most *limit* manifests, the newest first, of turns before *before* where that is given; without the
@@ -255,6 +276,11 @@ def _newest(known: dict[str, V], name: str, value: V) -> None:
     known[name] = value
     if len(known) > _REMEMBERED:
         del known[next(iter(known))]
+
+
+def _context(fields: dict[str, Any]) -> RunContext:
+    """Lists stand for tuples, as they do in JSON only; for the rest it is as strict."""
+    return RunContext.model_validate_json(json.dumps(fields["context"]))
 
 
 def _compressed(text: str) -> str:

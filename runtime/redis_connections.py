@@ -11,6 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, cast
 
+import hiredis
 from redis import exceptions as errors
 from redis.asyncio.connection import (
     AbstractConnection,
@@ -113,6 +114,15 @@ async def _nothing(_: object) -> None:
 _SERIALIZER = HiredisRespSerializer()
 
 
+def _packed(args: Sequence[Any]) -> bytes:
+    """A command as it goes out, as redis-py's serializer does it. Raises `redis.exceptions.DataError`."""
+    if isinstance(args[0], str) and " " not in args[0]:
+        with contextlib.suppress(TypeError):  # bytes of another kind, or what cannot be sent
+            packed: bytes = hiredis.pack_command(tuple(args))
+            return packed
+    return b"".join(_SERIALIZER.pack(*args))
+
+
 class _Bounded(AbstractConnection):
     """A connection that is made with patience, never repeats a command, and waits longer for blocking reads."""
 
@@ -158,7 +168,7 @@ class _Bounded(AbstractConnection):
         time limit instead of one for each, which every answer renews, and nothing told to observers that nobody set.
         """
         reader: Any = self._parser  # declared without its method
-        packed = b"".join([part for args in commands for part in _SERIALIZER.pack(*args)])  # may refuse a command
+        packed = b"".join(map(_packed, commands))  # may refuse a command
         await self.check_health()
         loop, seconds, writer = asyncio.get_running_loop(), self.socket_timeout, self._writer
         if writer is None:  # the check found nobody there

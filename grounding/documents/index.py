@@ -15,7 +15,7 @@ import math
 import operator
 import re
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, Protocol
@@ -387,5 +387,15 @@ def in_reading_order(records: Iterable[Any]) -> list[Passage]:
 
 def cosine(left: Vector, right: Vector) -> float:
     """Of two vectors of one size; 0 where one of them is zero."""
-    lengths = math.sqrt(sum(map(operator.mul, left, left)) * sum(map(operator.mul, right, right)))
-    return sum(map(operator.mul, left, right)) / lengths if lengths else 0.0
+    return cosines_to(left)(right)
+
+
+def cosines_to(left: Vector) -> Callable[[Vector], float]:
+    """`cosine` of *left* and another one, for many others."""
+    own = sum(map(operator.mul, left, left))
+
+    def cosine_of(right: Vector) -> float:
+        lengths = math.sqrt(own * sum(map(operator.mul, right, right)))
+        return sum(map(operator.mul, left, right)) / lengths if lengths else 0.0
+
+    return cosine_of

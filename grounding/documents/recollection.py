@@ -76,6 +76,19 @@ class Recollection:
 
 
 @dataclass(frozen=True, slots=True)
+class _Said:
+    """What the words of a part of a turn show: who speaks, and whether somebody asks and nobody answers."""
+
+    by: list[str]
+    asks: bool
+
+    @classmethod
+    def of(cls, text: str) -> _Said:
+        by = speakers(text)
+        return cls(by, "?" in text and by[-1:] != [ASSISTANT])
+
+
+@dataclass(frozen=True, slots=True)
 class _Turn:
     """A turn among those that were found or stand beside them."""
 
@@ -101,12 +114,15 @@ def candidates(
     passages = {hit.passage.id: hit.passage for hit in hits} | {
         passage.id: passage for passage in beside if passage.id not in own
     }
-    turns = _turns(passages.values(), own)
+    said = {name: _Said.of(passage.text) for name, passage in passages.items()}
+    turns = _turns(passages.values(), own, said)
     following = {turn.previous: turn for turn in turns.values() if turn.previous}
     days = _days(turns.values())
     asked = term_set(query)
+    speaking = {name for one in said.values() for name in one.by} - {ASSISTANT}
+    named = frozenset(name for name in speaking if term_set(name) & asked)
     return [
-        (passage, by_id.get(name), _features(passage, own.get(name, 0.0), turns, following, days, asked))
+        (passage, by_id.get(name), _features(passage, own.get(name, 0.0), turns, following, days, named, said[name]))
         for name, passage in passages.items()
     ]
 
@@ -135,12 +151,12 @@ def _standard(scores: Sequence[float]) -> list[float]:
     return [max((score - mean) / spread, 0.0) for score in scores]
 
 
-def _turns(passages: Iterable[Passage], own: dict[str, float]) -> dict[str, _Turn]:
+def _turns(passages: Iterable[Passage], own: dict[str, float], said: dict[str, _Said]) -> dict[str, _Turn]:
     """The turns of *passages*; a turn has the score of its best part."""
     turns: dict[str, _Turn] = {}
     for passage in passages:
         score, known = own.get(passage.id, 0.0), turns.get(passage.source)
-        asks = _asks(passage)
+        asks = said[passage.id].asks
         if known is not None:
             score, asks = max(score, known.score), asks or known.asks
         turns[passage.source] = _Turn(passage.source, passage.previous, day_of(passage), score, asks)
@@ -160,14 +176,14 @@ def _features(
     turns: dict[str, _Turn],
     following: dict[str, _Turn],
     days: dict[str, float],
-    asked: frozenset[str],
+    named: frozenset[str],
+    said: _Said,
 ) -> Features:
     turn = turns[passage.source]
     before, after = _same_day(turns.get(turn.previous), turn), _same_day(following.get(turn.source), turn)
     before_last = _same_day(turns.get(before.previous), turn) if before else None
     after_next = _same_day(following.get(after.source), turn) if after else None
     lean = min(1.0, STANDS_ALONE_CHARACTERS / max(len(passage.text), 1))
-    said_by = speakers(passage.text)
     return Features(
         own=own,
         next=lean * after.score if after else 0.0,
@@ -175,9 +191,9 @@ def _features(
         after_next=lean * after_next.score if after_next else 0.0,
         answers=lean * before.score if before and before.asks else 0.0,
         day=days[turn.day],
-        asks=float(_asks(passage)),
-        named=float(any(name != ASSISTANT and term_set(name) & asked for name in said_by)),
-        person=float(said_by != [ASSISTANT]),
+        asks=float(said.asks),
+        named=float(not named.isdisjoint(said.by)),
+        person=float(said.by != [ASSISTANT]),
     )
 
 
@@ -199,7 +215,3 @@ def searched_text(passage: Passage) -> str:
 def speakers(text: str) -> list[str]:
     """Who speaks in (a part of) a turn, in order."""
     return _SPEAKER.findall(text)
-
-
-def _asks(passage: Passage) -> bool:
-    return "?" in passage.text and speakers(passage.text)[-1:] != [ASSISTANT]

@@ -73,10 +73,14 @@ class TurnFloor:
     def keep(self, query: str, found: Sequence[Recollection]) -> list[Recollection]:
         """Those of *found* that are told, in their order. What the search itself did not find has to stand beside."""
         scores: dict[str, float] = {}
+        asked, least = term_set(query), min(self.enough, self.minimum)
         for one in found:
-            if one.hit is not None:
-                source = one.passage.source
-                scores[source] = max(self._relevance(query, one.hit), scores.get(source, -math.inf))
+            if one.hit is None:
+                continue
+            cosine = one.hit.dense.score if one.hit.dense is not None else 0.0
+            if self.dense_weight * max(cosine, 0.0) + self.coverage_weight >= least:  # else no words make it enough
+                score = self.relevance(asked, term_set(searched_text(one.passage)), cosine)
+                scores[one.passage.source] = max(score, scores.get(one.passage.source, -math.inf))
         if max(scores.values(), default=-math.inf) < self.enough:
             return []
         sure = {source for source, score in scores.items() if score >= self.minimum}
@@ -93,10 +97,6 @@ class TurnFloor:
         subject = asked - SAYING or asked
         covered = len(subject & said) / max(len(subject), 1)
         return self.dense_weight * max(cosine, 0.0) + self.coverage_weight * covered
-
-    def _relevance(self, query: str, hit: Hit) -> float:
-        said = term_set(searched_text(hit.passage))
-        return self.relevance(term_set(query), said, hit.dense.score if hit.dense is not None else 0.0)
 
 
 def features(query: str, hit: Hit, corpus_size: int) -> tuple[float, float, float]:

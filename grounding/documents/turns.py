@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from connectors.message import Scope
 from grounding.documents import followup
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
-from grounding.documents.index import Arm, Entry, Hit, Kind, Passage, PassageIndex, Source, cosine
+from grounding.documents.index import Arm, Entry, Hit, Kind, Passage, PassageIndex, Source, cosines_to
 from grounding.documents.recollection import Recollection, recollect, searched_text, speakers
 from grounding.documents.relevance import TurnFloor, turn_floor_for
 from grounding.documents.search import SHORT_QUERY_CHARACTERS, encoded
@@ -137,8 +137,9 @@ class Turns:
             return list(hits)
         best = [hit.passage.id for hit in hits[:LOOKED_BESIDE]]
         vectors = await self._index.vectors(scope, Kind.TURN, best)
+        cosine_of = cosines_to(dense)
         return [
-            replace(hit, dense=Arm(0, cosine(dense, vectors[hit.passage.id]))) if hit.passage.id in vectors else hit
+            replace(hit, dense=Arm(0, cosine_of(vectors[hit.passage.id]))) if hit.passage.id in vectors else hit
             for hit in hits
         ]
 

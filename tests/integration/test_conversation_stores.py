@@ -16,6 +16,7 @@ from connectors.message import AgentRuntimeError, ConversationKey, Scope
 from connectors.message import Usage as Tokens
 from grounding import assemble
 from grounding.memory.contexts import ContextDocument, ContextDocuments
+from grounding.run_context import CodexFile, CodexInput
 from grounding.tokens import load_tokens
 from grounding.transcript import markdown
 from grounding.transcript.copy import MarkdownCopy
@@ -304,6 +305,21 @@ async def test_manifests_are_listed_newest_first_and_paged(redis: Redis) -> None
     rest = await manifests.newest(Scope("acme"), 10, before=first[-1].turn_id)
 
     assert [one.turn_id for one in (*first, *rest)] == ids[::-1]
+
+
+async def test_what_went_into_many_turns_is_told_whole_without_those_that_are_not_known(redis: Redis) -> None:
+    """With the material that they were given: what was said about it is somebody else's."""
+    manifests, tokens = Manifests(redis), load_tokens()
+    files = (CodexFile(path="rules.md", text="Nobody swims at night."),)
+    given = CodexInput(mode="whole", why="fits", tokens=9, weight=9, limit=100, count=1, files=files)
+    ids = sorted(new_turn_id() for _ in range(20))
+    kept = {turn_id: context(turn_id=turn_id, codex=given if turn_id == ids[12] else None) for turn_id in ids}
+    for one in kept.values():
+        await manifests.keep(one, assemble.prompt(one, tokens), "2026-11-21T10:00:00Z", {})
+
+    assert await Manifests(redis).contexts(Scope("acme"), [*ids, "t-unknown"]) == kept
+    assert await manifests.contexts(Scope("acme"), []) == {}
+    assert await manifests.contexts(Scope("other"), ids) == {}
 
 
 async def test_turn_ids_sort_by_time() -> None:
