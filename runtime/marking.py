@@ -160,24 +160,18 @@ class Marking:
         if known is None or (is_new and exchange is None):
             manifest = await self._manifests.get(scope, turn_id)
             exchange = await self._exchange(manifest)
-        blank = known or Marked(turn_id=turn_id, conversation=_key_of(manifest).encoded if manifest else "")
+        blank = Marked(turn_id=turn_id, conversation=_key_of(manifest).encoded if manifest else "")
         seen: list[Opinion] = []
 
         def changed(before: Marked | None) -> Marked | None:
+            if before is None and known is not None:
+                raise UnknownTurn(f"turn {turn_id!r} was forgotten just now")
             one = before or blank
             opinion = step(one.opinion_of(by.user))
             seen[:] = [one.opinion_of(by.user), opinion]
             if opinion == seen[0]:
                 return before
-            messages = tuple(dict.fromkeys([*one.messages, *([message_id] if message_id else [])]))
-            held = one.model_copy(
-                update={
-                    "exchange": one.exchange or exchange,
-                    "messages": messages,
-                    "marked_on": self._today() if opinion.mark else one.marked_on,
-                }
-            )
-            return held.with_opinion(opinion)
+            return one.with_exchange(exchange, message_id, self._today()).with_opinion(opinion)
 
         after = await self._store.change(scope, turn_id, changed) or blank
         self._karma.changed(scope)

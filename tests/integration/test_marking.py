@@ -378,3 +378,20 @@ async def test_a_turn_that_is_forgotten_while_it_is_marked_stays_forgotten(
     monkeypatch.setattr(MarkStore, "change", meanwhile)
     assert await house.react("👍") == "unknown_reply"
     assert await house.store.get(GROUP.scope, "t1") is None
+
+
+async def test_what_is_forgotten_while_somebody_else_marks_it_does_not_come_back(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.answer("t1")
+    await house.react("👍", by=LENA)
+    change = MarkStore.change
+
+    async def meanwhile(self: MarkStore, *given: Any) -> Any:
+        monkeypatch.setattr(MarkStore, "change", change)
+        await house.marking.forget_conversation(GROUP)
+        return await change(self, *given)
+
+    monkeypatch.setattr(MarkStore, "change", meanwhile)
+    assert await house.react("👍") == "unknown_reply"
+    assert await house.store.get(GROUP.scope, "t1") is None

@@ -69,7 +69,7 @@ class Exchange(_Strict):
 
 class Marked(_Strict):
     """A turn that somebody marked. ``exchange`` is None where it is no example, whatever people say of it (an apology),
-    and while nobody's mark holds; ``marked_on`` is the day of the newest mark."""
+    and while nobody's mark holds; ``marked_on`` is the day on which somebody last marked it or took a mark back."""
 
     v: Literal[1] = 1
     turn_id: str
@@ -110,6 +110,12 @@ class Marked(_Strict):
 
     def opinion_of(self, user: str) -> Opinion:
         return next((one for one in self.opinions if one.user == user), Opinion(user=user))
+
+    def with_exchange(self, exchange: Exchange | None, message_id: str, day: str) -> Marked:
+        """The same after a mark of *day* on the message *message_id* (empty: on none), with the words of *exchange*
+        where it has none."""
+        messages = self.messages if message_id in ("", *self.messages) else (*self.messages, message_id)
+        return self.model_copy(update={"exchange": self.exchange or exchange, "messages": messages, "marked_on": day})
 
     def with_opinion(self, opinion: Opinion) -> Marked:
         others = tuple(one for one in self.opinions if one.user != opinion.user)
