@@ -51,6 +51,7 @@ class Surroundings:
         self._links = links
         self._root = root
         self._cards = _Beside(gpus)
+        self._looking = asyncio.Lock()
         self.seen: Seen | None = None
         """None until the first look."""
 
@@ -72,6 +73,10 @@ class Surroundings:
 
     async def look(self) -> None:
         """Look once. Bounded; what cannot be seen is left out or said to be so, and nothing is raised."""
+        async with self._looking:
+            await self._look()
+
+    async def _look(self) -> None:
         cards, files, links = await asyncio.gather(
             self._cards.read(self._every_seconds), asyncio.to_thread(self._read_files), self._reached()
         )

@@ -11,6 +11,7 @@ import pytest
 from config.settings import Settings
 from connectors.message import Scope
 from grounding.memory.records.record import Type
+from grounding.run_context import Device
 from runtime import bootstrap
 from runtime.environment.gpus import Cards
 from runtime.environment.sampling import SILENT
@@ -60,29 +61,57 @@ async def test_short_of_memory_the_model_gets_the_message_and_what_is_kept_word_
         assert (await bot.runtime.prompting.rebuild(stored.context)).prompt.user == bot.sent["user"]
 
 
-async def test_a_driver_that_hangs_holds_up_no_answer_and_is_said_to_be_silent(
+class Driver:
+    """A driver with one card of *free* MiB, which hangs while it is ``held``."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+        self.held = threading.Event()
+        self.let_go = threading.Event()
+
+    def read(self) -> Cards:
+        if self.held.is_set():
+            self.let_go.wait(120)
+        return Cards((Device(name="A10", total_mib=24_000, used_mib=24_000 - self.free, free_mib=self.free),))
+
+
+async def test_the_machine_is_told_of_as_the_session_began_until_it_matters_and_a_hanging_driver_holds_up_nothing(
     model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    let_go = threading.Event()
+    driver = Driver(4000)
+    monkeypatch.setattr(bootstrap, "Gpus", lambda: driver)
+    settings = model_settings(access_policy="open", environment_sample_seconds=1.0, model_memory_buffer_mib=500)
+    async with running_bot(settings, openai_server) as bot:
 
-    class Hanging:
-        def read(self) -> Cards:
-            let_go.wait(120)
-            return Cards()
-
-    monkeypatch.setattr(bootstrap, "Gpus", Hanging)
-    settings = model_settings(access_policy="open", environment_sample_seconds=0.2)
-    try:
-        async with running_bot(settings, openai_server) as bot:
-            await bot.say("hello, what do you know about boats?")
-            async with asyncio.timeout(30):
-                while bot.runtime.surroundings.environment(None) is None:
+        async def seen(note: str, free: int | None = None) -> None:
+            async with asyncio.timeout(60):
+                while True:
+                    now = bot.runtime.surroundings.environment(None)
+                    if now and now.note == note and [one.free_mib for one in now.devices] == [free][: bool(free)]:
+                        return
                     await asyncio.sleep(0.01)
-            await bot.say("and about harbours?", context="another")
+
+        try:
+            await seen("", 4000)
+            await bot.say("hello, what do you know about boats?")
+            first = bot.sent["system"]
+            assert "GPU A10: 20000 of 24000 MiB used, 4000 free." in first
+            driver.free = 2900
+            await seen("", 2900)
+            await bot.say("and about harbours?")
+            assert bot.sent["system"] == first
+            await bot.say("and here, what is known about boats?", context="another")
+            assert "2900 free." in bot.sent["system"]
+            driver.free = 400
+            await seen("", 400)
+            await bot.say("and about lighthouses?")
+            assert "400 free." in bot.sent["system"]
+            driver.held.set()
+            await seen(SILENT.note)
+            await bot.say("and about ferries?")
             assert f"GPU: {SILENT.note}." in bot.sent["system"]
-            assert bot.grounding["tokens_environment"] > 0
-    finally:
-        let_go.set()
+        finally:
+            driver.let_go.set()
 
 
 async def test_a_message_that_no_window_holds_is_refused_by_its_size_and_no_model_is_asked(
