@@ -6,6 +6,7 @@ beside the folder shows; nothing is opened. The same files give the same text.
 
 from __future__ import annotations
 
+import heapq
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from grounding.formatters import ArtifactInjector
 from grounding.sections import one_line
 
 NAME = "source_tree"
-MAX_FILES = 20_000
+MAX_FILES = 10_000
 """Looked at; a folder of more is cut, and says so."""
 MAX_DEPTH = 12
 CHARACTERS_PER_TOKEN = 3
@@ -75,16 +76,71 @@ def walk(root: Path) -> tuple[list[File], bool]:
 
 
 def rendered(files: list[File], characters: int, *, is_cut: bool = False) -> str:
-    """*files* below their folders, in at most *characters*: where that is too little the deepest folders are summed up
-    first. Pure."""
+    """*files* below their folders, in at most *characters*: where that is too little folders are summed up, the deepest
+    and the largest first. Pure."""
     if not files:
         return f"{HEAD}\nIt is empty."
-    deepest = max(len(file.folders) for file in files)
-    for depth in range(deepest, -1, -1):
-        text = "\n".join([HEAD, *_lines(files, depth), *(["… and more files"] if is_cut else [])])
-        if len(text) <= characters:
-            return text
-    return text[:characters].rpartition("\n")[0] + "\n…"
+    root = _Folder(())
+    for file in files:
+        root.add(file)
+    end = ["… and more files"] if is_cut else []
+    used = len("\n".join([HEAD, *root.own, *(one.sum for one in root.folders.values()), *end]))
+    waiting = [one.rank for one in root.folders.values()]
+    while waiting:
+        _, _, _, folder = heapq.heappop(waiting)
+        inner = folder.folders.values()
+        more = sum(len(line) + 1 for line in (*folder.own, *(one.sum for one in inner))) - len(folder.sum) - 1
+        if more <= 0 or used + more <= characters:
+            used += more
+            folder.is_open = True
+            for one in inner:
+                heapq.heappush(waiting, one.rank)
+    text = "\n".join([HEAD, *root.own, *(line for one in root.folders.values() for line in one.lines()), *end])
+    return text if len(text) <= characters else text[:characters].rpartition("\n")[0] + "\n…"
+
+
+class _Folder:
+    """A folder and all below it; ``is_open`` says whether its files are shown, not only their sum."""
+
+    def __init__(self, path: tuple[str, ...]) -> None:
+        self.path = path
+        self.folders: dict[str, _Folder] = {}
+        self.files: list[File] = []
+        self.count = self.size = 0
+        self.is_open = False
+
+    def add(self, file: File) -> None:
+        folder = self
+        for depth in range(len(file.folders) + 1):
+            folder.count += 1
+            folder.size += file.size
+            if depth < len(file.folders):
+                folder = folder.folders.setdefault(file.folders[depth], _Folder(file.folders[: depth + 1]))
+        folder.files.append(file)
+
+    @property
+    def rank(self) -> tuple[int, int, tuple[str, ...], _Folder]:
+        """Which is opened first. No two have the same path, so that folders themselves are never compared."""
+        return len(self.path), self.count, self.path, self
+
+    @property
+    def sum(self) -> str:
+        return f"{'/'.join(self.path)}/ ({self.count} files, {self.size})"
+
+    @property
+    def own(self) -> list[str]:
+        """The lines of its files, below its name."""
+        if not self.path:
+            return [f"{file.name} {file.size}" for file in self.files]
+        return [f"{'/'.join(self.path)}/", *(f"  {file.name} {file.size}" for file in self.files)] if self.files else []
+
+    def lines(self) -> Iterator[str]:
+        if not self.is_open:
+            yield self.sum
+            return
+        yield from self.own
+        for folder in self.folders.values():
+            yield from folder.lines()
 
 
 def _below(folder: Path, folders: tuple[str, ...]) -> Iterator[File]:
@@ -107,27 +163,6 @@ def _below(folder: Path, folders: tuple[str, ...]) -> Iterator[File]:
     if len(folders) < MAX_DEPTH:
         for entry in inner:
             yield from _below(Path(entry.path), (*folders, _shown(entry.name)))
-
-
-def _lines(files: list[File], depth: int) -> Iterator[str]:
-    """Each folder down to *depth* with its files; of a folder below that how many it holds."""
-    shown: tuple[str, ...] = ()
-    sums: dict[tuple[str, ...], list[int]] = {}
-    for file in files:
-        if len(file.folders) > depth:
-            sums.setdefault(file.folders[: depth + 1], []).append(file.size)
-    told: set[tuple[str, ...]] = set()
-    for file in files:
-        folder = file.folders[: depth + 1]
-        if folder in sums and len(file.folders) > depth:
-            if folder not in told:
-                told.add(folder)
-                yield f"{'/'.join(folder)}/ ({len(sums[folder])} files, {sum(sums[folder])})"
-            continue
-        if file.folders != shown:
-            shown = file.folders
-            yield f"{'/'.join(shown)}/"
-        yield f"{'  ' if shown else ''}{file.name} {file.size}"
 
 
 def _shown(name: str) -> str:

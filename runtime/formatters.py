@@ -149,18 +149,21 @@ class Formatters:
             wanted, session = replace(wanted, context_id=""), ""
         place = (injector.name, wanted.workspace_id, wanted.context_id)
         known = self._kept.get(place)
-        now = self._clock()
-        holds = known is not None and known.session == session
-        if known is None or not holds or (injector.volatility is Volatility.SESSION and now - known.at > self._idle):
-            text = await self._made(injector.name, lambda: injector.text(wanted), lost)
-            if text is None:  # the last that was had is better than none; the next turn tries again
-                return known.text if known else ""
-            known = _Kept(text[: injector.budget_tokens * CHARACTERS_PER_TOKEN], session)
-            self._kept[place] = known
-        known.at = now
+        lasts = injector.volatility is Volatility.STATIC
+        if known is None or known.session != session or not (lasts or self._clock() - known.at <= self._idle):
+
+            def keep(text: str) -> str:
+                kept = _Kept(text[: injector.budget_tokens * CHARACTERS_PER_TOKEN], session, self._clock())
+                self._kept[place] = kept
+                while len(self._kept) > REMEMBERED:
+                    self._kept.popitem(last=False)
+                return kept.text
+
+            # What comes too late is for the next turn; until then the last that was had is better than none.
+            text = await self._made(injector.name, lambda: injector.text(wanted), lost, late=keep)
+            return (known.text if known else "") if text is None else keep(text)
+        known.at = self._clock()
         self._kept.move_to_end(place)
-        while len(self._kept) > REMEMBERED:
-            self._kept.popitem(last=False)
         return known.text
 
     async def _rendered(
@@ -184,9 +187,11 @@ class Formatters:
             source=source,
         )
 
-    async def _made(self, name: str, make: Callable[[], Any], lost: list[DegradedBlock]) -> str | None:
-        """What *make* gives, in a thread of its own; None where it fails. One that took too long is left alone for a
-        while: no second turn shall wait for it."""
+    async def _made(
+        self, name: str, make: Callable[[], Any], lost: list[DegradedBlock], late: Callable[[str], object] | None = None
+    ) -> str | None:
+        """What *make* gives, in a thread of its own; None where it fails. One that takes too long is left alone for a
+        while: no second turn shall wait for it. What it gives in the end is told to *late*."""
         text, reason = None, ""
         if self._clock() < self._rests.get(name, 0.0):
             reason = "resting"
@@ -195,7 +200,7 @@ class Formatters:
         else:
             try:
                 async with asyncio.timeout(self._timeout):
-                    text = await self._in_thread(name, make)
+                    text = await self._in_thread(name, make, late)
             except TimeoutError:
                 reason, self._rests[name] = "timeout", self._clock() + REST_SECONDS
             except Exception as error:  # noqa: BLE001 - it is anybody's code
@@ -208,7 +213,7 @@ class Formatters:
         lost.append(DegradedBlock(block=name, why=reason))
         return None
 
-    async def _in_thread(self, name: str, make: Callable[[], Any]) -> Any:
+    async def _in_thread(self, name: str, make: Callable[[], Any], late: Callable[[str], object] | None) -> Any:
         """A thread that ends with the process: those of the pool would have to be waited for, and be missing."""
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Any] = loop.create_future()
@@ -217,6 +222,8 @@ class Formatters:
             self._running[name] -= 1
             if not result.done():
                 result.set_exception(error) if error else result.set_result(text)
+            elif late is not None and isinstance(text, str):
+                late(text.strip())
 
         def run() -> None:
             text, failed = None, None
@@ -238,7 +245,7 @@ class _Kept:
 
     text: str
     session: str
-    at: float = 0.0
+    at: float
 
 
 def _injected(injector: ArtifactInjector, text: str, source: str) -> Injected:

@@ -47,15 +47,16 @@ def test_a_name_on_the_disk_poses_as_nothing_else(tmp_path: Path) -> None:
     assert all(line.isprintable() for line in lines)
 
 
-def test_the_deepest_folders_are_summed_up_first_and_then_lines_are_left_out(tmp_path: Path) -> None:
-    write(tmp_path, "a/b/c/1.py", "a/b/c/2.py", "a/b/3.py", "a/4.py", "5.py")
+def test_the_deepest_and_largest_folders_are_summed_up_first_and_then_lines_are_left_out(tmp_path: Path) -> None:
+    write(tmp_path, "a/b/c/1.py", "a/b/c/2.py", "a/b/3.py", "a/4.py", "5.py", "z/6.py")
     files, _ = walk(tmp_path)
-    whole = len(rendered(files, 10_000))
-    assert "a/b/c/ (2 files, 20)" in rendered(files, whole - 1)
-    assert "\n  3.py 8" in rendered(files, whole - 1)
-    flat = f"{HEAD}\n5.py 4\na/ (4 files, 34)"
-    assert rendered(files, len(flat)) == flat
-    assert rendered(files, len(flat) - 1) == f"{HEAD}\n5.py 4\n…"
+    whole = f"{HEAD}\n5.py 4\na/\n  4.py 6\na/b/\n  3.py 8\na/b/c/\n  1.py 10\n  2.py 10\nz/\n  6.py 6"
+    deepest = whole.replace("a/b/c/\n  1.py 10\n  2.py 10", "a/b/c/ (2 files, 20)")
+    large = f"{HEAD}\n5.py 4\na/ (4 files, 34)\nz/\n  6.py 6"
+    assert rendered(files, len(whole)) == whole
+    assert rendered(files, len(whole) - 1) == deepest
+    assert rendered(files, len(large)) == large  # one file takes less room than the sum of one
+    assert rendered(files, len(HEAD) + 20) == f"{HEAD}\n5.py 4\n…"
 
 
 @given(FILES, st.integers(len(HEAD) + 30, 2000))
