@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -54,6 +54,20 @@ class Installed:
     source: str
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Texts by the names of their blocks, and what could not be had."""
+
+    texts: tuple[Injected, ...] = ()
+    lost: tuple[DegradedBlock, ...] = ()
+
+    def __add__(self, other: Made) -> Made:
+        return Made((*self.texts, *other.texts), (*self.lost, *other.lost))
+
+
+NOTHING = Made()
+
+
 def installed(settings: Settings) -> tuple[Installed, ...]:
     """All formatters, by name. Imports other people's code, which may take a while. Raises `FormattersRefused`."""
     found: list[Installed] = []
@@ -84,10 +98,8 @@ class Formatters:
         formatters: Sequence[Installed],
         *,
         timeout_seconds: float,
-        idle_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """*idle_seconds* without a turn in a place end its session."""
         self._injectors = [
             (one.formatter, one.source) for one in formatters if isinstance(one.formatter, ArtifactInjector)
         ]
@@ -95,7 +107,6 @@ class Formatters:
             (one.formatter, one.source) for one in formatters if isinstance(one.formatter, PromptTemplate)
         ]
         self._timeout = timeout_seconds
-        self._idle = idle_seconds
         self._clock = clock
         self._running: Counter[str] = Counter()
         self._rests: dict[str, float] = {}
@@ -107,17 +118,16 @@ class Formatters:
         injectors = {one.name: source for one, source in self._injectors}
         return injectors | {one.name: source for one, source in self._templates}
 
-    async def inject(self, asked: Request, session: str = "") -> tuple[tuple[Injected, ...], tuple[DegradedBlock, ...]]:
-        """The texts of all injectors for *asked*, those that have something to say, and what could not be had. Another
-        *session* than a place's last has its texts made anew."""
-        if not self._injectors:
-            return (), ()
-        lost: list[DegradedBlock] = []
-        texts = await asyncio.gather(*(self._injected(one, asked, session, lost) for one, _ in self._injectors))
-        made = [
-            _injected(one, text, source) for (one, source), text in zip(self._injectors, texts, strict=True) if text
-        ]
-        return tuple(made), tuple(lost)
+    async def inject(self, asked: Request) -> Made:
+        """The texts for *asked* that do not wait for a session."""
+        chosen = [one for one in self._injectors if one[0].volatility is not Volatility.SESSION]
+        return await self._all(chosen, asked, "", ()) if chosen else NOTHING
+
+    async def of_session(self, asked: Request, session: str, before: Sequence[Injected] = ()) -> Made:
+        """The texts that stay as they are in *session* (its id; none where nothing is to be remembered). *before* are
+        those that its last turn was given, whichever process made them."""
+        chosen = [one for one in self._injectors if one[0].volatility is Volatility.SESSION]
+        return await self._all(chosen, asked, session, before) if chosen else NOTHING
 
     async def render(self, context: RunContext, tokens: Tokens) -> RunContext:
         """*context* with what templates make of its blocks."""
@@ -139,32 +149,38 @@ class Formatters:
             }
         )
 
-    async def _injected(
-        self, injector: ArtifactInjector, asked: Request, session: str, lost: list[DegradedBlock]
-    ) -> str:
+    async def _all(
+        self, chosen: Sequence[tuple[ArtifactInjector, str]], asked: Request, session: str, before: Sequence[Injected]
+    ) -> Made:
+        lost: list[DegradedBlock] = []
+        given = {one.name: one for one in before}
+        fresh = [one for one in chosen if not _is_of(one, given.get(one[0].name))]
+        texts = await asyncio.gather(*(self._text(one, asked, session, lost) for one, _ in fresh))
+        made = [_injected(one, text, source) for (one, source), text in zip(fresh, texts, strict=True) if text]
+        kept = [given[one.name] for one, source in chosen if (one, source) not in fresh]
+        return Made(tuple(sorted((*made, *kept), key=lambda one: one.name)), tuple(lost))
+
+    async def _text(self, injector: ArtifactInjector, asked: Request, session: str, lost: list[DegradedBlock]) -> str:
         if injector.volatility is Volatility.TURN:
             return await self._made(injector.name, lambda: injector.text(asked), lost) or ""
-        wanted = replace(asked, query="")
-        if injector.volatility is Volatility.STATIC:
-            wanted, session = replace(wanted, context_id=""), ""
+        lasts = injector.volatility is Volatility.STATIC
+        wanted = Request(asked.workspace_id, "" if lasts else asked.context_id)
         place = (injector.name, wanted.workspace_id, wanted.context_id)
         known = self._kept.get(place)
-        lasts = injector.volatility is Volatility.STATIC
-        if known is None or known.session != session or not (lasts or self._clock() - known.at <= self._idle):
+        if known is not None and (lasts or (session and known.session == session)):
+            self._kept.move_to_end(place)
+            return known.text
 
-            def keep(text: str) -> str:
-                kept = _Kept(text[: injector.budget_tokens * CHARACTERS_PER_TOKEN], session, self._clock())
-                self._kept[place] = kept
-                while len(self._kept) > REMEMBERED:
-                    self._kept.popitem(last=False)
-                return kept.text
+        def keep(text: str) -> str:
+            kept = _Kept(text[: injector.budget_tokens * CHARACTERS_PER_TOKEN], session)
+            self._kept[place] = kept
+            while len(self._kept) > REMEMBERED:
+                self._kept.popitem(last=False)
+            return kept.text
 
-            # What comes too late is for the next turn; until then the last that was had is better than none.
-            text = await self._made(injector.name, lambda: injector.text(wanted), lost, late=keep)
-            return (known.text if known else "") if text is None else keep(text)
-        known.at = self._clock()
-        self._kept.move_to_end(place)
-        return known.text
+        # What comes too late is for the next turn; until then the last that was had is better than none.
+        text = await self._made(injector.name, lambda: injector.text(wanted), lost, late=keep)
+        return (known.text if known else "") if text is None else keep(text)
 
     async def _rendered(
         self, template: PromptTemplate, source: str, context: RunContext, body: str, lost: list[DegradedBlock]
@@ -241,11 +257,16 @@ class Formatters:
 
 @dataclass(slots=True)
 class _Kept:
-    """The text of a place, for which session it was made, and when it was last wanted."""
+    """The text of a place, and for which session it was made."""
 
     text: str
     session: str
-    at: float
+
+
+def _is_of(one: tuple[ArtifactInjector, str], given: Injected | None) -> bool:
+    """Whether *given* is a text of that injector as it is now."""
+    injector, source = one
+    return given is not None and _injected(injector, given.text, source) == given
 
 
 def _injected(injector: ArtifactInjector, text: str, source: str) -> Injected:

@@ -22,7 +22,7 @@ from grounding.layers.now import tells_all
 from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
 from grounding.memory.frames.frame import Frames
 from grounding.pipeline import Grounds, Pipeline, why
-from grounding.run_context import DegradedBlock, Injected, ModelMemory, RunContext, SigilInput, TailEntry
+from grounding.run_context import DegradedBlock, ModelMemory, RunContext, SigilInput, TailEntry
 from grounding.sessions.prefix import UNKNOWN, compared
 from grounding.sessions.shown import Shown, after, session
 from grounding.strategy import Choice, Strategy
@@ -34,7 +34,7 @@ from promptpolicy.slot import Directive
 from runtime.attaching import Attached, Attaching, Turn, merged
 from runtime.cues import cues_in
 from runtime.environment.sampling import Surroundings
-from runtime.formatters import Formatters
+from runtime.formatters import Formatters, Made
 from runtime.frames import frames_in
 from runtime.model import Model
 from runtime.question import Built, Question
@@ -127,9 +127,9 @@ class Prompting:
         if choice.small_talk:
             offer, budgets = NOTHING, Budgets.from_settings(self._settings, window)
         identity = self._identity(question.role, held, degraded)
-        told, inject = identity[0].text, injecting.result()
+        told, inject = identity[0].text, injecting.result() + await self._of_session(question, turn_id, grounds.before)
         size, memory = self._tokens.count(told), self._memory(first)
-        turn = Turn(question, first, budgets, told, size, offer, inject[0], choice.small_talk, bool(turn_id), memory)
+        turn = Turn(question, first, budgets, told, size, offer, inject.texts, choice.small_talk, bool(turn_id), memory)
         attached = await self._attaching.attach(looking.result(), turn)
         budgets = budgets.model_copy(update={"tools_tokens": attached.offer.tokens})
         context = self._context(question, turn_id, choice, budgets, grounds, identity, attached, inject, today)
@@ -152,6 +152,11 @@ class Prompting:
             after(made.context, made.prompt, grounds.before, question.person),
             _is_renewed(made.context, grounds),
         )
+
+    async def _of_session(self, question: Question, turn_id: str, before: Shown | None) -> Made:
+        """What formatters make for the session; where a turn came before, what that was given."""
+        id_of_session, given = (before.id, before.injected) if before else (turn_id, ())
+        return await self._formatters.of_session(_request(question), id_of_session, given)
 
     async def _made(self, context: RunContext, question: Question) -> Condensed:
         """The prompt of *context*, and what it is made of."""
@@ -226,7 +231,7 @@ class Prompting:
         grounds: Grounds,
         identity: tuple[Policy, tuple[DegradedBlock, ...]],
         attached: Attached,
-        injected: tuple[tuple[Injected, ...], tuple[DegradedBlock, ...]],
+        injected: Made,
         today: str,
     ) -> RunContext:
         composed, degraded = identity
@@ -272,8 +277,8 @@ class Prompting:
             deltas=grounds.deltas,
             # The acknowledgement is for replies that people wait for because something is looked up.
             hint=question.hint if choice.strategy is not Strategy.NONE else "",
-            injected=injected[0],
-            degraded=(*degraded, *grounds.degraded, *attached.degraded, *question.degraded, *injected[1]),
+            injected=injected.texts,
+            degraded=(*degraded, *grounds.degraded, *attached.degraded, *question.degraded, *injected.lost),
             layout=self._settings.llm_grounding_layout,
             tools=attached.offer.names,
             budgets=budgets,

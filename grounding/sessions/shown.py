@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from grounding.blocks import Prompt
+from grounding.blocks import PLACES, Prompt
 from grounding.budgets import Strict
-from grounding.run_context import ContextLine, EnvironmentInput, RunContext, SessionInput
+from grounding.run_context import ContextLine, EnvironmentInput, Injected, RunContext, SessionInput
 from grounding.sessions.prefix import Stood, stood
 
 
@@ -35,6 +35,8 @@ class Shown(Strict):
     environment: EnvironmentInput | None = None
     karma_floor: tuple[str, ...] = ()
     """The turns of the good answers that stand in the session."""
+    injected: tuple[Injected, ...] = ()
+    """What formatters made for the session."""
     blocks: tuple[Stood, ...] = ()
 
 
@@ -69,6 +71,7 @@ def after(context: RunContext, prompt: Prompt, before: Shown | None, person: str
         global_context=context.global_context,
         environment=context.environment,
         karma_floor=_standing(context, before),
+        injected=tuple(one for one in context.injected if one.name not in PLACES and one.volatility == "session"),
         blocks=blocks,
     )
 

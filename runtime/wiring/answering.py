@@ -103,9 +103,7 @@ def wire_answering(
     tooling = Tooling(settings, toolbox, model, kept.journal, tokens)
     for name, scopes in tooling.unneeded().items():
         _log.warning("sigil.unneeded", sigil=name, scopes=scopes)
-    making = Formatters(
-        formatters, timeout_seconds=settings.formatter_timeout_seconds, idle_seconds=settings.session_idle_seconds
-    )
+    making = Formatters(formatters, timeout_seconds=settings.formatter_timeout_seconds)
     prompting = Prompting(
         settings,
         deciding=deciding,

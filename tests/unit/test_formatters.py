@@ -6,7 +6,7 @@ import asyncio
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from grounding import assemble
 from grounding.blocks import PLACES, Volatility
 from grounding.formatters import ArtifactInjector, Formatter, PromptTemplate, Request, problem_of
 from grounding.run_context import Injected, RunContext
-from runtime.formatters import Formatters, FormattersRefused, Installed, installed
+from runtime.formatters import Formatters, FormattersRefused, Installed, Made, installed
 from tests.unit.test_assemble import BUDGETS, TOKENS, build, context
 
 ROOT = Path(__file__).parents[2]
@@ -36,9 +36,14 @@ def template(block: str = "hint", render: Any = lambda asked, text: text.upper()
 
 
 def formatters(*made: Formatter, clock: Callable[[], float] = lambda: 0.0) -> Formatters:
-    return Formatters(
-        [Installed(one, "a-package 1.0") for one in made], timeout_seconds=20, idle_seconds=60, clock=clock
-    )
+    return Formatters([Installed(one, "a-package 1.0") for one in made], timeout_seconds=20, clock=clock)
+
+
+async def all_of(
+    made: Formatters, asked: Request = ASKED, session: str = "t1", before: Sequence[Injected] = ()
+) -> Made:
+    """The texts that a turn is given."""
+    return await made.inject(asked) + await made.of_session(asked, session, before)
 
 
 def injected(name: str = "notes", place: str = "codex", volatility: Any = "session", **more: Any) -> Injected:
@@ -161,17 +166,16 @@ async def test_a_template_says_a_block_in_another_form_within_its_budget_and_the
 
 async def test_a_stored_turn_is_built_again_without_the_formatters_that_it_had() -> None:
     made = formatters(injector(), template())
-    texts, lost = await made.inject(ASKED)
-    whole = await made.render(context(injected=texts), TOKENS)
+    given = await all_of(made)
+    whole = await made.render(context(injected=given.texts), TOKENS)
     stored = RunContext.model_validate_json(whole.model_dump_json())
-    assert lost == ()
+    assert given.lost == ()
     assert assemble.prompt(stored, TOKENS).messages == assemble.prompt(whole, TOKENS).messages
     assert "notes of acme" in assemble.prompt(stored, TOKENS).system
 
 
 async def test_text_that_outlasts_a_turn_is_made_once_and_knows_nothing_of_the_message() -> None:
     calls: list[tuple[str, Request]] = []
-    time = [0.0]
 
     def noting(name: str) -> Callable[[Request], str]:
         def text(asked: Request) -> str:
@@ -184,12 +188,11 @@ async def test_text_that_outlasts_a_turn_is_made_once_and_knows_nothing_of_the_m
         injector("standing", volatility=Volatility.STATIC, text=noting("standing")),
         injector("sitting", text=noting("sitting")),
         injector("passing", after="tail", volatility=Volatility.TURN, text=noting("passing")),
-        clock=lambda: time[0],
     )
 
-    async def asked_for(asked: Request, session: str = "") -> list[str]:
+    async def asked_for(asked: Request, session: str = "t1") -> list[str]:
         calls.clear()
-        await made.inject(asked, session)
+        await all_of(made, asked, session)
         return sorted(name for name, _ in calls)
 
     assert await asked_for(ASKED) == ["passing", "sitting", "standing"]
@@ -199,11 +202,20 @@ async def test_text_that_outlasts_a_turn_is_made_once_and_knows_nothing_of_the_m
         "passing": ("http:default", ASKED.query),
     }
     assert await asked_for(ASKED) == ["passing"]
+    assert await asked_for(ASKED, "t2") == ["passing", "sitting"]
     assert await asked_for(Request("acme", "http:other")) == ["passing", "sitting"]
     assert await asked_for(Request("rival", "http:default")) == ["passing", "sitting", "standing"]
-    assert await asked_for(ASKED, "another session") == ["passing", "sitting"]
-    time[0] = 61.0
-    assert await asked_for(ASKED, "another session") == ["passing", "sitting"]
+    assert await asked_for(ASKED, "") == ["passing", "sitting"]  # a dry run belongs to no session
+    assert await asked_for(ASKED, "") == ["passing", "sitting"]
+
+
+async def test_another_process_goes_on_with_the_text_that_a_session_began_with() -> None:
+    began = await all_of(formatters(injector(text=lambda asked: "as it was")))
+    other = formatters(injector(text=lambda asked: "as it is"))
+    assert await all_of(other, before=began.texts) == began
+    changed = formatters(injector(text=lambda asked: "as it is", budget_tokens=51))
+    assert [one.text for one in (await all_of(changed, before=began.texts)).texts] == ["as it is"]
+    assert await all_of(formatters(injector("else")), before=began.texts) != began
 
 
 async def test_a_formatter_that_fails_costs_its_block_and_not_the_turn() -> None:
@@ -211,9 +223,9 @@ async def test_a_formatter_that_fails_costs_its_block_and_not_the_turn() -> None
         raise LookupError(asked.query)
 
     made = formatters(injector("broken", text=broken), injector("typeless", text=lambda asked: 7), injector())
-    texts, lost = await made.inject(ASKED)
-    assert [one.text for one in texts] == ["notes of acme"]
-    assert {(one.block, one.why) for one in lost} == {("broken", "lookup_error"), ("typeless", "no_text")}
+    given = await all_of(made)
+    assert [one.text for one in given.texts] == ["notes of acme"]
+    assert {(one.block, one.why) for one in given.lost} == {("broken", "lookup_error"), ("typeless", "no_text")}
     turned = await formatters(template(render=lambda asked, text: text / 2)).render(context(), TOKENS)
     assert assemble.prompt(turned, TOKENS).messages == build().messages
     assert [(one.block, one.why) for one in turned.degraded] == [("loud", "type_error")]
@@ -236,21 +248,24 @@ async def test_one_that_hangs_holds_up_one_turn_and_then_none_for_a_while_and_ke
         return "late"
 
     made = formatters(injector(text=text), clock=lambda: time[0])
-    assert [one.text for one in (await made.inject(ASKED))[0]] == ["first"]
+
+    async def told(session: str) -> tuple[list[str], list[str]]:
+        given = await all_of(made, session=session)
+        return [one.text for one in given.texts], [one.why for one in given.lost]
+
+    assert await told("t1") == (["first"], [])
     says[0] = hangs
-    time[0] = 100.0
     monkeypatch.setattr(made, "_timeout", 0.01)
-    for reason in ("timeout", "resting"):
-        texts, lost = await made.inject(ASKED)
-        assert ([one.text for one in texts], [one.why for one in lost]) == (["first"], [reason])
+    assert await told("t2") == (["first"], ["timeout"])
+    assert await told("t2") == (["first"], ["resting"])
     assert calls[0] == 2
     released.set()
     async with asyncio.timeout(20):
-        while [one.text for one in (await made.inject(ASKED))[0]] != ["late"]:
+        while (await told("t2"))[0] != ["late"]:
             await asyncio.sleep(0.001)
     monkeypatch.undo()
-    says[0], time[0] = lambda: "second", 200.0
-    assert [one.text for one in (await made.inject(ASKED))[0]] == ["second"]
+    says[0], time[0] = lambda: "second", 31.0
+    assert await told("t3") == (["second"], [])
 
 
 @pytest.fixture
@@ -287,14 +302,14 @@ async def test_the_example_of_the_page_works_as_it_stands_there_and_has_fewer_th
     (tmp_path / "rota").mkdir()
     (tmp_path / "rota" / "acme.txt").write_text("Mon Ada\nTue Bo\n", encoding="utf-8")
     found = [one for one in installed(Settings(data_dir=tmp_path)) if one.source == "team-rota 2.0"]
-    made = Formatters(found, timeout_seconds=20, idle_seconds=60)
+    made = Formatters(found, timeout_seconds=20)
 
-    texts, lost = await made.inject(ASKED)
-    prompt = build(injected=texts)
+    given = await all_of(made)
+    prompt = build(injected=given.texts)
 
-    assert lost == ()
+    assert given.lost == ()
     assert "Who is on duty:\nMon Ada\nTue Bo" in prompt.system
-    assert (await made.inject(Request("rival", "http:x", "hi"))) == ((), ())
+    assert await all_of(made, Request("rival", "http:x", "hi")) == Made()
 
 
 def test_the_source_tree_ships_as_an_entry_point() -> None:

@@ -103,7 +103,7 @@ def prompting(rules: Rules | None = None, layers: Layers | None = None) -> Promp
         directives=cast("Any", rules or Rules()),
         model=cast("Any", Window()),
         tooling=cast("Any", NoTools()),
-        formatters=Formatters((), timeout_seconds=1, idle_seconds=1),
+        formatters=Formatters((), timeout_seconds=1),
         attaching=cast("Any", NoMaterial()),
         tokens=TOKENS,
     )
