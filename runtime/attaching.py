@@ -20,11 +20,14 @@ from runtime.material import Materials
 from runtime.question import Question
 from runtime.tools import Offer, Tooling
 
-BESIDE_CHARACTERS = 16_000
-"""Of a prompt, for everything but material and directives: as many as `BESIDE_SHARE` of its tokens have."""
+BESIDE_CHARACTERS = 20_000
+"""Of a prompt, for everything but material, directives and what formatters put in: a message of 8,000 bytes, and twice
+the characters that English has in the tokens of the system message's other blocks."""
 BESIDE_SHARE = 8
-"""Of a small window everything else needs no more than one part of so many."""
-CHARACTERS_SHARE = 4
+"""Of a small window everything else needs no more than one part of so many, or, if that is more, `BESIDE_MESSAGES`."""
+BESIDE_MESSAGES = 2
+"""The blocks before a message leave it at least half of what there is beside directives and material: as much as the
+longest message takes is left, if that is twice as much (`grounding.window.message_reserve`)."""
 MEMORY_STEPS = 8
 """Of a window: memory decides anew only when it is more or less by one of so many."""
 
@@ -88,7 +91,7 @@ class Attaching:
             return Attached(turn.offer, degraded=looked.degraded)
         scope = turn.question.key.scope
         try:
-            given = await self._materials.given(scope, looked.holding, _room(turn), keep=turn.keep)
+            given = await self._materials.given(scope, looked.holding, room_of(turn), keep=turn.keep)
         except AgentRuntimeError as error:
             return Attached(turn.offer, degraded=(DegradedBlock(block="codex", why=why(error)),))
         if given is None or given.mode == "whole" or turn.small_talk:
@@ -124,7 +127,8 @@ def merged(
     return tuple(best), attached.input.model_copy(update={"retrieved": count})
 
 
-def _room(turn: Turn) -> Room:
+def room_of(turn: Turn) -> Room:
+    """What there is room for in *turn*, whatever is asked."""
     budgets = turn.budgets
     sections = (
         budgets.prompt_tokens,
@@ -135,12 +139,14 @@ def _room(turn: Turn) -> Room:
         budgets.now_tokens,
     )
     beside = [one for one in turn.injected if one.message == "system"]
-    least = min(sum(sections), budgets.window_tokens // BESIDE_SHARE)
-    characters = min(BESIDE_CHARACTERS, budgets.prompt_characters // CHARACTERS_SHARE)
+    usual = min(sum(sections), budgets.window_tokens // BESIDE_SHARE)
+    least = max(usual, BESIDE_MESSAGES * budgets.query_tokens)
     return Room(
         budgets.window_tokens,
         budgets.output_tokens,
         turn.identity_tokens + turn.offer.tokens + least + sum(one.budget for one in beside),
-        max(0, budgets.prompt_characters - len(turn.identity) - characters - sum(len(one.text) for one in beside)),
+        max(
+            0, budgets.prompt_characters - len(turn.identity) - BESIDE_CHARACTERS - sum(len(one.text) for one in beside)
+        ),
         room_tokens(turn.memory, max(1, budgets.window_tokens // MEMORY_STEPS)) if turn.memory is not None else None,
     )

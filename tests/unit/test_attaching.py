@@ -1,0 +1,85 @@
+"""What is chosen for material holds when the prompt is put together: it is never too large, and is never cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from grounding import assemble
+from grounding.codex.choosing import choose
+from grounding.codex.material import size_of
+from grounding.layers import codex
+from grounding.run_context import Censor, CodexFile, CodexInput, ContextLine, Passage, Query
+from grounding.window import WINDOW_SAFETY
+from runtime.attaching import Attached, Turn, merged, room_of
+from runtime.tools import NOTHING
+from tests.unit.test_assemble import BUDGETS, TOKENS, context
+
+WORDS = st.sampled_from(("the harbour plan ", "12,345.6 ", "Größe 日本 ", "def f(x): return x\n"))
+
+
+@settings(max_examples=60)
+@given(
+    window=st.integers(4000, 60_000),
+    tools=st.integers(0, 800),
+    identity=st.integers(0, 300),
+    asked=st.integers(1, 3000),
+    word=WORDS,
+    times=st.integers(1, 3000),
+    characters=st.integers(20_000, 200_000),
+)
+def test_material_that_is_given_whole_leaves_room_for_every_message(
+    window: int, tools: int, identity: int, asked: int, word: str, times: int, characters: int
+) -> None:
+    changed = {"window_tokens": window, "tools_tokens": tools, "prompt_characters": characters, "output_tokens": 500}
+    budgets = BUDGETS.model_copy(update=changed)
+    told = "Be kind. " * identity
+    files = (CodexFile(path="a.md", text=word * times),)
+    size = size_of(codex.text(files), TOKENS.count)
+    offer = replace(NOTHING, tokens=tools)
+    turn = Turn(cast("Any", None), None, budgets, told, TOKENS.count(told), offer, (), small_talk=False, keep=False)
+    chosen = choose(size, room_of(turn), 0.7, None)
+    event(chosen.mode)
+    if chosen.mode == "search":
+        return
+    given_whole = CodexInput(
+        mode="whole", why=chosen.why, tokens=size.tokens, weight=size.weight, limit=chosen.limit, count=1, files=files
+    )
+    prompt = assemble.prompt(
+        context(
+            identity=told,
+            budgets=budgets,
+            codex=given_whole,
+            query=Query(text="why is that? " * asked),
+            global_context=tuple(ContextLine(number=number, content="a line " * 20) for number in range(30)),
+            censors=(Censor(id="c1", severity="warn", text="never say so " * 20),),
+        ),
+        TOKENS,
+    )
+
+    block = prompt.block("codex")
+    assert block is not None
+    assert block.text == codex.text(files)
+    assert len(prompt.system) + len(prompt.user) <= characters
+    beside = sum(one.tokens for one in prompt.blocks if one.place.message == "system" and one.name != "codex")
+    needed = size.weight + WINDOW_SAFETY * (beside + prompt.tokens_total + tools)
+    assert needed <= window - budgets.output_tokens + WINDOW_SAFETY
+    assert prompt.tokens_total > 0
+
+
+def test_the_best_of_documents_and_material_are_shown_together() -> None:
+    documents = [
+        Passage(source=f"{name}.md", heading="", text=name, score=score) for name, score in (("a", 0.9), ("b", 0.2))
+    ]
+    found = (Passage(source="c.py", heading="", text="c", score=0.5),)
+    searched = CodexInput(mode="search", why="over_line", tokens=9, weight=9, limit=5, count=1)
+
+    shown, told = merged(documents, Attached(NOTHING, searched, found), 2)
+
+    assert [one.source for one in shown] == ["a.md", "c.py"]
+    assert told is not None
+    assert told.retrieved == 1
+    assert merged(documents, Attached(NOTHING, searched), 2) == (tuple(documents), searched)
