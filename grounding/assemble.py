@@ -10,6 +10,7 @@ from grounding import constitutive, evidence
 from grounding.blocks import PLACES, SEPARATOR, Block, Layout, Prompt, Volatility
 from grounding.budgets import Budgets
 from grounding.draft import NO_CEILING_BYTES, Draft
+from grounding.layers import query
 from grounding.run_context import RunContext
 from grounding.tokens import Remembered, Tokens, utf8_length
 from grounding.window import ContextTooLarge, require_room, taken, window_room
@@ -117,12 +118,13 @@ def _order(layout: Layout, drafts: Mapping[str, Draft]) -> list[str]:
 def _require_floor(
     context: RunContext, system: Sequence[Block], drafts: dict[str, Draft], order: Sequence[str], tokens: Tokens
 ) -> None:
-    """Raises `ContextTooLarge` where the message, cut to the ceilings that are its own, and what is kept word for word
-    have no room beside the *system* message."""
+    """Raises `ContextTooLarge` where the message (cut to its own ceilings, and without the text of its files) and what is
+    kept word for word have no room beside the *system* message."""
     budgets = context.budgets
     own = min(budgets.query_tokens, budgets.prompt_tokens, budgets.context_tokens)
     texts = {name: drafts[name].least for name in order}
-    texts["query"] = drafts["query"].section.fit(tokens, own, budgets.prompt_bytes)
+    words = query.section(query.words(context.query), budgets.query_tokens)
+    texts["query"] = words.fit(tokens, own, budgets.prompt_bytes)
     floor = [drafts[name].block(name, texts[name], tokens) for name in order if texts[name]]
     require_room(budgets, system, floor, tokens.count(_join(texts, order)))
 

@@ -35,6 +35,11 @@ def section(query: Query, max_tokens: int) -> Section:
     return Section(pieces=tuple(piece for piece in pieces if piece), joint="\n\n")
 
 
+def words(query: Query) -> Query:
+    """*query* without the text of its files, which is shown as far as there is room: what is never cut for it."""
+    return query.model_copy(update={"files": tuple(file.model_copy(update={"text": ""}) for file in query.files)})
+
+
 def _quote(author: str, text: str) -> str:
     shortened = as_data(text).strip()[:MAX_QUOTE_CHARACTERS]
     return f"In reply to {one_line(author) or 'a message'}:\n{_quoted(shortened)}"

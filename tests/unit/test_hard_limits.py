@@ -14,6 +14,7 @@ from grounding.blocks import Prompt
 from grounding.history import last_turns, pairs
 from grounding.layers.records import line
 from grounding.run_context import (
+    AttachedText,
     Censor,
     ContextLine,
     Passage,
@@ -127,6 +128,21 @@ def test_what_does_not_fit_is_named_with_its_size_and_nothing_is_cut(
     assert refused.value.block == block
     assert says in refused.value.user_text
     assert f"{refused.value.tokens} of {refused.value.window}" in refused.value.user_text
+
+
+def test_the_text_of_a_file_is_cut_before_a_message_is_refused_and_the_words_stay() -> None:
+    small = BUDGETS.model_copy(update={"window_tokens": 1600})
+    asked = Query(
+        text="What does the contract say about the harbour?",
+        attachments=("contract.pdf",),
+        files=(AttachedText(name="contract.pdf", text="clause and clause " * 900, note="2 pages could not be read"),),
+    )
+    prompt = build(budgets=small, query=asked)
+    assert asked.text in prompt.user
+    assert "2 pages could not be read" in prompt.user
+    assert "> clause and" in prompt.user
+    assert prompt.user.count("clause") < 300
+    assert_within(prompt, 1600, small.prompt_characters)
 
 
 def test_a_small_window_leaves_the_message_what_it_needs_before_it_shows_what_is_always_known() -> None:
