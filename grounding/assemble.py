@@ -118,8 +118,8 @@ def _order(layout: Layout, drafts: Mapping[str, Draft]) -> list[str]:
 def _require_floor(
     context: RunContext, system: Sequence[Block], drafts: dict[str, Draft], order: Sequence[str], tokens: Tokens
 ) -> None:
-    """Raises `ContextTooLarge` where the message (cut to its own ceilings, and without the text of its files) and what is
-    kept word for word have no room beside the *system* message."""
+    """Raises `ContextTooLarge` where the message (cut to its own ceilings, and without the text of its files) and what
+    is kept word for word have no room beside the *system* message."""
     budgets = context.budgets
     own = min(budgets.query_tokens, budgets.prompt_tokens, budgets.context_tokens)
     texts = {name: drafts[name].least for name in order}
