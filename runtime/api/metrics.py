@@ -42,6 +42,7 @@ _HELP = {
     "tool_refusals_total": "Calls of tools that were not the model's to call, by reason.",
     "access_refused_total": "People who were turned away, by reason.",
     "summaries_refreshed_total": "Context documents that were made anew.",
+    "codex_turns_total": "Turns that there was material for, by how it was given (whole, search) and why.",
     "index_documents_total": "Documents that were indexed.",
     "index_chunks_embedded_total": "Chunks that were embedded.",
     "context_builds_total": "Turns that records were looked for, by why they were chosen anew, or reused.",
@@ -159,6 +160,8 @@ class Metrics:
         for part in degraded if isinstance(degraded, list | tuple) else ():
             if isinstance(part, Mapping):
                 self._count("degraded_blocks_total", block=str(part.get("block", "")))
+        if mode := str(event.get("codex_mode", "")):
+            self._count("codex_turns_total", mode=mode, why=str(event.get("codex_why", "")))
         if why := str(event.get("records_why", "")):
             self._count("context_builds_total", why=why)
             self._memory.chosen(event)

@@ -17,6 +17,17 @@ VALUE = r"([+-]?(\d+(\.\d+)?(e[+-]?\d+)?|Inf)|NaN)"
 LINE = re.compile(rf"^[a-zA-Z_:][a-zA-Z0-9_:]*{LABELS} {VALUE}$")
 
 
+def test_turns_with_material_count_by_how_it_was_given_and_why() -> None:
+    metrics = Metrics()
+    for why in ("over_line", "over_line", "near_line"):
+        metrics.observe({"event": "grounding.assembled", "codex_mode": "search", "codex_why": why})
+    metrics.observe({"event": "grounding.assembled"})
+    text = metrics.exposition()
+    assert 'agent_runtime_codex_turns_total{mode="search",why="over_line"} 2\n' in text
+    assert 'agent_runtime_codex_turns_total{mode="search",why="near_line"} 1\n' in text
+    assert text.count("codex_turns_total{") == 2
+
+
 def test_an_answered_turn_counts_by_strategy_with_its_times_and_tokens() -> None:
     """One turn.answered moves the counter, the histogram and the tokens."""
     metrics = Metrics()
