@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from grounding.blocks import Block, Prompt, Volatility
+from grounding.blocks import PLACES, Block, Prompt, Volatility
 from grounding.budgets import Strict
 from grounding.layers import tail
 
@@ -61,12 +61,13 @@ def compared(before: Sequence[Stood], prompt: Prompt) -> Prefix:
 
 
 def tokens_between(blocks: Sequence[Stood], first: str, ends: Collection[str] = ()) -> int:
-    """What the blocks from *first* to the volatile boundary took that come before any of *ends*."""
-    found, counted = 0, False
+    """What the blocks from the place of *first* on, whether it stood there or not, took to the volatile boundary, or
+    up to any of *ends*: so much is read anew where *first* is another."""
+    found, counted, rank = 0, False, PLACES[first].prefix_stable
     for block in blocks:
         if not block.stays or block.name in ends:
             break
-        counted = counted or block.name == first
+        counted = counted or (block.name in PLACES and PLACES[block.name].prefix_stable >= rank)
         found += block.tokens if counted else 0
     return found
 

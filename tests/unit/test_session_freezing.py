@@ -124,6 +124,18 @@ def test_the_first_document_waits_while_the_tail_shows_the_whole_conversation() 
     )
 
 
+def test_a_first_document_does_not_come_with_an_edit_of_something_else() -> None:
+    """Where no summary stood, the tail is what would be read anew."""
+    before = BEFORE.model_copy(
+        update={"document": "", "begins": "t2", "blocks": tuple(one for one in BLOCKS if one.name != "summary")}
+    )
+    lines = (*LINES, ContextLine(number=2, content="has a boat"))
+
+    shown = settled(before, shown=None, lines=lines)
+
+    assert shown == Settled(LINES, None, said(2, 3, 4), ("In the global context: 2-- has a boat",))
+
+
 def test_behind_the_message_nothing_is_read_from_before_so_the_newest_document_is_shown() -> None:
     newer = document(2, turn_ids=("t4",))
 

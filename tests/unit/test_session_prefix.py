@@ -159,6 +159,7 @@ def test_what_stands_between_two_blocks_is_counted_up_to_the_boundary() -> None:
     assert tokens_between(blocks, "summary") == tokens["summary"] + tokens["tail"]
     assert tokens_between(blocks, "identity", ("summary", "tail")) == tokens["identity"]
     assert tokens_between(stood(build()), "summary") == 0
+    assert tokens_between(stood(build(**STABLE, summary=None)), "summary") == tokens["tail"]
 
 
 def test_a_session_counts_its_turns_and_an_interrupted_one_once() -> None:
