@@ -19,19 +19,21 @@ from promptpolicy.slot import InvalidDirective, Kind, Slot, canonical
 CONDENSED = (Kind.SYSTEM, Kind.SOUL, Kind.SKILL)
 """The others are tables, not prose."""
 MOST_TOLD = 12
+MOST_LONGER = 4
+"""Of a text that has so many times the characters nothing more has to be known."""
 _SHOWN_CHARACTERS = 60
 _MARKED = re.compile(r"<!--\s*verbatim\s*-->.*?(?:<!--\s*/verbatim\s*-->|\Z)", re.DOTALL)
 _EXACT = (
     ("marked text", _MARKED),
     ("code", re.compile(r"^(```+|~~~+)[^\n]*\n.*?(?:^\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)),
     ("code", re.compile(r"`[^`\n]+`")),
-    ("address", re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s<>\"'()\[\]]*[^\s<>\"'()\[\].,;:!?]", re.IGNORECASE)),
-    ("address", re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+")),
+    ("address", re.compile(r"\b[a-z][a-z0-9+.-]{0,30}://[^\s<>\"'()\[\]]*[^\s<>\"'()\[\].,;:!?]", re.IGNORECASE)),
+    ("address", re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+")),
     ("quoted text", re.compile(r'"[^"\n]+"|“[^”\n]+”|„[^“”\n]+[“”]|«[^»\n]+»|‘[^’\n]+’')),
     (
         "name",
         re.compile(
-            r"(?<![\w/])[@#][A-Za-z][\w-]*|(?<![\w/])/[a-z][\w./-]*\w|\b\w+_\w+\b|\b[\w-]+\.(?:md|txt|py|toml|json|ya?ml"
+            r"(?<![\w/])[@#][A-Za-z][\w-]*|(?<![\w/])/[a-z][\w./-]*\w|\b\w+_\w+\b|\b[\w-]{1,99}\.(?:md|txt|py|toml|json|ya?ml"
             r"|com|org|net|io|de)\b|\b[a-z]+[A-Z]\w*\b"
         ),
     ),
@@ -103,6 +105,8 @@ def judge(old: str, answer: str, count: Callable[[str], int]) -> Judged:
         new = canonical(_unwrapped(answer, old))
     except InvalidDirective as error:
         return Judged(answer, (str(error),))
+    if len(new) > MOST_LONGER * len(old):
+        return Judged(new, (f"it is not shorter: {len(new)} characters, and now it is {len(old)}",))
     problems = [*_lost(old, new), *_gained(old, new)]
     if count(new) >= count(old):
         problems.insert(0, f"it is not shorter: {count(new)} tokens, and now it is {count(old)}")
