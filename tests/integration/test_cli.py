@@ -656,6 +656,33 @@ async def test_doctor_asks_the_platforms_and_every_model_that_is_set(
     assert checks["transcription model"]["detail"] == "openai/whisper-1 answered"
 
 
+async def test_material_is_added_listed_and_removed(running: None, command: Command, tmp_path: Path) -> None:
+    tree = tmp_path / "zoo"
+    (tree / "den #1").mkdir(parents=True)
+    (tree / "den #1" / "okapi?.md").write_text("The okapi is shy.\n")
+    (tree / "quokka.py").write_text("fears = None\n")
+    (tree / "bones.bin").write_bytes(b"\x00")
+    (tree / "elsewhere").symlink_to("/etc")
+
+    added = await command("codex", "add", str(tree))
+    assert added.out.startswith("sample: 2 files added, ")
+    assert "left out zoo/bones.bin: 'zoo/bones.bin' is binary" in added.err
+    assert "left out zoo/elsewhere: it is a link" in added.err
+    assert (await command("codex", "add", "--context", "http:den", str(tree / "quokka.py"))).code == 0
+    listed = (await command("codex", "list", "--context", "http:den", "--json")).json
+    assert [one["shown_as"] for one in listed["files"]] == ["zoo/den #1/okapi?.md", "zoo/quokka.py", "here/quokka.py"]
+    shown = (await command("codex", "list")).out
+    assert "2 files, " in shown
+    assert "given whole, because it stays below " in shown
+    assert "=== zoo/den #1/okapi?.md\nThe okapi is shy." in (await command("ground", "hm?")).out
+
+    assert (await command("codex", "remove", "zoo/den #1")).out == "sample: 1 file removed\n"
+    assert (await command("codex", "remove", "zoo/den #1")).code == 1
+    assert (await command("codex", "add", str(tree / "nothing"))).code == 1
+    assert (await command("codex", "remove", "zoo")).out == "sample: 1 file removed\n"
+    assert (await command("codex", "list")).out == "0 files, 0 tokens: not given, because nothing is attached\n"
+
+
 async def test_logs_are_restored_and_the_index_is_built_anew(running: None, command: Command) -> None:
     await command("chat", "-m", "hello there", "--json")
     assert (await command("logs", "restore", "--dry-run")).out.startswith("0 turns (0 messages) of 0 conversations")
