@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import structlog
@@ -58,16 +58,38 @@ class Deciding:
     ) -> Choice:
         """The strategy for *text*. A *history* given stands in for the stored one. Never raises: where the documents
         cannot be asked in time the cues' choice stands, and ``strategy.unsure`` is logged."""
+        first = self.by_cues(text, cues)
+        await self.awake(first, key)
+        return await self.decide(first, key, text, cues, turn_id, history)
+
+    def by_cues(self, text: str, cues: Cues) -> Choice:
+        """What the cues choose; ``open`` where the documents are to be asked, too."""
         choice = choose(text, cues)
-        if not choice.open or not self.vocabulary:
-            return choice
-        await self.documents.awake(key.scope)
+        return choice if self.vocabulary else replace(choice, open=False)
+
+    async def awake(self, first: Choice, key: ConversationKey) -> None:
+        """Wait until the documents can be asked, where they are to be."""
+        if first.open:
+            await self.documents.awake(key.scope)
+
+    async def decide(
+        self,
+        first: Choice,
+        key: ConversationKey,
+        text: str,
+        cues: Cues,
+        turn_id: str = "",
+        history: Sequence[TailEntry] | None = None,
+    ) -> Choice:
+        """As `choose`, where the cues chose *first*."""
+        if not first.open:
+            return first
         try:
             async with asyncio.timeout(self.timeout_seconds):
-                return await self._considered(choice, key, text, cues, turn_id, history)
+                return await self._considered(first, key, text, cues, turn_id, history)
         except (AgentRuntimeError, TimeoutError) as error:
             _log.warning("strategy.unsure", why=str(error) or "timeout", workspace_id=key.workspace_id)
-            return choice
+            return first
 
     async def _considered(
         self,

@@ -138,8 +138,11 @@ class Pipeline:
         cues: Cues = ENGLISH,
         frames: Frames = SHIPPED,
         today: str = "",
+        *,
+        deciding: asyncio.Task[Choice] | None = None,
     ) -> Grounds:
-        """Everything that *choice*, made by *cues*, asks for. A *history* given stands in for the stored one.
+        """Everything that *choice*, made by *cues*, asks for, or what *deciding* makes of it: never small talk. A
+        *history* given stands in for the stored one.
 
         *person* is whose own lines of the global context, and records, are shown, in a direct message. Without a
         *turn_id* nothing is stored. A layer that fails is left out and named in ``degraded``; the others come all the
@@ -177,10 +180,11 @@ class Pipeline:
                 self._look(tail, standing, degraded, key, text, person, cues, frames, history is None)
             )
             passages = (
-                layers.create_task(self._passages(tail, degraded, key.scope, text, budgets, cues))
-                if choice.wants_documents
+                layers.create_task(self._passages(tail, deciding, degraded, key.scope, text, budgets, cues))
+                if choice.wants_documents or deciding is not None
                 else None
             )
+        choice = deciding.result() if deciding is not None else choice
         if history is None:
             going = self.continuing.go_on(
                 session.result(), always.result(), documents.result(), tail.result(), person, budgets, today
@@ -330,6 +334,7 @@ class Pipeline:
     async def _passages(
         self,
         tail: asyncio.Task[tuple[TailEntry, ...] | None],
+        deciding: asyncio.Task[Choice] | None,
         degraded: list[DegradedBlock],
         scope: Scope,
         text: str,
@@ -337,6 +342,8 @@ class Pipeline:
         cues: Cues,
     ) -> tuple[Passage, ...] | None:
         """The layer of passages. It begins when the tail is there; without one the message is searched for alone."""
+        if deciding is not None and not (await deciding).wants_documents:
+            return None
         query, earlier = search_text(text, cues), asked_before(await tail or (), cues)
 
         async def found() -> tuple[Passage, ...]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 import structlog
 
@@ -197,11 +198,19 @@ class Prompting:
         today: str,
     ) -> tuple[Choice, Grounds]:
         key, text, cues = question.key, question.text, guides.cues
-        choice = await self._deciding.choose(key, text, cues, turn_id, history)
-        grounds = await self._pipeline.ground(
-            key, text, choice, budgets, turn_id, history, question.person, cues, guides.frames, today
-        )
-        return choice, grounds
+        first = self._deciding.by_cues(text, cues)
+        ground = partial(
+            self._pipeline.ground,
+            key, text, first, budgets, turn_id, history, question.person, cues, guides.frames, today,
+        )  # fmt: skip
+        if not first.open:
+            return first, await ground()
+        await self._deciding.awake(first, key)
+        async with asyncio.TaskGroup() as both:
+            # Beside each other: what every message is given does not wait for what the documents speak of.
+            deciding = both.create_task(self._deciding.decide(first, key, text, cues, turn_id, history))
+            grounding = both.create_task(ground(deciding=deciding))
+        return deciding.result(), grounding.result()
 
     async def _held(self, scope: Scope) -> tuple[tuple[Directive, ...], tuple[DegradedBlock, ...]]:
         """The directives that hold. Without the store those that held a moment ago: better than no rules at all."""

@@ -2,7 +2,10 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
+import pytest
 from redis.asyncio import Redis
 
 from config import load
@@ -17,7 +20,7 @@ from grounding.pipeline import Pipeline
 from grounding.run_context import DegradedBlock, Passage, RecalledTurn, TailEntry
 from grounding.sessions.freezing import Freezing
 from grounding.sessions.store import Sessions
-from grounding.strategy import choose
+from grounding.strategy import Choice, choose
 from grounding.tokens import load_tokens
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
@@ -134,6 +137,39 @@ async def test_a_history_that_is_given_stands_in_for_everything_stored(redis: Re
 
     assert grounds.tail == tuple(given)
     assert shelf.excluded == []
+
+
+@pytest.mark.parametrize("documents", [True, False])
+async def test_documents_are_searched_when_it_is_decided_and_everything_else_before(
+    redis: Redis, documents: bool
+) -> None:
+    await record(redis, "t1", "before")
+    shelf, question = Shelf(), "what about the tariff of lighthouses?"
+    first = choose(question)
+    assert first.open
+    asked, decided = asyncio.Event(), asyncio.Event()
+    layers = pipeline(redis, shelf)
+    transcript = layers.transcript.tail
+
+    async def tail(*given: Any, **more: Any) -> Any:
+        asked.set()
+        return await transcript(*given, **more)
+
+    async def decide() -> Choice:
+        await decided.wait()
+        return replace(first, wants_documents=documents)
+
+    layers.transcript.tail = tail  # type: ignore[method-assign]
+    async with asyncio.timeout(20), asyncio.TaskGroup() as both:
+        deciding = both.create_task(decide())
+        grounding = both.create_task(layers.ground(KEY, question, first, BUDGETS, deciding=deciding))
+        await asked.wait()
+        searched = list(shelf.searched)
+        decided.set()
+
+    assert searched == []
+    assert bool(shelf.searched) is documents
+    assert [entry.text for entry in grounding.result().tail] == ["before"]
 
 
 async def test_a_layer_that_takes_too_long_is_left_out_and_named(redis: Redis) -> None:

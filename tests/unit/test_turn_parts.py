@@ -8,10 +8,9 @@ from structlog.testing import capture_logs
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope, Source, StoreUnavailable
-from grounding.cues.kinds import Cues
+from grounding.deciding import Deciding
 from grounding.pipeline import Grounds
 from grounding.run_context import Censor, Passage
-from grounding.strategy import Choice, choose
 from grounding.tokens import load_tokens
 from promptpolicy.sigils import Sigil
 from promptpolicy.slot import EVERYWHERE, Directive, Kind, Place, Slot
@@ -68,13 +67,6 @@ class Window:
         return 8192
 
 
-class Cued:
-    """Decides by cues alone."""
-
-    async def choose(self, key: ConversationKey, text: str, cues: Cues, *more: Any) -> Choice:
-        return choose(text, cues)
-
-
 class NoTools:
     """Nothing is offered."""
 
@@ -98,7 +90,7 @@ class NoMaterial:
 def prompting(rules: Rules | None = None, layers: Layers | None = None) -> Prompting:
     return Prompting(
         Settings(),
-        deciding=cast("Any", Cued()),
+        deciding=Deciding(cast("Any", None), cast("Any", None), 1.0, vocabulary=False),  # by cues alone
         pipeline=cast("Any", layers or Layers()),
         directives=cast("Any", rules or Rules()),
         model=cast("Any", Window()),
