@@ -42,6 +42,10 @@ def _said(state: State) -> Event:
     return lambda one, at: making.changed(one, {"state": state}, RULES, at)
 
 
+def _taken_back(what: str) -> Event:
+    return lambda one, at: making.changed(one, {"take_back": what}, RULES, at)
+
+
 EVENTS: dict[str, Event] = {
     "confirm": lambda one, at: lifecycle.confirm(one, RULES, at),
     "read somewhere": lambda one, at: lifecycle.confirm(one, RULES, at, is_trusted=False),
@@ -51,6 +55,7 @@ EVENTS: dict[str, Event] = {
     "waits": lambda one, at: lifecycle.log_outcome(one, "pending", RULES, at),
     "use": lambda one, at: lifecycle.use(one, RULES, at),
     "false positive": lambda one, at: lifecycle.report_false_positive(one, RULES, at),
+    **{f"take back {what}": _taken_back(what) for what in ("confirm", "success", "failure", "false_positive")},
     "retire": lifecycle.retire,
     "warn": lambda one, at: making.changed(one, {"severity": "warn"}, RULES, at),
     "block": lambda one, at: making.changed(one, {"severity": "block"}, RULES, at),
@@ -129,6 +134,35 @@ def test_a_procedure_is_judged_by_its_outcomes_once_it_was_followed_five_times(
         procedure = EVENTS["succeeds" if outcome == "s" else "fails"](procedure, later(2))
 
     assert procedure.state is state
+
+
+@pytest.mark.parametrize(
+    ("type_", "uses", "event", "what"),
+    [
+        (Type.FACT, 0, "confirm", "confirm"),
+        (Type.PROCEDURE, 6, "succeeds", "success"),
+        (Type.PROCEDURE, 6, "fails", "failure"),
+        (Type.CENSOR, 1, "false positive", "false_positive"),
+    ],
+)
+def test_what_somebody_takes_back_is_as_if_they_had_not_said_it(type_: Type, uses: int, event: str, what: str) -> None:
+    before = born(type_, trigger="push" if type_ is Type.CENSOR else "")
+    for _ in range(uses):
+        before = EVENTS["use"](before, later(1))
+
+    after = EVENTS[f"take back {what}"](EVENTS[event](before, later(2)), later(3))
+
+    counted = ("state", "confirmations", "successes", "failures", "false_positives", "activations")
+    assert [getattr(after, name) for name in counted] == [getattr(before, name) for name in counted]
+
+
+def test_what_is_core_and_what_is_retired_stays_so_when_somebody_takes_back_what_they_said() -> None:
+    fact, censor = born(Type.FACT), born(Type.CENSOR, trigger="push")
+    for _ in range(3):
+        fact, censor = EVENTS["confirm"](fact, later(1)), EVENTS["false positive"](censor, later(1))
+    assert (fact.state, censor.state) == (State.CORE, State.RETIRED)
+    assert EVENTS["take back confirm"](fact, later(2)).state is State.CORE
+    assert EVENTS["take back false_positive"](censor, later(2)).state is State.RETIRED
 
 
 def test_what_a_censor_did_wrongly_does_not_bring_it_nearer_to_blocking() -> None:

@@ -166,7 +166,8 @@ def take_back(record: Record, what: TakenBack, rules: Rules, at: str) -> Record:
             "failures": max(0, record.failures - (what == "failure")),
         }
     )
-    return _changed(counted, at, state=_effectiveness(counted, rules))
+    judged = counted.successes + counted.failures
+    return _changed(counted, at, state=_effectiveness(counted, rules) if judged else State.ACTIVE)
 
 
 def retire(record: Record, at: str) -> Record:
