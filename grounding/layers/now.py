@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 
 from grounding.blocks import Prompt
 from grounding.run_context import RunContext
 from grounding.sections import Section, one_line
 
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 HEAD, FOOT = "<now>", "</now>"
 
 
 def section(today: str, deltas: Sequence[str]) -> Section:
     """The day and a line for each change; empty without either."""
-    said = (f"Today is {one_line(today)}.",) if today else ()
+    said = (f"Today is {_day(today)}.",) if today else ()
     return Section(HEAD, (*said, *(one_line(delta) for delta in deltas)), FOOT, cut="never")
 
 
@@ -21,3 +23,11 @@ def tells_all(context: RunContext, prompt: Prompt) -> bool:
     """Whether *prompt*, made of *context*, says all that has changed."""
     block = prompt.block("now")
     return not context.deltas or (block is not None and block.text == section(context.today, context.deltas).whole)
+
+
+def _day(today: str) -> str:
+    """*today* with its day of the week, which models often get wrong."""
+    try:
+        return f"{WEEKDAYS[date.fromisoformat(today).weekday()]}, {today}"
+    except ValueError:
+        return one_line(today)

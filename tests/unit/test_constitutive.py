@@ -97,7 +97,7 @@ def test_what_changes_with_a_turn_stands_behind_what_does_not() -> None:
     )
     names = [block.name for block in prompt.blocks]
     assert names == sorted(names, key=lambda name: PLACES[name].prefix_stable)
-    assert prompt.user.index("<good_answers>") < prompt.user.index("Today is 2026-11-22.\n2-- the blue boat")
+    assert prompt.user.index("<good_answers>") < prompt.user.index("Today is Sunday, 2026-11-22.\n2-- the blue boat")
     assert prompt.prefix_digest == build(layout="prefix_stable", karma_floor=(TRACE,)).prefix_digest
 
 
