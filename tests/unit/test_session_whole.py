@@ -1,0 +1,141 @@
+"""Whole sessions, whatever happens in them: what stays, what is told, and that nothing is lost."""
+
+import re
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grounding.blocks import Layout, Prompt
+from grounding.layers.tail import FOOT, Limits
+from grounding.memory.versions import ContextDocument
+from grounding.run_context import ContextLine, Query, RunContext, TailEntry
+from grounding.sessions.freezing import Freezing, Now, Settled
+from grounding.sessions.prefix import compared
+from grounding.sessions.shown import Shown, after, session
+from grounding.tokens import LineByLine, load_tokens
+from tests.unit.test_assemble import build, context
+
+TOKENS = LineByLine(load_tokens())
+TODAY = "2026-11-22"
+STEPS = st.one_of(
+    st.tuples(st.just("turn"), st.text(alphabet="ab 漢🙂\n", max_size=150).map("a".__add__)),
+    st.tuples(st.just("small talk"), st.just("hi")),
+    st.tuples(st.just("line"), st.sampled_from(["tea", "coffee", "a boat " * 20])),
+    st.tuples(st.just("delete"), st.just("")),
+    st.tuples(st.just("document"), st.sampled_from(["a fact", "another fact", "a third one"])),
+)
+
+
+@dataclass
+class Conversation:
+    """A conversation with all that is kept of it, and what its prompts showed."""
+
+    layout: Layout
+    said: list[TailEntry] = field(default_factory=list)
+    lines: list[ContextLine] = field(default_factory=list)
+    documents: list[ContextDocument] = field(default_factory=list)
+    before: Shown | None = None
+    prompt: Prompt | None = None
+    turns: int = 0
+
+    def happens(self, what: str, text: str) -> None:
+        match what:
+            case "line":
+                self.lines.append(ContextLine(number=len(self.lines), content=text))
+            case "delete" if self.lines:
+                self.lines[-1] = self.lines[-1].model_copy(update={"content": ""})
+            case "document":
+                number = len(self.documents) + 1
+                facts = f"## Facts\n- {text}\n- made after turn {self.turns}\n"
+                of = (f"t{self.turns:03}",)
+                made = ContextDocument(facts, number, number, number, "model", TODAY, of, id=f"{number}-0")
+                self.documents.append(made)
+            case "turn" | "small talk":
+                self.turn(text, small_talk=what == "small talk")
+
+    def turn(self, text: str, *, small_talk: bool) -> None:
+        self.turns += 1
+        name = f"t{self.turns:03}"
+        settled, made, prompt = self.asked(text, name, small_talk=small_talk)
+        check_known(self, settled)
+        if not small_talk:
+            check_documents(self, settled)
+            check_prefix(self, settled, prompt)
+            self.prompt = prompt
+        self.before = after(made, prompt, self.before, None)
+        self.said += [TailEntry(speaker=by, text=text, turn_id=name) for by in ("Lena", "assistant")]
+
+    def asked(self, text: str, name: str, *, small_talk: bool) -> tuple[Settled, RunContext, Prompt]:
+        latest = self.documents[-1] if self.documents else None
+        shown = next((one for one in self.documents if self.before and one.id == self.before.document), None)
+        limits = Limits.of(context().budgets)
+        there = Now(tuple(self.lines), latest, shown, tuple(self.said[-limits.lines - 1 :]))
+        freezing = Freezing(TOKENS, self.layout)
+        if small_talk:
+            settled = freezing.settle_small_talk(self.before, there, None)
+        else:
+            settled = freezing.settle(self.before, there, None, context().budgets, TODAY)
+        fields = {
+            "turn_id": name,
+            "layout": self.layout,
+            "session": session(self.before, name, TODAY),
+            "global_context": settled.global_context,
+            "summary": settled.summary,
+            "tail": settled.tail,
+            "deltas": settled.deltas,
+            "today": TODAY,
+            "query": Query(text=text),
+            "small_talk": small_talk,
+        }
+        return settled, context(**fields), build(**fields)
+
+
+def check_known(conversation: Conversation, settled: Settled) -> None:
+    """With what it is told of changes the model knows every line as it is, and none that was deleted."""
+    known = {line.number: line.content for line in settled.global_context or ()}
+    for delta in settled.deltas:
+        if found := re.match(r"In the global context: (\d+)-- (.*)", delta):
+            known[int(found[1])] = found[2]
+    assert {number: text.split() for number, text in known.items() if text} == {
+        line.number: line.content.split() for line in conversation.lines if line.content
+    }
+
+
+def check_documents(conversation: Conversation, settled: Settled) -> None:
+    """Of every turn that a document tells of, the tail, the document that is shown, or what is told beside it does."""
+    if not conversation.documents:
+        return
+    latest, shown = conversation.documents[-1], settled.document
+    first = settled.tail[0].turn_id if settled.tail else f"t{conversation.turns:03}"
+    left_out = [entry.turn_id for entry in conversation.said if entry.turn_id < first]
+    reaches = shown.newest_turn_id if shown else ""
+    if any(reaches < turn_id <= latest.newest_turn_id for turn_id in left_out):
+        told = "\n".join(settled.deltas)
+        assert all(line[2:] in told for line in latest.text.splitlines() if line not in (shown.text if shown else ""))
+
+
+def check_prefix(conversation: Conversation, settled: Settled, prompt: Prompt) -> None:
+    """Unless something in front of it changed, a prompt begins with the one before up to the end of its tail."""
+    before, last = conversation.before, conversation.prompt
+    if before is None or last is None or conversation.layout == "user_first":
+        return
+    broken = compared(before.blocks, prompt).broken_by
+    same = (
+        before.begins == (settled.tail[0].turn_id if settled.tail else "")
+        and before.document == (settled.document.id if settled.document else "")
+        and last.system == prompt.system  # small talk may have shown another between the two
+    )
+    if same and before.begins:
+        assert broken not in ("identity", "global_context", "summary", "tail")
+        assert prompt.user.startswith(last.user.partition("\n" + FOOT)[0])
+
+
+@given(st.lists(STEPS, max_size=30), st.sampled_from(["prefix_stable", "user_first"]))
+@settings(max_examples=100, deadline=None)
+def test_in_a_session_nothing_is_lost_and_nothing_moves_that_need_not(
+    steps: list[tuple[str, str]], layout: Layout
+) -> None:
+    conversation = Conversation(layout)
+    for what, text in steps:
+        conversation.happens(what, text)
