@@ -1,7 +1,8 @@
 """What a turn costs the bot's processes, and how much of that is LiteLLM's.
 
 LiteLLM's own CPU is measured beside it, in turn with the bot, against the same model server and with the same prompt;
-it is taken off. What is left is ours: HTTP, Redis's client, grounding, everything after the reply, the interpreter.
+it is taken off for every call that the bot made, those for summaries and records too, which are never streamed. What is
+left is ours: HTTP, Redis's client, grounding, everything after the reply, the interpreter.
 Redis itself is a process of its own and is shown by itself.
 """
 
@@ -37,6 +38,8 @@ class _Costs:
 
     bot: list[float] = field(default_factory=list)
     litellm: list[float] = field(default_factory=list)
+    calls: list[float] = field(default_factory=list)
+    """Of the model, a turn."""
     redis: list[float] = field(default_factory=list)
     own: list[float] = field(default_factory=list)
 
@@ -64,6 +67,7 @@ async def measure(folder: Path, turns: int, repeats: int) -> list[Verdict]:
         print(f"\n {kind.name}: {repeats} × {turns} turns, one after the other")
         row("the bot's process", Spread.of(costs.bot))
         row("of it LiteLLM, measured alone", Spread.of(costs.litellm))
+        row("calls of the model, with what follows replies", Spread.of(costs.calls))
         row("our own", Spread.of(costs.own))
         row("Redis, beside it", Spread.of(costs.redis))
     return [
@@ -76,11 +80,14 @@ async def _one(made: Scene, alone: Child, kind: Kind, turns: int, idle: float, p
     await made.talk(TEXT, 5, place, stream=kind.stream)
     await asyncio.sleep(QUIET_SECONDS)
     redis = next(pid for name, pid in children_of(made.bot.pid).items() if "valkey" in name or "redis" in name)
-    bot, store = made.bot.cpu_ms, cpu_ms(redis)
+    bot, store, asked = made.bot.cpu_ms, cpu_ms(redis), await made.model.ask("asked")
     await made.talk(TEXT, turns, place, stream=kind.stream)
     messages = (await made.model.ask("last"))["messages"]
     await asyncio.sleep(QUIET_SECONDS)
     costs.bot.append((made.bot.cpu_ms - bot - idle) / turns)
     costs.redis.append((cpu_ms(redis) - store) / turns)
-    costs.litellm.append(await alone.ask("cost", messages=messages, stream=kind.stream, calls=turns))
+    costs.calls.append((await made.model.ask("asked") - asked) / turns)
+    one = await alone.ask("cost", messages=messages, stream=kind.stream, calls=turns)
+    plain = await alone.ask("cost", messages=messages, stream=False, calls=turns) if kind.stream else one
+    costs.litellm.append(one + plain * (costs.calls[-1] - 1))
     costs.own.append(costs.bot[-1] - costs.litellm[-1])

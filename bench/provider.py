@@ -1,7 +1,7 @@
 """The model server of the benches, in a process of its own: it answers at once, and notes when.
 
 As a child (see `bench.children`) it can ``start``, say a reply of so many ``chunks`` (five characters each), give the
-``times`` of the requests for replies since the last time, and show the ``last`` request.
+``times`` of the requests for replies since the last time, show the ``last`` request, and say how many were ``asked``.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from bench.children import Child, child, obey
+from bench.children import Child, Command, child, obey
 from tests.emulators import openai
 
 CHUNK_CHARACTERS = 5
-SUMMARY = "You keep one short document"
-"""Stands in every request for a summary; such requests are nobody's turn."""
+BACKGROUND = ("You keep one short document", "You decide what of a conversation is worth remembering")
+"""Of these one stands in every request for a summary or for records; such requests are nobody's turn."""
 
 
 @asynccontextmanager
@@ -50,7 +50,8 @@ class _Provider:
         return words + " word" * (self._chunks - 1)
 
     def _timed(self, body: dict[str, Any], started: float) -> None:
-        if SUMMARY not in json.dumps(body["messages"]):
+        said = json.dumps(body["messages"])
+        if not any(words in said for words in BACKGROUND):
             self._times.append((started, time.monotonic()))
             self._last = body
 
@@ -60,6 +61,10 @@ class _Provider:
     async def times(self) -> list[tuple[float, float]]:
         times, self._times = self._times, []
         return times
+
+    async def asked(self) -> int:
+        """How many requests there were, those of the background too."""
+        return self._asked
 
     async def base_url(self) -> str:
         return self._fake.base_url
@@ -71,9 +76,8 @@ class _Provider:
 async def _main() -> None:
     async with AsyncExitStack() as stack:
         it = _Provider(stack)
-        await obey(
-            {"start": it.start, "base_url": it.base_url, "chunks": it.chunks, "times": it.times, "last": it.last}
-        )
+        can: dict[str, Command] = {"start": it.start, "base_url": it.base_url, "chunks": it.chunks, "times": it.times}
+        await obey(can | {"last": it.last, "asked": it.asked})
 
 
 if __name__ == "__main__":
