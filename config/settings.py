@@ -238,7 +238,7 @@ class Settings(BaseModel):
     """The same for items."""
 
     # The whole prompt.
-    llm_grounding_layout: Literal["user_first", "prefix_stable"] = "user_first"
+    llm_grounding_layout: Literal["user_first", "prefix_stable"] = "prefix_stable"
     """user_first (message, summary, tail, passages, hint) or prefix_stable (what changes least first, the message
     last)."""
     context_max_tokens: Positive = 8000

@@ -23,6 +23,11 @@ conversations that are held in turn take, each of them is read anew every time."
 PREFIX_CACHE_SHARE = 0.05
 """Of the machine's memory, between those two."""
 
+SAME_CONVERSATION = 0.75
+"""A slot is gone on with where so much of a new prompt stands in it. Where less does, what it holds is put by and what
+fits best is fetched: else one conversation's prompt is written over another's for the beginning that all have, and is
+lost (while that is more than half of it)."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="serve_model")
@@ -69,6 +74,7 @@ def _serve(options: argparse.Namespace, key: str) -> Any:
     params.use_jinja = True
     params.cache_prompt = True
     params.cache_ram_mib = prefix_cache_mib(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    params.slot_prompt_similarity = SAME_CONVERSATION
     params.endpoint_slots = False
     params.ui = False
     params.warmup = True

@@ -54,7 +54,7 @@ class Chat:
         """Have the model say what stands for words of a person's messages; summaries are asked for, too."""
 
         def answer(body: dict[str, Any]) -> str:
-            asked = body["messages"][-1]["content"].split("<")[0]
+            asked = body["messages"][-1]["content"].split(">")[-1]
             return next((text for words, text in answers.items() if words in asked), "Nothing of note.")
 
         self.bot.model.answer = answer

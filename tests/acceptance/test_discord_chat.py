@@ -90,7 +90,7 @@ async def test_on_a_server_the_bot_answers_only_when_it_is_meant(chat: Chat) -> 
 
     assert reply
     assert len(chat.discord.shown(TEAM)) == 1
-    assert chat.bot.sent["user"].startswith("what is the pricing policy?")
+    assert chat.bot.sent["user"].endswith("what is the pricing policy?")
     assert "nobody asks" not in chat.bot.sent["user"]
 
 

@@ -126,10 +126,10 @@ async def test_a_corrected_fact_is_told_in_its_latest_form(bot: Bot) -> None:
     for number, text in enumerate(["The codename is Falcon.", "ok", "Change the codename to Osprey.", *"abcd"]):
         await bot.say(f"{text}" if number < 3 else f"remark {text} about boats")
         await bot.settle()
-    await bot.say("is the sky blue?")
 
-    summary = bot.sent["user"].split("<conversation_summary>")[1].split("</conversation_summary>")[0]
-    facts = summary.split("## Facts")[1]
+    document = await bot.runtime.contexts.latest(ConversationKey("acme", "http", "default"))
+    assert document is not None
+    facts = document.text.split("## Facts")[1]
     assert "codename: Osprey" in facts
     assert "Falcon" not in facts
 

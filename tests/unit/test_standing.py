@@ -19,7 +19,8 @@ from tests.unit.test_assemble import build
 from tests.unit.test_rounds import IMAGE, round_
 
 KEY = ConversationKey("acme", "slack", "C1")
-SAID = st.lists(st.text(st.sampled_from("ab \n<é"), min_size=1, max_size=12), min_size=1, max_size=5)
+SAID = st.lists(st.text(st.sampled_from("ab \n<é"), min_size=1, max_size=4), min_size=1, max_size=5)
+"""Of both together no more lines than a tail may have: what it cannot show begins anew."""
 
 
 def tail(said: list[str]) -> tuple[TailEntry, ...]:

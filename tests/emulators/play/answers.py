@@ -33,7 +33,7 @@ print("a block of code")
 def in_short(body: dict[str, Any]) -> str:
     """An echo; of ``show me everything`` every kind of formatting, of ``tell me a lot`` more than fits one message."""
     asked = [str(message.get("content")) for message in body["messages"] if message["role"] == "user"]
-    said = asked[-1].partition("\n\n")[0] if asked else ""
+    said = asked[-1].rpartition("\n\n")[2] if asked else ""
     if "show me everything" in said:
         return EVERYTHING
     if "tell me a lot" in said:
