@@ -150,6 +150,18 @@ def same(text: str, other: str) -> bool:
     return said(text) == said(other)
 
 
+def corrected(text: str, before: str) -> tuple[Line, ...]:
+    """The lines ``subject: value`` of *text* whose subject has another value in the same section of *before*."""
+    was = [(title, line) for title, body in bodies(before).items() for line in body.split("\n")]
+    said, subjects = {_folded(line) for _, line in was}, {(title, _subject(line)) for title, line in was}
+    return tuple(
+        Line(title, item(line))
+        for title, body in bodies(text).items()
+        for line in body.split("\n")
+        if _subject(line) and (title, _subject(line)) in subjects and _folded(line) not in said
+    )
+
+
 def item(line: str) -> str:
     """*line* without the mark that makes it one of a list's: "* Office: Oslo" is "Office: Oslo"."""
     return _ITEM.sub("", line, count=1).strip()

@@ -15,7 +15,7 @@ from grounding.blocks import Layout
 from grounding.budgets import Budgets
 from grounding.layers import now
 from grounding.layers.tail import Limits
-from grounding.memory.document import parse
+from grounding.memory.document import corrected, parse
 from grounding.memory.global_context_lines import shown as shown_line
 from grounding.memory.versions import ContextDocument
 from grounding.run_context import ContextLine, SummaryInput, TailEntry
@@ -130,7 +130,8 @@ class Freezing:
         reaches = shown.newest_turn_id if shown else ""
         untold = reaches < before_tail and reaches < latest.newest_turn_id
         edited = latest.made_by == "person" or _of_people(latest) != _of_people(shown)
-        return _added(shown.text if shown else "", latest.text) if untold or edited else ()
+        text = shown.text if shown else ""
+        return _added(text, latest.text) if untold or edited else _corrected(text, latest.text)
 
     def _told(self, deltas: Sequence[str]) -> int:
         return TURNS_TO_COME * sum(self.tokens.count(delta) for delta in deltas)
@@ -164,6 +165,11 @@ def _added(was: str, is_now: str) -> tuple[str, ...] | None:
         for title, line in dict.fromkeys(after)
         if (title, line) not in before
     )
+
+
+def _corrected(was: str, is_now: str) -> tuple[str, ...]:
+    """The facts that have another value now: the tail covers where they came from, and the summary contradicts it."""
+    return tuple(f"Corrected in the summary, {line.section}: {line.text}" for line in corrected(is_now, was))
 
 
 def _lines(text: str) -> list[tuple[str, str]]:

@@ -133,6 +133,10 @@ async def test_a_corrected_fact_is_told_in_its_latest_form(bot: Bot) -> None:
     assert "codename: Osprey" in facts
     assert "Falcon" not in facts
 
+    await bot.say("is the sky blue?")
+    # A session's summary may stay as it was: then it is told behind it.
+    assert bot.sent["user"].rfind("codename: Osprey") > bot.sent["user"].rfind("codename: Falcon")
+
 
 async def test_the_total_is_a_ceiling_whatever_is_said(bot: Bot) -> None:
     await bot.say("日本語の長い文章です。" * 4000)

@@ -70,6 +70,20 @@ def test_a_newer_document_waits_for_as_long_as_the_tail_covers_what_is_new_in_it
     assert settled(latest=newer) == Settled(LINES, SHOWN, said(3, 4))
 
 
+def test_a_fact_that_was_corrected_is_told_at_once() -> None:
+    """The summary that stays would contradict what was just said."""
+    newer = document(2, TEXT.replace("blue", "red").replace("buy", "sell"), turn_ids=("t4",))
+
+    assert settled(latest=newer) == Settled(LINES, SHOWN, said(3, 4), ("Corrected in the summary, Facts: boat: red",))
+
+
+def test_of_several_facts_about_one_subject_none_corrects_another() -> None:
+    earlier = document(1, "## Preferences\n- Lena: likes tea\n- Lena: likes boats\n")
+    newer = document(2, "## Preferences\n- Lena: likes boats\n- Lena: likes tea\n", turn_ids=("t4",))
+
+    assert settled(shown=earlier, latest=newer).deltas == ()
+
+
 def test_a_newer_document_is_shown_when_the_tail_is_compacted() -> None:
     newer = document(2, turn_ids=("t4",))
     long = said(3, 4, 5, 6, 7, 8, 9, words=200)
