@@ -17,6 +17,8 @@ from grounding.blocks import BOUNDARY, PLACES, Volatility, may_follow
 MAX_BUDGET_TOKENS = 20_000
 _NAME = re.compile(r"[a-z][a-z0-9_]{1,31}")
 _LAST = ("query", "hint")
+_FIGURES = ("user", "qmd", "total", "tools")
+"""``tokens_<name>`` of these is told of every prompt beside that of its blocks, and is no block's."""
 RENDERED = ("summary", "retrieved", "hint")
 """Blocks that may be said in another form. What must hold is not among them, nor what was said and is told apart by
 where it stands."""
@@ -67,11 +69,13 @@ def problem_of(formatter: Any) -> str:
     """What is wrong with *formatter*; empty where it can be used."""
     if not isinstance(formatter, ArtifactInjector | PromptTemplate):
         return f"expected an ArtifactInjector or a PromptTemplate, got {type(formatter).__name__}"
-    if not _NAME.fullmatch(str(formatter.name)):
-        return f"{formatter.name!r} is no name: use 2 to 32 of a-z, 0-9 and _, a letter first"
-    if formatter.name in PLACES:
-        return f"the name {formatter.name!r} is taken by a block that there is"
-    # Their types say what they should be; somebody else's code may be otherwise.
+    name: Any = formatter.name  # its type says what it should be; somebody else's code may be otherwise
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        return f"{name!r} is no name: use 2 to 32 of a-z, 0-9 and _, a letter first"
+    if name in PLACES:
+        return f"the name {name!r} is taken by a block that there is"
+    if name in _FIGURES:
+        return f"the name {name!r} is taken by a figure of prompts"
     return _wrong_template(formatter) if isinstance(formatter, PromptTemplate) else _wrong_injector(formatter)
 
 
@@ -82,7 +86,7 @@ def _wrong_template(template: Any) -> str:
 
 
 def _wrong_injector(injector: Any) -> str:
-    place = PLACES.get(injector.after)
+    place = PLACES.get(injector.after) if isinstance(injector.after, str) else None
     if place is None or place.name in _LAST:
         places = ", ".join(name for name in PLACES if name not in _LAST)
         return f"there is no place after {injector.after!r}: expected one of {places}"

@@ -76,7 +76,7 @@ def installed(settings: Settings) -> tuple[Installed, ...]:
         source = _source(point)
         try:
             made = point.load()(settings)
-        except Exception as error:  # noqa: BLE001 - it is anybody's code
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is anybody's code
             problems.append(f"{source}: {point.name} ({point.value}) failed: {type(error).__name__}: {error}")
             continue
         if made is None:
@@ -216,42 +216,46 @@ class Formatters:
         else:
             try:
                 async with asyncio.timeout(self._timeout):
-                    text = await self._in_thread(name, make, late)
+                    text, failed = await self._in_thread(name, make, late)
+                reason = why(failed) if failed else ""
             except TimeoutError:
                 reason, self._rests[name] = "timeout", self._clock() + REST_SECONDS
-            except Exception as error:  # noqa: BLE001 - it is anybody's code
+            except RuntimeError as error:  # there is no thread left
                 reason = why(error)
         if isinstance(text, str):
-            return text.strip()
+            return _sendable(text)
         reason = reason or "no_text"
         if reason != "resting":
             _log.warning("formatter.failed", formatter=name, why=reason)
         lost.append(DegradedBlock(block=name, why=reason))
         return None
 
-    async def _in_thread(self, name: str, make: Callable[[], Any], late: Callable[[str], object] | None) -> Any:
-        """A thread that ends with the process: those of the pool would have to be waited for, and be missing."""
+    async def _in_thread(
+        self, name: str, make: Callable[[], Any], late: Callable[[str], object] | None
+    ) -> tuple[Any, BaseException | None]:
+        """What *make* gives, and what it raises, in a thread that ends with the process: those of the pool would have
+        to be waited for, and be missing. Raises RuntimeError where there can be none."""
         loop = asyncio.get_running_loop()
-        result: asyncio.Future[Any] = loop.create_future()
+        result: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
-        def over(text: Any, error: Exception | None) -> None:
+        def over(text: Any, error: BaseException | None) -> None:
             self._running[name] -= 1
             if not result.done():
-                result.set_exception(error) if error else result.set_result(text)
+                result.set_result((text, error))  # a future takes not every exception for its own
             elif late is not None and isinstance(text, str):
-                late(text.strip())
+                late(_sendable(text))
 
         def run() -> None:
             text, failed = None, None
             try:
                 text = make()
-            except Exception as error:  # noqa: BLE001 - it is anybody's code, and its caller is told
+            except BaseException as error:  # noqa: BLE001 - it is anybody's code, which may even want to exit
                 failed = error
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(over, text, failed)
 
-        self._running[name] += 1
         threading.Thread(target=run, name=f"formatter {name}", daemon=True).start()
+        self._running[name] += 1
         return await result
 
 
@@ -261,6 +265,11 @@ class _Kept:
 
     text: str
     session: str
+
+
+def _sendable(text: str) -> str:
+    """*text* without what has no bytes, as names from a disk may have: what holds it could be neither sent nor kept."""
+    return text.encode("utf-8", "replace").decode("utf-8").strip()
 
 
 def _is_of(one: tuple[ArtifactInjector, str], given: Injected | None) -> bool:

@@ -13,20 +13,23 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from config.settings import Settings
 from grounding import assemble
 from grounding.blocks import PLACES, Volatility
 from grounding.formatters import ArtifactInjector, Formatter, PromptTemplate, Request, problem_of
 from grounding.run_context import Injected, RunContext
-from runtime.formatters import Formatters, FormattersRefused, Installed, Made, installed
+from runtime.formatters import MAX_RUNNING, Formatters, FormattersRefused, Installed, Made, installed
+from runtime.question import Built
+from runtime.turn_events import log_grounding
 from tests.unit.test_assemble import BUDGETS, TOKENS, build, context
 
 ROOT = Path(__file__).parents[2]
 ASKED = Request("acme", "http:default", "which file holds the prices?")
 
 
-def injector(name: str = "notes", after: str = "codex", volatility: Any = Volatility.SESSION, **more: Any) -> Any:
+def injector(name: Any = "notes", after: Any = "codex", volatility: Any = Volatility.SESSION, **more: Any) -> Any:
     fields = {"budget_tokens": 50, "text": lambda asked: f"notes of {asked.workspace_id}", **more}
     return ArtifactInjector(name=name, after=after, volatility=volatility, **fields)
 
@@ -58,6 +61,8 @@ def injected(name: str = "notes", place: str = "codex", volatility: Any = "sessi
         ("no formatter", "expected an ArtifactInjector or a PromptTemplate, got str"),
         (injector("Notes!"), "is no name"),
         (injector("summary"), "is taken by a block"),
+        (injector(Path("notes")), "is no name"),
+        (injector(after=["codex"]), "there is no place after ['codex']"),
         (injector(after="codecs"), "there is no place after 'codecs': expected one of identity, "),
         (injector(after="query"), "there is no place after 'query'"),
         (injector(after="identity", volatility=Volatility.TURN), "stands behind 'tail' or later"),
@@ -77,6 +82,14 @@ def injected(name: str = "notes", place: str = "codex", volatility: Any = "sessi
 def test_what_cannot_be_used_is_refused_with_what_was_expected(made: Any, said: str) -> None:
     assert problem_of(made).startswith(said) if not said else said in problem_of(made)
     assert bool(problem_of(made)) is bool(said)
+
+
+def test_a_name_that_a_figure_of_prompts_has_is_refused_for_each_turn_would_fail_of_it() -> None:
+    with capture_logs() as told:
+        log_grounding(Built(context(), build(), 1.0))
+    figures = {name.removeprefix("tokens_") for name in told[0] if name.startswith("tokens_")}
+    assert figures > {"total", "tools"}
+    assert [name for name in figures if not problem_of(injector(name))] == []
 
 
 def test_a_block_of_its_own_stands_behind_the_named_one_in_each_layout() -> None:
@@ -231,6 +244,25 @@ async def test_a_formatter_that_fails_costs_its_block_and_not_the_turn() -> None
     assert [(one.block, one.why) for one in turned.degraded] == [("loud", "type_error")]
 
 
+@pytest.mark.parametrize(("error", "said"), [(SystemExit(3), "system_exit"), (StopIteration(), "stop_iteration")])
+async def test_one_that_ends_in_any_way_is_named_at_once_and_asked_again(error: BaseException, said: str) -> None:
+    def ends(asked: Request) -> str:
+        raise error
+
+    made = formatters(injector(text=ends))
+    for _ in range(MAX_RUNNING + 1):
+        assert [one.why for one in (await all_of(made)).lost] == [said]
+
+
+async def test_text_that_has_no_bytes_is_shown_without_what_has_none() -> None:
+    """Such as a file's name that is no UTF-8: neither could the prompt be sent, nor the turn be kept."""
+    given = await all_of(formatters(injector(text=lambda asked: "caf\udce9.md")))
+    prompt = build(injected=given.texts)
+    assert "caf?.md" in prompt.system
+    assert RunContext.model_validate_json(context(injected=given.texts).model_dump_json()).injected == given.texts
+    assert prompt.sha256
+
+
 async def test_one_that_hangs_holds_up_one_turn_and_then_none_for_a_while_and_keeps_what_it_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -324,10 +356,10 @@ def test_all_that_is_wrong_with_what_is_installed_is_said_at_once_with_its_distr
     made = "ArtifactInjector('{}', '{}', Volatility.{}, 9, lambda asked: '')"
     distribution(
         "bad-places",
-        "a=bad_places:a\nb=bad_places:b\nc=bad_places:gone\nd=bad_places:d",
+        "a=bad_places:a\nb=bad_places:b\nc=bad_places:gone\nd=bad_places:d\ng=bad_places:g",
         bad_places=f"{head}def a(s): return {made.format('one', 'nowhere', 'SESSION')}\n"
         f"def b(s): return {made.format('two', 'identity', 'TURN')}\n"
-        "def d(s): return None\n",
+        "def d(s): return None\ndef g(s): raise SystemExit('no licence')\n",
     )
     distribution("good-one", "e=good_one:e", good_one=f"{head}def e(s): return {made.format('tree', 'tail', 'TURN')}")
     distribution("clashing", "f=clashing:f", clashing=f"{head}def f(s): return {made.format('tree', 'tail', 'TURN')}")
@@ -337,6 +369,7 @@ def test_all_that_is_wrong_with_what_is_installed_is_said_at_once_with_its_distr
     assert "bad-places 2.0: a (bad_places:a): there is no place after 'nowhere'" in told
     assert "bad-places 2.0: b (bad_places:b): what changes with every turn" in told
     assert "bad-places 2.0: c (bad_places:gone) failed: AttributeError" in told
+    assert "bad-places 2.0: g (bad_places:g) failed: SystemExit: no licence" in told
     assert "clashing 2.0: f (clashing:f): good-one 2.0 has one named 'tree', too" in told
-    assert told.count("\n") == 4
+    assert told.count("\n") == 5
     assert refused.value.exit_code == 2
