@@ -29,7 +29,7 @@ _EXACT = (
     ("code", re.compile(r"`[^`\n]+`")),
     ("address", re.compile(r"\b[a-z][a-z0-9+.-]{0,30}://[^\s<>\"'()\[\]]*[^\s<>\"'()\[\].,;:!?]", re.IGNORECASE)),
     ("address", re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+")),
-    ("quoted text", re.compile(r'"[^"\n]+"|“[^”\n]+”|„[^“”\n]+[“”]|«[^»\n]+»|‘[^’\n]+’')),
+    ("quoted text", re.compile(r'"[^"\n]+"|“[^“”\n]+”|„[^„“”\n]+[“”]|«[^«»\n]+»|‘[^‘’\n]+’')),
     (
         "name",
         re.compile(
@@ -52,11 +52,16 @@ _EMPHASIS = frozenset(
 """Words that are written in capitals without being names."""
 _MOST_NAMES = 0.15
 """Of the words within sentences. Where more begin with a capital letter the language (German) writes all nouns so."""
-_TURNS = (
-    "never", "not", "no", "only", "unless", "except", "always", "must", "before", "without",
-    "nie", "niemals", "nicht", "kein", "keine", "nur", "außer", "immer", "muss", "ohne",
-)  # fmt: skip
-"""Words that turn a rule around where they are missing."""
+_DENYING = frozenset((
+    "never", "not", "no", "cannot", "nobody", "none", "nothing", "neither", "nor", "nowhere", "without", "avoid",
+    "nie", "niemals", "nicht", "nichts", "niemand", "kein", "keine", "keinen", "keinem", "keiner", "keines", "ohne",
+))  # fmt: skip
+_DENYING_ENDS = ("n't", "n’t")
+_TURNS = _DENYING | {
+    "only", "unless", "except", "always", "must", "before", "until",
+    "nur", "außer".casefold(), "immer", "muss", "müssen", "bevor",
+}  # fmt: skip
+"""Words that turn a rule around where they are missing, as they are when casefolded."""
 
 
 class NotCondensed(AgentRuntimeError):
@@ -112,9 +117,20 @@ def judge(old: str, answer: str, count: Callable[[str], int]) -> Judged:
         problems.insert(0, f"it is not shorter: {count(new)} tokens, and now it is {count(old)}")
     if len(problems) > MOST_TOLD:
         problems = [*problems[:MOST_TOLD], f"and {len(problems) - MOST_TOLD} more"]
-    before, after = ({word.casefold() for word in _WORD.findall(text)} for text in (old, new))
-    gone = [word for word in _TURNS if word in before - after]
-    return Judged(new, tuple(problems), (f"these words are gone: {', '.join(gone)}",) if gone else ())
+    return Judged(new, tuple(problems), tuple(_notes(old, new)))
+
+
+def _notes(old: str, new: str) -> Iterator[str]:
+    """What may turn a rule around."""
+    before, after = (Counter(word.casefold() for word in _WORD.findall(text)) for text in (old, new))
+    if gone := [word for word in before if (word in _TURNS or word.endswith(_DENYING_ENDS)) and word not in after]:
+        yield f"these words are gone: {', '.join(gone)}"
+    was, now = (
+        sum(times for word, times in words.items() if word in _DENYING or word.endswith(_DENYING_ENDS))
+        for words in (before, after)
+    )
+    if now < was:
+        yield f"fewer words say no: {now}, and now it is {was}"
 
 
 def difference(old: str, new: str, label: str) -> str:

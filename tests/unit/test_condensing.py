@@ -77,6 +77,36 @@ def test_each_number_stays_as_often_as_it_was() -> None:
     assert problems("Answer within 3 days, in at most 3 sentences.", old) == ""
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("Please don't ever share data with others.", "Share data with others.", ("don't",)),
+        ("You cannot promise a refund to anybody at all.", "Promise a refund to anybody.", ("cannot",)),
+        ("Please avoid all politics.", "Discuss politics.", ("avoid",)),
+        ("Gib bitte keinen Rabatt, außer sie fragen danach.", "Gib Rabatt, sie fragen danach.", ("keinen", "ausser")),
+    ],
+)
+def test_words_that_turn_a_rule_around_are_pointed_out_where_they_are_gone(
+    old: str, new: str, told: tuple[str, ...]
+) -> None:
+    notes = judge(old, new, COUNT).notes
+    assert notes[0] == f"these words are gone: {', '.join(told)}"
+
+
+def test_a_no_that_is_gone_is_pointed_out_where_another_is_left() -> None:
+    old = "Please never share any data with anyone. Please never give a discount to anyone."
+    assert judge(old, "Never share data. Give a discount.", COUNT).notes == ("fewer words say no: 1, and now it is 2",)
+    assert judge(old, "Never share data. Never give a discount.", COUNT).notes == ()
+
+
+def test_a_quote_ends_where_another_begins() -> None:
+    """Were each that nobody closes looked for to the end of its line, ten thousand would hold up everybody else."""
+    for opening, closing in ("“”", "„“", "«»", "‘’"):
+        quote = f"{opening}we are on it{closing}"
+        assert list(verbatim(f"{opening}say {quote} first")) == [("quoted text", quote)]
+        assert verbatim(opening * 9) == {}
+
+
 def test_the_numbers_of_a_list_and_words_in_capitals_for_emphasis_are_no_parts_that_stay() -> None:
     old = "1. You must NEVER ever reveal the price list to anybody at all.\n2. Please be brief, in all that you say."
     assert problems("Never reveal the price list. Be brief.", old) == ""
