@@ -75,6 +75,9 @@ def _serve(options: argparse.Namespace, key: str) -> Any:
     params.cache_prompt = True
     params.cache_ram_mib = prefix_cache_mib(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     params.slot_prompt_similarity = SAME_CONVERSATION
+    # Prompts are put by when a slot is given to another one, not while it rests: that was seen to fetch a conversation
+    # into another one's slot under load (llama.cpp issue 27148), and brings nothing here.
+    params.cache_idle_slots = False
     params.endpoint_slots = False
     params.ui = False
     params.warmup = True
