@@ -427,7 +427,7 @@ class Settings(BaseModel):
     member and viewer are there from the start and may be set anew; see sigils.md."""
     sigil_bindings: dict[SigilBinding, SigilName] = {}
     """TOML table: whose sigil is which, e.g. "role:viewer" = "reader"; also "user:connector:user_id" and
-    "context:connector:external_id". A user's goes before a context's, and that before a role's."""
+    "context:connector:external_id" (with its threads). A user's goes before a context's, and that before a role's."""
 
     # Turns.
     queue_mode: Literal["collect", "interrupt", "followup"] = "collect"

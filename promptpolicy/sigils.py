@@ -1,9 +1,9 @@
 """Sigils: named sets of permission scopes, and whose is which. Pure.
 
 A scope is written ``what:do`` (``documents:read``). In a sigil ``*`` stands for any *what*, any *do*, or alone for
-both. Of what is bound the most specific holds: to the user, else to the context, else to the role. Of several people
-who are answered together each scope must be everybody's. Who is only said to be somebody, by a caller who may not
-speak for others, has no more by that name than by the role.
+both. Of what is bound the most specific holds: to the user, else to the context, else to the role; what is bound to a
+place binds the threads in it. Of several people who are answered together each scope must be everybody's. Who is only
+said to be somebody, by a caller who may not speak for others, has no more by that name than by the role.
 """
 
 from __future__ import annotations
@@ -94,10 +94,19 @@ class Sigils:
 
     def _of(self, holder: Holder, context_id: str, *, vouched: bool) -> Sigil:
         by_role = self.bindings[f"role:{holder.role.value}"]
-        named = self.bindings.get(f"user:{holder.user}") or self.bindings.get(f"context:{context_id}")
+        named = self.bindings.get(f"user:{holder.user}") or self._of_place(context_id)
         if named is None:
             return by_role
         return named if vouched else named.meet(by_role)
+
+    def _of_place(self, context_id: str) -> Sigil | None:
+        """What is bound to a context itself, else to the place that it is a thread of: ``slack:C1`` of
+        ``slack:C1/1712.0001``."""
+        while context_id:
+            if found := self.bindings.get(f"context:{context_id}"):
+                return found
+            context_id = context_id.rpartition("/")[0]
+        return None
 
 
 def _pair(scope: str) -> tuple[str, str]:

@@ -50,6 +50,18 @@ def test_the_most_specific_binding_holds_the_users_then_the_contexts_then_the_ro
     assert sigils.held_by([Holder("telegram:2", Role.ADMIN)], "telegram:-200").name == "admin"
 
 
+def test_what_is_bound_to_a_place_binds_its_threads_save_those_that_have_their_own() -> None:
+    """A question in a channel of Slack is answered in a thread: else nobody would be bound there at all."""
+    sigils = Sigils(
+        {"team": ["notes:read"], "open": ["*"]},
+        {"context:slack:C1": "team", "context:slack:C1/17.2": "open", "user:slack:U7": "admin"},
+    )
+    boss = Holder("slack:U1", Role.ADMIN)
+    named = {place: sigils.held_by([boss], f"slack:{place}").name for place in ("C1", "C1/17.1", "C1/17.2", "C10/17.1")}
+    assert named == {"C1": "team", "C1/17.1": "team", "C1/17.2": "open", "C10/17.1": "admin"}
+    assert sigils.held_by([Holder("slack:U7", Role.VIEWER)], "slack:C1/17.1").name == "admin"
+
+
 def test_who_is_only_said_to_be_somebody_has_no_more_by_that_than_by_the_role() -> None:
     sigils = Sigils({"boss": ["*"], "little": ["notes:read"]}, {"user:http:boss": "boss", "user:http:kid": "little"})
     boss, kid = Holder("http:boss", Role.VIEWER), Holder("http:kid", Role.ADMIN)
