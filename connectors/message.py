@@ -270,6 +270,11 @@ class InboundMessage:
     reply_hint: str = ""
     """One sentence about how replies should behave on this platform; may be empty."""
 
+    @property
+    def is_vouched_for(self) -> bool:
+        """Whether its author is who it says: by the platform's word, or that of a caller who may speak for others."""
+        return self.caller_role in (None, Role.ADMIN)
+
 
 @dataclass(frozen=True, slots=True)
 class Source:

@@ -87,7 +87,8 @@ class Marking:
         if given is None and not gone:
             return "no_mark"
         role = await self._access.role_here(message, key.workspace_id)
-        by = By(message.author.user(message.connector), role or Role.VIEWER, "reaction")
+        user = message.author.user(message.connector)
+        by = By(user, role or Role.VIEWER, "reaction", is_vouched_for=message.is_vouched_for)
         if role is None or not self.may(by, key):
             return "not_allowed"
         turn_id = await self.turn_of(key, message.message_id)
@@ -171,6 +172,7 @@ class Marking:
             seen[:] = [one.opinion_of(by.user), opinion]
             if opinion == seen[0]:
                 return before
+            opinion = opinion.model_copy(update={"is_claimed": not by.is_vouched_for})
             return one.with_exchange(exchange, message_id, self._today()).with_opinion(opinion)
 
         after = await self._store.change(scope, turn_id, changed) or blank

@@ -73,7 +73,7 @@ class Question:
             direct=all(message.direct for message in messages),
             hint=next((message.reply_hint for message in messages if message.reply_hint), ""),
             degraded=contents.degraded,
-            vouched=all(message.caller_role in (None, Role.ADMIN) for message in messages),
+            vouched=all(message.is_vouched_for for message in messages),
         )
 
     def is_asked_by(self, context: RunContext) -> bool:

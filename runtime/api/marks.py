@@ -71,7 +71,7 @@ class MarkRoutes(Routes):
         is_admin = caller.role.covers(Role.ADMIN)
         if user is not None and not user.startswith(OWN_CONNECTOR) and not is_admin:
             raise ApiError(403, "forbidden", "marks of another connector's people are for admins' tokens")
-        by = By(user or caller.id, caller.role, "api", is_vouched_for=user is None or is_admin)
+        by = By(user or caller.id, caller.role, "api", is_vouched_for=is_admin)
         key = await self._key(scope, turn_id, is_admin=is_admin)
         if not self._marking.may(by, key):
             raise ApiError(403, "forbidden", "the sigil of this token does not allow karma:write")

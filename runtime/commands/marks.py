@@ -61,7 +61,7 @@ class Marks:
         ]
 
     async def _mark(self, invocation: Invocation, sign: Sign | None) -> str:
-        by = By(invocation.user, invocation.role, "command")
+        by = By(invocation.user, invocation.role, "command", is_vouched_for=invocation.message.is_vouched_for)
         if not self._marking.may(by, invocation.key):
             raise CommandRefused(NOT_ALLOWED)
         turn_id = await self._meant(invocation)

@@ -1,6 +1,7 @@
 """What becomes of a mark: which turn it is for, who may, what is kept, and what it says of records."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +20,8 @@ from grounding.run_context import Participant
 from grounding.tokens import load_tokens
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
+from runtime.commands.command import CommandRefused, Invocation
+from runtime.commands.marks import Marks
 from runtime.hub import Hub
 from runtime.manifests import Manifests, RecordsOfTurn, UnknownTurn
 from runtime.marking import ANSWERED_TOKENS, By, Marking
@@ -260,6 +263,47 @@ async def test_what_stands_is_the_same_throughout_a_session_but_for_what_is_take
     await house.marking.put(GROUP.scope, "t1", admin, None)
     assert await standing("t1", "t2") == ["t2"]
     assert (await house.look("How do I reef the main sail?", stood=("t2",))).chosen(()) == ()
+
+
+async def test_what_stands_goes_when_one_member_alone_is_left_who_calls_it_good(house: House) -> None:
+    await house.answer("t1")
+    await house.marking.put(GROUP.scope, "t1", By(LENA, Role.ADMIN, "command"), "good")
+    await house.marking.put(GROUP.scope, "t1", MEMBER, "good")
+    assert [one.turn_id for one in (await house.look("", stood=("t1",))).floor] == ["t1"]
+
+    await house.marking.put(GROUP.scope, "t1", By(LENA, Role.ADMIN, "command"), None)
+    looked = await house.look(ASKED, stood=("t1",))
+    assert looked.floor == ()
+    assert [one.turn_id for one in looked.chosen(())] == ["t1"]
+
+
+async def test_all_whom_a_members_token_names_vouch_for_an_answer_as_one_person(house: House) -> None:
+    await house.answer("t1")
+    for name in ("http:a", "http:b", "http:c"):
+        by = By(name, Role.MEMBER, "api", is_vouched_for=False)
+        await house.marking.put(GROUP.scope, "t1", by, "good")
+    assert (await house.look("")).floor == ()
+
+    await house.marking.put(GROUP.scope, "t1", MEMBER, "good")
+    (trace,) = (await house.look("")).floor
+    assert trace.good == 4
+
+
+async def test_who_only_says_who_they_are_may_mark_no_more_than_their_token(redis: Redis) -> None:
+    house = House(redis, sigil_bindings={"role:member": "viewer", f"user:{LENA}": "admin"})
+    await house.answer("t1")
+    marks = Marks(house.transcript, house.manifests, house.marking)
+    (good,) = (one for one in marks.commands() if one.name == "good")
+
+    def saying(caller: Role | None, kind: InboundKind) -> InboundMessage:
+        said = InboundMessage("telegram", "-1", "9", Author("501"), "good", kind, reaction="👍")
+        return replace(said, caller_role=caller)
+
+    for_members = Invocation(GROUP, saying(Role.MEMBER, InboundKind.COMMAND), Role.MEMBER, "")
+    with pytest.raises(CommandRefused):
+        await good.run(for_members)
+    assert await house.marking.reacted(saying(Role.MEMBER, InboundKind.REACTION), GROUP) == "not_allowed"
+    assert await house.marking.reacted(saying(None, InboundKind.REACTION), GROUP) == ""
 
 
 async def test_without_an_embedder_the_words_decide(house: House) -> None:

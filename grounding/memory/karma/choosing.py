@@ -37,20 +37,23 @@ def good_ones(marked: Iterable[Marked], key: ConversationKey, person: str | None
     return sorted(by_day, key=lambda one: one.bad - one.good)
 
 
+def may_stand(marked: Marked) -> bool:
+    """Whether an example may be in the system message: not if it is made of others' words, nor for a whole workspace
+    if one member alone vouches for it."""
+    exchange = marked.exchange
+    return exchange is not None and not exchange.foreign and (exchange.reach != "workspace" or marked.is_vouched_for)
+
+
 def standing(good: Sequence[Marked]) -> tuple[Marked, ...]:
     """The few of *good* (see `good_ones`) that stand whatever is asked, each about something else.
 
-    They stand in the system message: nothing made of others' words is among them, and for a whole workspace nothing
-    that one member alone vouches for.
+    They stand in the system message: see `may_stand`.
     """
     chosen: list[Marked] = []
     for one in good:
         if len(chosen) == STANDING_AT_MOST:
             break
-        exchange = one.exchange
-        if exchange is None or exchange.foreign or (exchange.reach == "workspace" and not one.is_vouched_for):
-            continue
-        if not any(_are_alike(one, other) for other in chosen):
+        if may_stand(one) and not any(_are_alike(one, other) for other in chosen):
             chosen.append(one)
     return tuple(chosen)
 

@@ -45,6 +45,8 @@ class Opinion(_Strict):
     command: str = ""
     changes: int = 0
     by_admin: bool = False
+    is_claimed: bool = False
+    """Whether only a program says who it is, by a token that may not speak for others: it may name anybody."""
 
     @property
     def mark(self) -> Sign | None:
@@ -105,8 +107,11 @@ class Marked(_Strict):
 
     @property
     def is_vouched_for(self) -> bool:
-        """Whether more than one member's word stands for it: an admin's, or that of two people."""
-        return self.good > 1 or any(one.mark == "good" and one.by_admin for one in self.opinions)
+        """Whether more than one member's word stands for it: an admin's, or that of two people. All who are only said
+        to be somebody count as one: one token may have made them all up."""
+        good = [one for one in self.opinions if one.mark == "good"]
+        people = sum(not one.is_claimed for one in good) + any(one.is_claimed for one in good)
+        return people > 1 or any(one.by_admin for one in good)
 
     def opinion_of(self, user: str) -> Opinion:
         return next((one for one in self.opinions if one.user == user), Opinion(user=user))

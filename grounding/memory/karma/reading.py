@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from connectors.message import ConversationKey, Scope
-from grounding.memory.karma.choosing import bearing, good_ones, standing, trace_of
+from grounding.memory.karma.choosing import bearing, good_ones, may_stand, standing, trace_of
 from grounding.memory.karma.likeness import Likeness
 from grounding.memory.karma.marks import Marked
 from grounding.memory.karma.store import MarkStore
@@ -81,7 +81,7 @@ class Karma:
         names = await stood()
         if names is None:
             names = [one.turn_id for one in standing(good)]
-        by_turn = {one.turn_id: one for one in good}
+        by_turn = {one.turn_id: one for one in good if may_stand(one)}
         floor = tuple(trace for name in names if name in by_turn and (trace := trace_of(by_turn[name])))
         likeness, minimum = await self._likeness.of(query, good, earlier) if query.strip() and good else ({}, 0.0)
         return Looked(floor, tuple(good), likeness, minimum)
