@@ -19,6 +19,8 @@ from grounding.documents.sparse import encode_document
 
 _TOGETHER = 8
 """Files that are read, cut, embedded and stored at a time."""
+_BEGUN = "begun"
+"""Stands for a revision while an owner's material is being brought into step: it has some of it, of none all."""
 _MARKDOWN = (".md", ".markdown", ".mdx", ".rst")
 
 
@@ -40,8 +42,11 @@ class CodexIndex:
         changed = 0
         for owner in sorted({*held, *gone}, key=owner_of):
             revision = held[owner].revision if owner in held else ""
-            if synced.get(owner_of(owner)) == revision and not await self._is_lost(owner):
+            # First, also where something changed: what is written down would else be taken for what there is.
+            is_lost = await self._is_lost(owner)
+            if synced.get(owner_of(owner)) == revision and not is_lost:
                 continue
+            await self._store.has_synced(owner, self._collection, _BEGUN)  # or what is taken away now would stay
             changed += await self._sync_owner(owner)
             await self._store.has_synced(owner, self._collection, revision)
         return changed
@@ -49,9 +54,10 @@ class CodexIndex:
     async def rebuild(self, scope: Scope) -> int:
         """Cut and embed all material of the scope's workspace anew; it can be found meanwhile. How many files."""
         for owner in await self._store.all_held(scope):
+            # Kept by name: what was removed meanwhile is still to be deleted.
             noted = await self._store.indexed(owner, self._collection)
-            await self._store.has_indexed(owner, self._collection, {}, list(noted))
-            await self._store.has_synced(owner, self._collection, "")
+            await self._store.has_indexed(owner, self._collection, dict.fromkeys(noted, ""), ())
+            await self._store.has_synced(owner, self._collection, _BEGUN)
         return await self.sync(scope)
 
     async def is_behind(self, scope: Scope, revisions: Mapping[Scope, str]) -> bool:
