@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from config.settings import Settings
-from connectors.message import Scope, StoreUnavailable
+from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
 from grounding.codex.choosing import Chosen, Room, choose
-from grounding.codex.material import CodexEntry, Size, shown_path, size_of
+from grounding.codex.material import CodexEntry, CodexTooNew, Size, shown_path, size_of
 from grounding.codex.store import CodexStore, Holding
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
@@ -40,9 +40,11 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The texts of one revision of a workspace's material and of a context's."""
+    """The texts of one revision of a workspace's material and of a context's; of none, where it changed all the while
+    it was read."""
 
-    revision: tuple[str, str]
+    revision: tuple[str, str] | None
+    holding: Holding
     files: tuple[CodexFile, ...]
     characters: int
 
@@ -88,6 +90,11 @@ class Materials:
     async def given(self, scope: Scope, holding: Holding, room: Room, *, keep: bool) -> CodexInput | None:
         """*holding*, as it is given where there is *room*; None where there is nothing. With *keep* the next turn is
         told what was chosen."""
+        files: tuple[CodexFile, ...] = ()
+        if holding.files and self.chosen(holding, room).mode == "whole":
+            read = await self._texts(scope, holding)
+            # Where it changed since *holding* was read, it is judged by what it has become.
+            files, holding = read.files, replace(read.holding, before=holding.before)
         if not holding.files:
             return None
         chosen, size = self.chosen(holding, room), self.size(holding)
@@ -101,23 +108,24 @@ class Materials:
             weight=size.weight,
             limit=chosen.limit,
             count=holding.files,
-            files=await self.files(scope, holding) if chosen.mode == "whole" else (),
+            files=files if chosen.mode == "whole" else (),
         )
 
-    async def files(self, scope: Scope, holding: Holding) -> tuple[CodexFile, ...]:
+    async def _texts(self, scope: Scope, holding: Holding) -> _Read:
         """The texts of *holding*, by path; the same objects as long as nothing changes."""
         place = (scope.workspace_id, scope.context_id if holding.own.files else None)
-        revision = (holding.every.revision, holding.own.revision)
+        revision = _revision(holding)
         async with self._reading.setdefault(place, asyncio.Lock()):
             read = self._read.get(place)
             if read is None or read.revision != revision:
                 read = await self._read_anew(scope, holding)
                 self._remember(place, read)
             self._read.move_to_end(place)
-            return read.files
+            return read
 
     async def _read_anew(self, scope: Scope, holding: Holding) -> _Read:
         """What *holding* says, or what there is now where it changes while it is read."""
+        revision: tuple[str, str] | None = None
         for _ in range(_ATTEMPTS):
             files = []
             for owner, held in ((Scope(scope.workspace_id), holding.every), (scope, holding.own)):
@@ -125,13 +133,13 @@ class Materials:
                     texts = await self.store.texts(owner, list(await self.store.entries(owner)))
                     files += [CodexFile(path=shown_path(owner, path), text=text) for path, text in texts.items()]
             now = await self.store.held(scope)
-            if (now.every.revision, now.own.revision) == (holding.every.revision, holding.own.revision):
+            if _revision(now) == _revision(holding):
+                revision = _revision(now)
                 break
             holding = now
         ordered = tuple(sorted(files, key=lambda file: file.path))
         await asyncio.to_thread(codex.text, ordered)  # remembered there
-        revision = (holding.every.revision, holding.own.revision)
-        return _Read(revision, ordered, sum(len(file.text) for file in ordered))
+        return _Read(revision, holding, ordered, sum(len(file.text) for file in ordered))
 
     def _remember(self, place: tuple[str, str | None], read: _Read) -> None:
         self._read[place] = read
@@ -163,6 +171,10 @@ class Materials:
         return await collection.material.is_behind(scope, revisions)
 
 
+def _revision(holding: Holding) -> tuple[str, str]:
+    return holding.every.revision, holding.own.revision
+
+
 class MaterialFollowing:
     """Keeps the index in step with the material of all workspaces."""
 
@@ -171,6 +183,8 @@ class MaterialFollowing:
         self._knowledge = knowledge
         self._workspaces = workspaces
         self._changed = asyncio.Event()
+        self._owed: set[str] = set()
+        """Workspaces that were looked at in vain, also where the store could not be told."""
         hub.hear(TOPIC, self._hear)
 
     def _hear(self, news: News) -> None:
@@ -179,14 +193,15 @@ class MaterialFollowing:
     async def run(self) -> None:
         """Until cancelled. All workspaces are looked at once: the index may be a new one."""
         await self._knowledge.opened()
-        with suppress(StoreUnavailable):
-            for workspace in await self._workspaces.all():
-                await self._store.wait_again(workspace.id)
+        begun = False
         while True:
             self._changed.clear()
             try:
+                if not begun:
+                    self._owed.update([workspace.id for workspace in await self._workspaces.all()])
+                    begun = True
                 await self._follow()
-            except (IndexUnavailable, EmbedderUnavailable, StoreUnavailable) as error:
+            except AgentRuntimeError as error:
                 _log.warning("index.failed", why=str(error))
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
@@ -195,12 +210,18 @@ class MaterialFollowing:
 
     async def _follow(self) -> None:
         collection = await self._knowledge.opening.ready()
-        for workspace_id in await self._store.waiting():
+        for workspace_id in sorted({*await self._store.waiting(), *self._owed}):
+            self._owed.add(workspace_id)
             await self._store.wait_no_more(workspace_id)
             try:
                 files = await collection.material.sync(Scope(workspace_id))
-            except (IndexUnavailable, EmbedderUnavailable, StoreUnavailable):
+            except (EmbedderUnavailable, CodexTooNew) as error:  # others' may be indexed
+                await self._store.wait_again(workspace_id)
+                _log.warning("index.failed", workspace_id=workspace_id, why=str(error))
+                continue
+            except (IndexUnavailable, StoreUnavailable):
                 await self._store.wait_again(workspace_id)
                 raise
+            self._owed.discard(workspace_id)
             if files:
                 _log.info("codex.indexed", workspace_id=workspace_id, files=files)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import pytest
 from redis.asyncio import Redis
 
 from config.settings import Settings
-from connectors.message import Scope
+from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
 from grounding.codex.choosing import Room
+from grounding.codex.material import CodexTooNew, Size
 from grounding.codex.store import CodexStore
+from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
 from grounding.tokens import load_tokens
 from runtime.embedded.child import beside
@@ -102,11 +105,50 @@ async def test_what_many_put_at_once_adds_up_and_never_beyond_the_limit(
     assert await store.all_held(ACME) == {}
 
 
+class Changing(Reads):
+    """Something else changes the material while its texts are read, for as often as it is told."""
+
+    changes: list[bytes]
+
+    async def texts(self, scope: Scope, paths: Any) -> dict[str, str]:
+        found = await super().texts(scope, paths)
+        if self.changes:
+            raw = self.changes.pop(0)
+            await self.put(scope, "a.md", raw.decode(), Size(len(raw) // 2, len(raw), len(raw)))
+        return found
+
+
+def changing(redis: Redis, settings: Callable[..., Settings], *changes: bytes) -> Materials:
+    store = Changing(redis, max_bytes=1_000_000, file_max_bytes=1_000_000)
+    store.changes = list(changes)
+    return Materials(settings(), store, cast("Any", None), load_tokens(), Hub(redis, shared=False))
+
+
+async def test_what_changed_all_the_while_it_was_read_is_read_again_with_the_next_turn(
+    redis: Redis, settings: Callable[..., Settings]
+) -> None:
+    materials = changing(redis, settings, b"second", b"third", b"last")
+    await materials.put(ACME, "a.md", b"first")
+    await given(materials, ACME)
+    assert [file.text for file in (await given(materials, ACME)).files] == ["last"]
+
+
+async def test_what_grew_while_it_was_read_is_judged_by_what_it_has_become(
+    redis: Redis, settings: Callable[..., Settings]
+) -> None:
+    """A turn that began before is not given more than the window has room for."""
+    materials = changing(redis, settings, b"words " * 20_000)
+    await materials.put(ACME, "a.md", b"first")
+    made = await given(materials, ACME)
+    assert (made.mode, made.why, made.files) == ("search", "over_line", ())
+
+
 class Indexed:
     """Stands for what is behind `Knowledge`: a collection that fails as often as it is told."""
 
-    def __init__(self, failures: int) -> None:
+    def __init__(self, failures: int, fails: Mapping[str, AgentRuntimeError] | None = None) -> None:
         self.failures = failures
+        self.fails = fails or {}
         self.synced: list[str] = []
         self.opening = self
         self.material = self
@@ -120,6 +162,8 @@ class Indexed:
         if self.failures:
             self.failures -= 1
             raise IndexUnavailable("away")
+        if scope.workspace_id in self.fails:
+            raise self.fails[scope.workspace_id]
         self.synced.append(scope.workspace_id)
         return 1
 
@@ -153,3 +197,45 @@ async def test_a_change_is_indexed_at_once_and_one_that_could_not_be_when_there_
         while await store.waiting() or not indexed.synced:
             await asyncio.sleep(0.01)
     assert set(indexed.synced) == {"acme"}
+
+
+@pytest.mark.parametrize(
+    "error", [EmbedderUnavailable("this text is refused", retryable=False), CodexTooNew("upgrade")], ids=["text", "new"]
+)
+async def test_what_of_one_workspace_cannot_be_indexed_keeps_no_others_waiting(
+    redis: Redis, settings: Callable[..., Settings], error: AgentRuntimeError
+) -> None:
+    hub, indexed = Hub(redis, shared=False), Indexed(0, {"acme": error})
+    store = CodexStore(redis, max_bytes=10_000, file_max_bytes=5000)
+    for scope in (ACME, Scope("zoo")):
+        await store.put(scope, "a.md", "first", Size(1, 1, 5))
+    async with following(redis, hub, indexed), asyncio.timeout(20):
+        while "zoo" not in indexed.synced or await store.waiting() != ["acme"]:
+            await asyncio.sleep(0.01)
+        indexed.fails = {}
+        await hub.tell("codex", {})
+        while "acme" not in indexed.synced:
+            await asyncio.sleep(0.01)
+
+
+class Forgetful(CodexStore):
+    """Cannot be told that a workspace is still to be looked at."""
+
+    async def wait_again(self, workspace_id: str) -> None:
+        raise StoreUnavailable("away")
+
+
+async def test_what_was_not_indexed_while_the_store_was_away_is_looked_at_again(
+    redis: Redis, settings: Callable[..., Settings]
+) -> None:
+    store = Forgetful(redis, max_bytes=10_000, file_max_bytes=5000)
+    hub, indexed = Hub(redis, shared=False), Indexed(failures=1)
+    await store.put(ACME, "a.md", "first", Size(1, 1, 5))
+    work = MaterialFollowing(store, cast("Any", indexed), cast("Any", Nowhere()), hub)
+    async with beside(work.run(), "material"), asyncio.timeout(20):
+        while indexed.failures:
+            await asyncio.sleep(0.01)
+        while not indexed.synced:
+            await hub.tell("codex", {})
+            await asyncio.sleep(0.01)
+    assert indexed.synced == ["acme"]
