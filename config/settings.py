@@ -132,7 +132,8 @@ class Settings(BaseModel):
     """Whether providers are told which beginning of a prompt comes again: by marks for Anthropic's models (what is kept
     costs a quarter more once, and a tenth from then on), by a key per conversation for OpenAI's."""
     llm_context_window_tokens: Positive | None = None
-    """The model's window. Unset: as LiteLLM knows it, else 8192."""
+    """The model's window. Unset: as LiteLLM knows it, else 8192; of an Ollama model at most 8192. Ollama is told it, as
+    it sets memory aside for the whole of it, and would cut longer prompts unsaid."""
     model_memory_buffer_mib: Natural = 512
     """Memory that prompts leave free on the machine that a local model runs on: graphics memory where there is any,
     else working memory."""

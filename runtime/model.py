@@ -47,12 +47,12 @@ from runtime.model_errors import (
 )
 from runtime.rounds import without_tools
 from runtime.senses import Heard, calls_functions, has_images, hear, sees_images, without_images
+from runtime.windows import known_window, served_by_ollama
 
 __all__ = ["Completion", "Model", "ModelFailed", "ModelRefused", "ModelUnavailable", "ToolCall"]
 
 log = structlog.get_logger()
 
-DEFAULT_WINDOW_TOKENS = 8192
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 8.0
 EMPTY_ATTEMPTS = 2
@@ -114,15 +114,17 @@ class Model:
         _keep_what_was_imported()
 
     async def window_tokens(self, first: str | None = None) -> int:
-        """The context window of the model that is asked first (see `complete`): as set, else as LiteLLM knows it,
-        else `DEFAULT_WINDOW_TOKENS`."""
+        """The context window of the model that is asked first (see `complete`): as set, else as it is known
+        (`runtime.windows`)."""
         if self._settings.llm_context_window_tokens is not None:
             return self._settings.llm_context_window_tokens
         name = self._order(first)[0]
-        if name is None:
-            return CONTEXT_TOKENS
+        return CONTEXT_TOKENS if name is None else await self._window(name)
+
+    async def _window(self, name: str) -> int:
         if name not in self._windows:
-            self._windows[name] = await asyncio.to_thread(_known_window, await loaded_litellm(), name)
+            base = credentials(self._settings, name).get("api_base")
+            self._windows[name] = await known_window(await loaded_litellm(), name, base)
         return self._windows[name]
 
     async def sees_images(self, first: str | None = None) -> bool:
@@ -278,7 +280,12 @@ class Model:
     async def _target(self, name: str | None) -> Target:
         """How *name* is called; None is the local model. Raises `ModelUnavailable`, `ModelRefused`."""
         if name is not None:
-            return Target(name, name, credentials(self._settings, name))
+            options = credentials(self._settings, name)
+            if not served_by_ollama(name):
+                return Target(name, name, options)
+            # Where it is not told, Ollama cuts a longer prompt to a window of its own, and says nothing.
+            window = self._settings.llm_context_window_tokens or await self._window(name)
+            return Target(name, name, options | {"num_ctx": window}, local=True)
         shown_as = f"local/{MODEL_NAME}"
         if self._local is None:
             raise ModelRefused("no model is configured: set AGENT_RUNTIME_LLM_MODEL", why="not_found", model=shown_as)
@@ -345,14 +352,6 @@ class _CallFailed(Exception):
         super().__init__(str(failure))
         self.failure = failure
         self.retry_after_seconds = wait
-
-
-def _known_window(litellm: Any, model: str) -> int:
-    try:
-        found = litellm.get_model_info(model).get("max_input_tokens")
-    except Exception:  # noqa: BLE001 - it raises a bare Exception for every model it does not know
-        found = None
-    return int(found or DEFAULT_WINDOW_TOKENS)
 
 
 def credentials(settings: Settings, model: str) -> dict[str, Any]:

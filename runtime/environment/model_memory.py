@@ -23,9 +23,9 @@ from runtime.embedded.model_server import installed_weights
 from runtime.environment.gguf import NotGguf, read_header
 from runtime.environment.machine import Seen
 from runtime.model import credentials
+from runtime.windows import OLLAMA_PREFIXES
 
 OLLAMA_URL = "http://127.0.0.1:11434"
-OLLAMA_PREFIXES = ("ollama/", "ollama_chat/")
 LOCAL_PREFIX = "local/"
 ANSWER_BYTES = 4 * 2**20
 ANSWER_SECONDS = 10.0

@@ -1,0 +1,67 @@
+"""How much a model reads at once, where its server has to be told so: an Ollama server cuts what is longer than the
+window that it was asked for, and says nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from runtime.model import Model
+from runtime.windows import DEFAULT_WINDOW_TOKENS
+from tests.conftest import MakeSettings
+
+MESSAGES = [{"role": "user", "content": "Who keeps the harbour?"}]
+SAID = {"model": "m", "created_at": "2026-01-01T00:00:00Z", "message": {"role": "assistant", "content": "Nadia."}}
+DONE = {"done": True, "done_reason": "stop", "prompt_eval_count": 12, "eval_count": 3}
+
+
+class Ollama:
+    """``/api/show`` of a model that was trained for *trained* tokens, and ``/api/chat``, in their documented forms."""
+
+    def __init__(self, trained: int) -> None:
+        self.url = ""
+        self.trained = trained
+        self.options: list[Any] = []
+
+    async def show(self, request: web.Request) -> web.Response:
+        about = {"general.architecture": "llama", "llama.context_length": self.trained}
+        return web.json_response({"model_info": about, "template": ""})
+
+    async def chat(self, request: web.Request) -> web.Response:
+        self.options.append((await request.json())["options"])
+        return web.json_response({**SAID, **DONE})
+
+
+@asynccontextmanager
+async def ollama(trained: int) -> AsyncIterator[Ollama]:
+    server = Ollama(trained)
+    app = web.Application()
+    app.add_routes([web.post("/api/show", server.show), web.post("/api/chat", server.chat)])
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield server
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("trained", "set_to", "window"),
+    [(131_072, None, DEFAULT_WINDOW_TOKENS), (2048, None, 2048), (131_072, 32_768, 32_768)],
+)
+async def test_ollama_reads_as_much_as_prompts_are_made_for(
+    settings: MakeSettings, trained: int, set_to: int | None, window: int
+) -> None:
+    async with ollama(trained) as server:
+        model = Model(settings(llm_model="ollama_chat/m", llm_api_base=server.url, llm_context_window_tokens=set_to))
+        assert await model.window_tokens() == window
+        answer = await model.complete(MESSAGES)
+        assert (answer.text, answer.usage.cost_usd) == ("Nadia.", 0.0)
+        assert [one["num_ctx"] for one in server.options] == [window]
+        await model.close()
