@@ -12,6 +12,8 @@ MIB = 2**20
 LOW_BATTERY_PERCENT = 20
 NO_LIMIT_BYTES = 2**60
 """Control groups of version 1 write a number near 2⁶³ where there is no limit."""
+MOST_DIGITS = 20
+"""Longer ones are none of the kernel's."""
 Power = Literal["", "mains", "battery"]
 
 
@@ -63,7 +65,8 @@ def _of_machine(root: Path) -> int | None:
     for line in _text(root / "proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             fields = line.split()
-            return int(fields[1]) * 1024 if len(fields) > 1 and fields[1].isdecimal() else None
+            free = _as_number(fields[1]) if len(fields) > 1 else None
+            return None if free is None else free * 1024
     return None
 
 
@@ -85,9 +88,8 @@ def _left(limit: Path, used: Path, stat: Path, reclaimable: str) -> int | None:
     most, taken = _number(limit), _number(used)
     if most is None or taken is None or most >= NO_LIMIT_BYTES:
         return None
-    fields = dict(line.split(maxsplit=1) for line in _text(stat).splitlines() if " " in line)
-    back = fields.get(reclaimable, "0")
-    return max(0, most - taken + (int(back) if back.isdecimal() else 0))
+    fields = dict(line.partition(" ")[::2] for line in _text(stat).splitlines())
+    return max(0, most - taken + (_as_number(fields.get(reclaimable, "")) or 0))
 
 
 def _folders(path: Path) -> list[Path]:
@@ -105,5 +107,8 @@ def _text(path: Path) -> str:
 
 
 def _number(path: Path) -> int | None:
-    text = _text(path)
-    return int(text) if text.isascii() and text.isdecimal() else None
+    return _as_number(_text(path))
+
+
+def _as_number(text: str) -> int | None:
+    return int(text) if len(text) <= MOST_DIGITS and text.isascii() and text.isdecimal() else None

@@ -20,7 +20,7 @@ from config.settings import Settings
 from grounding.cache_size import CacheShape, shape_of
 from grounding.run_context import ModelMemory
 from runtime.embedded.model_server import installed_weights
-from runtime.environment.gguf import NotGguf, read_header
+from runtime.environment.gguf import read_header
 from runtime.environment.machine import Seen
 from runtime.model import credentials
 from runtime.windows import OLLAMA_PREFIXES
@@ -64,7 +64,7 @@ class ModelMemories:
             try:
                 async with asyncio.timeout(self._settings.environment_sample_seconds):
                     found = await self._about(name)
-            except (TimeoutError, OSError, ValueError, NotGguf) as error:
+            except Exception as error:  # noqa: BLE001 - an address that is none, an answer that nothing reads: all kinds
                 _log.debug("memory.unknown", model=name, why=type(error).__name__)
                 continue
             if found is not None:

@@ -158,3 +158,32 @@ async def test_the_bundled_model_takes_working_memory_whatever_cards_there_are(
 )
 def test_only_loopback_is_this_machine(url: str, here: bool) -> None:
     assert is_here(url) is here
+
+
+@pytest.mark.parametrize(
+    "address", ["http://localhost:abc", "http://localhost:99999999", "http://localhost:11434/\x7f"]
+)
+async def test_an_address_that_is_none_leaves_a_model_unknown_and_ends_nothing(
+    settings: MakeSettings, address: str
+) -> None:
+    memories = ModelMemories(settings(llm_model="ollama/m", llm_api_base=address), ("ollama/m",))
+    await memories.look()
+    assert memories.of("ollama/m", SEEN) is None
+
+
+async def test_an_answer_that_nothing_reads_leaves_a_model_unknown_and_ends_nothing(settings: MakeSettings) -> None:
+    async def nested(request: web.Request) -> web.Response:
+        return web.Response(body=b"[" * 200_000, content_type="application/json")
+
+    app = web.Application()
+    app.add_routes([web.post("/api/show", nested)])
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        memories = ModelMemories(settings(llm_model="ollama/m", llm_api_base=url), ("ollama/m",))
+        await memories.look()
+        assert memories.of("ollama/m", SEEN) is None
+    finally:
+        await runner.cleanup()

@@ -249,6 +249,14 @@ GROUP = "sys/fs/cgroup/"
             | {GROUP + "memory.stat": f"anon 5\ninactive_file {250 * MIB}\n"},
             350,
         ),
+        (
+            MEMINFO
+            | {GROUP + "memory.max": f"{900 * MIB}", GROUP + "memory.current": f"{800 * MIB}"}
+            | {GROUP + "memory.stat": f"odd \nanon\ninactive_file {'9' * 5000}\n"},
+            100,
+        ),
+        (MEMINFO | {GROUP + "memory.max": "9" * 5000, GROUP + "memory.current": "1"}, 4000),
+        ({"proc/meminfo": f"MemAvailable: {'9' * 5000} kB\n"}, None),
         (MEMINFO | {GROUP + "memory.max": "5\n", GROUP + "memory.current": f"{300 * MIB}\n"}, 0),
         (
             {
