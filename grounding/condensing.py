@@ -26,6 +26,8 @@ class Condensed:
 
     context: RunContext
     prompt: Prompt
+    whole: RunContext
+    """What it was before anything was taken."""
     taken: tuple[str, ...] = ()
     needed_mib: int = 0
     is_over: bool = False
@@ -38,7 +40,7 @@ def condensed(context: RunContext, tokens: Tokens) -> Condensed:
     Never taken are the blocks of the system message, the message itself, what is kept word for word, and the last pair
     of request and reply. Raises `grounding.window.ContextTooLarge`.
     """
-    prompt = assemble.prompt(context, tokens)
+    whole, prompt = context, assemble.prompt(context, tokens)
     needed = cache_mib(context, prompt)
     taken: list[str] = []
     for block, take in _STEPS:
@@ -51,7 +53,7 @@ def condensed(context: RunContext, tokens: Tokens) -> Condensed:
         taken.append(block)
         context = _noted(_without_templates(less, block), block)
         prompt = assemble.prompt(context, tokens)
-    return Condensed(context, prompt, tuple(dict.fromkeys(taken)), needed, not fits(context, prompt))
+    return Condensed(context, prompt, whole, tuple(dict.fromkeys(taken)), needed, not fits(context, prompt))
 
 
 def fits(context: RunContext, prompt: Prompt) -> bool:

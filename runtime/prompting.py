@@ -150,7 +150,7 @@ class Prompting:
             made.prompt,
             (time.perf_counter() - started) * 1000,
             compared(grounds.before.blocks, made.prompt) if grounds.before else UNKNOWN,
-            after(made.context, made.prompt, grounds.before, question.person),
+            after(made.context, made.prompt, grounds.before, question.person, made.whole),
             _is_renewed(made.context, grounds),
         )
 

@@ -50,13 +50,17 @@ def session(before: Shown | None, turn_id: str, today: str) -> SessionInput | No
     return SessionInput(id=before.id, began_on=before.began_on, turns=before.turns - (1 if again else 0))
 
 
-def after(context: RunContext, prompt: Prompt, before: Shown | None, person: str | None) -> Shown | None:
-    """What is known after a turn; None where it belongs to no session."""
+def after(
+    context: RunContext, prompt: Prompt, before: Shown | None, person: str | None, whole: RunContext | None = None
+) -> Shown | None:
+    """What is known after a turn; None where it belongs to no session. *whole* is what *context* was before anything
+    was taken out of it to save memory: the next turn goes on from there, should there be memory again."""
     if context.session is None or not context.turn_id:
         return None
     blocks = stood(prompt)
-    begins = context.tail[0].turn_id if context.tail else ""
-    document = context.summary.id if context.summary else ""
+    whole = whole or context
+    begins = whole.tail[0].turn_id if whole.tail else ""
+    document = whole.summary.id if whole.summary else ""
     if context.small_talk and before is not None:
         # Its user message is the text alone: what an engine has read before goes on to be what was shown before.
         begins, document, blocks = before.begins, before.document, _beside(blocks, before.blocks)
