@@ -117,13 +117,15 @@ class Gateway:
 
     async def _accept(self, message: InboundMessage, key: ConversationKey) -> Accepted:
         said = spoken(message)
+        if message.kind is InboundKind.EDIT:  # an example may be older than anything the mailbox knows
+            await self._marking.amended(key, message.message_id)
         if _is_meant_for_us_anywhere(message):
             settled, decision = await asyncio.gather(
                 self._places.of_message(key, message), self._access.authorise(message, key.workspace_id)
             )
         else:
             settled = await self._places.of_message(key, message)
-            if not self._is_meant_for_us(message, said, settled):
+            if not self._is_meant_for_us(message, said, settled) and not await self._was_meant_for_us(message, key):
                 return _ignored(message, "not_addressed")
             decision = await self._access.authorise(message, key.workspace_id)  # strangers are told, so only now
         if not decision.allowed:
@@ -148,6 +150,12 @@ class Gateway:
             return False  # "/help" in a group may be another bot's, unless it is a word that is known here
         answering = settled.answering or self._settings.answer_in_groups
         return answering == "all" or (answering == "addressed" and message.addressed)
+
+    async def _was_meant_for_us(self, message: InboundMessage, key: ConversationKey) -> bool:
+        """Whether *message* changes one that was said to the bot: it holds though the mention is gone from it, too."""
+        if message.kind is not InboundKind.EDIT:
+            return False
+        return await self._mailboxes[Lane.TURNS].known(key, message.message_id) is not None
 
     async def _keep(self, envelope: Envelope, key: ConversationKey, decision: Decision, lane: Lane) -> Accepted:
         mailbox, message = self._mailboxes[lane], envelope.message
@@ -244,7 +252,7 @@ class Gateway:
         where = await self._mailboxes[Lane.TURNS].amend(key, message.message_id, None)
         if where in (Amended.ANSWERING, Amended.ANSWERED):
             await self._transcript.amend(key, message.message_id, "")
-            await self._marking.amended(key, message.message_id)
+        await self._marking.amended(key, message.message_id)  # after the words are gone: it may be marked meanwhile
         if where is not Amended.UNKNOWN:
             _log.info("message.deleted", state=where.value)
         return Accepted("ignored", InboundKind.DELETE.value, key=key)

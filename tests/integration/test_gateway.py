@@ -23,6 +23,8 @@ from connectors.message import (
     Receipt,
     Role,
 )
+from grounding.memory.karma.marks import Exchange, Marked
+from grounding.memory.karma.store import MarkStore
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 from runtime import mailbox
@@ -308,6 +310,30 @@ async def test_what_was_edited_or_deleted_after_its_answer_is_remembered_so(redi
 
     assert [entry.text for entry in await door.transcript.tail(KEY, 10)] == ["First!"]
     assert [entry.text for entry in await door.transcript.of_turn(KEY, batch.turn_id)] == ["First!"]
+
+
+async def test_an_edit_holds_though_the_mention_is_gone_from_it(redis: Redis) -> None:
+    """Who takes back what they asked in a group seldom leaves the bot's name in it."""
+    door = Door(redis)
+    await door.accept(replace(GROUP, addressed=True, text="@bot my code is 4711"))
+    assert (await door.accept(replace(GROUP, kind=InboundKind.EDIT, text="never mind"))).outcome == "ignored"
+    assert (await door.accept(replace(GROUP, kind=InboundKind.EDIT, message_id="m9"))).why == "not_addressed"
+    (envelope,) = (await door.take()).envelopes
+    assert envelope.message.text == "never mind"
+
+
+@pytest.mark.parametrize("kind", [InboundKind.EDIT, InboundKind.DELETE])
+async def test_what_was_edited_or_deleted_is_no_example_however_long_ago_it_was_said(
+    redis: Redis, kind: InboundKind
+) -> None:
+    """Marks are kept for longer than the mailbox knows what it was given."""
+    door, marks = Door(redis), MarkStore(redis)
+    exchange = Exchange(asked="My code?", answered="4711.", reach="workspace", asked_in=(GROUP.message_id,))
+    key = ConversationKey(KEY.workspace_id, GROUP.connector, GROUP.external_id)
+    marked = Marked(turn_id="t1", conversation=key.encoded, exchange=exchange)
+    await marks.change(key.scope, "t1", lambda _: marked)
+    await door.accept(replace(GROUP, kind=kind, text="never mind"))
+    assert await marks.get(key.scope, "t1") is None
 
 
 async def test_what_is_deleted_before_its_turn_is_never_answered(redis: Redis) -> None:
