@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -78,17 +79,18 @@ def lines(entries: Iterable[TailEntry]) -> list[str]:
 
 def shortened(entry: TailEntry, whole: Limits, tokens: Tokens) -> TailEntry:
     """*entry* with as many of its lines as one message may show of a block with the limits *whole*: of a longer one
-    its beginning and its end. What comes of it depends on nothing but the message."""
+    its beginning and its end, and of a single line that is too much by itself its beginning. What comes of it depends
+    on nothing but the message."""
     limits, spoken = whole.share(LONGEST_ENTRY), _spoken(entry)
 
     def of(first: int, last: int) -> TailEntry:
         kept = [*spoken[:first], GAP, *spoken[len(spoken) - last :]]
         return entry.model_copy(update={"text": "\n".join(kept)})
 
-    if limits.hold([entry], 1, tokens) or len(spoken) < 2:
+    if limits.hold([entry], 1, tokens) or not spoken:
         return entry
-    if not limits.hold([of(1, 0)], 1, tokens):
-        return entry.model_copy(update={"text": spoken[0]})
+    if len(spoken) < 2 or not limits.hold([of(1, 0)], 1, tokens):
+        return _beginning(entry, spoken[0], limits, tokens)
     first, last = 1, 0
     grows_at_end = True  # the end first: a question that is answered next often stands there
     while first + last < len(spoken) - 1:
@@ -102,6 +104,22 @@ def shortened(entry: TailEntry, whole: Limits, tokens: Tokens) -> TailEntry:
         first, last = more
         grows_at_end = last < first
     return of(first, last)
+
+
+def _beginning(entry: TailEntry, line: str, limits: Limits, tokens: Tokens) -> TailEntry:
+    """*entry* with as much of *line*, its first, as the *limits* allow; all of it where they allow nothing. Keys, and
+    scripts of which a character takes tokens, fill a block with fewer bytes than a line may have."""
+
+    def of(characters: int) -> TailEntry:
+        text = line if characters == len(line) else f"{line[:characters].rstrip()} {GAP}"
+        return entry.model_copy(update={"text": text})
+
+    def is_over(characters: int) -> bool:
+        return not limits.hold([of(characters)], 1, tokens)
+
+    # `bisect` finds the first that is too much; what is beyond the bytes of a line is not shown anyway.
+    room = bisect_left(range(1, min(len(line), MAX_LINE_BYTES) + 1), True, key=is_over)
+    return of(room or len(line)) if is_over(len(line)) else of(len(line))
 
 
 def section(entries: Iterable[TailEntry], max_lines: int, max_bytes: int) -> Section:

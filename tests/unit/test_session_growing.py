@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grounding.history import pairs
-from grounding.layers.tail import FOOT, GAP, Limits, lines, section, shortened
+from grounding.layers.tail import FOOT, GAP, Limits, section, shortened
 from grounding.run_context import TailEntry
 from grounding.sessions.growing import AFTER_COMPACTION, History, grown, newest
 from grounding.tokens import LineByLine, load_tokens, utf8_length
@@ -89,8 +89,7 @@ def test_a_long_message_is_cut_the_same_wherever_it_stands(one: str, other: str)
     cut = shortened(entry, LIMITS, TOKENS)
 
     assert shortened(cut, LIMITS, TOKENS) == cut
-    if len(lines([cut])) > 1:
-        assert LIMITS.share(1 / 2).hold([cut], 1, TOKENS)
+    assert LIMITS.share(1 / 2).hold([cut], 1, TOKENS)
 
 
 def test_of_a_long_message_its_beginning_and_its_end_stay() -> None:
@@ -101,6 +100,15 @@ def test_of_a_long_message_its_beginning_and_its_end_stay() -> None:
     assert spoken[0] == "line 0 of a long answer"
     assert spoken[-1] == "line 39 of a long answer"
     assert spoken.count(GAP) == 1
+
+
+@pytest.mark.parametrize("line", ["ሰላም እንዴት ነህ ", "9f8a7c6e-1b2d-4e3f ", "👩‍👩‍👧‍👦", "გამარჯობა როგორ ხარ "])
+def test_a_line_of_many_tokens_takes_no_more_than_half_so_that_its_reply_is_shown_with_it(line: str) -> None:
+    entries = turn(1, line * 40, line * 40)
+    shown = text(grown(entries, "", "", LIMITS, TOKENS))
+
+    assert [said.partition(":")[0] for said in shown.splitlines()[1:-1]] == ["Lena", "assistant"]
+    assert all(said.partition(": ")[2].startswith(line.strip()) for said in shown.splitlines()[1:-1])
 
 
 @pytest.mark.parametrize("letter", ["a", "漢", "🙂", "a b", "\n\n- x"])
