@@ -38,6 +38,7 @@ from grounding.run_context import (
     Trace,
 )
 from grounding.sections import speaker
+from grounding.sessions.freezing import Settled
 from grounding.sessions.growing import MAX_ENTRY_CHARACTERS
 from grounding.sessions.shown import Shown
 from grounding.strategy import Choice, search_text
@@ -191,14 +192,13 @@ class Pipeline:
             )
         else:
             going = self.continuing.instead(always.result(), history, budgets)
-        settled = going.settled
         recalled: tuple[RecalledTurn, ...] | None = None
-        said, marks = settled.tail, marking.result()
+        settled, marks = going.settled, marking.result()
         if choice.wants_history and history is None:
             recalled = await self._layer(
                 "records",
                 degraded,
-                lambda: self._recalled(key, text, tail.result() or (), said, budgets, cues, degraded, marks),
+                lambda: self._recalled(key, text, tail.result() or (), settled, budgets, cues, degraded, marks),
             )
         return Grounds(
             settled.summary,
@@ -212,7 +212,7 @@ class Pipeline:
             degraded=_by_block(degraded),
             censors=self._censors(key, person, standing.result()),
             karma_floor=marks.floor,
-            karma=marks.chosen({one.turn_id for one in said} | {one.turn_id for one in recalled or ()}),
+            karma=marks.chosen({one.turn_id for one in settled.tail} | {one.turn_id for one in recalled or ()}),
             deltas=settled.deltas,
             going=going,
         )
@@ -361,14 +361,14 @@ class Pipeline:
         key: ConversationKey,
         text: str,
         tail: Sequence[TailEntry],
-        said: Sequence[TailEntry],
+        settled: Settled,
         budgets: Budgets,
         cues: Cues,
         degraded: list[DegradedBlock],
         marks: Marks,
     ) -> tuple[RecalledTurn, ...]:
-        """Earlier turns, but none of those that are shown, *said*."""
-        shown = frozenset(entry.turn_id for entry in said)
+        """Earlier turns, but none of those that are shown whole, as *settled*."""
+        shown = frozenset(entry.turn_id for entry in settled.tail) - settled.partly
         earlier = asked_before(tail, cues)
         found = await self.turns.recall(key.scope, text, RECALLED_TURNS, shown, earlier=earlier, lost=degraded)
         return tuple(_as_many(preferred(found, marks.turns), budgets.records_tokens * RECALLED_CHARACTERS_PER_TOKEN))

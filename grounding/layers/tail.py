@@ -69,12 +69,12 @@ class Limits:
 def lines(entries: Iterable[TailEntry]) -> list[str]:
     """The entries as lines, oldest first. A message's further lines are indented, so that no text can
     pose as another speaker's line."""
-    result: list[str] = []
-    for entry in entries:
-        by = one_line(entry.speaker) or "someone"
-        for number, line in enumerate(_spoken(entry)):
-            result.append(_shorten(f"{by}: {line}" if number == 0 else f"  {line}"))
-    return result
+    return [_shorten(line) for entry in entries for line in _written(entry)]
+
+
+def shows_all(entry: TailEntry) -> bool:
+    """Whether no line of *entry* is too long to be shown to its end."""
+    return all(utf8_length(line) <= MAX_LINE_BYTES for line in _written(entry))
 
 
 def shortened(entry: TailEntry, whole: Limits, tokens: Tokens) -> TailEntry:
@@ -133,6 +133,11 @@ def section(entries: Iterable[TailEntry], max_lines: int, max_bytes: int) -> Sec
         kept.append(line)
     kept.reverse()
     return Section(HEAD, tuple(kept), FOOT, keep=keep_newest(kept), cut="never")
+
+
+def _written(entry: TailEntry) -> list[str]:
+    by = one_line(entry.speaker) or "someone"
+    return [f"{by}: {line}" if number == 0 else f"  {line}" for number, line in enumerate(_spoken(entry))]
 
 
 def _spoken(entry: TailEntry) -> list[str]:

@@ -19,7 +19,7 @@ from grounding.memory.document import corrected, parse
 from grounding.memory.global_context_lines import shown as shown_line
 from grounding.memory.versions import ContextDocument
 from grounding.run_context import ContextLine, SummaryInput, TailEntry
-from grounding.sessions.growing import grown
+from grounding.sessions.growing import History, grown
 from grounding.sessions.prefix import tokens_between
 from grounding.sessions.shown import Shown
 from grounding.tokens import Tokens
@@ -42,12 +42,14 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What is shown. ``deltas`` say what of it is different now."""
+    """What is shown. ``deltas`` say what of it is different now; ``partly`` is that of
+    `grounding.sessions.growing.History`."""
 
     global_context: tuple[ContextLine, ...] | None
     document: ContextDocument | None = None
     tail: tuple[TailEntry, ...] = ()
     deltas: tuple[str, ...] = ()
+    partly: frozenset[str] = frozenset()
 
     @property
     def summary(self) -> SummaryInput | None:
@@ -55,7 +57,7 @@ class Settled:
 
     def afresh(self, there: Now) -> Settled:
         """The same without deltas: what is there *now* is shown as it is."""
-        return Settled(there.lines, there.latest, self.tail)
+        return Settled(there.lines, there.latest, self.tail, partly=self.partly)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +81,18 @@ class Freezing:
         begins, told = before.begins if before else "", there.latest.newest_turn_id if there.latest else ""
         said = grown(there.entries or (), begins, told, Limits.of(budgets), self.tokens)
         lines = self._line_deltas(before, there.lines, person)
-        document = self._document_deltas(before, there, said.before, compacted=said.compacted)
+        document = self._document_deltas(before, there, said)
         blocks = before.blocks if before else ()
         broken = ("summary", "tail") if document is None or (said.compacted and said.entries) else ()
-        anew = Settled(there.lines, there.latest, said.entries)
+        anew = Settled(there.lines, there.latest, said.entries, partly=said.partly)
         options = [_Option(tokens_between(blocks, "global_context", broken), anew)]
         if lines is not None and before is not None:
-            kept = Settled(before.global_context, there.latest, said.entries, lines)
+            kept = Settled(before.global_context, there.latest, said.entries, lines, said.partly)
             read = 0 if broken else tokens_between(blocks, "summary")
             options.append(_Option(self._told(lines) + read, kept))
             if document is not None:
                 both = (*lines, *document)
-                kept = Settled(before.global_context, there.shown, said.entries, both)
+                kept = Settled(before.global_context, there.shown, said.entries, both, said.partly)
                 options.append(_Option(self._told(both), kept))
         fitting = [one for one in options if self._fits(one.settled.deltas, budgets, today)]
         return min(fitting, key=lambda option: (option.cost, len(option.settled.deltas))).settled
@@ -116,19 +118,19 @@ class Freezing:
             if was.get(number) != line
         )
 
-    def _document_deltas(
-        self, before: Shown | None, there: Now, before_tail: str, *, compacted: bool
-    ) -> tuple[str, ...] | None:
-        """What has to be known of a newer context document; None where the newest has to be shown."""
+    def _document_deltas(self, before: Shown | None, there: Now, said: History) -> tuple[str, ...] | None:
+        """What has to be known of a newer context document, beside what was *said* and is shown; None where the newest
+        has to be shown."""
         shown, latest = there.shown, there.latest
         if before is None or latest is None or (shown.id if shown else "") != before.document:
             return None
         if shown is not None and shown.id == latest.id:
             return ()
-        if compacted or self.layout == "user_first":
+        if said.compacted or self.layout == "user_first":
             return None
         reaches = shown.newest_turn_id if shown else ""
-        untold = reaches < before_tail and reaches < latest.newest_turn_id
+        not_whole = (said.before, *(turn for turn in said.partly if turn <= latest.newest_turn_id))
+        untold = reaches < latest.newest_turn_id and reaches < max(not_whole)
         edited = latest.made_by == "person" or _of_people(latest) != _of_people(shown)
         text = shown.text if shown else ""
         return _added(text, latest.text) if untold or edited else _corrected(text, latest.text)

@@ -7,12 +7,12 @@ what is left takes about half, so that it can grow again for as long.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from grounding.asked import ASSISTANT
 from grounding.history import pairs
-from grounding.layers.tail import Limits, shortened
+from grounding.layers.tail import Limits, shortened, shows_all
 from grounding.run_context import TailEntry
 from grounding.tokens import Tokens
 
@@ -28,11 +28,13 @@ Turn = tuple[TailEntry, ...]
 @dataclass(frozen=True, slots=True)
 class History:
     """What is shown. ``before`` is the turn that came just before it, empty where none did; ``compacted`` whether it
-    does not go on from where the last prompt's began."""
+    does not go on from where the last prompt's began; ``partly`` the turns in which a person said more than is shown:
+    the rest of a long message is told elsewhere, or nowhere."""
 
     entries: tuple[TailEntry, ...]
     before: str
     compacted: bool
+    partly: frozenset[str] = frozenset()
 
     @property
     def begins(self) -> str:
@@ -101,7 +103,15 @@ class _Turns:
         while start < len(self) - 1 and self._said[start][0].speaker == ASSISTANT:
             start += 1  # nobody could tell what it answers
         before = self._said[start - 1][0].turn_id if start else ""
-        return History(self._from(start), before, compacted)
+        shown = self._from(start)
+        return History(shown, before, compacted, frozenset(self._partly(start, shown)))
+
+    def _partly(self, start: int, shown: Sequence[TailEntry]) -> Iterator[str]:
+        said = (entry for turn in self._said[start:] for entry in turn)
+        for one, cut in zip(said, shown, strict=True):
+            is_whole = cut.text == one.text and len(one.text) < MAX_ENTRY_CHARACTERS and shows_all(cut)
+            if one.speaker != ASSISTANT and not is_whole:
+                yield one.turn_id
 
     def _from(self, start: int) -> tuple[TailEntry, ...]:
         return tuple(entry for at in range(start, len(self)) for entry in self._turn(at))

@@ -107,6 +107,16 @@ async def test_what_the_tail_shows_is_not_recalled_again(redis: Redis) -> None:
     assert shelf.excluded == [frozenset({"t1"})]
 
 
+async def test_a_message_of_which_the_tail_shows_only_the_beginning_is_recalled(redis: Redis) -> None:
+    await record(redis, "t1", "It is a long story. " * 30 + "The port is 8443.")
+    await record(redis, "t2", "short")
+    shelf = Shelf()
+
+    await pipeline(redis, shelf).ground(KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t3")
+
+    assert shelf.excluded == [frozenset({"t2"})]
+
+
 async def test_the_search_is_for_what_is_asked_and_not_for_the_words_that_say_where_to_look(redis: Redis) -> None:
     shelf = Shelf()
     question = "which file explains pricing?"

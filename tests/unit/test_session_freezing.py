@@ -102,6 +102,20 @@ def test_a_newer_document_is_shown_when_turns_would_be_told_nowhere() -> None:
     assert settled(shown=earlier, latest=replace(newer, turn_ids=("t1",))).document == earlier
 
 
+def test_what_the_tail_shows_only_a_part_of_is_told_by_the_newer_document() -> None:
+    """The rest of a long message stands in no prompt but by the document that was made of it."""
+    newer = document(2, "## Facts\n- port: 8443\n" + TEXT, turn_ids=("t4",))
+    long = (*said(3), *said(4, words=200))
+
+    shown = settled(latest=newer, entries=long)
+
+    assert shown.partly == {"t4"}
+    assert shown.deltas == ("In the summary, Facts: port: 8443",)
+    assert settled(latest=replace(newer, turn_ids=("t3",)), entries=long).deltas == ()
+    of_assistant = tuple(one.model_copy(update={"speaker": "assistant"}) for one in long[1:])
+    assert settled(latest=newer, entries=(*long[:1], *said(4), *of_assistant)).deltas == ()
+
+
 def test_what_a_person_added_to_the_document_is_told_at_once() -> None:
     edited = document(2, TEXT + "- and a trailer\n", made_by="person", put=Reach(4, 8))
 
