@@ -29,6 +29,8 @@ def text(files: tuple[CodexFile, ...]) -> str:
 
 
 def file_text(path: str, content: str) -> str:
-    """One file of the block."""
+    """One file of the block, its lines as they are whichever character ends them."""
+    if "\r" in content:
+        content = content.replace("\r\n", "\n").replace("\r", "\n")
     lines = (f" {line}" if line.startswith(FILE) else line for line in as_data(content).rstrip("\n").split("\n"))
     return f"{FILE}{one_line(path)}\n" + "\n".join(lines)

@@ -676,6 +676,9 @@ async def test_material_is_added_listed_and_removed(running: None, command: Comm
     assert "given whole, because it stays below " in shown
     assert "=== zoo/den #1/okapi?.md\nThe okapi is shy." in (await command("ground", "hm?")).out
 
+    assert (
+        await command("codex", "remove", "--context", "http:den", "here/quokka.py")
+    ).out == "sample: 1 file removed\n"
     assert (await command("codex", "remove", "zoo/den #1")).out == "sample: 1 file removed\n"
     assert (await command("codex", "remove", "zoo/den #1")).code == 1
     assert (await command("codex", "add", str(tree / "nothing"))).code == 1

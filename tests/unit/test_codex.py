@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from grounding.layers import codex
 from grounding.run_context import CodexFile, CodexInput
 from grounding.sections import neutral
 from grounding.tokens import load_tokens
-from runtime.cli.commands.codex import NothingToAdd, files_at
+from runtime.cli.commands.codex import NothingToAdd, each_once, files_at
 from tests.unit.test_assemble import build
 
 COUNT = load_tokens().count
@@ -185,3 +186,38 @@ def test_a_folder_gives_all_files_below_it_but_hidden_ones_and_follows_no_link(t
         files_at(str(tree / "to"))
     with pytest.raises(NothingToAdd):
         files_at(str(tree / "absent"))
+
+
+def test_what_cannot_be_taken_of_a_folder_is_named_and_keeps_nothing_else_out(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("words")
+    os.mkfifo(tmp_path / "pipe")
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.md"))
+    try:
+        odd.write_text("words")
+    except OSError:
+        pytest.skip("this file system has no such names")
+
+    found = {one.path: (one.code, one.why) for one in files_at(str(tmp_path))}
+
+    assert found == {
+        f"{tmp_path.name}/a.md": ("", ""),
+        f"{tmp_path.name}/caf\ufffd.md": ("encoding", "its name is not UTF-8"),
+        f"{tmp_path.name}/pipe": ("special", "it is no ordinary file"),
+    }
+    assert [one.code for one in files_at(str(odd))] == ["encoding"]
+
+
+def test_files_that_would_take_each_others_place_are_refused(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "README.md").write_text(name)
+    one, two = (files_at(str(tmp_path / name / "README.md")) for name in ("one", "two"))
+
+    assert each_once([*one, *one]) == one
+    with pytest.raises(NothingToAdd, match=r"would both be README\.md"):
+        each_once([*one, *two])
+
+
+@given(st.lists(st.sampled_from(("a", "=== b", "", "c d")), min_size=1), st.sampled_from(("\r", "\r\n")))
+def test_lines_are_the_same_whichever_character_ends_them(lines: list[str], end: str) -> None:
+    assert codex.file_text("a.txt", end.join(lines)) == codex.file_text("a.txt", "\n".join(lines))

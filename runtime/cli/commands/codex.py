@@ -56,14 +56,14 @@ def add(
 ) -> None:
     """Attach files, or folders with all that is in them, under their names.
 
-    What is hidden (.git), linked, binary or not UTF-8 is left out and named.
+    Hidden files (.git) are left out; what is linked, binary, not UTF-8 or unreadable, too, and named.
     """
     settings = invocation.settings()
     run(_add(settings, paths, workspace_of(settings, workspace), context, as_json))
 
 
 async def _add(settings: Settings, paths: Sequence[str], workspace: str, context: str | None, as_json: bool) -> None:
-    found = await asyncio.to_thread(lambda: [one for path in paths for one in files_at(path)])
+    found = await asyncio.to_thread(lambda: each_once([one for path in paths for one in files_at(path)]))
     added: list[dict[str, Any]] = []
     refused: list[dict[str, Any]] = []
     with status_line("opening the stores …") as status:
@@ -86,8 +86,11 @@ async def _add(settings: Settings, paths: Sequence[str], workspace: str, context
 async def _put(client: Client, workspace: str, context: str | None, file: Found) -> dict[str, Any]:
     """The file as it was kept, or why it was not."""
     if file.why:
-        return {"path": file.path, "code": "link", "message": file.why}
-    raw = await asyncio.to_thread(file.file.read_bytes)
+        return {"path": file.path, "code": file.code, "message": file.why}
+    try:
+        raw = await asyncio.to_thread(file.file.read_bytes)
+    except OSError as error:
+        return {"path": file.path, "code": "unreadable", "message": f"it cannot be read: {error.strerror}"}
     path = f"{_path(workspace)}/{segment_path(file.path)}{_query(context)}"
     try:
         return await client.put_text(path, raw, media_type="text/plain")
@@ -143,11 +146,11 @@ def remove(
 async def _remove(settings: Settings, paths: Sequence[str], workspace: str, context: str | None, as_json: bool) -> None:
     async with connect(settings) as client:
         found = await client.get(_path(workspace), context=context)
-        own = [one["path"] for one in found["files"] if one["context"] == (context or "")]
+        own = [one for one in found["files"] if one["context"] == (context or "")]
         wanted = [path.rstrip("/") for path in paths]
-        gone = [path for path in own if any(path == one or path.startswith(f"{one}/") for one in wanted)]
+        gone = [file["path"] for file in own if any(_names(one, file) for one in wanted)]
         for one in wanted:
-            if not any(path == one or path.startswith(f"{one}/") for path in own):
+            if not any(_names(one, file) for file in own):
                 raise NothingToAdd(f"{one}: no such file or folder is attached; `codex list` shows what is")
         for path in gone:
             await client.delete(f"{_path(workspace)}/{segment_path(path)}", context=context)
@@ -157,13 +160,19 @@ async def _remove(settings: Settings, paths: Sequence[str], workspace: str, cont
         line(f"{workspace}: {count(len(gone), 'file')} removed")
 
 
+def _names(given: str, file: dict[str, Any]) -> bool:
+    """Whether *given* is the file or a folder above it, as it was put or as `list` shows it."""
+    return any(f"{path}/".startswith(f"{given}/") for path in (file["path"], file["shown_as"]))
+
+
 @dataclass(frozen=True)
 class Found:
-    """A file on this machine, the path that it gets, and why it is left out, if it is."""
+    """A file on this machine, the path that it gets, and why it is left out, if it is, with the word for programs."""
 
     file: Path
     path: str
     why: str = ""
+    code: str = ""
 
 
 def files_at(given: str) -> list[Found]:
@@ -175,22 +184,56 @@ def files_at(given: str) -> list[Found]:
         raise NothingToAdd(f"{given}: there is no such file or folder")
     start = start.absolute()
     start = Path(os.path.normpath(start))
+    if not _is_utf8(start.name):
+        return [_misnamed(start, start.name)]
     if start.is_file():
         return [Found(start, start.name)]
     return list(_below(start, start.name))
 
 
+def each_once(found: Sequence[Found]) -> list[Found]:
+    """*found* without what was given twice. Raises `NothingToAdd` where files would take each other's place."""
+    known: dict[str, Found] = {}
+    for one in found:
+        other = known.setdefault(one.path, one)
+        if other.file != one.file and not (one.why or other.why):
+            both = f"{_readable(str(other.file))} and {_readable(str(one.file))}"
+            raise NothingToAdd(f"{both} would both be {one.path}: give a folder that has both")
+    return list(dict.fromkeys(found))
+
+
 def _below(folder: Path, name: str) -> Iterator[Found]:
-    for file in sorted(folder.iterdir()):
+    try:
+        files = sorted(folder.iterdir())
+    except OSError as error:
+        yield Found(folder, name, f"it cannot be read: {error.strerror}", "unreadable")
+        return
+    for file in files:
         path = f"{name}/{file.name}"
         if file.name.startswith("."):
             continue
-        if file.is_symlink():
-            yield Found(file, path, "it is a link")
+        if not _is_utf8(file.name):
+            yield _misnamed(file, path)
+        elif file.is_symlink():
+            yield Found(file, path, "it is a link", "link")
         elif file.is_dir():
             yield from _below(file, path)
         elif file.is_file():
             yield Found(file, path)
+        else:
+            yield Found(file, path, "it is no ordinary file", "special")
+
+
+def _misnamed(file: Path, path: str) -> Found:
+    return Found(file, _readable(path), "its name is not UTF-8", "encoding")
+
+
+def _readable(path: str) -> str:
+    return os.fsencode(path).decode(errors="replace")
+
+
+def _is_utf8(name: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def segment_path(path: str) -> str:
