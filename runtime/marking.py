@@ -223,7 +223,8 @@ class Marking:
         if not all(texts):
             return None
         person = person_of(context.direct, context.authors)
-        foreign = {one.foreign for one in answered} | {one.foreign for one in asked}
+        # What was said before and came of others' words, an answer may have repeated ("and shorter, please").
+        foreign = {one.foreign for one in (*answered, *asked)} | {one.foreign for one in context.tail}
         return Exchange(
             asked=texts[0],
             answered=texts[1],

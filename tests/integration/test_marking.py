@@ -16,7 +16,7 @@ from grounding.memory.karma.reading import LOOK_SECONDS, Karma, Looked
 from grounding.memory.karma.store import MarkStore
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Provenance, State, Type
-from grounding.run_context import Participant
+from grounding.run_context import Participant, TailEntry
 from grounding.tokens import load_tokens
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
@@ -64,6 +64,7 @@ class House:
             context_id=key.context_id,
             direct=direct,
             authors=(Participant(user=LENA, name="Lena", role="member"),),
+            tail=more.get("tail", ()),
         )
         ended = {"kind": more.get("kind", "reply"), "error_code": ""}
         await self.manifests.keep(built, assemble.prompt(built, TOKENS), "2026-11-22T10:00:00Z", ended)
@@ -199,6 +200,19 @@ async def test_what_an_answer_was_made_of_is_said_with_it(house: House) -> None:
     await house.react("👍")
     (trace,) = (await house.look()).chosen(())
     assert (trace.foreign, trace.shared) == ("retrieved", True)
+
+
+async def test_an_answer_that_may_repeat_one_made_of_documents_stands_in_no_system_message(house: House) -> None:
+    """ "And shorter, please": the words are the document's all the same."""
+    before = TailEntry(speaker="assistant", text="The plan says: ...", turn_id="t0", foreign="retrieved")
+    own = TailEntry(speaker="assistant", text="Good morning.", turn_id="t0")
+    await house.answer("t1", DIRECT, tail=(before,))
+    await house.answer("t2", DIRECT, message_id="10", asked="How do I reef the main sail?", tail=(own,))
+    for message in ("9", "10"):
+        await house.react("👍", by=LENA, on=message, key=DIRECT)
+    looked = await house.look(ASKED, DIRECT, LENA)
+    assert [one.turn_id for one in looked.floor] == ["t2"]
+    assert [(one.turn_id, one.foreign) for one in looked.chosen(())] == [("t1", "retrieved")]
 
 
 async def test_forgetting_takes_the_trace_and_what_was_marked_in_a_conversation(house: House) -> None:
