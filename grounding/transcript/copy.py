@@ -16,8 +16,8 @@ import structlog
 
 from connectors.message import PARTITIONS, ConversationKey, StoreUnavailable
 from grounding.transcript import markdown
-from grounding.transcript.entry import Entry
-from grounding.transcript.log import Forget, ToCopy, Transcript
+from grounding.transcript.entry import Entry, Forget, ToCopy
+from grounding.transcript.log import Transcript
 
 _BATCH = 200
 """Things to be copied that are read of one partition at once."""

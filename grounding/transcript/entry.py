@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from connectors.message import AgentRuntimeError
+from connectors.message import AgentRuntimeError, ConversationKey
 
 VERSION = "1"
 
@@ -81,3 +81,19 @@ class Entry:
             message_id=fields["message"],
             foreign=fields.get("foreign", ""),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """An order to the Markdown copy: to take a turn out, or, without a ``turn_id``, to delete the whole."""
+
+    turn_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToCopy:
+    """One thing to be done to a conversation's Markdown copy. ``what`` is None for an entry that is gone again."""
+
+    export_id: str
+    key: ConversationKey
+    what: Entry | Forget | None

@@ -11,12 +11,13 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from connectors.message import ConversationKey, Fence, Scope, Superseded, partition_tag, redis_key
-from grounding.transcript.entry import Entry, EntryRole, Reach
+from grounding.transcript.entry import Entry, EntryRole, Forget, Reach, ToCopy
 from grounding.transcript.restore import EntryId, Merged, merge
+from grounding.transcript.scripts import APPEND, BEGIN_SESSION, FORGET_ALL, FORGET_TURN, RESTORE, TAIL_PAGE
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -32,105 +33,8 @@ _RESTORE_ATTEMPTS = 5
 _SEARCHED_PAGES = 80
 """Work that follows turns may lag behind them by this many pages of the log: a flood, an outage."""
 
-_APPEND = """
-if KEYS[5] and redis.call('HGET', KEYS[5], 'token') ~= ARGV[5] then return -1 end
-if not redis.call('SET', KEYS[4], '1', 'NX', 'EX', ARGV[1]) then return 0 end
-local fields_per_entry = tonumber(ARGV[4])
-local at, entries = 6, 0
-while at <= #ARGV do
-  local id = redis.call('XADD', KEYS[1], '*', unpack(ARGV, at, at + fields_per_entry - 1))
-  redis.call('XADD', KEYS[3], '*', 'key', ARGV[3], 'id', id)
-  at = at + fields_per_entry
-  entries = entries + 1
-end
-redis.call('HINCRBY', KEYS[2], 'entries', entries)
-redis.call('HINCRBY', KEYS[2], 'turns', ARGV[2])
-redis.call('HSET', KEYS[2], 'v', '1')
-return entries
-"""
-
-# A page of this session, newest first, each message as it reads now; one round trip for what every turn asks.
-_TAIL_PAGE = """
-local after = redis.call('HGET', KEYS[2], 'session_after') or '0-0'
-local page = redis.call('XREVRANGE', KEYS[1], ARGV[1], '(' .. after, 'COUNT', ARGV[2])
-if redis.call('EXISTS', KEYS[3]) == 0 then return page end
-for _, entry in ipairs(page) do
-  local fields, text = entry[2], nil
-  for at = 1, #fields, 2 do
-    if fields[at] == 'message' and fields[at + 1] ~= '' then text = redis.call('HGET', KEYS[3], fields[at + 1]) end
-  end
-  for at = 1, #fields, 2 do
-    if fields[at] == 'text' and text then fields[at + 1] = text end
-  end
-end
-return page
-"""
-
-# By whom is kept, so that the same command, delivered again later, begins no session in the middle of this one.
-_BEGIN_SESSION = """
-if ARGV[1] ~= '' and redis.call('HGET', KEYS[2], 'session_by') == ARGV[1] then return 0 end
-local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
-local after = newest[1] and newest[1][1] or '0-0'
-redis.call('HSET', KEYS[2], 'v', '1', 'session_after', after, 'session_by', ARGV[1])
-return 1
-"""
-
-# The entries of ARGV[1] that the caller found; the order to the Markdown copy stands behind those that it follows.
-_FORGET_TURN = """
-local gone, answered = 0, 0
-for at = 3, #ARGV do
-  local entry = redis.call('XRANGE', KEYS[1], ARGV[at], ARGV[at])
-  if entry[1] then
-    gone = gone + redis.call('XDEL', KEYS[1], ARGV[at])
-    for field = 1, #entry[1][2], 2 do
-      local name, value = entry[1][2][field], entry[1][2][field + 1]
-      if name == 'role' and value == 'inbound' then answered = 1 end
-      if name == 'message' and value ~= '' then redis.call('HDEL', KEYS[4], value) end
-    end
-  end
-end
-if gone > 0 then
-  redis.call('HINCRBY', KEYS[2], 'entries', -gone)
-  redis.call('HINCRBY', KEYS[2], 'turns', -answered)
-end
-redis.call('XADD', KEYS[3], '*', 'key', ARGV[2], 'forget', ARGV[1])
-return gone
-"""
-
-_FORGET_ALL = """
-redis.call('DEL', KEYS[1], KEYS[2], KEYS[4])
-redis.call('XADD', KEYS[3], '*', 'key', ARGV[1], 'forget', '')
-return 1
-"""
-
-# The log is exchanged for the one that was put together beside it, if nothing was appended meanwhile.
-_RESTORE = """
-local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
-if redis.call('XLEN', KEYS[1]) ~= tonumber(ARGV[1]) or (newest[1] and newest[1][1] or '') ~= ARGV[2] then return 0 end
-redis.call('RENAME', KEYS[2], KEYS[1])
-redis.call('HSET', KEYS[3], 'v', '1', 'entries', ARGV[3], 'turns', ARGV[4])
-return 1
-"""
-
-
 Turn = tuple[ConversationKey, str]
 """A conversation and the id of one of its turns."""
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """An order to the Markdown copy: to take a turn out, or, without a ``turn_id``, to delete the whole."""
-
-    turn_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ToCopy:
-    """One thing to be done to a conversation's Markdown copy. ``what`` is None for an entry that is gone again."""
-
-    export_id: str
-    key: ConversationKey
-    what: Entry | Forget | None
 
 
 class Transcript:
@@ -138,12 +42,12 @@ class Transcript:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._append = redis.register_script(_APPEND)
-        self._tail_page = redis.register_script(_TAIL_PAGE)
-        self._begin_session = redis.register_script(_BEGIN_SESSION)
-        self._forget_turn = redis.register_script(_FORGET_TURN)
-        self._forget_all = redis.register_script(_FORGET_ALL)
-        self._restore = redis.register_script(_RESTORE)
+        self._append = redis.register_script(APPEND)
+        self._tail_page = redis.register_script(TAIL_PAGE)
+        self._begin_session = redis.register_script(BEGIN_SESSION)
+        self._forget_turn = redis.register_script(FORGET_TURN)
+        self._forget_all = redis.register_script(FORGET_ALL)
+        self._restore = redis.register_script(RESTORE)
 
     async def append(
         self, key: ConversationKey, turn_id: str, entries: Sequence[Entry], fence: Fence | None = None
