@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import Any
 
@@ -26,32 +25,36 @@ def condense(invocation: Invocation, /, as_json: bool, yes: bool, **slot: Any) -
     What stands between <!-- verbatim --> and <!-- /verbatim -->, code, quoted text, numbers, names and addresses has to
     stay as it is, or the text is rejected.
     """
-    run(_condense(invocation.settings(), Slot.of(**slot), publish=yes, as_json=as_json))
-
-
-async def _condense(settings: Settings, slot: Slot, *, publish: bool, as_json: bool) -> None:
-    async with connect(settings) as client:
-        with status_line("asking the model for a shorter text …"):
-            made = await client.post(slot.path(settings, "condense"), {}, context=slot.context)
+    settings, chosen = invocation.settings(), Slot.of(**slot)
+    made = run(_proposed(settings, chosen))
     if not as_json:
         _show(made)
-    if not publish and not as_json:
-        publish = await asyncio.to_thread(_wanted)
-    if not publish:
+    # Asked outside of any event loop, which would wait for the answer even after Ctrl-C. The stores are free meanwhile.
+    if yes or (not as_json and _wanted()):
+        published = run(_published(settings, chosen, made))
         if as_json:
-            print_json(made)
+            print_json({**made, "published": published["version"]})
         else:
-            number = made["version"]
-            note(f"nothing is published; `prompt set --expected-version {number}` takes any text, --yes the model's")
-        return
-    # The stores are free while the person reads.
-    async with connect(settings) as client:
-        body = {"text": made["text"], "expected_version": made["version"]}
-        published = await client.put(slot.path(settings, "condense"), body, context=slot.context)
-    if as_json:
-        print_json({**made, "published": published["version"]})
+            line(f"{chosen}: version {published['version']} holds")
+    elif as_json:
+        print_json(made)
     else:
-        line(f"{slot}: version {published['version']} holds")
+        number = made["version"]
+        note(f"nothing is published; `prompt set --expected-version {number}` takes any text, --yes the model's")
+
+
+async def _proposed(settings: Settings, slot: Slot) -> dict[str, Any]:
+    async with connect(settings) as client:
+        with status_line("asking the model for a shorter text …"):
+            made: dict[str, Any] = await client.post(slot.path(settings, "condense"), {}, context=slot.context)
+    return made
+
+
+async def _published(settings: Settings, slot: Slot, made: dict[str, Any]) -> dict[str, Any]:
+    body = {"text": made["text"], "expected_version": made["version"]}
+    async with connect(settings) as client:
+        published: dict[str, Any] = await client.put(slot.path(settings, "condense"), body, context=slot.context)
+    return published
 
 
 def _show(made: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import logging
 import os
 import stat
 import sys
+import threading
 import tomllib
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 import pytest_asyncio
 import structlog
@@ -24,10 +26,10 @@ from aiohttp import web
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role
 from runtime.bootstrap import ALL_PARTS
-from runtime.cli import providers
+from runtime.cli import condensing, providers
 from runtime.cli.client import SOCKET_NAME
 from runtime.cli.local import open_local
-from runtime.cli.main import invoke
+from runtime.cli.main import INTERRUPTED, invoke
 from runtime.dead_letters import DeadLetters
 from runtime.embedded.redis_server import embedded_redis
 from runtime.embedded.sockets import socket_path
@@ -309,6 +311,28 @@ async def test_a_directive_is_made_shorter_shown_and_published_only_when_a_perso
     assert (await command("prompt", "show", "--kind", "soul")).out == f"{SHORT}\n"
     refused = await command("prompt", "condense", "--kind", "cues")
     assert (refused.code, "is a table" in refused.err) == (1, True)
+
+
+async def test_whoever_is_asked_for_a_yes_can_end_the_command_instead(
+    running: None, command: Command, openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C is heard where the command was begun: a thread that waits for what is typed would be waited for."""
+    await command("prompt", "set", LONG, "--kind", "soul")
+    openai_server.will(SHORT)
+    threads: list[int] = []
+
+    def begin() -> int:
+        threads.append(threading.get_ident())
+        return invoke(["prompt", "condense", "--kind", "soul"])
+
+    def wanted() -> bool:
+        threads.append(threading.get_ident())
+        raise click.Abort
+
+    monkeypatch.setattr(condensing, "_wanted", wanted)
+    assert await asyncio.to_thread(begin) == INTERRUPTED
+    assert threads[0] == threads[1]
+    assert (await command("prompt", "show", "--kind", "soul")).out == f"{LONG}\n"
 
 
 async def test_an_edited_directive_is_published_unless_somebody_was_faster(
