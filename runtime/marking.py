@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -198,6 +198,9 @@ class Marking:
         self, scope: Scope, turn_id: str, manifest: Manifest | None, by: By, was: Opinion, now: Opinion
     ) -> None:
         of = await self._manifests.records_of(scope, turn_id)
+        if of.acted and "bad" in (was.mark, now.mark):
+            said = await self._reported(scope, by.user, turn_id)
+            of = replace(of, acted=tuple(one for one in of.acted if one not in said))
         if not of.used and not of.acted:
             return
         context = (manifest or await self._manifests.get(scope, turn_id)).context
@@ -206,6 +209,14 @@ class Marking:
         provenance = Provenance(author=by.user, context_id=key.context_id, turn_id=turn_id, origin="person")
         change = f"mark:{turn_id}:{by.user}:{now.changes}"
         await self._effects.become(seen, of, provenance, was.mark, now.mark, change)
+
+    async def _reported(self, scope: Scope, user: str, besides: str) -> frozenset[str]:
+        """The censors that acted in what else *user* called bad: nobody says twice of a censor that it acts wrongly, or
+        whoever it stops could retire it alone."""
+        _, kept = await self._store.all(scope)
+        turns = [one.turn_id for one in kept if one.turn_id != besides and one.opinion_of(user).mark == "bad"]
+        found = await asyncio.gather(*(self._manifests.records_of(scope, one) for one in turns))
+        return frozenset(censor for one in found for censor in one.acted)
 
     async def _exchange(self, manifest: Manifest) -> Exchange | None:
         """The trace of a turn; None where its reply is no answer (an apology), or is not recorded."""

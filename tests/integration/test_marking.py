@@ -394,6 +394,30 @@ async def test_a_bad_reply_says_of_a_censor_that_acted_in_it_that_it_should_not_
     assert (await house.records.get(scope, censor.id)).false_positives == 0
 
 
+async def test_one_person_alone_retires_no_censor_however_many_replies_they_call_bad(house: House) -> None:
+    new = NewRecord(Type.CENSOR, "Never name the harbour master.", trigger="harbour master", severity="block")
+    censor = (await house.records.add(Scope("acme"), new, Provenance(author=LENA))).record
+    for number in range(4):
+        await house.answer(f"t{number}", message_id=str(number), kind="apology")
+        await house.manifests.note_records(GROUP.scope, f"t{number}", RecordsOfTurn(acted=(censor.id,)))
+
+    async def counted() -> tuple[int, State]:
+        now = await house.records.get(Scope("acme"), censor.id)
+        return now.false_positives, now.state
+
+    for number in range(4):
+        await house.react("👎", on=str(number))
+    assert await counted() == (1, censor.state)
+    for number in range(3):
+        await house.react("", "👎", on=str(number))
+    assert await counted() == (1, censor.state)
+    await house.react("", "👎", on="3")
+    assert await counted() == (0, censor.state)
+    for number in range(3):
+        await house.react("👎", on="0", by=f"telegram:{number}")
+    assert await counted() == (3, State.RETIRED)
+
+
 async def test_a_redelivered_reaction_does_not_bring_back_what_was_taken_back_since(house: House) -> None:
     await house.answer("t1")
 
