@@ -88,7 +88,7 @@ def _reserve(
     the message to the bytes that are left.
 
     What is in front then stays as an engine has read it, whatever the message: the measure is one that fills its own
-    budget, and never more than half of what there is.
+    budget, and never more than half of what there is. Nor does what grows there move what stands before it.
     """
     front = list(takewhile(lambda name: not _changes(drafts, name), order))
     if not front:
@@ -97,9 +97,23 @@ def _reserve(
     least = min(ceiling, budgets.prompt_tokens)
     of_four = [name for name in front if name in bounded]
     both = _Ceilings(least - min(message, least // 2), budgets.prompt_bytes // 2)
+    beside = _Ceilings(
+        both.tokens - budgets.tail_tokens - _JOINT_TOKENS, both.bytes - budgets.tail_bytes - _JOINT_TOKENS
+    )
+    if beside.tokens >= both.tokens // 3 and beside.bytes >= both.bytes // 3:  # in less room both give way
+        _steady(texts, drafts, of_four, tokens, beside)
     taken = utf8_length(_shrink(texts, drafts, of_four, tokens, both)) + utf8_length(SEPARATOR)
     _shrink(texts, drafts, front, tokens, _Ceilings(ceiling - min(message, ceiling // 2)))
     texts["query"] = drafts["query"].section.fit(tokens, drafts["query"].budget, budgets.prompt_bytes - taken)
+
+
+def _steady(
+    texts: dict[str, str], drafts: dict[str, Draft], front: Sequence[str], tokens: Tokens, beside: _Ceilings
+) -> None:
+    """Cuts what stands before the block of *front* that grows, in place, to what is left *beside* that when it has
+    grown to its ceilings. Else each turn would cut the former a little more, and all of it would be read again."""
+    before = list(takewhile(lambda name: PLACES[name].volatility is not Volatility.APPENDED, front))
+    _shrink(texts, drafts, before, tokens, beside)
 
 
 def _changes(drafts: Mapping[str, Draft], name: str) -> bool:

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from config import load
 from grounding.blocks import PLACES, Prompt, Volatility
+from grounding.budgets import Budgets
 from grounding.layers.tail import FOOT, Limits
 from grounding.run_context import (
     CodexFile,
@@ -113,6 +115,24 @@ def test_a_message_of_any_size_leaves_what_stands_before_it(word: str, words: in
     assert before_boundary(build(**STABLE, **full, query=Query(text=word * words))) == before_boundary(
         build(**STABLE, **full)
     )
+
+
+def test_a_tail_that_grows_takes_nothing_off_the_document_before_it() -> None:
+    """There is room for only half of a long document beside a full tail."""
+    document = SummaryInput(text="## Facts\n" + "- a fact about boats\n" * 200, turns=3, version=1)
+    budgets = Budgets.from_settings(load({}).settings, window_tokens=2900)
+    said = tuple(TailEntry(speaker="Lena", text="so " * 30, turn_id=f"t{number}") for number in range(8))
+
+    def shown(turns: int) -> Prompt:
+        return build(**STABLE, summary=document, tail=said[:turns], budgets=budgets, wants_documents=False)
+
+    summaries = {block.text for turns in range(9) if (block := shown(turns).block("summary"))}
+
+    assert len(summaries) == 1
+    assert "boats" in summaries.pop()
+    full = shown(8).block("tail")
+    assert full is not None
+    assert full.text.count("Lena:") == len(said)
 
 
 def test_one_character_of_the_codex_moves_the_prefix() -> None:
