@@ -177,9 +177,12 @@ class Section:
             if not part or part == ELLIPSIS.strip():
                 return ""
             text = self._text({**kept, index: part})
-            if tokens.fits(text, max_tokens) and utf8_length(text) <= max_bytes:
+            over = utf8_length(text) - max_bytes
+            if over <= 0 and tokens.fits(text, max_tokens):
                 return part
-            room_tokens -= 1  # tokens at the joints may merge or split
+            # Tokens at the joints may merge or split. Where the bytes are too many fewer tokens may change nothing for
+            # long: a token is up to a hundred bytes, and each try counts all of a text.
+            room_tokens, room_bytes = (room_tokens, room_bytes - over) if over > 0 else (room_tokens - 1, room_bytes)
         return ""
 
     def _text(self, kept: dict[int, str]) -> str:

@@ -26,6 +26,7 @@ from grounding.run_context import (
     TailEntry,
     Trace,
 )
+from grounding.sections import Section
 from grounding.window import WINDOW_SAFETY
 from tests.unit.test_assemble import ANY_TEXT, BUDGETS, TOKENS, build, record
 
@@ -192,3 +193,25 @@ def test_more_turns_than_the_window_holds_are_not_shown_however_short_they_are()
     prompt = build(tail=said, budgets=BUDGETS.model_copy(update={"history_turns": 3}))
     assert "answer 4" not in prompt.user
     assert "Lena: question 5\nassistant: answer 5" in prompt.user
+
+
+class Counting:
+    """Counts tokens, and how often it was asked to."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def count(self, text: str) -> int:
+        self.asked += 1
+        return TOKENS.count(text)
+
+    def fits(self, text: str, limit: int) -> bool:
+        self.asked += 1
+        return TOKENS.fits(text, limit)
+
+
+def test_a_line_whose_tokens_are_long_is_cut_to_its_bytes_without_trying_each_number_of_tokens() -> None:
+    counting = Counting()
+    text = Section("<summary>", ("=" * 20_000,), "</summary>", cut="only").fit(counting, 380, 8000)
+    assert 7900 < len(text) <= 8000
+    assert counting.asked < 100
