@@ -41,8 +41,8 @@ class ContextTooLarge(AgentRuntimeError):
         self.user_text = {
             "query": f"Your message is too long for the model ({told}). Please send a shorter one.",
             "records": (
-                f"What is kept word for word here is too long for the model ({told}). "
-                "An admin has to release some of it (`/memory`)."
+                f"What is kept word for word here is too long for the model ({told}). Some of it has to go: "
+                "`/memory` lists it, `/memory retire ID` ends one; what is the workspace's an admin has to end."
             ),
         }.get(block, f"My instructions are too long for the model ({told}). An admin has to shorten them.")
 
