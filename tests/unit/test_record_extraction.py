@@ -15,7 +15,7 @@ from grounding.memory.records.extraction import Rejected, accept, plan
 from grounding.memory.records.patterns import found_in
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Provenance, Record, State, Type
-from grounding.memory.records.said import Extracted, Window, same_as
+from grounding.memory.records.said import MOST_RULES_BYTES, Extracted, Window, same_as
 from tests.unit.test_context_extraction import talk
 
 LENA = "http:u1"
@@ -374,3 +374,16 @@ def test_rules_beyond_the_most_that_stand_in_every_prompt_are_records_as_others(
     assert [one.new.verbatim for one in found_in(window(*lines, owner=LENA), held)] == [True, False]
     gone = tuple(one.model_copy(update={"state": State.INACTIVE}) for one in held)
     assert [one.new.verbatim for one in found_in(window(*lines, owner=LENA), gone)] == [True, True]
+
+
+def test_long_rules_stand_in_every_prompt_only_as_long_as_they_leave_room_for_it() -> None:
+    """Twelve of the longest would leave a small model no room: whoever set them would be refused every answer."""
+    lines = tuple(f"Lena> From now on begin with greeting {letter} {'слово ' * 25}тут." for letter in "abcdefgh")
+    found = found_in(window(*lines, owner=LENA), ())
+    standing = [one.new.text for one in found if one.new.verbatim]
+    assert [one.new.text for one in found][: len(standing)] == standing
+    assert 1 < len(standing) < len(found)
+    assert sum(len(text.encode()) for text in standing) <= MOST_RULES_BYTES
+    held = (record("From now on " + "слово " * 180, verbatim=True, user=LENA),)
+    again = answered({"text": RULE.rstrip("."), "personal": True})
+    assert [one.new.verbatim for one in kept(again, window(f"Lena> {RULE}", owner=LENA), held)] == [False]

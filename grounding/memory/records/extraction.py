@@ -143,14 +143,14 @@ def accept(answer: str, window: Window, known: Sequence[Record]) -> list[Extract
     if any(name is not None and name not in names for one in read.records for name in (one.replaces, one.confirms)):
         return Rejected("no such record")
     found: list[Extracted] = []
-    rules = 0
+    rules: list[str] = []
     for one in read.records:
         evidence = [said[number - 1] for number in sorted(set(one.evidence))]
         if (one.personal and not window.owner) or not _is_borne(one.text, evidence) or looks_secret(one.text):
             continue
         new = _judged(one, names, owned(known, window.owner))
         if window.owner and _is_rule(one.text, evidence):
-            rules += 1
+            rules.append(new.text)
             new = as_rule(new, owned(known, window.owner), rules)
         found.append(extracted(new, evidence[-1], window.origins.get(evidence[-1].turn_id, "extraction")))
     return latest(found, window.most)

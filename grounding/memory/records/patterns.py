@@ -179,13 +179,15 @@ class _Facts:
         return bool(self._window.owner) and (is_certain or bool(_LASTING.search(subject))) if is_own else is_certain
 
     def found(self) -> Iterator[Extracted]:
-        rules = 0
+        rules: list[str] = []
         for subject, (text, entry) in self._stated.items():
             rivals = [one for one in self._known if subject_of(one.text) == subject.casefold() and not one.verbatim]
             before = max(rivals, key=lambda one: one.changed_at, default=None)
             new = settled(NewRecord(Type.FACT, text, confidence=CONFIDENCE), self._known, before)
-            rules += is_rule(text)
-            yield extracted(as_rule(new, self._known, rules) if is_rule(text) else new, entry, _OWN)
+            if is_rule(text):
+                rules.append(new.text)
+                new = as_rule(new, self._known, rules)
+            yield extracted(new, entry, _OWN)
 
 
 def _decision(sentence: str, *, is_private: bool) -> str:

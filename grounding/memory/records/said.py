@@ -16,8 +16,10 @@ MAX_PER_TURN = 3
 """Records of one turn; who says more pastes something."""
 MAX_RECORD_CHARACTERS = 400
 MOST_RULES = 12
-"""Rules for every answer that one person has kept word for word: they stand in every prompt of theirs, together in some
-300 tokens. Further ones are records as others."""
+MOST_RULES_BYTES = 2000
+"""Rules for every answer that one person has kept word for word, and what these take in UTF-8: they stand in every
+prompt of theirs, where nothing else can take their room, twelve usual ones in some 300 tokens. Further ones are records
+as others."""
 CONFIRMS = 0.5
 REPLACES = 1 / 3
 """What two records share at least of the shorter one's content words before a model's word is taken for it that one
@@ -130,11 +132,12 @@ def settled(new: NewRecord, known: Collection[Record], replaces: Record | None =
     return replace(new, supersedes=replaces.id) if replaces is not None else new
 
 
-def as_rule(new: NewRecord, known: Iterable[Record], number: int) -> NewRecord:
-    """*new*, the *number*-th rule for every answer of its window, kept word for word, as long as its owner has no more
-    than `MOST_RULES` with it."""
-    held = sum(1 for one in known if one.verbatim and one.state not in GONE)
-    return replace(new, verbatim=True) if held + number <= MOST_RULES else new
+def as_rule(new: NewRecord, known: Iterable[Record], rules: Iterable[str]) -> NewRecord:
+    """*new*, one of the *rules* for every answer of its window so far, kept word for word, as long as its owner has no
+    more of them than `MOST_RULES` and `MOST_RULES_BYTES`."""
+    held = {*rules, *(one.text for one in known if one.verbatim and one.state not in GONE)}
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in held)
+    return replace(new, verbatim=True) if len(held) <= MOST_RULES and size <= MOST_RULES_BYTES else new
 
 
 def owned(known: Iterable[Record], owner: str) -> list[Record]:
