@@ -14,6 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import structlog
@@ -28,6 +29,8 @@ from grounding.run_context import DegradedBlock, Injected, RunContext
 from grounding.tokens import Tokens
 
 GROUP = "agent_runtime.formatters"
+LOAD_SECONDS = 60.0
+"""For the import of one and its call: whoever starts a process shall not wait for ever and not be told for what."""
 CHARACTERS_PER_TOKEN = 16
 """Text beyond a budget times this is not kept with the turn: hardly any fits."""
 MAX_RUNNING = 4
@@ -74,9 +77,8 @@ def installed(settings: Settings) -> tuple[Installed, ...]:
     problems: list[str] = []
     for point in sorted(entry_points(group=GROUP), key=lambda one: (one.name, one.value)):
         source = _source(point)
-        try:
-            made = point.load()(settings)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is anybody's code
+        made, error = _loaded(point, settings)
+        if error is not None:
             problems.append(f"{source}: {point.name} ({point.value}) failed: {type(error).__name__}: {error}")
             continue
         if made is None:
@@ -88,6 +90,24 @@ def installed(settings: Settings) -> tuple[Installed, ...]:
     if problems:
         raise FormattersRefused("\n  ".join(["these formatters cannot be used; correct or uninstall them:", *problems]))
     return tuple(sorted(found, key=lambda one: one.formatter.name))
+
+
+def _loaded(point: EntryPoint, settings: Settings) -> tuple[Any, BaseException | None]:
+    """What *point* gives, and what it raises, in a thread that ends with the process: the start waits no longer for one
+    that hangs than `LOAD_SECONDS`."""
+    answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+
+    def load() -> None:
+        try:
+            answers.put((point.load()(settings), None))
+        except BaseException as error:  # noqa: BLE001 - it is anybody's code, which may even want to exit
+            answers.put((None, error))
+
+    threading.Thread(target=load, name=f"formatter {point.name}", daemon=True).start()
+    try:
+        return answers.get(timeout=LOAD_SECONDS)
+    except Empty:
+        return None, TimeoutError(f"it took longer than {LOAD_SECONDS:g} s")
 
 
 class Formatters:

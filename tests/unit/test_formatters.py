@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import re
 import sys
 import tomllib
@@ -20,6 +21,7 @@ from grounding import assemble
 from grounding.blocks import PLACES, Volatility
 from grounding.formatters import ArtifactInjector, Formatter, PromptTemplate, Request, problem_of
 from grounding.run_context import Injected, RunContext
+from runtime import formatters as formatting
 from runtime.formatters import MAX_RUNNING, Formatters, FormattersRefused, Installed, Made, installed
 from runtime.question import Built
 from runtime.turn_events import log_grounding
@@ -373,3 +375,20 @@ def test_all_that_is_wrong_with_what_is_installed_is_said_at_once_with_its_distr
     assert "clashing 2.0: f (clashing:f): good-one 2.0 has one named 'tree', too" in told
     assert told.count("\n") == 5
     assert refused.value.exit_code == 2
+
+
+def test_a_start_does_not_wait_for_ever_for_one_that_hangs_and_says_which_one_it_is(
+    distribution: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formatting, "LOAD_SECONDS", 0.1)
+    distribution(
+        "slow-one",
+        "slow=slow_one:slow",
+        slow_one="import threading\nended = threading.Event()\ndef slow(s): ended.wait(20)\n",
+    )
+    slow = importlib.import_module("slow_one")
+    try:
+        with pytest.raises(FormattersRefused, match=r"slow-one 2.0: slow \(slow_one:slow\) failed: TimeoutError"):
+            installed(Settings())
+    finally:
+        slow.ended.set()
