@@ -98,7 +98,7 @@ class Materials:
         if not holding.files:
             return None
         chosen, size = self.chosen(holding, room), self.size(holding)
-        if keep and chosen.mode != holding.before:
+        if keep and chosen.mode != (holding.before or "whole"):
             with suppress(StoreUnavailable):  # it only steadies what comes next
                 await self.store.keep_mode(scope, room.window, chosen.mode)
         return CodexInput(

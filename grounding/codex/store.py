@@ -1,7 +1,7 @@
 """The material itself, in Redis: the same from every process.
 
 Keys (owner ``codex``, in the workspace's tag): ``held`` a hash of owner (``*`` for the workspace, else a context's id)
-to how much it has, and of ``mode <window> <owner>`` to how it was given last to a model of that window;
+to how much it has, and of ``mode <window> <owner>`` to ``search`` where it was searched last for a model of that window;
 ``entries:<owner>`` a hash of path to `grounding.codex.material.CodexEntry`; ``text:<owner>:<path>`` a text; for each
 collection of the index ``indexed:<collection>:<owner>`` a hash of path to the SHA-256 that was indexed, and
 ``synced:<collection>`` one of owner to the revision that it has in full. One set for all, ``waiting``: workspaces whose
@@ -179,8 +179,12 @@ class CodexStore:
         return str(done)
 
     async def keep_mode(self, scope: Scope, window: int, mode: Mode) -> None:
-        """Remember for every process how the scope's material was given to a model of that *window*."""
-        await self._redis.hset(_key(scope, "held"), _mode_field(scope, window), mode)
+        """Remember for every process how the scope's material was given to a model of that *window*: whole is what is
+        not written down, so that not each conversation leaves something."""
+        if mode == "whole":
+            await self._redis.hdel(_key(scope, "held"), _mode_field(scope, window))
+        else:
+            await self._redis.hset(_key(scope, "held"), _mode_field(scope, window), mode)
 
     async def waiting(self) -> list[str]:
         """Workspaces whose material changed since they were taken from here."""

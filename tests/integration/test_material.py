@@ -82,6 +82,7 @@ async def test_how_it_was_given_last_is_known_to_every_process(redis: Redis, set
     assert (await given(other, ACME, just)).mode == "whole"
     assert (await given(other, DEN, well)).mode == "whole"
     assert (await given(one, DEN, just)).mode == "whole"
+    assert await redis.hkeys("ar:codex:{w.acme}:held") == ["*"]  # conversations leave nothing behind
 
 
 async def test_what_many_put_at_once_adds_up_and_never_beyond_the_limit(
