@@ -229,12 +229,12 @@ async def test_listening_is_paid_for_once_where_the_turn_is_taken_up_again(
 ) -> None:
     keep, lost = Manifests.keep, 1
 
-    async def interrupted(manifests: Manifests, *args: Any) -> None:
+    async def interrupted(manifests: Manifests, *args: Any, **named: Any) -> None:
         nonlocal lost
         if lost:
             lost -= 1
             raise StoreUnavailable("Redis: gone")
-        await keep(manifests, *args)
+        await keep(manifests, *args, **named)
 
     monkeypatch.setattr(Manifests, "keep", interrupted)
     await hearing.hears(voice=hearing.voice())

@@ -125,5 +125,5 @@ async def test_what_is_said_on_platforms_meanwhile_is_answered_afterwards(
 
 def questions(bot: Bot) -> list[str]:
     """What the model was asked, message by message, without what was said before."""
-    asked = [str(body["messages"][-1]["content"]).partition("\n\n<")[0] for body in bot.replies_asked]
+    asked = [str(body["messages"][-1]["content"]).rpartition("</now>")[2] for body in bot.replies_asked]
     return [line for text in asked for line in text.splitlines() if line]
