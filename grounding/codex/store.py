@@ -1,9 +1,9 @@
 """The material itself, in Redis: the same from every process.
 
 Keys (owner ``codex``, in the workspace's tag): ``held`` a hash of owner (``*`` for the workspace, else a context's id)
-to how much it has, and of ``mode <window> <owner>`` to ``search`` where it was searched last for a model of that window;
-``entries:<owner>`` a hash of path to `grounding.codex.material.CodexEntry`; ``text:<owner>:<path>`` a text; for each
-collection of the index ``indexed:<collection>:<owner>`` a hash of path to the SHA-256 that was indexed, and
+to how much it has, and of ``mode <window> <owner>`` to ``search`` where it was searched last for a model of that
+window; ``entries:<owner>`` a hash of path to `grounding.codex.material.CodexEntry`; ``text:<owner>:<path>`` a text; for
+each collection of the index ``indexed:<collection>:<owner>`` a hash of path to the SHA-256 that was indexed, and
 ``synced:<collection>`` one of owner to the revision that it has in full. One set for all, ``waiting``: workspaces whose
 material changed since it was indexed.
 """
