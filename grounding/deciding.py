@@ -89,7 +89,9 @@ class Deciding:
                 return await self._considered(first, key, text, cues, turn_id, history)
         except (AgentRuntimeError, TimeoutError) as error:
             _log.warning("strategy.unsure", why=str(error) or "timeout", workspace_id=key.workspace_id)
-            return first
+        except Exception as error:  # noqa: BLE001 - a turn is answered without, whatever broke
+            _log.exception("strategy.unsure", why=type(error).__name__, workspace_id=key.workspace_id)
+        return first
 
     async def _considered(
         self,

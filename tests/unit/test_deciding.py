@@ -131,6 +131,21 @@ async def test_documents_that_cannot_be_asked_leave_the_decision_to_the_cues(she
     assert [(event["event"], event["why"]) for event in events] == [("strategy.unsure", why)]
 
 
+async def test_documents_that_break_as_nobody_foresaw_leave_it_to_the_cues_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The turn would be lost, and with it what every message is given beside."""
+
+    async def breaks(scope: Scope, text: str) -> float | None:
+        raise ZeroDivisionError
+
+    shelf = Shelf()
+    monkeypatch.setattr(shelf, "relevance", breaks)
+    with capture_logs() as events:
+        choice = await Deciding(Said(), shelf, 1.0).choose(KEY, QUESTION, ENGLISH)
+
+    assert choice.reason == "no_retrieval_cue"
+    assert [(event["event"], event["why"]) for event in events] == [("strategy.unsure", "ZeroDivisionError")]
+
+
 async def test_an_index_that_is_being_opened_is_not_waited_for() -> None:
     with capture_logs() as events:
         choice = await Deciding(Said(), Shelf(opening=True), 1.0).choose(KEY, QUESTION, ENGLISH)
