@@ -95,19 +95,20 @@ class Transcript:
         return _amended(entries, dict(zip(ids, texts, strict=True)))
 
     async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> list[Entry]:
-        """The last *max_entries* spoken entries of this session, oldest first, without tool lines and *except_turn*."""
+        """The last *max_entries* spoken entries of this session, oldest first, without tool lines, what was deleted,
+        and *except_turn*."""
         found: list[Entry] = []
         newest, count = "+", max_entries + 8
-        for _ in range(8):  # a run of tool lines longer than this many pages ends the tail
+        for _ in range(8):  # a run of such lines longer than this many pages ends the tail
             page: Any = await self._tail_page(keys=self._tail_keys(key), args=[newest, count])
             for _, flat in page:
                 entry = Entry.from_fields(dict(zip(flat[::2], flat[1::2], strict=True)))
-                if entry.role is not EntryRole.TOOL and entry.turn_id != except_turn:
+                if entry.role is not EntryRole.TOOL and entry.turn_id != except_turn and entry.text.strip():
                     found.append(entry)
             if len(found) >= max_entries or len(page) < count:
                 break
             newest = f"({page[-1][0]}"
-        return [entry for entry in found[:max_entries][::-1] if entry.text.strip()]
+        return found[:max_entries][::-1]
 
     async def newest(self, key: ConversationKey, count: int) -> list[Entry]:
         """The last *count* entries of any role, oldest first."""

@@ -686,6 +686,19 @@ async def test_the_tail_reads_messages_as_people_changed_them_and_leaves_out_wha
     assert await Transcript(redis).tail(OTHER, 6) == []
 
 
+async def test_messages_that_were_deleted_take_no_room_from_those_before_them(redis: Redis) -> None:
+    transcript = Transcript(redis)
+    for number in range(1, 30):
+        said = replace(entry(f"question {number}", f"t{number:02}"), message_id=f"m{number}")
+        await transcript.append(KEY, f"t{number:02}", [said])
+        if 3 <= number < 29:
+            await transcript.amend(KEY, f"m{number}", "")
+
+    shown = [one.text for one in await transcript.tail(KEY, 4)]
+
+    assert shown == ["question 1", "question 2", "question 29"]
+
+
 async def test_the_turn_before_each_turn_is_known_however_long_the_turns_are(redis: Redis) -> None:
     transcript = Transcript(redis)
     for number in range(1, 5):
