@@ -152,9 +152,22 @@ class Intake:
         asked = convert.thread_in_question(event, me)
         takes_part = await self._threads.takes_part(*asked, me) if asked is not None else False
         names = await self._people.names(convert.people_of(event) - {me.user_id})
+        return convert.Known(names, takes_part, await self._place(event, me))
+
+    async def _place(self, event: convert.Event, me: convert.Identity) -> str | None:
+        """The conversation of the message that a reaction is on, which the event does not say. For the bot's own, said
+        before a start or by another process, Slack is asked once."""
         item = event.get("item") or {}
-        place = self._places.get((str(item.get("channel")), str(item.get("ts")))) if item else None
-        return convert.Known(names, takes_part, place)
+        channel, ts = str(item.get("channel")), str(item.get("ts"))
+        place = self._places.get((channel, ts))
+        if place is not None or item.get("type") != "message" or event.get("item_user") != me.user_id:
+            return place
+        thread = await self._threads.holding(channel, ts)
+        if thread is None:
+            return None
+        place = f"{channel}/{thread}" if thread else channel
+        self._places.put((channel, ts), place)
+        return place
 
     def _streams_to(self, event: convert.Event, message: InboundMessage, me: convert.Identity) -> None:
         """Before it is accepted, as the reply may come at once."""

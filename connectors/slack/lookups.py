@@ -120,6 +120,26 @@ class Threads:
         self._known.put((channel, thread), found)
         return found
 
+    async def holding(self, channel: str, ts: str) -> str | None:
+        """The thread in which a message stands, empty where it is in none; None where Slack does not say within
+        `ANSWER_WITHIN_SECONDS`."""
+        if self._silent_until > self._now():
+            return None
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN_SECONDS):
+                answer = await self._api.call(
+                    lambda client: client.conversations_replies(channel=channel, ts=ts, limit=1)
+                )
+        except errors.SLACK_ERRORS as error:
+            why = self._api.describe(error)
+            log.debug("connector.lookup_failed", connector="slack", what="conversations.replies", why=why)
+            if errors.meaning(error).retryable:
+                self._silent_until = self._now() + (errors.retry_after_seconds(error) or FAILURE_LASTS_SECONDS)
+            return None
+        said: list[dict[str, Any]] = answer.get("messages") or []
+        threads = [str(one.get("thread_ts") or "") for one in said if one.get("ts") == ts]
+        return next(("" if thread == ts else thread for thread in threads), None)  # what begins one is in none
+
 
 def _is_part(message: dict[str, Any], me: Identity) -> bool:
     return (

@@ -256,7 +256,11 @@ class SlackEmulator(Workspace):
         self.people[by.id] = by
         item = {"type": "message", "channel": place.channel_id, "ts": ts}
         kind = "reaction_added" if added else "reaction_removed"
-        self._event({"type": kind, "user": by.id, "reaction": name, "item": item, "event_ts": self._new_ts()})
+        event = {"type": kind, "user": by.id, "reaction": name, "item": item, "event_ts": self._new_ts()}
+        for said in self._messages[place.channel_id]:
+            if said["ts"] == ts and "user" in said:
+                event["item_user"] = said["user"]
+        self._event(event)
 
     def push(self, event: Json) -> Delivery:
         """Any event, as it is."""

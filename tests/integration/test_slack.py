@@ -487,6 +487,25 @@ async def test_edits_deletions_and_reactions_arrive_as_such(
     assert gateway.accepted[2].reaction == "👍"
 
 
+async def test_a_reaction_on_a_reply_of_former_times_is_in_its_thread(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """After a restart, or at another process, Slack is asked once where the bot's message stands."""
+    async with running(bot, gateway):
+        said = slack.say(f"{slack.at_bot} when do you open?", to=TEAM)
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        (receipt,) = await send_all(bot, reply_to(gateway.accepted[0], "At nine."))
+    other, later = slack_connector(slack), FakeGateway()
+    slack.calls.clear()
+    async with running(other, later):
+        slack.react(TEAM, receipt, "+1")  # what it is on is looked up for the bot's own messages alone
+        slack.react(TEAM, receipt, "+1", added=False)
+        slack.react(TEAM, said, "+1")
+        await later.until(lambda g: len(g.accepted) == 3)
+    assert [m.external_id for m in later.accepted] == [f"{TEAM.id}/{said}"] * 2 + [TEAM.id]
+    assert slack.calls.count("conversations.replies") == 1
+
+
 # Sending
 
 
