@@ -151,9 +151,12 @@ def same(text: str, other: str) -> bool:
 
 
 def corrected(text: str, before: str) -> tuple[Line, ...]:
-    """The lines ``subject: value`` of *text* whose subject has another value in the same section of *before*."""
+    """The lines ``subject: value`` of *text* whose subject had another value in the same section of *before* that it
+    has no more: what the same person prefers besides, or decided next, corrects nothing."""
     was = [(title, line) for title, body in bodies(before).items() for line in body.split("\n")]
-    said, subjects = {_folded(line) for _, line in was}, {(title, _subject(line)) for title, line in was}
+    stays = {_folded(line) for body in bodies(text).values() for line in body.split("\n")}
+    said = {_folded(line) for _, line in was}
+    subjects = {(title, _subject(line)) for title, line in was if _folded(line) not in stays}
     return tuple(
         Line(title, item(line))
         for title, body in bodies(text).items()

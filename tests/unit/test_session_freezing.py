@@ -84,6 +84,15 @@ def test_of_several_facts_about_one_subject_none_corrects_another() -> None:
     assert settled(shown=earlier, latest=newer).deltas == ()
 
 
+def test_what_the_same_person_says_besides_corrects_nothing() -> None:
+    earlier = document(1, "## Decisions\n- Lena: we go by boat\n")
+    newer = document(2, "## Decisions\n- Lena: we go by boat\n- Lena: we stay a week\n", turn_ids=("t4",))
+    other = document(2, "## Decisions\n- Lena: we go by train\n", turn_ids=("t4",))
+
+    assert settled(shown=earlier, latest=newer).deltas == ()
+    assert settled(shown=earlier, latest=other).deltas == ("Corrected in the summary, Decisions: Lena: we go by train",)
+
+
 def test_a_newer_document_is_shown_when_the_tail_is_compacted() -> None:
     newer = document(2, turn_ids=("t4",))
     long = said(3, 4, 5, 6, 7, 8, 9, words=200)
