@@ -21,6 +21,7 @@ from grounding.cache_size import CacheShape, shape_of
 from grounding.run_context import ModelMemory
 from runtime.embedded.model_server import installed_weights
 from runtime.environment.gguf import read_header
+from runtime.environment.gpus import NO_GPU
 from runtime.environment.machine import Seen
 from runtime.model import credentials
 from runtime.windows import OLLAMA_PREFIXES
@@ -75,7 +76,10 @@ class ModelMemories:
         known = self._known.get(name)
         if known is None or seen is None:
             return None
-        devices = [] if name.startswith(LOCAL_PREFIX) else seen.environment.devices  # the bundled server uses none
+        is_bundled = name.startswith(LOCAL_PREFIX)  # its server uses no card
+        devices = () if is_bundled else seen.environment.devices
+        if not (is_bundled or devices) and seen.environment.note not in ("", NO_GPU):
+            return None  # there are cards, and none of them answers: working memory says nothing of theirs
         # A cache that is split among cards has more room than the largest offers; one that is not has just that.
         free = max((device.free_mib for device in devices), default=seen.free_memory_mib)
         if free is None:

@@ -12,10 +12,14 @@ import pytest
 from aiohttp import web
 
 from grounding.run_context import Device, EnvironmentInput
+from runtime.embedded.model_server import MODEL_NAME
+from runtime.environment.gpus import DRIVER_BROKEN, NO_GPU
 from runtime.environment.machine import Seen
 from runtime.environment.model_memory import ModelMemories, is_here
+from runtime.environment.sampling import SILENT
 from tests.conftest import MakeSettings
 
+BUNDLED = f"local/{MODEL_NAME}"
 SEEN = Seen(EnvironmentInput(), 4000)
 CARD = Seen(EnvironmentInput(devices=(Device(name="A10", total_mib=24_000, used_mib=21_000, free_mib=3_000),)), 4000)
 ABOUT = {
@@ -187,3 +191,18 @@ async def test_an_answer_that_nothing_reads_leaves_a_model_unknown_and_ends_noth
         assert memories.of("ollama/m", SEEN) is None
     finally:
         await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("note", "is_known"),
+    [(NO_GPU, True), (SILENT.note, False), (DRIVER_BROKEN, False), ("0 of 1 does not answer", False)],
+)
+async def test_where_no_card_answers_working_memory_is_not_taken_for_theirs(
+    settings: MakeSettings, note: str, is_known: bool
+) -> None:
+    own = settings(llm_model="openai/x", llm_kv_layers=2, llm_kv_heads=2, llm_kv_head_size=64)
+    memories = ModelMemories(own, ("openai/x", BUNDLED))
+    await memories.look()
+    seen = Seen(EnvironmentInput(note=note), 100)
+    assert (memories.of("openai/x", seen) is not None) is is_known
+    assert memories.of(BUNDLED, seen) is not None
