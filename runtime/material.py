@@ -159,6 +159,9 @@ class Materials:
             collection.material_search.passages(scope, query, top_k, excerpt_bytes, max_tokens),
             self.is_behind(scope),
         )
+        if behind:  # what was removed or changed is in no further prompt, however long the index takes to follow
+            still = await collection.material.unchanged(scope, {one.source for one in found})
+            found = [one for one in found if one.source in still]
         return found, not behind
 
     async def is_behind(self, scope: Scope) -> bool:

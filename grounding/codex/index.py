@@ -7,10 +7,10 @@ one and nothing unchanged is embedded twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from connectors.message import Scope
-from grounding.codex.material import owner_of, sha256_of, shown_path
+from grounding.codex.material import HERE, owner_of, sha256_of, shown_path
 from grounding.codex.store import CodexStore
 from grounding.documents.chunking import CHUNKER_VERSION, Chunk, CountTokens, chunk_document
 from grounding.documents.embedding import Embedder
@@ -64,6 +64,19 @@ class CodexIndex:
         """Whether what can be found is not what *revisions* says, by whose material it is."""
         synced = await self._store.synced(scope, self._collection)
         return any(synced.get(owner_of(owner), "") != revision for owner, revision in revisions.items())
+
+    async def unchanged(self, scope: Scope, sources: Collection[str]) -> set[str]:
+        """Those of *sources*, which a search in *scope* found, that are still there and as they were indexed."""
+        every = Scope(scope.workspace_id)
+        owners = {every: [one for one in sources if not one.startswith(HERE)]}
+        if scope.context_id:
+            own = [one.removeprefix(HERE) for one in sources if one.startswith(HERE)]
+            owners[Scope(scope.workspace_id, scope.context_id)] = own
+        return {
+            shown_path(owner, path)
+            for owner, paths in owners.items()
+            for path in await self._store.unchanged(owner, self._collection, paths)
+        }
 
     async def _is_lost(self, owner: Scope) -> bool:
         """Whether the index has nothing of what is written down (another server, a deleted folder)."""

@@ -203,6 +203,21 @@ class CodexStore:
         found: Any = await self._redis.hgetall(_key(scope, "indexed", collection, encode_id(owner_of(scope))))
         return {str(path): str(sha256) for path, sha256 in found.items()}
 
+    async def unchanged(self, scope: Scope, collection: str, paths: Sequence[str]) -> set[str]:
+        """Those of *paths* that the scope itself has, and as the collection has them."""
+        if not paths:
+            return set()
+        owner = encode_id(owner_of(scope))
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hmget(_key(scope, "entries", owner), list(paths))
+            pipe.hmget(_key(scope, "indexed", collection, owner), list(paths))
+            entries, indexed = await pipe.execute()
+        return {
+            path
+            for path, entry, sha256 in zip(paths, entries, indexed, strict=True)
+            if entry is not None and CodexEntry.from_json(entry).sha256 == sha256
+        }
+
     async def has_indexed(self, scope: Scope, collection: str, new: Mapping[str, str], gone: Sequence[str]) -> None:
         """A collection has *new* now, and *gone* no more."""
         key = _key(scope, "indexed", collection, encode_id(owner_of(scope)))

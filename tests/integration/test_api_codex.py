@@ -145,6 +145,32 @@ async def test_material_is_found_by_its_own_search_alone_and_in_its_own_place(fa
     assert await sources(den, "the quokka on its island") == set()
 
 
+async def test_what_was_removed_or_changed_is_not_found_however_long_the_index_takes(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, scope = await face.workspace("codex-behind"), Scope("codex-behind", "http:den")
+    for name in ("removed.md", "changed.md", "kept.md"):
+        await put(face, here, name, f"The secret word is okapi, says {name}.")
+        await put(face, here, name, f"In this den {name} names okapi as the secret word.", context="http:den")
+    async with asyncio.timeout(30):
+        while await face.runtime.materials.is_behind(scope):
+            await asyncio.sleep(0.05)
+    collection = await face.runtime.knowledge.opening.ready()
+
+    async def never(owner: Scope) -> int:
+        return 0
+
+    with monkeypatch.context() as patched:
+        patched.setattr(collection.material, "sync", never)
+        for query in ({}, {"context": "http:den"}):
+            await face.client.delete(f"{here}/codex/removed.md", params=query)
+            await put(face, here, "changed.md", "There is no word.", **query)
+        found, is_whole = await face.runtime.materials.find(scope, "the secret word okapi", 10, 2000, 2000)
+
+    assert {one.source for one in found} == {"kept.md", "here/kept.md"}
+    assert not is_whole
+
+
 async def test_a_model_without_tools_is_given_what_bears_on_the_message_of_too_much(face: Face) -> None:
     """The emulated model is not known to call tools, and the material is more than 0.7 of its window."""
     here = await face.workspace("codex-search")
