@@ -46,6 +46,16 @@ class _Alone:
         await asyncio.sleep(0.3)  # what it logs in the background belongs to its calls
         return (time.process_time() - computed) * 1000 / calls
 
+    async def spans(self, messages: list[dict[str, Any]], stream: bool, calls: int) -> list[tuple[float, float]]:
+        """Of so many calls, one after the other: when each was made and when its answer was there, by the monotonic
+        clock."""
+        asked, found = await self._arguments(messages, stream), []
+        for _ in range(calls):
+            started = time.monotonic()
+            await self._one(asked)
+            found.append((started, time.monotonic()))
+        return found
+
     async def _arguments(self, messages: list[dict[str, Any]], stream: bool) -> dict[str, Any]:
         caught: dict[str, Any] = {}
 
@@ -73,4 +83,4 @@ class _Alone:
 
 if __name__ == "__main__":
     alone = _Alone()
-    sys.exit(asyncio.run(obey({"start": alone.start, "cost": alone.cost})))
+    sys.exit(asyncio.run(obey({"start": alone.start, "cost": alone.cost, "spans": alone.spans})))

@@ -108,7 +108,9 @@ async def measure(folder: Path, turns: int, repeats: int) -> list[Verdict]:
     """Overhead over HTTP, for each kind of message."""
     title("a. Overhead of a turn over HTTP, ms: median over repeats of p50 and p99 [lowest … highest]")
     verdicts = []
-    async with scene(folder) as made:
+    alone: list[list[Overhead]] = []
+    async with scene(folder) as made, child("bench.alone") as litellm:
+        await litellm.ask("start", base_url=await made.model.ask("base_url"))
         found: dict[str, list[list[Overhead]]] = {kind: [] for kind in MESSAGES}
         inside: dict[str, list[dict[str, list[float]]]] = {kind: [] for kind in MESSAGES}
         for _ in range(repeats):
@@ -116,13 +118,26 @@ async def measure(folder: Path, turns: int, repeats: int) -> list[Verdict]:
                 await made.stages()
                 found[kind].append((await made.talk(text, turns, kind))[0])
                 inside[kind].append(await made.stages())
+            alone.append(await _alone(made, litellm, turns))
     for kind, rounds in found.items():
         p50, p99 = _show(kind, rounds, inside[kind])
         limit = 18.0 if kind in RETRIEVES else 10.0
         verdicts.append(Verdict(f"overhead over HTTP, {kind}, p50", p50, limit, "ms"))
         if kind not in RETRIEVES:
             verdicts.append(Verdict(f"overhead over HTTP, {kind}, p99", p99, 40.0, "ms"))
+    print("\n LiteLLM alone, with the bot's last prompt: what of the above no bot around it can save")
+    row("call → request sent", Spread.of([statistics.median(t.before for t in one) for one in alone]))
+    row("answer → returned", Spread.of([statistics.median(t.after for t in one) for one in alone]))
+    row("overhead, p50", Spread.of([statistics.median(t.whole for t in one) for one in alone]))
     return verdicts
+
+
+async def _alone(made: Scene, litellm: Child, calls: int) -> list[Overhead]:
+    """Of calls of LiteLLM with the bot's last prompt, and no bot around them."""
+    messages = (await made.model.ask("last"))["messages"]
+    await made.model.ask("times")
+    spans = await litellm.ask("spans", messages=messages, stream=False, calls=calls)
+    return overheads(spans, await made.model.ask("times"))
 
 
 def _show(kind: str, rounds: list[list[Overhead]], inside: list[dict[str, list[float]]]) -> tuple[float, float]:

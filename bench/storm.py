@@ -11,6 +11,7 @@ has a storm, too, and not a time in which nobody works; one time in four a worke
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import sys
@@ -86,12 +87,24 @@ async def run(messages: int, count: int) -> Outcome:
     return outcome
 
 
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    """Of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.storm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("messages", metavar="MESSAGES", type=int, nargs="?", default=2000, help="said (%(default)s)")
+    parser.add_argument(
+        "conversations", metavar="CONVERSATIONS", type=int, nargs="?", default=200, help="they are of (%(default)s)"
+    )
+    return parser.parse_args(given)
+
+
 def main() -> int:
     """0 where nothing was lost, doubled or out of order."""
     # That a worker was killed in the middle of a call is nothing that the model's server need tell.
     logging.getLogger("aiohttp").setLevel(logging.CRITICAL)
-    messages, count = [int(arg) for arg in sys.argv[1:3]] + [2000, 200][len(sys.argv[1:3]) :]
-    outcome = asyncio.run(run(messages, count))
+    asked = arguments()
+    outcome = asyncio.run(run(asked.messages, asked.conversations))
     return 1 if outcome.lost or outcome.out_of_order or outcome.doubled else 0
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import growth, overhead, people, stages, turns
+from bench import growth, overhead, people, stages, storm, turns
+from bench.bare import bare_bots
 from bench.bots import bot, settings
 from bench.children import ChildFailed, child, children_of, cpu_ms, memory_mb
 from bench.cost import KINDS
@@ -113,6 +114,22 @@ async def test_people_on_telegram_see_the_whole_reply(tmp_path: Path) -> None:
             )
         requests = await model.ask("times")
     assert [len(overheads(one, requests)) for one in spans] == [2, 2]
+
+
+async def test_a_bare_bot_is_measured_as_ours_is() -> None:
+    async with provider() as (model, base_url), bare_bots(base_url) as bare:
+        await model.ask("chunks", count=4)
+        for one in bare.values():
+            await model.ask("times")
+            spans = await one.there.ask(
+                "talk", text=MESSAGES["none"], turns=2, people=1, characters=20, pause_seconds=0.0, first=0
+            )
+            assert len(overheads(spans[0], await model.ask("times"))) == 2
+
+
+def test_a_storm_is_as_large_as_it_is_asked_for() -> None:
+    assert vars(storm.arguments([])) == {"messages": 2000, "conversations": 200}
+    assert vars(storm.arguments(["20", "4"])) == {"messages": 20, "conversations": 4}
 
 
 async def test_histories_are_filled_by_the_real_modules(tmp_path: Path) -> None:
