@@ -13,15 +13,12 @@ from grounding.draft import NO_CEILING_BYTES, Draft
 from grounding.layers import query
 from grounding.run_context import RunContext
 from grounding.tokens import Remembered, Tokens, utf8_length
-from grounding.window import ContextTooLarge, require_room, taken, window_room
+from grounding.window import JOINT_TOKENS, ContextTooLarge, front_room, require_room, taken, window_room
 
 __all__ = ["ContextTooLarge", "prompt", "rounds_room"]
 
 YIELDS = ("retrieved", "records", "karma", "summary", "tail", "hint", "now", "frame", "query")
 """Who gives up room first when the whole is too large; the user's own words come last."""
-
-_JOINT_TOKENS = 8
-"""Of the separators, and what tokens at joints may split into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +59,7 @@ def prompt(context: RunContext, tokens: Tokens) -> Prompt:
     told = SEPARATOR.join(block.text for block in system if block.used)
     ceiling = min(budgets.context_tokens, window_room(budgets) - taken(system))
     bounded = [name for name in order if name not in free]
-    _reserve(texts, drafts, order, bounded, tokens, budgets, ceiling)
+    _reserve(texts, drafts, order, bounded, tokens, budgets, taken(system))
     _shrink(texts, drafts, bounded, tokens, _Ceilings(min(ceiling, budgets.prompt_tokens), budgets.prompt_bytes))
     whole = _shrink(texts, drafts, order, tokens, _Ceilings(ceiling, characters=budgets.prompt_characters - len(told)))
     blocks = [*system, *(drafts[name].block(name, texts[name], tokens) for name in order)]
@@ -82,37 +79,39 @@ def _reserve(
     bounded: Sequence[str],
     tokens: Tokens,
     budgets: Budgets,
-    ceiling: int,
+    of_system: int,
 ) -> None:
-    """Cuts what stands in front of all that comes with the turn, in place, so that a message has room behind it, and
-    the message to the bytes that are left.
-
-    What is in front then stays as an engine has read it, whatever the message: the measure is one that fills its own
-    budget, and never more than half of what there is. Nor does what grows there move what stands before it.
-    """
+    """Cuts what stands in front of all that comes with the turn, in place, so that a message has room behind it
+    (`grounding.window.front_room`), and the message to the bytes that are left."""
     front = list(takewhile(lambda name: not _changes(drafts, name), order))
     if not front:
         return
-    message = budgets.query_tokens + _JOINT_TOKENS
-    least = min(ceiling, budgets.prompt_tokens)
     of_four = [name for name in front if name in bounded]
-    both = _Ceilings(least - min(message, least // 2), budgets.prompt_bytes // 2)
-    beside = _Ceilings(
-        both.tokens - budgets.tail_tokens - _JOINT_TOKENS, both.bytes - budgets.tail_bytes - _JOINT_TOKENS
-    )
-    if beside.tokens >= both.tokens // 3 and beside.bytes >= both.bytes // 3:  # in less room both give way
-        _steady(texts, drafts, of_four, tokens, beside)
-    taken = utf8_length(_shrink(texts, drafts, of_four, tokens, both)) + utf8_length(SEPARATOR)
-    _shrink(texts, drafts, front, tokens, _Ceilings(ceiling - min(message, ceiling // 2)))
-    texts["query"] = drafts["query"].section.fit(tokens, drafts["query"].budget, budgets.prompt_bytes - taken)
+    most, of_tail = front_room(budgets, of_system)
+    both = _Ceilings(most, budgets.prompt_bytes // 2)
+    tail = _Ceilings(of_tail, min(budgets.tail_bytes, both.bytes - both.bytes // 3 - JOINT_TOKENS))
+    _steady(texts, drafts, of_four, tokens, both, tail)
+    shown = utf8_length(_shrink(texts, drafts, of_four, tokens, both)) + utf8_length(SEPARATOR)
+    ceiling = min(budgets.context_tokens, window_room(budgets) - of_system)
+    message = min(budgets.query_tokens + JOINT_TOKENS, ceiling // 2)
+    _shrink(texts, drafts, front, tokens, _Ceilings(ceiling - message))
+    texts["query"] = drafts["query"].section.fit(tokens, drafts["query"].budget, budgets.prompt_bytes - shown)
 
 
 def _steady(
-    texts: dict[str, str], drafts: dict[str, Draft], front: Sequence[str], tokens: Tokens, beside: _Ceilings
+    texts: dict[str, str],
+    drafts: dict[str, Draft],
+    front: Sequence[str],
+    tokens: Tokens,
+    both: _Ceilings,
+    tail: _Ceilings,
 ) -> None:
-    """Cuts what stands before the block of *front* that grows, in place, to what is left *beside* that when it has
-    grown to its ceilings. Else each turn would cut the former a little more, and all of it would be read again."""
+    """Cuts the block of *front* that grows to its ceilings *tail*, and what stands before it to what is left of *both*
+    beside these, in place. Else each turn would cut the former a little more, and all of it would be read again."""
+    if "tail" in texts:
+        texts["tail"] = drafts["tail"].section.fit(tokens, max(tail.tokens, 0), max(tail.bytes, 0))
     before = list(takewhile(lambda name: PLACES[name].volatility is not Volatility.APPENDED, front))
+    beside = _Ceilings(both.tokens - tail.tokens - JOINT_TOKENS, both.bytes - tail.bytes - JOINT_TOKENS)
     _shrink(texts, drafts, before, tokens, beside)
 
 

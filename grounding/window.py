@@ -17,6 +17,9 @@ Russian 1.75."""
 MIN_USER_TOKENS = 64
 """Below this no useful question fits, and the turn is refused instead."""
 
+JOINT_TOKENS = 8
+"""Of the separators, and what tokens at joints may split into."""
+
 Measure = Literal["tokens", "characters"]
 
 
@@ -62,6 +65,19 @@ def message_reserve(budgets: Budgets, fixed: Sequence[Block]) -> int:
     half of what there is beside those that are *fixed*. No message moves it: what stands before one must not."""
     left = window_room(budgets) - taken(fixed)
     return max(MIN_USER_TOKENS, min(budgets.query_tokens, left // 2))
+
+
+def front_room(budgets: Budgets, of_system: int) -> tuple[int, int]:
+    """Tokens that may stand in front of a message beside a system message that takes *of_system* of the window, and how
+    many of them the tail may grow to: all that it may have, in a small window two thirds, so that what is said does not
+    push the summary out.
+
+    The measure is a message that fills its own budget, and never more than half of what there is: no message moves what
+    is in front of it, and nothing that grows there what stands before that.
+    """
+    there = max(0, min(budgets.context_tokens, budgets.prompt_tokens, window_room(budgets) - of_system))
+    both = there - min(budgets.query_tokens + JOINT_TOKENS, there // 2)
+    return both, min(budgets.tail_tokens, max(0, both - both // 3 - JOINT_TOKENS))
 
 
 def require_room(budgets: Budgets, system: Sequence[Block], floor: Sequence[Block], of_message: int) -> None:

@@ -19,10 +19,11 @@ from grounding.memory.document import corrected, parse
 from grounding.memory.global_context_lines import shown as shown_line
 from grounding.memory.versions import ContextDocument
 from grounding.run_context import ContextLine, SummaryInput, TailEntry
-from grounding.sessions.growing import History, grown
+from grounding.sessions.growing import History, again, grown
 from grounding.sessions.prefix import tokens_between
 from grounding.sessions.shown import Shown
 from grounding.tokens import Tokens
+from grounding.window import front_room
 
 TURNS_TO_COME = 8
 """For so many turns, it is reckoned, what is told behind the boundary is told again: till the tail is compacted or the
@@ -79,9 +80,12 @@ class Freezing:
         """What a turn is shown that comes after the one *before*, which is None where it is the first of its session,
         of what is there now. *person* is whose own lines are among those of the global context."""
         begins, told = before.begins if before else "", there.latest.newest_turn_id if there.latest else ""
-        said = grown(there.entries or (), begins, told, Limits.of(budgets), self.tokens)
+        limits = self._limits(before, budgets)
+        said = grown(there.entries or (), begins, told, limits, self.tokens)
         lines = self._line_deltas(before, there.lines, person)
         document = self._document_deltas(before, there, said)
+        if document is None and not said.compacted:
+            said = again(said, there.entries or (), told, limits, self.tokens)
         blocks = before.blocks if before else ()
         broken = ("summary", "tail") if document is None or (said.compacted and said.entries) else ()
         anew = Settled(there.lines, there.latest, said.entries, partly=said.partly)
@@ -96,6 +100,14 @@ class Freezing:
                 options.append(_Option(self._told(both), kept))
         fitting = [one for one in options if self._fits(one.settled.deltas, budgets, today)]
         return min(fitting, key=lambda option: (option.cost, len(option.settled.deltas))).settled
+
+    def _limits(self, before: Shown | None, budgets: Budgets) -> Limits:
+        """What the tail may grow to: in a small window less than its budget. How much the system message takes is known
+        by the turn *before*: a tail that is cut for room slides with every turn."""
+        if before is None or self.layout == "user_first":
+            return Limits.of(budgets)
+        _, tail_tokens = front_room(budgets, sum(block.load for block in before.blocks))
+        return Limits.of(budgets.model_copy(update={"tail_tokens": max(1, tail_tokens)}))
 
     def settle_small_talk(self, before: Shown | None, there: Now, person: str | None) -> Settled:
         """The same for small talk, which has the global context only, and no place to tell what changed."""

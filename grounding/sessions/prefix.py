@@ -24,6 +24,8 @@ class Stood(Strict):
     tokens: int
     stays: bool = True
     system: bool = False
+    load: int = 0
+    """What it takes of the window where it is in the system message: see `grounding.blocks.Block`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ def _stood(block: Block) -> Stood:
         tokens=block.tokens,
         stays=block.place.volatility is not Volatility.TURN,
         system=block.place.message == "system",
+        load=block.load if block.place.message == "system" else 0,
     )
 
 

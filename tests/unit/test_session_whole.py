@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from config import load
 from grounding.blocks import Layout, Prompt
+from grounding.budgets import Budgets
 from grounding.layers.tail import FOOT, Limits
 from grounding.memory.versions import ContextDocument
 from grounding.run_context import ContextLine, Query, RunContext, TailEntry
@@ -32,6 +34,7 @@ class Conversation:
     """A conversation with all that is kept of it, and what its prompts showed."""
 
     layout: Layout
+    window: int = 8192
     said: list[TailEntry] = field(default_factory=list)
     lines: list[ContextLine] = field(default_factory=list)
     documents: list[ContextDocument] = field(default_factory=list)
@@ -69,13 +72,14 @@ class Conversation:
     def asked(self, text: str, name: str, *, small_talk: bool) -> tuple[Settled, RunContext, Prompt]:
         latest = self.documents[-1] if self.documents else None
         shown = next((one for one in self.documents if self.before and one.id == self.before.document), None)
-        limits = Limits.of(context().budgets)
+        budgets = Budgets.from_settings(load({}).settings, window_tokens=self.window)
+        limits = Limits.of(budgets)
         there = Now(tuple(self.lines), latest, shown, tuple(self.said[-limits.lines - 1 :]))
         freezing = Freezing(TOKENS, self.layout)
         if small_talk:
             settled = freezing.settle_small_talk(self.before, there, None)
         else:
-            settled = freezing.settle(self.before, there, None, context().budgets, TODAY)
+            settled = freezing.settle(self.before, there, None, budgets, TODAY)
         fields = {
             "turn_id": name,
             "layout": self.layout,
@@ -87,6 +91,7 @@ class Conversation:
             "today": TODAY,
             "query": Query(text=text),
             "small_talk": small_talk,
+            "budgets": budgets,
         }
         return settled, context(**fields), build(**fields)
 
@@ -131,11 +136,24 @@ def check_prefix(conversation: Conversation, settled: Settled, prompt: Prompt) -
         assert prompt.user.startswith(last.user.partition("\n" + FOOT)[0])
 
 
-@given(st.lists(STEPS, max_size=30), st.sampled_from(["prefix_stable", "user_first"]))
+@given(
+    st.lists(STEPS, max_size=30), st.sampled_from(["prefix_stable", "user_first"]), st.sampled_from([8192, 2600, 2100])
+)
 @settings(max_examples=100, deadline=None)
 def test_in_a_session_nothing_is_lost_and_nothing_moves_that_need_not(
-    steps: list[tuple[str, str]], layout: Layout
+    steps: list[tuple[str, str]], layout: Layout, window: int
 ) -> None:
-    conversation = Conversation(layout)
+    conversation = Conversation(layout, window)
     for what, text in steps:
         conversation.happens(what, text)
+
+
+def test_in_a_small_window_the_tail_is_compacted_before_it_has_to_be_cut() -> None:
+    conversation, starts = Conversation("prefix_stable", 2100), []
+    conversation.happens("document", "a fact " * 60)
+    for number in range(24):
+        conversation.happens("turn", f"{number} " + "so " * 12)
+        assert conversation.before is not None
+        starts.append(conversation.before.begins)
+
+    assert len({*starts}) <= len(starts) / 2
