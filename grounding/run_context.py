@@ -194,9 +194,9 @@ class CodexFile(Strict):
 class CodexInput(Strict):
     """Material that an admin attached. ``tokens`` is what all of it takes when it is given whole, ``limit`` what it
     may take then, and ``weight`` what it takes of the model's window, in tokens of the model's own; ``why`` is what
-    decided between the two."""
+    decided between the two. What may not be read for whoever asks is withheld: neither shown nor searched."""
 
-    mode: Literal["whole", "search"]
+    mode: Literal["whole", "search", "withheld"]
     why: str
     tokens: int = Field(ge=0)
     weight: int = Field(ge=0)

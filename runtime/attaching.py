@@ -11,7 +11,7 @@ from connectors.message import AgentRuntimeError, Scope
 from grounding.budgets import Budgets
 from grounding.codex.choosing import Room
 from grounding.codex.store import Holding
-from grounding.codex.tool import SEARCH_CODEX
+from grounding.codex.tool import SCOPE, SEARCH_CODEX
 from grounding.condensing import room_tokens
 from grounding.layers import retrieval
 from grounding.pipeline import why
@@ -89,6 +89,8 @@ class Attaching:
         """What of it *turn* is given. What fails is named, and the turn goes on without."""
         if looked.holding is None or not looked.holding.files:
             return Attached(turn.offer, degraded=looked.degraded)
+        if not self._tooling.sigil(turn.question).allows(SCOPE):
+            return Attached(turn.offer, self._withheld(looked.holding))
         scope = turn.question.key.scope
         try:
             given = await self._materials.given(scope, looked.holding, room_of(turn), keep=turn.keep)
@@ -103,6 +105,18 @@ class Attaching:
             return Attached(offer, given)
         passages, degraded = await self._found(scope, turn)
         return Attached(turn.offer, given, passages, degraded)
+
+    def _withheld(self, holding: Holding) -> CodexInput:
+        """What is told of *holding* where it may not be read for whoever asks."""
+        size = self._materials.size(holding)
+        return CodexInput(
+            mode="withheld",
+            why="sigil",
+            tokens=size.tokens,
+            weight=size.weight,
+            limit=0,
+            count=holding.files,
+        )
 
     async def _found(self, scope: Scope, turn: Turn) -> tuple[tuple[Passage, ...], tuple[DegradedBlock, ...]]:
         """For a model that cannot search: what bears on the message."""

@@ -14,6 +14,8 @@ from grounding.tokens import Tokens
 from grounding.tools import Arguments, Call, Evidence, Tool, ToolRefused
 
 SEARCH_CODEX = "search_codex"
+SCOPE = "codex:read"
+"""The permission scope without which material is withheld: it is neither searched nor shown whole."""
 NOTHING_FOUND = "Nothing in the material speaks of this. Other words may find more."
 INCOMPLETE = (
     "The material changed a moment ago and is not all searched yet. What is missing here may be there: say so if the "
@@ -61,7 +63,7 @@ def search_codex(
         "nothing that helps.",
         SearchCodex,
         run,
-        scopes=frozenset({"codex:read"}),
+        scopes=frozenset({SCOPE}),
         untrusted=True,
         together=True,
         repeatable=True,

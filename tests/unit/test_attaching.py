@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from config.settings import Settings
+from connectors.message import ConversationKey, Role, Scope
 from grounding import assemble
-from grounding.codex.choosing import choose
-from grounding.codex.material import size_of
+from grounding.codex.choosing import Room, choose
+from grounding.codex.material import Held, Size, size_of
+from grounding.codex.store import Holding
 from grounding.layers import codex
-from grounding.run_context import Censor, CodexFile, CodexInput, ContextLine, Passage, Query
+from grounding.run_context import Censor, CodexFile, CodexInput, ContextLine, Participant, Passage, Query
 from grounding.window import WINDOW_SAFETY
-from runtime.attaching import Attached, Turn, merged, room_of
+from promptpolicy.sigils import Sigil
+from runtime.attaching import Attached, Attaching, Looked, Turn, merged, room_of
+from runtime.question import Question
 from runtime.tools import NOTHING
 from tests.unit.test_assemble import BUDGETS, TOKENS, context
 
@@ -83,3 +89,50 @@ def test_the_best_of_documents_and_material_are_shown_together() -> None:
     assert told is not None
     assert told.retrieved == 1
     assert merged(documents, Attached(NOTHING, searched), 2) == (tuple(documents), searched)
+
+
+@pytest.mark.parametrize(("scopes", "mode"), [(("codex:read",), "whole"), (("documents:read",), "withheld")])
+async def test_material_is_in_no_prompt_for_whom_the_sigil_does_not_allow_to_read_it(
+    scopes: tuple[str, ...], mode: str
+) -> None:
+    key = ConversationKey("acme", "slack", "C1")
+    author = Participant(user="slack:U1", name="Ann", role="member")
+    question = Question(key, "What does it say?", Query(text="What does it say?"), (author,), Role.MEMBER, False, "")
+    size = size_of("the harbour plan", TOKENS.count)
+    holding = Holding(Held("r1", 1, 16, size), Held())
+    attaching = Attaching(Settings(), cast("Any", _OneFile(size)), cast("Any", _Bound(Sigil.of("some", scopes))))
+    turn = Turn(question, None, BUDGETS, "Be kind.", 3, NOTHING, (), small_talk=False, keep=True)
+
+    given_in_turn = (await attaching.attach(Looked(holding), turn)).input
+
+    assert given_in_turn is not None
+    assert given_in_turn.mode == mode
+    assert bool(given_in_turn.files) is (mode == "whole")
+    told = assemble.prompt(context(codex=given_in_turn), TOKENS)
+    assert ("the harbour plan" in told.system) is (mode == "whole")
+
+
+@dataclass(frozen=True)
+class _OneFile:
+    """Material of one file that fits."""
+
+    of: Size
+
+    def size(self, holding: Holding) -> Size:
+        return self.of
+
+    async def given(self, scope: Scope, holding: Holding, room: Room, *, keep: bool) -> CodexInput:
+        files = (CodexFile(path="a.md", text="the harbour plan"),)
+        return CodexInput(
+            mode="whole", why="below_line", tokens=self.of.tokens, weight=self.of.weight, limit=99, count=1, files=files
+        )
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """What everybody may have done."""
+
+    held: Sigil
+
+    def sigil(self, question: Question) -> Sigil:
+        return self.held

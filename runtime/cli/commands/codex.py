@@ -26,6 +26,7 @@ WHY = {
     "over_window": "the model's window of {window} tokens has no room for it beside everything else",
     "over_memory": "this machine has no memory for what the model would keep of it, beside everything else",
     "near_line": "it was too much, and is still close to the limit of {limit} tokens",
+    "sigil": "what is bound to this conversation lacks codex:read",
     "empty": "nothing is attached",
 }
 context_option = click.option(
@@ -126,7 +127,7 @@ async def _list(settings: Settings, workspace: str, context: str | None, as_json
         note("it is still being indexed")
 
 
-_WORDS = {"whole": "given whole", "search": "searched", "none": "not given"}
+_WORDS = {"whole": "given whole", "search": "searched", "withheld": "withheld", "none": "not given"}
 
 
 @command.command()
