@@ -16,29 +16,42 @@ from runtime.cli.output import line, note, print_json, show_diff, status_line
 
 @click.command()
 @slot_options
-@click.option("--yes", is_flag=True, help="Publish what the model writes without asking, if it passes the checks.")
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Publish what the model writes without asking, if it passes the checks and none of its rules may be lost.",
+)
+@click.option("--despite-notes", is_flag=True, help="With --yes: publish it also where rules may be lost.")
 @json_option
 @click.pass_obj
-def condense(invocation: Invocation, /, as_json: bool, yes: bool, **slot: Any) -> None:
+def condense(invocation: Invocation, /, as_json: bool, yes: bool, despite_notes: bool, **slot: Any) -> None:
     """Ask the model for a shorter text of a directive, and publish it when you say so.
 
-    What stands between <!-- verbatim --> and <!-- /verbatim -->, code, quoted text, numbers, names and addresses has to
-    stay as it is, or the text is rejected.
+    What stands between <!-- verbatim --> and <!-- /verbatim -->, code, quoted text, numbers with their units, names and
+    addresses has to stay as it is, or the text is rejected. Where a rule may be lost that is said, and --yes publishes
+    nothing (exit code 1).
     """
+    if despite_notes and not yes:
+        raise click.UsageError("--despite-notes is for --yes: without it you are asked")
     settings, chosen = invocation.settings(), Slot.of(**slot)
     made = run(_proposed(settings, chosen))
     if not as_json:
         _show(made)
+    held_back = yes and bool(made["notes"]) and not despite_notes
     # Asked outside of any event loop, which would wait for the answer even after Ctrl-C. The stores are free meanwhile.
-    if yes or (not as_json and _wanted()):
+    if (yes and not held_back) or (not as_json and _wanted()):
         published = run(_published(settings, chosen, made))
         if as_json:
             print_json({**made, "published": published["version"]})
         else:
             line(f"{chosen}: version {published['version']} holds")
-    elif as_json:
+        return
+    if as_json:
         print_json(made)
-    else:
+    if held_back:
+        note("nothing is published: a rule may be lost, see above; --yes --despite-notes publishes all the same")
+        sys.exit(1)
+    if not as_json:
         number = made["version"]
         note(f"nothing is published; `prompt set --expected-version {number}` takes any text, --yes the model's")
 

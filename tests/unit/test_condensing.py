@@ -73,7 +73,7 @@ def test_a_text_that_is_not_shorter_is_rejected_with_both_lengths() -> None:
 
 def test_each_number_stays_as_often_as_it_was() -> None:
     old = "Answer within 3 days please. Never write more than 3 sentences at all, please."
-    assert problems("Answer within 3 days, in few sentences.", old) == "it lost the number '3' (2 times, and now 1)"
+    assert "it lost the number '3' (2 times, and now 1)" in problems("Answer within 3 days, in few sentences.", old)
     assert problems("Answer within 3 days, in at most 3 sentences.", old) == ""
 
 
@@ -105,6 +105,31 @@ def test_a_quote_ends_where_another_begins() -> None:
         quote = f"{opening}we are on it{closing}"
         assert list(verbatim(f"{opening}say {quote} first")) == [("quoted text", quote)]
         assert verbatim(opening * 9) == {}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("Please answer them all within 3 days.", "Answer within 3 hours.", "it lost the amount '3 days'"),
+        ("Please always grant 14 working days.", "Grant 14 days.", "it lost the amount '14 working days'"),
+        ("Please always grant 14 working days.", "Grant 14 business days.", ""),
+        ("There is a trial period of 14 days here.", "There is a 14-day trial.", ""),
+        ("Please never promise more than 5 € of it.", "Never promise more than $5.", "it lost the amount '5 €'"),
+        ("Please never promise more than 5 € of it.", "Never promise more than 5 EUR.", ""),
+        ("Please write at most two sentences, always.", "Write short sentences.", "it lost the amount 'two sentences'"),
+        ("Please write at most two sentences, always.", "Write at most 2 sentences.", ""),
+        (
+            "Please write at most two sentences, always.",
+            "At most three sentences.",
+            "it lost the amount 'two sentences'",
+        ),
+        ("Please do ask them twice before you go on.", "Ask before going on.", "it lost the amount 'twice'"),
+        ("Bitte gib ihnen immer drei werktage zeit.", "gib drei tage zeit", "it lost the amount 'drei werktage'"),
+        ("This one is for the one who asks you about it.", "This is for who asks.", ""),
+    ],
+)
+def test_numbers_keep_their_units_and_spelled_out_ones_stay_in_words_or_digits(old: str, new: str, said: str) -> None:
+    assert problems(new, old) == said
 
 
 def test_the_numbers_of_a_list_and_words_in_capitals_for_emphasis_are_no_parts_that_stay() -> None:
