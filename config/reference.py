@@ -10,7 +10,6 @@ from pathlib import Path
 
 from pydantic_core import PydanticUndefined
 
-from config import settings as declared
 from config.settings import GROUNDING_NUMBERS, SECRETS, Settings
 
 HEAD = """# Settings
@@ -32,11 +31,18 @@ def markdown() -> str:
 
 
 def descriptions() -> dict[str, str]:
-    """What each setting means: the string below its declaration, on one line."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(declared)))
-    body = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Settings").body
+    """What each setting means, in the order of the fields: the string below its declaration, on one line."""
+    found: dict[str, str] = {}
+    for topic in Settings.__bases__:
+        found |= _said_in(topic)
+    return {name: found.get(name, "") for name in Settings.model_fields}
+
+
+def _said_in(topic: type) -> dict[str, str]:
+    (declared,) = ast.parse(textwrap.dedent(inspect.getsource(topic))).body
+    assert isinstance(declared, ast.ClassDef)
     found = {}
-    for field, text in itertools.pairwise(body):
+    for field, text in itertools.pairwise(declared.body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             constant = text.value if isinstance(text, ast.Expr) else None
             said = constant.value if isinstance(constant, ast.Constant) else ""

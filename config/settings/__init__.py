@@ -1,0 +1,70 @@
+"""Every setting, its type, its unit and its default: a module for each topic, one object of all.
+
+The environment variable of a field is ``AGENT_RUNTIME_`` and the field's name in upper case; in a
+TOML file it is the field's name. Units stand in the names (``_seconds``, ``_tokens``, ``_bytes``).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from pydantic import ConfigDict
+
+from config.settings.access import AccessSettings
+from config.settings.grounding import GroundingSettings
+from config.settings.http import HttpSettings
+from config.settings.memory import MemorySettings
+from config.settings.models import ModelSettings
+from config.settings.platforms import PlatformSettings
+from config.settings.spending import SpendingSettings
+from config.settings.stores import StoreSettings
+from config.settings.tools import ToolSettings
+from config.settings.turns import TurnSettings
+from config.settings.types import BUNDLED_EMBEDDING_MODELS
+
+__all__ = ["BUNDLED_EMBEDDING_MODELS", "GROUNDING_NUMBERS", "SECRETS", "Settings"]
+
+GROUNDING_PREFIX = "llm_grounding_"
+
+
+class Settings(
+    TurnSettings,
+    ToolSettings,
+    SpendingSettings,
+    AccessSettings,
+    HttpSettings,
+    PlatformSettings,
+    MemorySettings,
+    GroundingSettings,
+    ModelSettings,
+    StoreSettings,
+):
+    """All settings of one process. Immutable; secrets print as ``**********``.
+
+    pydantic takes the fields of the last base first: docs/settings.md begins with the stores.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @property
+    def bundled_embedding_model(self) -> str | None:
+        """Which of `BUNDLED_EMBEDDING_MODELS` embeds; None where a provider does."""
+        name = self.embedding_model or BUNDLED_EMBEDDING_MODELS[0]
+        return name if name in BUNDLED_EMBEDDING_MODELS else None
+
+    @property
+    def listens_beyond_loopback(self) -> bool:
+        """Whether the HTTP face can be reached from other machines."""
+        try:
+            return not ipaddress.ip_address(self.http_host).is_loopback
+        except ValueError:
+            return self.http_host != "localhost"
+
+
+GROUNDING_NUMBERS = tuple(
+    name for name in Settings.model_fields if name.startswith(GROUNDING_PREFIX) and name != "llm_grounding_layout"
+)
+"""The thirteen numbers that fall back to their default instead of stopping the process."""
+
+SECRETS = frozenset(name for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation))
+"""Names of the settings whose values are never shown."""
