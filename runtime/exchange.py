@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectors.message import Usage
-from runtime.pieces import gather
+from runtime.pieces import gather, usage_after
 
 Message = Mapping[str, Any]
 OnDelta = Callable[[str], Awaitable[None]]
@@ -164,8 +164,15 @@ class Exchange:
                         self._first_ms = self._call.elapsed_ms()
                     self._text.append(text)
                     await self._call.show(text)
+            if self._finish and self._usage is None:
+                async with asyncio.timeout(self._stall_seconds):
+                    self._usage = self._as_litellm_has_it(await usage_after(stream))
             if self._finish and self._usage is not None:
                 return  # asked for more, LiteLLM would put the whole answer together once more, for its logs
+
+    def _as_litellm_has_it(self, usage: Any) -> Any:
+        """*usage* as OpenAI's client has it under the names of LiteLLM, which knows what providers call them."""
+        return usage and self._litellm.Usage(**usage.model_dump())
 
     def _add_tool(self, index: int, tool: Any) -> None:
         """Pieces of one call come with the same index: id and name once, the arguments bit by bit. Some providers give

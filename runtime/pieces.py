@@ -30,12 +30,40 @@ _OVER = b"\ndata: [DONE]"
 
 def gather(stream: Any) -> None:
     """Have LiteLLM's *stream* read larger pieces where it is read by OpenAI's client; all others stay as they are."""
-    response = getattr(getattr(stream, "completion_stream", None), "response", None)
-    if not isinstance(response, httpx.Response) or not isinstance(response.stream, httpx.AsyncByteStream):
+    response = _response(stream)
+    if response is None or not isinstance(response.stream, httpx.AsyncByteStream):
         return
     if response.is_stream_consumed or response.is_closed or "content-encoding" in response.headers:
         return
     response.stream = Gathered(response.stream)
+
+
+async def usage_after(stream: Any) -> Any:
+    """What OpenAI's client reads of tokens after LiteLLM's *stream* has told that the answer is over; None where
+    another client reads it, or nothing of the kind comes.
+
+    It is read past LiteLLM, which would put the whole answer together out of its pieces once more, for its logs, before
+    it told: a third of what a streamed answer of it costs (docs/decisions/0008), and a thread. Asked afterwards all the
+    same, it still tells what came earlier. An answer that is over is not lost by how its connection ends; only
+    `TimeoutError` is raised.
+    """
+    if _response(stream) is None:
+        return None
+    usage = None
+    try:
+        async for chunk in stream.completion_stream:
+            usage = getattr(chunk, "usage", None) or usage
+    except TimeoutError:
+        raise
+    except Exception:  # noqa: BLE001 - every client has errors of its own; the answer is there
+        return usage
+    return usage
+
+
+def _response(stream: Any) -> httpx.Response | None:
+    """What OpenAI's client reads *stream* from, where it is the one that does."""
+    response = getattr(getattr(stream, "completion_stream", None), "response", None)
+    return response if isinstance(response, httpx.Response) else None
 
 
 class Gathered(httpx.AsyncByteStream):

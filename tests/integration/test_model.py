@@ -326,6 +326,18 @@ async def test_streamed_answers_use_one_connection(model: Model, openai_server: 
     assert len(set(openai_server.peers)) == 1
 
 
+async def test_a_streamed_answer_is_not_put_together_again_to_know_its_usage(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import litellm
+
+    whole = await model.complete(MESSAGES)
+    built: list[str] = []
+    monkeypatch.setattr(litellm, "stream_chunk_builder", lambda *_, **__: built.append("answer"))
+    streamed = await model.complete(MESSAGES, on_delta=Screen().show)
+    assert (built, streamed.usage.completion) == ([], whole.usage.completion)
+
+
 @pytest.mark.parametrize("streams", [False, True])
 async def test_litellm_prepares_no_logs(model: Model, monkeypatch: pytest.MonkeyPatch, streams: bool) -> None:
     from litellm.litellm_core_utils import litellm_logging

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.pieces import Gathered, gather, join
+from runtime.pieces import Gathered, gather, join, usage_after
 
 DONE = b"data: [DONE]\n\n"
 
@@ -110,6 +111,40 @@ def test_no_character_is_lost_however_the_bytes_arrive(said: list[tuple[str, str
     for key in ("content", "reasoning_content", "role"):
         texts = [text or "" for text in deltas(received, key)]
         assert "".join(texts) == "".join(text for spoken, text in said if spoken == key)
+
+
+class OpenAIsStream:
+    """As OpenAI's client has it: *chunks*, then *error*."""
+
+    def __init__(self, *chunks: Any, error: Exception | None = None) -> None:
+        self.response = httpx.Response(200)
+        self._chunks, self._error = chunks, error
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        for chunk in self._chunks:
+            yield chunk
+        if self._error is not None:
+            raise self._error
+
+
+def told(usage: str | None) -> SimpleNamespace:
+    return SimpleNamespace(usage=usage)
+
+
+async def test_the_last_usage_after_an_answer_is_known_however_its_connection_ends() -> None:
+    ended = OpenAIsStream(told("some"), told("all"), told(None))
+    broken = OpenAIsStream(told("all"), error=httpx.ReadError("gone"))
+    assert await usage_after(SimpleNamespace(completion_stream=ended)) == "all"
+    assert await usage_after(SimpleNamespace(completion_stream=broken)) == "all"
+
+
+async def test_of_another_clients_stream_nothing_is_read_past_litellm() -> None:
+    async def chunks() -> AsyncIterator[Any]:
+        yield told("all")
+
+    theirs = chunks()
+    assert await usage_after(SimpleNamespace(completion_stream=theirs)) is None
+    assert await anext(theirs) == told("all")
 
 
 async def test_the_first_text_does_not_wait_and_the_rest_is_gathered_until_the_end() -> None:
