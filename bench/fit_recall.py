@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import tempfile
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from grounding.documents.index import Hit, Passage
 from grounding.documents.metrics import ndcg_at, recall_at
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.recollection import ASSISTANT, WEIGHTS, Features, Recollection, candidates, recollect
+from grounding.documents.relevance import TurnFloor
 from grounding.documents.turns import Memory, Turns
 from grounding.evaluate_memory import ADVERSARIAL
 from grounding.sections import speaker, spoken
@@ -56,8 +58,10 @@ class Listening(Turns):
 
     seen: tuple[list[Hit], list[Passage]] = ([], [])
 
-    def _chosen(self, query: str, hits: list[Hit], beside: list[Passage]) -> list[Recollection]:
-        self.seen = hits, beside
+    def _chosen(
+        self, floor: TurnFloor, query: str, hits: Sequence[Hit], beside: Sequence[Passage], asked_for: bool
+    ) -> list[Recollection]:
+        self.seen = list(hits), list(beside)
         return recollect(query, hits, beside)
 
 

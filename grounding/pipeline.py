@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -12,7 +12,7 @@ import structlog
 from connectors.message import AgentRuntimeError, ConversationKey, Scope
 from grounding.asked import ASSISTANT, asked_before
 from grounding.budgets import Budgets
-from grounding.continuing import Continuing, Going
+from grounding.continuing import Continuing, Documents, Going
 from grounding.cues.english import ENGLISH
 from grounding.cues.kinds import Cues
 from grounding.layers import retrieval
@@ -26,6 +26,7 @@ from grounding.memory.karma.reading import NOTHING as UNMARKED
 from grounding.memory.karma.reading import Karma
 from grounding.memory.karma.reading import Looked as Marks
 from grounding.memory.selection.selecting import Looked, Standing
+from grounding.recalling import Recalling, RecallsTurns, as_many, is_looked_for
 from grounding.remembering import NOTHING, Asked, Remembered, Remembering, asked_in, shown_besides
 from grounding.run_context import (
     Censor,
@@ -38,7 +39,6 @@ from grounding.run_context import (
     Trace,
 )
 from grounding.sections import speaker
-from grounding.sessions.freezing import Settled
 from grounding.sessions.growing import MAX_ENTRY_CHARACTERS
 from grounding.sessions.shown import Shown
 from grounding.strategy import Choice, search_text
@@ -46,9 +46,6 @@ from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 
 T = TypeVar("T")
-RECALLED_TURNS = 40
-RECALLED_CHARACTERS_PER_TOKEN = 8
-"""More fit no budget; what is gathered is kept with every turn."""
 _log = structlog.get_logger()
 
 
@@ -71,23 +68,6 @@ class FindsPassages(Protocol):
         answered. *earlier* is what people said just before, the oldest first: *query* may lean on it."""
 
 
-class RecallsTurns(Protocol):
-    """Finds earlier turns of one conversation."""
-
-    async def recall(
-        self,
-        scope: Scope,
-        query: str,
-        top_k: int,
-        exclude: frozenset[str],
-        *,
-        earlier: Sequence[str],
-        lost: list[DegradedBlock],
-    ) -> Sequence[RecalledTurn]:
-        """At most *top_k* turns that bear on *query*, without those of *exclude*. *earlier* and *lost* as in
-        `FindsPassages`."""
-
-
 @dataclass(frozen=True, slots=True)
 class Grounds:
     """What was gathered for a turn. ``degraded`` names the blocks that failed."""
@@ -99,7 +79,8 @@ class Grounds:
     global_context: tuple[ContextLine, ...] | None = None
     degraded: tuple[DegradedBlock, ...] = ()
     remembered: Remembered = NOTHING
-    censors: tuple[Censor, ...] = ()
+    censors: tuple[Censor, ...] | None = ()
+    """None where the store is away and this process never knew them: then nothing may be said yet."""
     karma_floor: tuple[Trace, ...] = ()
     karma: tuple[Trace, ...] = ()
     deltas: tuple[str, ...] = ()
@@ -185,25 +166,21 @@ class Pipeline:
                 if choice.wants_documents or deciding is not None
                 else None
             )
-        choice = deciding.result() if deciding is not None else choice
-        if history is None:
-            going = self.continuing.go_on(
-                session.result(), always.result(), documents.result(), tail.result(), person, budgets, today
+            standing_still = layers.create_task(
+                self._going(session, always, documents, tail, history, person, budgets, today)
             )
-        else:
-            going = self.continuing.instead(always.result(), history, budgets)
-        recalled: tuple[RecalledTurn, ...] | None = None
-        settled, marks = going.settled, marking.result()
-        if choice.wants_history and history is None:
-            recalled = await self._layer(
-                "records",
-                degraded,
-                lambda: self._recalled(key, text, tail.result() or (), settled, budgets, cues, degraded, marks),
+            recalling = layers.create_task(
+                self._recalled(standing_still, tail, choice, deciding, degraded, key, text, cues)
+                if history is None
+                else _nothing()
             )
+        going, marks = standing_still.result(), marking.result()
+        settled = going.settled
+        recalled = tuple(as_many(preferred(recalling.result(), marks.turns), budgets.records_tokens))
         return Grounds(
             settled.summary,
             settled.tail,
-            recalled or (),
+            recalled,
             (passages and passages.result()) or (),
             settled.global_context,
             remembered=await self._remembered(
@@ -212,10 +189,54 @@ class Pipeline:
             degraded=_by_block(degraded),
             censors=self._censors(key, person, standing.result()),
             karma_floor=marks.floor,
-            karma=marks.chosen({one.turn_id for one in settled.tail} | {one.turn_id for one in recalled or ()}),
+            karma=marks.chosen({one.turn_id for one in settled.tail} | {one.turn_id for one in recalled}),
             deltas=settled.deltas,
             going=going,
         )
+
+    async def _going(
+        self,
+        session: asyncio.Task[Shown | None],
+        always: asyncio.Task[tuple[ContextLine, ...] | None],
+        documents: asyncio.Task[Documents | None],
+        tail: asyncio.Task[tuple[TailEntry, ...] | None],
+        history: Sequence[TailEntry] | None,
+        person: str | None,
+        budgets: Budgets,
+        today: str,
+    ) -> Going:
+        """How the session goes on, as soon as it is known what there is."""
+        before, lines, newest, said = await session, await always, await documents, await tail
+        if history is not None:
+            return self.continuing.instead(lines, history, budgets)
+        return self.continuing.go_on(before, lines, newest, said, person, budgets, today)
+
+    async def _recalled(
+        self,
+        going: asyncio.Task[Going],
+        tail: asyncio.Task[tuple[TailEntry, ...] | None],
+        first: Choice,
+        deciding: asyncio.Task[Choice] | None,
+        degraded: list[DegradedBlock],
+        key: ConversationKey,
+        text: str,
+        cues: Cues,
+    ) -> Sequence[RecalledTurn]:
+        """Earlier turns, where they are asked for, or surely bear on the message; it says so where a look failed that
+        nobody asked for, and nothing is missed for certain."""
+        choice = first if deciding is None else await deciding
+        settled, said = (await going).settled, await tail or ()
+        recalling, unsure = Recalling(self.transcript, self.turns), list[DegradedBlock]()
+        found: Sequence[RecalledTurn] | None = None
+        if choice.wants_history:
+            found = await self._layer(
+                "records", degraded, lambda: recalling.asked_for(key, text, said, settled, cues, degraded)
+            )
+        elif is_looked_for(first, choice):
+            found = await self._layer("records", unsure, lambda: recalling.unasked(key, text, settled))
+        if unsure:
+            _log.warning("recall.unsure", why=unsure[0].why, workspace_id=key.workspace_id)
+        return found or ()
 
     async def _marks(
         self,
@@ -248,8 +269,10 @@ class Pipeline:
         remembering = self.remembering
         return await self._layer("censors", degraded, lambda: remembering.standing(key, person))
 
-    def _censors(self, key: ConversationKey, person: str | None, standing: Standing | None) -> tuple[Censor, ...]:
-        """What must not be said or done; while the store is away, what must not a moment ago."""
+    def _censors(
+        self, key: ConversationKey, person: str | None, standing: Standing | None
+    ) -> tuple[Censor, ...] | None:
+        """What must not be said or done; while the store is away, what must not a moment ago, if that is known."""
         if self.remembering is None:
             return ()
         return self.remembering.last_censors(key, person) if standing is None else standing.censors
@@ -356,31 +379,9 @@ class Pipeline:
 
         return await self._layer("retrieved", degraded, found)
 
-    async def _recalled(
-        self,
-        key: ConversationKey,
-        text: str,
-        tail: Sequence[TailEntry],
-        settled: Settled,
-        budgets: Budgets,
-        cues: Cues,
-        degraded: list[DegradedBlock],
-        marks: Marks,
-    ) -> tuple[RecalledTurn, ...]:
-        """Earlier turns, but none of those that are shown whole, as *settled*."""
-        shown = frozenset(entry.turn_id for entry in settled.tail) - settled.partly
-        earlier = asked_before(tail, cues)
-        found = await self.turns.recall(key.scope, text, RECALLED_TURNS, shown, earlier=earlier, lost=degraded)
-        return tuple(_as_many(preferred(found, marks.turns), budgets.records_tokens * RECALLED_CHARACTERS_PER_TOKEN))
 
-
-def _as_many(turns: Sequence[RecalledTurn], characters: int) -> Iterator[RecalledTurn]:
-    """The first of *turns* until they have more than *characters* together."""
-    for turn in turns:
-        if characters <= 0:
-            return
-        yield turn
-        characters -= len(turn.text)
+async def _nothing() -> Sequence[RecalledTurn]:
+    return ()
 
 
 def _by_block(degraded: list[DegradedBlock]) -> tuple[DegradedBlock, ...]:

@@ -66,8 +66,8 @@ class Remembering:
         """What holds without being searched for. Raises `connectors.message.StoreUnavailable`."""
         return await self.selecting.standing(seen_in(key, person))
 
-    def last_censors(self, key: ConversationKey, person: str | None) -> tuple[Censor, ...]:
-        """Those that were in force a moment ago."""
+    def last_censors(self, key: ConversationKey, person: str | None) -> tuple[Censor, ...] | None:
+        """Those that were in force a moment ago; None where nobody has looked yet."""
         return self.selecting.last_standing(seen_in(key, person))
 
     async def there(self, key: ConversationKey, person: str | None, *, continues: bool) -> There:

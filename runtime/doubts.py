@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from connectors.message import Scope, StoreUnavailable
 from grounding.documents.backlog import Backlog
+from grounding.run_context import DegradedBlock
 from runtime.leadership import KEY as LEADER
 
 if TYPE_CHECKING:
@@ -76,3 +77,9 @@ class Doubts:
     def is_leaderless(self) -> bool:
         """Whether nobody followed the files for too long."""
         return self._leaderless_since is not None and self._now() - self._leaderless_since > LEADERLESS_SECONDS
+
+
+def with_doubt(noted: Sequence[DegradedBlock], doubt: str) -> list[DegradedBlock]:
+    """*noted* and *doubt*, if that says more."""
+    said = any(one.block == "retrieved" for one in noted)
+    return [*noted, *([DegradedBlock(block="retrieved", why=doubt)] if doubt and not said else [])]

@@ -38,7 +38,7 @@ from grounding.run_context import DegradedBlock, Passage, RecalledTurn
 from grounding.tokens import Tokens
 from promptpolicy.files import FilingPublisher
 from runtime.collection import Collection, Maker
-from runtime.doubts import REBUILDING, STALE, Doubts
+from runtime.doubts import REBUILDING, STALE, Doubts, with_doubt
 from runtime.following import Following
 from runtime.opening import Opening
 from runtime.told import ToldContexts, ToldRecords, ToldTurns
@@ -146,8 +146,9 @@ class Knowledge:
                 answering.search.passages(scope, query, top_k, excerpt_bytes, max_tokens, lost=noted, earlier=earlier),
                 self._doubt_after_a_look(scope, answering),
             )
-        noted = _with_doubt(noted, doubt)
-        if not found and (self._following.is_behind(scope) or _REBUILDING in noted):
+        noted = with_doubt(noted, doubt)
+        is_filling = any(one.block == "retrieved" and one.why == REBUILDING for one in noted)
+        if not found and (self._following.is_behind(scope) or is_filling):
             raise IndexUnavailable("the documents are still being indexed")
         lost += noted
         return found
@@ -210,11 +211,16 @@ class Knowledge:
         *,
         earlier: Sequence[str] = (),
         lost: list[DegradedBlock] | None = None,
+        asked_for: bool = True,
     ) -> Sequence[RecalledTurn]:
-        """See `grounding.pipeline.RecallsTurns`."""
+        """See `grounding.recalling.RecallsTurns`."""
         noted: list[DegradedBlock] = []
+        if not asked_for and self.opening.target is None:
+            return ()  # it is not worth a wait
         async with self.opening.answering(scope) as answering:
-            found = await answering.turns.recall(scope, query, top_k, exclude, earlier=earlier, lost=noted)
+            found = await answering.turns.recall(
+                scope, query, top_k, exclude, earlier=earlier, lost=noted, asked_for=asked_for
+            )
             if not noted and await self._lacks(scope, answering, Lacks.TURNS, Lacks.RECORDS):
                 noted.append(DegradedBlock(block="records", why=REBUILDING))
         if lost is not None:
@@ -243,7 +249,7 @@ class Knowledge:
                 if not doubt and await self._lacks(scope, answering, Lacks.CONTEXTS):
                     doubt = REBUILDING
         if lost is not None:
-            lost += _with_doubt(noted, doubt)
+            lost += with_doubt(noted, doubt)
         return found
 
     async def sync(
@@ -389,12 +395,3 @@ class Knowledge:
         """What is told of typed records as they change, once the index is open."""
         target = await self.opening.ready()
         return ToldRecords(target.name, target.records, self.catalogue, self.formers)
-
-
-_REBUILDING = DegradedBlock(block="retrieved", why=REBUILDING)
-
-
-def _with_doubt(noted: Sequence[DegradedBlock], doubt: str) -> list[DegradedBlock]:
-    """*noted* and *doubt*, if that says more."""
-    said = any(one.block == "retrieved" for one in noted)
-    return [*noted, *([DegradedBlock(block="retrieved", why=doubt)] if doubt and not said else [])]

@@ -12,7 +12,7 @@ from functools import partial
 import structlog
 
 from config.settings import Settings
-from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope
+from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope, StoreUnavailable
 from grounding import assemble
 from grounding.budgets import Budgets
 from grounding.condensing import Condensed, condensed
@@ -62,6 +62,12 @@ def _request(question: Question) -> Request:
     return Request(question.key.workspace_id, question.key.context_id, question.text)
 
 
+class CensorsUnknown(AgentRuntimeError):
+    """Records are kept that cannot be read, so that nobody knows what must not be said."""
+
+    retryable = True
+
+
 class Prompting:
     """Builds prompts. Holds what that needs; between them it keeps only what is the same for the same input."""
 
@@ -101,8 +107,9 @@ class Prompting:
         *,
         first: str | None = None,
     ) -> Built:
-        """The prompt for *question*. Raises `grounding.assemble.ContextTooLarge`. Without a *turn_id* nothing is
-        stored, else the numbers that the lines of the global context were given.
+        """The prompt for *question*. Without a *turn_id* nothing is stored, else the numbers that the lines of the
+        global context were given. Raises `grounding.assemble.ContextTooLarge`; where nobody can tell what censors hold,
+        `connectors.message.StoreUnavailable` while the store is away and else `CensorsUnknown`.
 
         *history* stands in for the stored conversation where it is given; *first* is the model that will be asked
         first, if not the one of the settings.
@@ -125,6 +132,8 @@ class Prompting:
         if guides.cues is not guessed.cues or guides.frames is not guessed.frames:
             # They were changed since this process looked last: rare enough to ask all layers again.
             choice, grounds = await self._ground(question, turn_id, history, budgets, guides, today)
+        if grounds.censors is None:
+            raise _unbound(grounds.degraded)
         if choice.small_talk:
             offer, budgets = NOTHING, Budgets.from_settings(self._settings, window)
         identity = self._identity(question.role, held, degraded)
@@ -277,7 +286,7 @@ class Prompting:
             records=grounds.remembered.records,
             selection=grounds.remembered.selection,
             calibration=grounds.remembered.calibration,
-            censors=grounds.censors,
+            censors=grounds.censors or (),
             sigil=SigilInput(name=sigil.name, scopes=sigil.scopes),
             karma_floor=grounds.karma_floor,
             karma=grounds.karma,
@@ -298,6 +307,14 @@ class Prompting:
         started = time.perf_counter()
         prompt = await asyncio.to_thread(assemble.prompt, context, self._tokens)
         return Built(context, prompt, (time.perf_counter() - started) * 1000)
+
+
+def _unbound(degraded: Sequence[DegradedBlock]) -> AgentRuntimeError:
+    """Why nothing may be said yet: without its censors a workspace's bot is silent."""
+    cause = next((one.why for one in degraded if one.block == "censors"), "")
+    if cause in ("timeout", "store_unavailable"):
+        return StoreUnavailable("which censors hold could not be read yet")
+    return CensorsUnknown(f"which censors hold cannot be read: {cause}")
 
 
 def _tell(made: Condensed) -> None:

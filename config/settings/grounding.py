@@ -42,8 +42,8 @@ class GroundingSettings(BaseModel):
 
     # The strategy.
     strategy_vocabulary: bool = True
-    """A message without cues is looked up in the workspace's documents; what they speak of is retrieved. Off: cues
-    alone decide."""
+    """A message without cues is looked up in the workspace's documents and in what was said in its conversation; what
+    they surely speak of is retrieved. Off: cues alone decide."""
     strategy_vocabulary_timeout_seconds: PositiveSeconds = 0.5
     """What that look may take at most; then the cues' decision stands."""
 

@@ -63,14 +63,19 @@ turn says it, too, tells nothing."""
 @dataclass(frozen=True, slots=True)
 class TurnFloor:
     """Judges earlier turns by ``dense_weight`` × cosine + ``coverage_weight`` × coverage. Nothing is recalled unless
-    one reaches ``enough``; then those that reach ``minimum``, and what was said just before and after them."""
+    one reaches ``enough``; then those that reach ``minimum``, and what was said just before and after them. Where the
+    message does not say that it is about the conversation one has to reach ``unasked``, or ``unasked_few`` where the
+    message has at most ``few_terms`` terms."""
 
     enough: float
     minimum: float
+    unasked: float = math.inf
+    unasked_few: float = math.inf
+    few_terms: int = 1
     dense_weight: float = 1.0
     coverage_weight: float = 0.3
 
-    def keep(self, query: str, found: Sequence[Recollection]) -> list[Recollection]:
+    def keep(self, query: str, found: Sequence[Recollection], *, asked_for: bool = True) -> list[Recollection]:
         """Those of *found* that are told, in their order. What the search itself did not find has to stand beside."""
         scores: dict[str, float] = {}
         asked, least = term_set(query), min(self.enough, self.minimum)
@@ -81,7 +86,7 @@ class TurnFloor:
             if self.dense_weight * max(cosine, 0.0) + self.coverage_weight >= least:  # else no words make it enough
                 score = self.relevance(asked, term_set(searched_text(one.passage)), cosine)
                 scores[one.passage.source] = max(score, scores.get(one.passage.source, -math.inf))
-        if max(scores.values(), default=-math.inf) < self.enough:
+        if max(scores.values(), default=-math.inf) < self._enough(asked, asked_for):
             return []
         sure = {source for source, score in scores.items() if score >= self.minimum}
         before = {one.passage.previous for one in found if one.passage.source in sure}
@@ -90,6 +95,11 @@ class TurnFloor:
             for one in found
             if one.passage.source in sure or one.passage.source in before or one.passage.previous in sure
         ]
+
+    def _enough(self, asked: frozenset[str], asked_for: bool) -> float:
+        if asked_for:
+            return self.enough
+        return self.unasked if len(asked - SAYING) > self.few_terms else self.unasked_few
 
     def relevance(self, asked: frozenset[str], said: frozenset[str], cosine: float) -> float:
         """How a turn of the terms *said* bears on a question of the terms *asked*, their vectors having that
@@ -133,12 +143,12 @@ _DOCUMENTS: dict[str, Floor] = {
 _TURNS: dict[str, TurnFloor] = {
     # Questions put to the conversation that they are about and to another one, as `eval memory` does: figures in
     # docs/decisions/0018.
-    "wordllama-l2-supercat": TurnFloor(0.5, 0.35),
-    "all-minilm-l6-v2-int8": TurnFloor(0.5, 0.35),
+    "wordllama-l2-supercat": TurnFloor(0.5, 0.35, unasked=0.6, unasked_few=0.75),
+    "all-minilm-l6-v2-int8": TurnFloor(0.5, 0.35, unasked=0.6, unasked_few=0.75),
 }
 _BY_WORDS = Floor(-1.0, dense_weight=0.0, coverage_weight=6.2, sparse_weight=2.65, constant=-8.5, size_weight=0.2)
 """For documents under models whose cosines nobody measured: the words alone decide. Same source."""
-_TURNS_BY_WORDS = TurnFloor(0.5, 0.3, dense_weight=0.0, coverage_weight=1.0)
+_TURNS_BY_WORDS = TurnFloor(0.5, 0.3, dense_weight=0.0, coverage_weight=1.0, unasked=0.7, few_terms=2)
 """The same for turns."""
 
 

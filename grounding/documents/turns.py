@@ -98,10 +98,11 @@ class Turns:
         *,
         earlier: Sequence[str] = (),
         lost: list[DegradedBlock] | None = None,
+        asked_for: bool = True,
     ) -> list[RecalledTurn]:
         """At most *top_k* parts of earlier turns, but for those of *exclude*, that *query* speaks of, best first; none
         below the floor. Their day is UTC's. *earlier*, what people said just before (the oldest first), is searched for
-        too where *query* has at most `FEW_TERMS` terms of its own.
+        too where *query* has at most `FEW_TERMS` terms of its own. What is not *asked_for* has to reach more.
 
         Raises `IndexUnavailable`, `EmbedderUnavailable`, and `ValueError` for a scope without context.
         """
@@ -116,13 +117,19 @@ class Turns:
         beside, hits = await asyncio.gather(self._beside(scope, hits, excluded), self._compared(scope, dense, hits))
         floor = self._floor if dense is not None else turn_floor_for("")
         # The words of long turns that were not looked at before take milliseconds: off the loop.
-        found = await asyncio.to_thread(_chosen, floor, query, hits, beside)
+        found = await asyncio.to_thread(self._chosen, floor, query, hits, beside, asked_for)
         return [
             RecalledTurn(
                 turn_id=one.passage.source, said_on=one.passage.said_at[:10], text=one.passage.text, score=one.score
             )
             for one in found[:top_k]
         ]
+
+    def _chosen(
+        self, floor: TurnFloor, query: str, hits: Sequence[Hit], beside: Sequence[Passage], asked_for: bool
+    ) -> list[Recollection]:
+        """What is told, the best first: what reaches the floor, and what stands beside that."""
+        return floor.keep(query, recollect(query, hits, beside), asked_for=asked_for)
 
     async def _beside(self, scope: Scope, hits: Sequence[Hit], excluded: Sequence[str]) -> list[Passage]:
         """What was said just before and after the best of *hits*."""
@@ -164,11 +171,6 @@ class Turns:
     async def known(self, scope: Scope) -> set[str]:
         """The turns of the scope's context that can be found. Raises `IndexUnavailable`."""
         return set(await self._index.sources(scope, Kind.TURN))
-
-
-def _chosen(floor: TurnFloor, query: str, hits: Sequence[Hit], beside: Sequence[Passage]) -> list[Recollection]:
-    """What is told, the best first: what reaches the floor, and what stands beside that."""
-    return floor.keep(query, recollect(query, hits, beside))
 
 
 def _passages(memory: Memory) -> list[Passage]:

@@ -50,6 +50,8 @@ class ModelMemories:
         self._names = names
         self._weights = weights
         self._known: dict[str, _Known] = {}
+        self._unknown: dict[str, str] = {}
+        """Why nothing could be learnt of a model when it was last asked about."""
 
     async def run(self) -> None:
         """Ask, wait, and ask again, until cancelled."""
@@ -66,10 +68,17 @@ class ModelMemories:
                 async with asyncio.timeout(self._settings.environment_sample_seconds):
                     found = await self._about(name)
             except Exception as error:  # noqa: BLE001 - an address that is none, an answer that nothing reads: all kinds
-                _log.debug("memory.unknown", model=name, why=type(error).__name__)
+                self._tell(name, type(error).__name__)
                 continue
             if found is not None:
                 self._known[name] = found
+                self._unknown.pop(name, None)
+
+    def _tell(self, name: str, why: str) -> None:
+        """``memory.unknown``: once for each cause, not each time that it is asked."""
+        if self._unknown.get(name) != why:
+            self._unknown[name] = why
+            _log.warning("memory.unknown", model=name, why=why, is_known_from_before=name in self._known)
 
     def of(self, name: str, seen: Seen | None) -> ModelMemory | None:
         """What is known of the model *name* on the machine as it was *seen*; None where that is not enough."""
@@ -120,7 +129,10 @@ class ModelMemories:
             shape = shape_of(about) if isinstance(about, Mapping) else None
         else:
             shape = before.shape
-        return _Known(shape, "ollama", _reserved(await _asked(f"{base}/api/ps"), model)) if shape else None
+        if shape is None:
+            self._tell(name, "too_little")
+            return None
+        return _Known(shape, "ollama", _reserved(await _asked(f"{base}/api/ps"), model))
 
 
 def is_here(url: str) -> bool:

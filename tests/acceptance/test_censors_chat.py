@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
 from config.settings import Settings
-from connectors.message import Scope
+from connectors.message import Scope, StoreUnavailable
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Provenance, Record, Type
+from grounding.memory.records.store import RecordStore
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, Reply, told
 from tests.emulators.toolbox import Desk, desk
@@ -67,6 +69,28 @@ async def test_while_a_block_is_in_force_nothing_of_a_reply_is_seen_before_it_is
     assert "rule that holds here" in stopped.text
     assert passed.text.count("event: delta") == 1
     assert "Let me think about it. No." in passed.text
+
+
+async def test_a_process_that_never_read_the_censors_says_nothing_until_it_has(
+    bot: Bot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await forbid(bot)
+    standing, looks = RecordStore.standing, 0
+
+    async def away_at_first(store: RecordStore, scope: Scope) -> list[Record]:
+        nonlocal looks
+        looks += 1
+        if looks <= 3:
+            raise StoreUnavailable("away")
+        return await standing(store, scope)
+
+    monkeypatch.setattr(RecordStore, "standing", away_at_first)
+    bot.model.will("It is Blue Heron, of course.")
+    answer = await bot.say("what do you call the project?")
+
+    assert "rule that holds here" in answer["text"]
+    assert "Heron" not in answer["text"]
+    assert looks > 3
 
 
 async def test_a_tool_call_against_a_block_is_not_made_and_one_against_a_warning_is_made_and_warned_of(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from aiohttp import web
 
 from grounding.run_context import Device, EnvironmentInput
@@ -110,6 +111,23 @@ async def test_a_server_that_is_away_leaves_the_memory_unknown_and_what_was_know
     away = ModelMemories(settings(llm_model="ollama/m", llm_api_base=server.url), ("ollama/m",))
     await away.look()
     assert away.of("ollama/m", SEEN) is None
+
+
+async def test_each_cause_of_not_knowing_is_told_once_as_a_warning(settings: MakeSettings) -> None:
+    async with ollama() as server:
+        server.shown = {}
+        memories = ModelMemories(settings(llm_model="ollama/m", llm_api_base=server.url), ("ollama/m",))
+        with structlog.testing.capture_logs() as told:
+            await memories.look()
+            await memories.look()
+    with structlog.testing.capture_logs() as told_later:
+        await memories.look()
+        await memories.look()
+    assert [(one["log_level"], one["event"], one["why"]) for one in told] == [
+        ("warning", "memory.unknown", "too_little")
+    ]
+    assert [one["event"] for one in told_later] == ["memory.unknown"]
+    assert told_later[0]["why"] != "too_little"
 
 
 async def test_another_machines_memory_is_not_ours_to_know(settings: MakeSettings) -> None:

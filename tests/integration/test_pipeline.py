@@ -37,6 +37,8 @@ class Shelf:
         self.searched: list[str] = []
         self.earlier: list[tuple[str, ...]] = []
         self.excluded: list[frozenset[str]] = []
+        self.unasked: list[str] = []
+        self.surely: list[RecalledTurn] = []
         self.hangs = False
 
     async def passages(
@@ -65,7 +67,13 @@ class Shelf:
         *,
         earlier: Sequence[str],
         lost: list[DegradedBlock],
+        asked_for: bool,
     ) -> Sequence[RecalledTurn]:
+        if not asked_for:
+            self.unasked.append(query)
+            if self.hangs:
+                await asyncio.Event().wait()
+            return self.surely
         self.excluded.append(exclude)
         self.earlier.append(tuple(earlier))
         return []
@@ -115,6 +123,56 @@ async def test_a_message_of_which_the_tail_shows_only_the_beginning_is_recalled(
     await pipeline(redis, shelf).ground(KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t3")
 
     assert shelf.excluded == [frozenset({"t2"})]
+
+
+SISTER = "what is my sister's name?"
+
+
+async def longer_than_the_tail(redis: Redis) -> None:
+    for number in range(40):
+        await record(redis, f"t{number:02d}", "We spoke of the weather in the harbour, and of ships.")
+
+
+async def test_a_question_that_says_nothing_of_the_conversation_recalls_what_it_surely_speaks_of(redis: Redis) -> None:
+    await longer_than_the_tail(redis)
+    shelf = Shelf()
+    shelf.surely = [RecalledTurn(turn_id="t00", said_on="2026-11-21", text="Lena: my sister is Ada", score=1.0)]
+
+    grounds = await pipeline(redis, shelf).ground(KEY, SISTER, choose(SISTER), BUDGETS, "t99")
+
+    assert [one.turn_id for one in grounds.recalled] == ["t00"]
+    assert shelf.excluded == []
+
+
+@pytest.mark.parametrize("text", ["hello", "which file explains pricing?"])
+async def test_neither_small_talk_nor_a_question_for_documents_looks_for_earlier_turns(redis: Redis, text: str) -> None:
+    await longer_than_the_tail(redis)
+    shelf = Shelf()
+
+    await pipeline(redis, shelf).ground(KEY, text, choose(text), BUDGETS, "t99")
+
+    assert shelf.unasked == []
+
+
+async def test_nothing_is_looked_for_unasked_while_the_tail_shows_all_that_was_said(redis: Redis) -> None:
+    await record(redis, "t1", "before")
+    shelf = Shelf()
+
+    await pipeline(redis, shelf).ground(KEY, SISTER, choose(SISTER), BUDGETS, "t2")
+
+    assert shelf.unasked == []
+
+
+async def test_a_look_that_nobody_asked_for_degrades_nothing_when_it_takes_too_long(redis: Redis) -> None:
+    await longer_than_the_tail(redis)
+    shelf = Shelf()
+    shelf.hangs = True
+
+    async with asyncio.timeout(20):
+        grounds = await pipeline(redis, shelf, 0.2).ground(KEY, SISTER, choose(SISTER), BUDGETS, "t99")
+
+    assert (grounds.degraded, grounds.recalled) == ((), ())
+    assert shelf.unasked == [SISTER]
 
 
 async def test_the_search_is_for_what_is_asked_and_not_for_the_words_that_say_where_to_look(redis: Redis) -> None:

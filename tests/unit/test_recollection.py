@@ -91,6 +91,20 @@ def test_nothing_is_told_unless_one_turn_surely_speaks_of_it_and_then_its_neighb
     assert {one.passage.source for one in floor.keep("dogs", sure)} == {"t0", "t1", "t2"}
 
 
+def test_what_nobody_asked_for_has_to_bear_on_the_message_more_and_still_more_where_that_says_little() -> None:
+    floor = TurnFloor(0.5, 0.3, coverage_weight=0.0, unasked=0.6, unasked_few=0.8)
+
+    def kept(text: str, cosine: float, *, asked_for: bool = False) -> bool:
+        found = recollect(text, [Hit(said(1, "Ann: a dog of hers"), 1.0, Arm(0, cosine))], [])
+        return bool(floor.keep(text, found, asked_for=asked_for))
+
+    assert kept("my dog barks", 0.55, asked_for=True)
+    assert not kept("my dog barks", 0.55)
+    assert kept("my dog barks", 0.65)
+    assert not kept("dogs", 0.65)
+    assert kept("dogs", 0.85)
+
+
 def test_that_something_was_said_need_not_be_said_in_what_is_recalled() -> None:
     floor = TurnFloor(0.6, 0.4, dense_weight=0.0, coverage_weight=1.0)
     question = "What did I tell you about the boat, as we discussed?"

@@ -132,11 +132,10 @@ class Selecting:
         self._standing[scope] = censors
         return Standing(censors, tuple(one for one in records if one.type in LOADED))
 
-    def last_standing(self, scope: Scope) -> tuple[Censor, ...]:
-        """The censors that were in force when this process last looked: better than none while the store is away. Of
-        who did not ask yet, the workspace's."""
-        known = self._standing.get(scope)
-        return self._standing.get(Scope(scope.workspace_id), ()) if known is None else known
+    def last_standing(self, scope: Scope) -> tuple[Censor, ...] | None:
+        """The censors that were in force when this process last looked: they hold while the store is away. None where
+        it never did: that is not the same as that there are none."""
+        return self._standing.get(scope)
 
     async def there(self, scope: Scope, key: ConversationKey, *, continues: bool) -> There:
         """What can be read before it is known what is asked. *continues*: the stored conversation goes on.
