@@ -39,6 +39,8 @@ _NEWEST = 500
 class ForgetsMarks(Protocol):
     """What keeps what people said of replies; see `runtime.marking.Marking`."""
 
+    async def unsay(self, scope: Scope, turn_ids: Collection[str]) -> None: ...
+
     async def forget(self, scope: Scope, turn_ids: Sequence[str]) -> int: ...
 
     async def forget_conversation(self, key: ConversationKey) -> None: ...
@@ -94,6 +96,7 @@ class Forgetting:
         if await self._contexts.forget_turn(key, turn_id):
             await self._context_copy.remove(key)
         await self._sessions.end(key)
+        await self._marking.unsay(key.scope, [turn_id])  # the manifest knows which records its reply used
         await self._manifests.forget(key.scope, [turn_id])
         await self._marking.forget(key.scope, [turn_id])
         await self._outbox.forget(key, [turn_id])
@@ -116,6 +119,7 @@ class Forgetting:
         await self._contexts.forget(key, turn_ids[:_NEWEST])
         await self._context_copy.remove(key)
         await self._sessions.end(key)
+        await self._marking.unsay(key.scope, turn_ids)
         await self._manifests.forget(key.scope, turn_ids)  # before the marks: none is made anew of what is forgotten
         await self._marking.forget_conversation(key)
         await self._outbox.forget(key, turn_ids)  # of those that a former version stored the outbox has no list

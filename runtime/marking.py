@@ -7,7 +7,8 @@ among the stored replies of the last seven days; one that is marked is known for
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -115,7 +116,7 @@ class Marking:
         return held.allows(marks.SCOPE)
 
     async def commanded(self, key: ConversationKey, turn_id: str, by: By, sign: Sign | None, command: str) -> Marked:
-        """Let a command mark a turn of *key*, or take back the mark that is the same; None takes back any."""
+        """Let a command mark a turn of *key*; None takes back what its giver said."""
         step = partial(marks.commanded, sign=sign, command=command, by_admin=_is_admin(by))
         return await self._change(key.scope, turn_id, by, step, is_new=sign is not None)
 
@@ -137,8 +138,19 @@ class Marking:
         _, found = await self._store.all(scope)
         return sorted((one for one in found if one.is_marked), key=lambda one: one.turn_id, reverse=True)
 
+    async def unsay(self, scope: Scope, turn_ids: Collection[str]) -> None:
+        """Take off again what the marks of turns said of records. To be asked while the turns are still known: later
+        nobody knows which records they used."""
+        for turn_id in turn_ids:
+            marked = await self._store.get(scope, turn_id)
+            if marked is not None and marked.is_marked:
+                with suppress(UnknownTurn):
+                    blank = Marked(turn_id=turn_id, conversation=marked.conversation)
+                    await self._tell_records(scope, None, "", marked, blank)
+
     async def forget(self, scope: Scope, turn_ids: Sequence[str]) -> int:
-        """Take away the marks and traces of turns; how many there were."""
+        """Take away the marks and traces of turns, with what they said of records; how many there were."""
+        await self.unsay(scope, turn_ids)
         count = await self._store.forget(scope, turn_ids)
         self._karma.changed(scope)
         return count
@@ -162,27 +174,28 @@ class Marking:
             manifest = await self._manifests.get(scope, turn_id)
             exchange = await self._exchange(manifest)
         blank = Marked(turn_id=turn_id, conversation=_key_of(manifest).encoded if manifest else "")
-        seen: list[Opinion] = []
+        seen: list[Marked] = []
 
         def changed(before: Marked | None) -> Marked | None:
             if before is None and known is not None:
                 raise UnknownTurn(f"turn {turn_id!r} was forgotten just now")
             one = before or blank
             opinion = step(one.opinion_of(by.user))
-            seen[:] = [one.opinion_of(by.user), opinion]
-            if opinion == seen[0]:
+            seen[:] = [one, one]
+            if opinion == one.opinion_of(by.user):
                 return before
             opinion = opinion.model_copy(update={"is_claimed": not by.is_vouched_for})
-            return one.with_exchange(exchange, message_id, self._today()).with_opinion(opinion)
+            seen[1] = one.with_exchange(exchange, message_id, self._today()).with_opinion(opinion)
+            return seen[1]
 
         after = await self._store.change(scope, turn_id, changed) or blank
         self._karma.changed(scope)
         if manifest is not None:
             await self._undo_if_forgotten(scope, turn_id)
-        was, now = seen
-        if was.mark != now.mark:
-            _log.info("turn.marked", turn_id=turn_id, mark=now.mark or "none", role=by.role.value, by=by.means)
-            await self._tell_records(scope, turn_id, manifest, by, was, now)
+        mark = seen[1].opinion_of(by.user).mark
+        if mark != seen[0].opinion_of(by.user).mark:
+            _log.info("turn.marked", turn_id=turn_id, mark=mark or "none", role=by.role.value, by=by.means)
+            await self._tell_records(scope, manifest, by.user, *seen)
         return after
 
     async def _undo_if_forgotten(self, scope: Scope, turn_id: str) -> None:
@@ -195,26 +208,33 @@ class Marking:
             raise
 
     async def _tell_records(
-        self, scope: Scope, turn_id: str, manifest: Manifest | None, by: By, was: Opinion, now: Opinion
+        self, scope: Scope, manifest: Manifest | None, author: str, before: Marked, after: Marked
     ) -> None:
+        """The marks of a turn, which were those of *before*, are now those of *after*, by what *author* did."""
+        turn_id = before.turn_id
         of = await self._manifests.records_of(scope, turn_id)
-        if of.acted and "bad" in (was.mark, now.mark):
-            said = await self._reported(scope, by.user, turn_id)
-            of = replace(of, acted=tuple(one for one in of.acted if one not in said))
         if not of.used and not of.acted:
             return
         context = (manifest or await self._manifests.get(scope, turn_id)).context
         key = ConversationKey(context.workspace_id, context.connector, context.external_id)
         seen = seen_in(key, person_of(context.direct, context.authors))
-        provenance = Provenance(author=by.user, context_id=key.context_id, turn_id=turn_id, origin="person")
-        change = f"mark:{turn_id}:{by.user}:{now.changes}"
-        await self._effects.become(seen, of, provenance, was.mark, now.mark, change)
+        by = Provenance(author=author, context_id=key.context_id, turn_id=turn_id, origin="person")
+        number = before.changes if after.changes == 0 else after.changes
+        word = "mark" if after.changes else "forgotten"
+        for voice in sorted({*before.voices, *after.voices}):
+            was, now = before.voices.get(voice), after.voices.get(voice)
+            told = of
+            if of.acted and was != now and "bad" in (was, now):
+                said = await self._reported(scope, voice, turn_id)
+                told = replace(of, acted=tuple(one for one in of.acted if one not in said))
+            await self._effects.become(seen, told, by, was, now, f"{word}:{turn_id}:{voice}:{number}")
+        await self._effects.review(seen, of, by, before.verdict, after.verdict, f"{word}:{turn_id}:{number}")
 
-    async def _reported(self, scope: Scope, user: str, besides: str) -> frozenset[str]:
-        """The censors that acted in what else *user* called bad: nobody says twice of a censor that it acts wrongly, or
-        whoever it stops could retire it alone."""
+    async def _reported(self, scope: Scope, voice: str, besides: str) -> frozenset[str]:
+        """The censors that acted in what else *voice* called bad: nobody says twice of a censor that it acts wrongly,
+        or whoever it stops could retire it alone."""
         _, kept = await self._store.all(scope)
-        turns = [one.turn_id for one in kept if one.turn_id != besides and one.opinion_of(user).mark == "bad"]
+        turns = [one.turn_id for one in kept if one.turn_id != besides and one.voices.get(voice) == "bad"]
         found = await asyncio.gather(*(self._manifests.records_of(scope, one) for one in turns))
         return frozenset(censor for one in found for censor in one.acted)
 

@@ -19,6 +19,7 @@ UNKNOWN = "I know no such turn here (any more)."
 GOOD = "Marked as good: I shall take that answer as an example."
 BAD = "Marked as bad: that answer is no example."
 TAKEN_BACK = "Your mark is taken back."
+NOTHING_TO_TAKE_BACK = "You have not marked that answer."
 _MEANT = (
     "Said in reply to one of my answers it is about that one, else about the last one here; a turn's id names another."
 )
@@ -40,7 +41,7 @@ class Marks:
                 partial(self._mark, sign="good"),
                 "[turn]",
                 role=Role.MEMBER,
-                details=f"I show it to myself when something like it is asked. {_MEANT} Again, it is taken back.",
+                details=f"I show it to myself when something like it is asked. {_MEANT} /unmark takes it back.",
             ),
             Command(
                 "bad",
@@ -48,7 +49,7 @@ class Marks:
                 partial(self._mark, sign="bad"),
                 "[turn]",
                 role=Role.MEMBER,
-                details=f"It is no example, whoever thinks otherwise. {_MEANT} Again, it is taken back.",
+                details=f"It is no example, whoever thinks otherwise. {_MEANT} /unmark takes it back.",
             ),
             Command(
                 "unmark",
@@ -65,11 +66,19 @@ class Marks:
         if not self._marking.may(by, invocation.key):
             raise CommandRefused(NOT_ALLOWED)
         turn_id = await self._meant(invocation)
+        if sign is None and await self._has_none(invocation, turn_id):
+            return f"{NOTHING_TO_TAKE_BACK}\n\nTurn {code(turn_id)}"
         try:
             marked = await self._marking.commanded(invocation.key, turn_id, by, sign, invocation.idempotency_key)
         except UnknownTurn:
             raise CommandRefused(UNKNOWN) from None
         return f"{_said(marked, invocation.user)}\n\nTurn {code(turn_id)}"
+
+    async def _has_none(self, invocation: Invocation, turn_id: str) -> bool:
+        """Whether there is no mark of theirs, nor was one that this very command took back."""
+        marked = await self._marking.of_turn(Scope(invocation.key.workspace_id), turn_id)
+        opinion = marked.opinion_of(invocation.user) if marked else None
+        return opinion is None or (opinion.mark is None and opinion.command != invocation.idempotency_key)
 
     async def _meant(self, invocation: Invocation) -> str:
         """The turn that is meant. Raises `CommandRefused` where there is none, or none that is theirs to mark."""

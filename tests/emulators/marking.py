@@ -9,14 +9,13 @@ from grounding.documents.embedding import Embedder
 from grounding.memory.karma.likeness import Likeness
 from grounding.memory.karma.reading import Karma
 from grounding.memory.karma.store import MarkStore
-from grounding.memory.records.port import KeepsRecords
 from grounding.tokens import load_tokens
 from grounding.transcript.log import Transcript
 from promptpolicy.sigils import Sigils
 from runtime.access import Access
 from runtime.hub import Hub
 from runtime.manifests import Manifests
-from runtime.mark_effects import MarkEffects
+from runtime.mark_effects import MarkEffects, RemembersChanges
 from runtime.marking import Marking
 from runtime.outbox import Outbox
 from tests.emulators.embedder import HashedWords
@@ -36,7 +35,7 @@ def marking_on(
     redis: Redis,
     karma: Karma | None = None,
     *,
-    records: KeepsRecords | None = None,
+    records: RemembersChanges | None = None,
     today: str = "2026-11-22",
     **settings: object,
 ) -> Marking:

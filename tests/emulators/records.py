@@ -15,7 +15,7 @@ from grounding.memory.records.detail import detailed, indexed_text
 from grounding.memory.records.lifecycle import Rules
 from grounding.memory.records.port import Added, Found, NewRecord
 from grounding.memory.records.record import NeverDeleted, NoSuchRecord, Provenance, Record, State, Type
-from grounding.memory.records.store import place
+from grounding.memory.records.store import Change, place
 from grounding.tokens import load_tokens
 from tests.emulators.embedder import HashedWords
 
@@ -38,6 +38,7 @@ class RememberedRecords:
         self._said: dict[str, set[str]] = {}
         self._texts: dict[tuple[Owned, str], str] = {}
         self._done: dict[tuple[Owned, str], str] = {}
+        self._changes: list[tuple[str, Change]] = []
 
     async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[Found]:
         if self.fails is not None:
@@ -119,7 +120,13 @@ class RememberedRecords:
         after = making.reworded(record, after, by)
         if key:
             self._done[_owner(scope), key] = record_id
+        if after != record:
+            self._changes.insert(0, (record_id, Change(at, by.author, by.turn_id, record.state, after.state, "")))
         return record if after == record else self._keep((scope.workspace_id, record.user), after)
+
+    async def history(self, scope: Scope, record_id: str) -> Sequence[Change]:
+        """What `change` did of it, the newest first."""
+        return [change for changed, change in self._changes if changed == record_id]
 
     async def erase(self, scope: Scope, record_id: str, by: Provenance) -> None:
         record = await self.get(scope, record_id)

@@ -76,7 +76,9 @@ async def test_commands_mark_the_last_reply_or_the_turn_that_is_named(face: Face
     explained = await said(face, here, "/explain")
     assert "Marked as good by 1, as bad by 0" in explained
 
-    assert "taken back" in await said(face, here, "/good")
+    assert "Marked as good" in await said(face, here, "/good")
+    assert "taken back" in await said(face, here, "/unmark")
+    assert "not marked" in await said(face, here, "/unmark")
     assert "taken back" in await said(face, here, f"/unmark {first}")
     assert (await face.client.get(f"{here}/karma")).json()["karma"] == []
     assert "no such turn" in await said(face, here, "/good t0")

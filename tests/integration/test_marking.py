@@ -300,7 +300,65 @@ async def test_all_whom_a_members_token_names_vouch_for_an_answer_as_one_person(
 
     await house.marking.put(GROUP.scope, "t1", MEMBER, "good")
     (trace,) = (await house.look("")).floor
-    assert trace.good == 4
+    assert trace.good == 2
+
+
+async def test_all_whom_a_members_token_names_are_one_voice_over_an_answer_and_over_its_records(house: House) -> None:
+    fact = (await house.records.add(Scope("acme"), NewRecord(Type.FACT, "It is deep."), Provenance(author=LENA))).record
+    await house.answer("t1")
+    await house.manifests.note_records(GROUP.scope, "t1", RecordsOfTurn(used=(fact.id,)))
+    named = [By(f"http:{name}", Role.MEMBER, "api", is_vouched_for=False) for name in "abc"]
+    for by in named:
+        marked = await house.marking.put(GROUP.scope, "t1", by, "good")
+    assert (marked.good, (await house.records.get(Scope("acme"), fact.id)).confirmations) == (1, 1)
+
+    for by in named[:2]:
+        marked = await house.marking.put(GROUP.scope, "t1", by, "bad")
+    assert (marked.good, marked.bad, marked.is_good) == (0, 1, False)
+    assert (await house.records.get(Scope("acme"), fact.id)).confirmations == 0
+    for number in (1, 2):
+        await house.marking.put(GROUP.scope, "t1", By(f"telegram:{number}", Role.MEMBER, "reaction"), "good")
+    assert await house.shown() == ["t1"]
+
+
+async def test_what_marks_said_of_records_goes_with_them_when_their_turn_is_forgotten(house: House) -> None:
+    scope = Scope("acme")
+    fact = (await house.records.add(scope, NewRecord(Type.FACT, "It is deep."), Provenance(author=LENA))).record
+    await house.answer("t1")
+    await house.manifests.note_records(GROUP.scope, "t1", RecordsOfTurn(used=(fact.id,)))
+    await house.react("👍")
+    await house.react("👍", by=LENA)
+    assert (await house.records.get(scope, fact.id)).confirmations == 2
+
+    await house.marking.forget(GROUP.scope, ["t1"])
+
+    assert (await house.records.get(scope, fact.id)).confirmations == 0
+    await house.marking.forget(GROUP.scope, ["t1"])
+    assert (await house.records.get(scope, fact.id)).confirmations == 0
+
+
+async def test_a_decision_that_waits_for_its_outcome_is_reviewed_by_what_most_people_say(house: House) -> None:
+    scope, by = Scope("acme"), Provenance(author=LENA)
+    new = NewRecord(Type.DECISION, "We moor with two springs.", outcome="pending")
+    choice = (await house.records.add(scope, new, by)).record
+    await house.answer("t1")
+    await house.manifests.note_records(GROUP.scope, "t1", RecordsOfTurn(used=(choice.id,)))
+
+    async def now() -> tuple[State, str | None]:
+        one = await house.records.get(scope, choice.id)
+        return one.state, one.outcome
+
+    await house.react("👍")
+    assert await now() == (State.REVIEWED, "success")
+    await house.react("👎", by=LENA)  # as many say the one as the other
+    assert await now() == (State.PENDING, "pending")
+    await house.react("👎", "👍")
+    assert await now() == (State.REVIEWED, "failure")
+
+    await house.records.change(scope, choice.id, {"outcome": "partial"}, by)
+    await house.react("", "👎")
+    await house.react("", "👎", by=LENA)
+    assert await now() == (State.REVIEWED, "partial")
 
 
 async def test_who_only_says_who_they_are_may_mark_no_more_than_their_token(redis: Redis) -> None:

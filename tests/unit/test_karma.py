@@ -75,10 +75,10 @@ def test_what_comes_again_after_it_was_taken_back_stays_taken_back() -> None:
     assert marks.said(gone, "good", moment=102.0).mark == "good"
 
 
-def test_the_same_command_again_takes_back_and_the_same_delivery_again_does_nothing() -> None:
+def test_the_same_command_again_says_the_same_and_the_same_delivery_again_does_nothing() -> None:
     once = marks.commanded(Opinion(user=LENA), "good", "c1")
     assert marks.commanded(once, "good", "c1") == once
-    assert marks.commanded(once, "good", "c2").mark is None
+    assert marks.commanded(once, "good", "c2").mark == "good"
     assert marks.commanded(once, "bad", "c3").mark == "bad"
     assert marks.commanded(once, None, "c4").mark is None
 

@@ -15,6 +15,8 @@ from connectors.message import ConversationKey
 
 SCOPE = "karma:write"
 """The permission scope that whoever marks must hold."""
+CLAIMED = "claimed"
+"""In `Marked.voices` all who are only said to be somebody; no id of a person, which has a colon."""
 Sign = Literal["good", "bad"]
 Reach = Literal["workspace", "person", "conversation"]
 _SKIN_TONES = dict.fromkeys((*range(0x1F3FB, 0x1F400), 0xFE0F))
@@ -88,17 +90,36 @@ class Marked(_Strict):
         return ConversationKey.decode(self.conversation)
 
     @property
+    def voices(self) -> Mapping[str, Sign]:
+        """What is said of it, by who says so: people by their ids, and as `CLAIMED` all together of whom programs only
+        say that they are somebody (one token may have made them all up): what most of them say, nothing in a draw."""
+        said = {one.user: one.mark for one in self.opinions if one.mark is not None and not one.is_claimed}
+        claimed = [one.mark for one in self.opinions if one.is_claimed]
+        good, bad = claimed.count("good"), claimed.count("bad")
+        return said if good == bad else {**said, CLAIMED: "good" if good > bad else "bad"}
+
+    @property
     def good(self) -> int:
-        return sum(one.mark == "good" for one in self.opinions)
+        return sum(sign == "good" for sign in self.voices.values())
 
     @property
     def bad(self) -> int:
-        return sum(one.mark == "bad" for one in self.opinions)
+        return sum(sign == "bad" for sign in self.voices.values())
+
+    @property
+    def verdict(self) -> Sign | None:
+        """What more say of it than say the other."""
+        return None if self.good == self.bad else "good" if self.good > self.bad else "bad"
+
+    @property
+    def changes(self) -> int:
+        """How often anybody's mark became another."""
+        return sum(one.changes for one in self.opinions)
 
     @property
     def is_good(self) -> bool:
         """Whether it is an example: a turn of which as many say the one as the other is none."""
-        return self.exchange is not None and self.good > self.bad
+        return self.exchange is not None and self.verdict == "good"
 
     @property
     def is_marked(self) -> bool:
@@ -107,11 +128,8 @@ class Marked(_Strict):
 
     @property
     def is_vouched_for(self) -> bool:
-        """Whether more than one member's word stands for it: an admin's, or that of two people. All who are only said
-        to be somebody count as one: one token may have made them all up."""
-        good = [one for one in self.opinions if one.mark == "good"]
-        people = sum(not one.is_claimed for one in good) + any(one.is_claimed for one in good)
-        return people > 1 or any(one.by_admin for one in good)
+        """Whether more than one member's word stands for it: an admin's, or that of two people."""
+        return self.good > 1 or any(one.by_admin for one in self.opinions if one.mark == "good")
 
     def opinion_of(self, user: str) -> Opinion:
         return next((one for one in self.opinions if one.user == user), Opinion(user=user))
@@ -151,11 +169,11 @@ def took_back(opinion: Opinion, sign: Sign | None = None, *, moment: float = 0.0
 
 
 def commanded(opinion: Opinion, sign: Sign | None, command: str, *, by_admin: bool = False) -> Opinion:
-    """*opinion* after *command*, which says *sign*, or takes back what holds if it says the same; None takes back. A
-    command that is delivered again says nothing new."""
+    """*opinion* after *command*, which says *sign* and nothing else; None takes back. A command that is delivered again
+    says nothing new."""
     if command and opinion.command == command:
         return opinion
-    signs = () if sign is None or opinion.mark == sign else (sign,)
+    signs = () if sign is None else (sign,)
     return _become(opinion, signs, opinion.moment, by_admin).model_copy(update={"command": command})
 
 

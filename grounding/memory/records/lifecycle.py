@@ -149,7 +149,7 @@ def report_false_positive(record: Record, rules: Rules, at: str) -> Record:
 
 def take_back(record: Record, what: TakenBack, rules: Rules, at: str) -> Record:
     """Somebody takes back what they said of it. A fact that nobody else confirmed is new again; what is core stays so,
-    as it may be by hand, and what was retired stays retired."""
+    as it may be by hand, and what was retired stays retired. A decision waits for its outcome again."""
     if record.is_hidden:
         return record
     if what == "confirm":
@@ -158,6 +158,8 @@ def take_back(record: Record, what: TakenBack, rules: Rules, at: str) -> Record:
         return _changed(record, at, confirmations=count, state=State.NEW if is_new else record.state)
     if what == "false_positive":
         return _changed(record, at, false_positives=max(0, record.false_positives - 1))
+    if record.type is Type.DECISION and record.state is State.REVIEWED and record.outcome == what:
+        return _changed(record, at, state=State.PENDING, outcome="pending")
     if record.type is not Type.PROCEDURE:
         raise RecordRefused(f"only of a procedure outcomes are counted; record {record.id} is a {record.type}")
     counted = record.model_copy(
