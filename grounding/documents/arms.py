@@ -22,12 +22,14 @@ def hits_of(
     *,
     explain: bool,
     cosine_of: Callable[[Any], float] | None,
+    compared: int | None = None,
 ) -> list[Hit]:
     """The best *top_k* of the *fused* points, with what each of *arms* (``dense``, ``sparse``; all points are best
     first) says of them, in an order that is the same on every call: engines leave the order of equal scores to chance,
     here source, ordinal and id decide.
 
-    With *explain* an arm tells ranks, too; *cosine_of* stands in for the dense one. Raises
+    With *explain* an arm tells ranks, too; *cosine_of* stands in for the dense one, of the best *compared*
+    or of all. Raises
     `grounding.documents.index.IndexUnavailable` for a stored format that is not known.
     """
     near = [(one.id, one, passage_of(one.payload)) for one in _leading(fused, top_k)]
@@ -37,7 +39,7 @@ def hits_of(
     arm_of = _ranked if explain else _scored
     told = {name: arm_of(((one.id, one.score) for one in points), wanted) for name, points in arms.items()}
     if cosine_of is not None:
-        told["dense"] = {point: Arm(0, cosine_of(one)) for point, one, _ in best}
+        told["dense"] = {point: Arm(0, cosine_of(one)) for point, one, _ in best[:compared]}
     dense, sparse = told.get("dense", {}), told.get("sparse", {})
     return [Hit(passage, one.score, dense.get(point), sparse.get(point)) for point, one, passage in best]
 

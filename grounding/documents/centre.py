@@ -78,6 +78,11 @@ class Centres:
             self._sizes[tenant] = size, self._now()
         return size
 
+    def known_size(self, tenant: str) -> float:
+        """How many passages *tenant* has as far as is known without asking; infinitely many where it is not."""
+        size, since = self._sizes.get(tenant, (math.inf, -math.inf))
+        return size if self._now() - since <= SIZE_MAX_AGE_SECONDS else math.inf
+
     def of(self, tenant: str) -> Centre | None:
         """The centre of *tenant*, if it is known and still good."""
         centre, since = self._known.get(tenant, (None, 0.0))

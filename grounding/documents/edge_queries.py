@@ -40,11 +40,11 @@ def nearest(dense: Vector) -> tuple[Any, Any]:
     return edge.Query.Nearest(dense, using="dense"), _BY_CODES
 
 
-def sparse_query(sparse: SparseVector | None, corpus: Where) -> tuple[Any, Any] | None:
+def sparse_query(sparse: SparseVector | None, corpus: Any) -> tuple[Any, Any] | None:
     if sparse is None:
         return None
     # How rare a word is, is measured within the asker's own scope: others' documents have no say in it.
-    params = edge.SearchParams(idf=edge.IdfParams(corpus=filter_of(corpus)))
+    params = edge.SearchParams(idf=edge.IdfParams(corpus=corpus))
     return edge.Query.Nearest(sparse_vector(sparse), using="sparse"), params
 
 
@@ -63,4 +63,4 @@ def filter_of(condition: Where) -> Any:
     def conditions(matches: Sequence[port.Match]) -> list[Any]:
         return [edge.FieldCondition(key=match.key, match=_match(match.values)) for match in matches]
 
-    return edge.Filter(must=conditions(condition.must), must_not=conditions(condition.must_not) or None)
+    return edge.Filter(must=conditions(condition.must))

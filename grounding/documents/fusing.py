@@ -30,10 +30,15 @@ class Fused(Generic[Id]):
     vector: Any
 
 
+def may_say_little(fusion: Fusion, kind: Kind) -> bool:
+    """Whether it depends on how many candidates words find how passages of *kind* are fused. Turns of a conversation
+    are always few, and judged by more than their score."""
+    return fusion.method == "dbsf" and kind is Kind.DOCUMENT
+
+
 def says_little(fusion: Fusion, kind: Kind, found: int) -> bool:
-    """Whether *found* candidates by words are too few for the engine's own fusion. Turns of a conversation are always
-    few, and judged by more than their score."""
-    return fusion.method == "dbsf" and kind is Kind.DOCUMENT and 0 < found < fusion.candidates
+    """Whether *found* candidates by words are too few for the engine's own fusion."""
+    return may_say_little(fusion, kind) and 0 < found < fusion.candidates
 
 
 def by_scores(dense: Mapping[Id, float], sparse: Mapping[Id, float], top_k: int) -> list[tuple[Id, float]]:
@@ -63,8 +68,8 @@ def merged(best: Sequence[tuple[Id, float]], *there: Collection[Any]) -> list[Fu
 
 
 def _scale(scores: Sequence[float]) -> Callable[[float], float]:
-    mean = sum(scores) / len(scores) if scores else 0.0
-    spread = math.sqrt(sum((score - mean) ** 2 for score in scores) / max(1, len(scores) - 1))
+    mean = math.fsum(scores) / len(scores) if scores else 0.0  # the same in every order
+    spread = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / max(1, len(scores) - 1))
     if spread == 0:
         return lambda score: 0.5
     return lambda score: (score - mean + DEVIATIONS * spread) / (2 * DEVIATIONS * spread)

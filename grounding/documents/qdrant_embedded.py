@@ -21,12 +21,11 @@ import structlog
 
 from connectors.message import Scope
 from grounding.documents import index as port
-from grounding.documents.arms import TIES, hits_of
-from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, off_centre
+from grounding.documents.centre import Centres
 from grounding.documents.edge_errors import unavailable
-from grounding.documents.edge_queries import dense_query, filter_of, fusion_query, nearest, point_of, sparse_query
+from grounding.documents.edge_queries import filter_of, point_of
+from grounding.documents.edge_search import EdgeSearch
 from grounding.documents.embedding import Vector
-from grounding.documents.fusing import absent, by_scores, merged, says_little
 from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, Where
 from grounding.documents.sparse import SparseVector
 
@@ -37,6 +36,9 @@ UPSERT_BATCH = 64
 """The engine holds the interpreter's lock while it stores a batch: 9 ms of processor time for 256 passages, 4 for 64
 (both on a loaded machine), and the event loop waits as long."""
 SCROLL_BATCH = 1000
+SEARCH_THREADS = 1
+"""Without `optimize` all passages are in one segment, which one thread looks through; others that are there wake up for
+every search and find nothing to do."""
 CONFIGURATION = "edge_config.json"
 """The file that every shard has."""
 
@@ -93,23 +95,24 @@ class EmbeddedIndex:
 
     def _open(self) -> Any:
         if self._is_there():
-            return edge.EdgeShard.load(str(self._path))
+            return edge.EdgeShard.load(str(self._path), self._config())
         # A folder without configuration is what a crash during creation leaves: nothing is in it yet.
         shutil.rmtree(self._path, ignore_errors=True)
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return edge.EdgeShard.create(
-            str(self._path),
-            edge.EdgeConfig(
-                vectors={
-                    "dense": edge.EdgeVectorParams(
-                        size=self._dimensions,
-                        distance=edge.Distance.Cosine,
-                        memory=edge.Memory.Cold,  # the few that are wanted are read from their file
-                        quantization_config=_SHORT_CODES,
-                    )
-                },
-                sparse_vectors={"sparse": edge.EdgeSparseVectorParams(modifier=edge.Modifier.Idf)},
-            ),
+        return edge.EdgeShard.create(str(self._path), self._config())
+
+    def _config(self) -> Any:
+        return edge.EdgeConfig(
+            vectors={
+                "dense": edge.EdgeVectorParams(
+                    size=self._dimensions,
+                    distance=edge.Distance.Cosine,
+                    memory=edge.Memory.Cold,  # the few that are wanted are read from their file
+                    quantization_config=_SHORT_CODES,
+                )
+            },
+            sparse_vectors={"sparse": edge.EdgeSparseVectorParams(modifier=edge.Modifier.Idf)},
+            max_search_threads=SEARCH_THREADS,
         )
 
     async def ensure(self) -> None:
@@ -177,87 +180,13 @@ class EmbeddedIndex:
         *,
         explain: bool = False,
         scores: bool = False,
-        exclude_sources: Sequence[str] = (),
+        compared: int = 0,
         only_sources: Sequence[str] = (),
     ) -> list[Hit]:
-        condition = port.seen(scope, kind, exclude=exclude_sources, only=only_sources)
-        corpus = port.seen(scope, kind)
-        arms = {"dense": dense_query(dense), "sparse": sparse_query(sparse, corpus)}
-        given = {name: arm for name, arm in arms.items() if arm is not None}
-        if not given or top_k < 1:
+        given = EdgeSearch(scope, kind, dense, sparse, top_k, explain, scores, compared, only_sources, self._fusion)
+        if not given.arms or top_k < 1:
             return []
-        hybrid = len(given) == 2  # then what words alone find says how to fuse
-        apart = [name for name in given if explain or (name == "sparse" and (scores or hybrid))]
-        cosines = dense if scores and not explain else None
-
-        def answered(shard: Any) -> list[Sequence[Any]]:
-            fused = given
-            if dense is not None and "sparse" in given and self._fusion.centring:
-                centre = self._centre(shard, port.tenant(scope, kind), corpus)
-                fused = given | {"dense": nearest(off_centre(dense, centre, self._fusion.centring))}
-            requests = [
-                self._request([*fused.values()], condition, top_k + TIES, with_vector=cosines is not None),
-                *(self._request([given[name]], condition, self._fusion.candidates, bare=True) for name in apart),
-            ]
-            found: list[Sequence[Any]] = shard.query_batch(edge.QueryBatchRequest(requests))
-            if hybrid and says_little(self._fusion, kind, len(found[-1])):
-                found[0] = self._fused(shard, fused["dense"], found[-1], found[0], condition, top_k + TIES)
-            return found
-
-        found = await self._run(answered)
-        near = None if cosines is None else lambda point: port.cosine(cosines, point.vector["dense"])
-        told = dict(zip(apart, found[1:], strict=True)) if explain or scores else {}
-        return hits_of(found[0], told, top_k, explain=explain, cosine_of=near)
-
-    def _fused(
-        self,
-        shard: Any,
-        dense: tuple[Any, Any],
-        worded: Sequence[Any],
-        there: Sequence[Any],
-        condition: Where,
-        top_k: int,
-    ) -> Sequence[Any]:
-        """The best points where few have any of the words; see `grounding.documents.fusing`."""
-        near = shard.query(self._request([dense], condition, self._fusion.candidates, bare=True))
-        best = by_scores({one.id: one.score for one in near}, {one.id: one.score for one in worded}, top_k)
-        missing = absent(best, there)
-        more = shard.retrieve(missing, with_payload=True, with_vector=["dense"]) if missing else ()
-        return merged(best, there, more)
-
-    def _centre(self, shard: Any, tenant: str, corpus: Where) -> Centre:
-        known = self._centres.of(tenant)
-        if known is None:
-            records, _ = shard.scroll(
-                edge.ScrollRequest(limit=SAMPLE, filter=filter_of(corpus), with_payload=False, with_vector=["dense"])
-            )
-            known = centre_of([record.vector["dense"] for record in records])
-            self._centres.put(tenant, known)
-        return known
-
-    def _request(
-        self,
-        arms: Sequence[tuple[Any, Any]],
-        condition: Where,
-        limit: int,
-        *,
-        bare: bool = False,
-        with_vector: bool = False,
-    ) -> Any:
-        wanted = filter_of(condition)
-        shown: dict[str, Any] = {"with_payload": not bare, "with_vector": ["dense"] if with_vector else False}
-        if len(arms) == 1:
-            query, params = arms[0]
-            return edge.QueryRequest(limit=limit, query=query, filter=wanted, params=params, **shown)
-        candidates = max(self._fusion.candidates, limit)
-        return edge.QueryRequest(
-            limit=limit,
-            query=fusion_query(self._fusion),
-            prefetches=[
-                edge.Prefetch(limit=candidates, query=query, filter=wanted, params=params) for query, params in arms
-            ],
-            **shown,
-        )
+        return await self._run(lambda shard: given.answered(shard, self._centres))
 
     async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
         conditions = {

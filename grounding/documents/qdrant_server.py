@@ -25,7 +25,7 @@ from grounding.documents import index as port
 from grounding.documents.arms import TIES, hits_of
 from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, off_centre
 from grounding.documents.embedding import Vector
-from grounding.documents.fusing import absent, by_scores, merged, says_little
+from grounding.documents.fusing import absent, by_scores, may_say_little, merged, says_little
 from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, Where
 from grounding.documents.server_queries import (
     dense_arm,
@@ -210,10 +210,10 @@ class ServerIndex:
         *,
         explain: bool = False,
         scores: bool = False,
-        exclude_sources: Sequence[str] = (),
+        compared: int = 0,
         only_sources: Sequence[str] = (),
     ) -> list[Hit]:
-        condition = filter_of(port.seen(scope, kind, exclude=exclude_sources, only=only_sources))
+        condition = filter_of(port.seen(scope, kind, only=only_sources))
         corpus = filter_of(port.seen(scope, kind))
         arms = {
             name: arm
@@ -222,9 +222,9 @@ class ServerIndex:
         }
         if not arms or top_k < 1:
             return []
-        hybrid = len(arms) == 2  # then what words alone find says how to fuse
-        apart = [name for name in arms if explain or (name == "sparse" and (scores or hybrid))]
-        cosines = dense if scores and not explain else None
+        is_judged = len(arms) == 2 and may_say_little(self._fusion, kind)  # by what words alone find
+        apart = [name for name in arms if explain or (name == "sparse" and (scores or is_judged))]
+        cosines = dense if (scores or compared) and not explain else None
         fused_arms = dict(arms)
         if dense is not None and "sparse" in arms and self._fusion.centring:
             centre = await self._centre(port.tenant(scope, kind), corpus)
@@ -238,11 +238,12 @@ class ServerIndex:
         ]
         answers = await self._ask((await self._client()).query_batch_points(self._collection, requests))
         found: list[Sequence[Any]] = [answer.points for answer in answers]
-        if hybrid and says_little(self._fusion, kind, len(found[-1])):
+        if is_judged and says_little(self._fusion, kind, len(found[-1])):
             found[0] = await self._fused(fused_arms["dense"], found[-1], found[0], condition, top_k + TIES)
         told = dict(zip(apart, found[1:], strict=True)) if explain or scores else {}
         near = None if cosines is None else lambda point: port.cosine(cosines, dense_of(point))
-        return hits_of(found[0], told, top_k, explain=explain, cosine_of=near)
+        most = None if scores else compared
+        return hits_of(found[0], told, top_k, explain=explain, cosine_of=near, compared=most)
 
     async def _fused(
         self,

@@ -64,7 +64,7 @@ def filter_of(condition: Where) -> models.Filter:
     def conditions(matches: Sequence[port.Match]) -> list[models.Condition]:
         return [models.FieldCondition(key=match.key, match=_match(match.values)) for match in matches]
 
-    return models.Filter(must=conditions(condition.must), must_not=conditions(condition.must_not) or None)
+    return models.Filter(must=conditions(condition.must))
 
 
 def _match(values: Sequence[Any]) -> models.MatchValue | models.MatchAny:

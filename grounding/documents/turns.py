@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from connectors.message import Scope
 from grounding.documents import followup
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
-from grounding.documents.index import Arm, Entry, Hit, Kind, Passage, PassageIndex, Source, cosines_to
+from grounding.documents.index import Entry, Hit, Kind, Passage, PassageIndex, Source
 from grounding.documents.recollection import Recollection, recollect, searched_text, speakers
 from grounding.documents.relevance import TurnFloor, turn_floor_for
 from grounding.documents.search import SHORT_QUERY_CHARACTERS, encoded
@@ -35,6 +35,12 @@ are: what was said last is in the prompt already, and finds mostly what is like 
 
 POOL = 100
 """Parts of turns that a search brings, of which the order is made. With 150 nothing measured was better."""
+COMPARED = 16
+"""The best of the pool, whose own vectors are compared with the question's."""
+SHOWN_AT_MOST = 24
+"""Parts of turns that a search brings besides, in the place of those that the prompt shows anyway."""
+LONG_CHARACTERS = 40_000
+"""Of more text what is told is chosen off the loop: of so much it takes 2 ms."""
 LOOKED_BESIDE = 16
 """The best of the pool, beside which turns are looked for that do not say the words themselves."""
 
@@ -112,43 +118,28 @@ class Turns:
         if not sparse.indices:
             return []
         dense = await self._vector(query, lost)
-        excluded = sorted(set(exclude))
-        hits = await self._index.search(scope, Kind.TURN, dense, sparse, POOL, exclude_sources=excluded)
-        beside, hits = await asyncio.gather(self._beside(scope, hits, excluded), self._compared(scope, dense, hits))
-        floor = self._floor if dense is not None else turn_floor_for("")
-        # The words of long turns that were not looked at before take milliseconds: off the loop.
-        found = await asyncio.to_thread(self._chosen, floor, query, hits, beside, asked_for)
+        excluded, floor = frozenset(exclude), self._floor if dense is not None else turn_floor_for("")
+        found = await self._index.search(
+            scope, Kind.TURN, dense, sparse, POOL + SHOWN_AT_MOST, compared=COMPARED + SHOWN_AT_MOST
+        )
+        hits = _without(found, excluded)
+        if not asked_for and not _surely_bear(floor, query, hits):
+            return []
+        beside = await self._beside(scope, hits, excluded)
+        recalled = await _chosen(floor, query, hits, beside, asked_for=asked_for)
         return [
             RecalledTurn(
                 turn_id=one.passage.source, said_on=one.passage.said_at[:10], text=one.passage.text, score=one.score
             )
-            for one in found[:top_k]
+            for one in recalled[:top_k]
         ]
 
-    def _chosen(
-        self, floor: TurnFloor, query: str, hits: Sequence[Hit], beside: Sequence[Passage], asked_for: bool
-    ) -> list[Recollection]:
-        """What is told, the best first: what reaches the floor, and what stands beside that."""
-        return floor.keep(query, recollect(query, hits, beside), asked_for=asked_for)
-
-    async def _beside(self, scope: Scope, hits: Sequence[Hit], excluded: Sequence[str]) -> list[Passage]:
+    async def _beside(self, scope: Scope, hits: Sequence[Hit], excluded: frozenset[str]) -> list[Passage]:
         """What was said just before and after the best of *hits*."""
         best = list(dict.fromkeys(hit.passage.source for hit in hits))[:LOOKED_BESIDE]
         before = {hit.passage.previous for hit in hits[:LOOKED_BESIDE]} - {""}
         beside = await self._index.beside(scope, Kind.TURN, before, best)
         return [passage for passage in beside if passage.source not in excluded]
-
-    async def _compared(self, scope: Scope, dense: Vector | None, hits: Sequence[Hit]) -> list[Hit]:
-        """*hits*, the best of them with the cosine of their own vectors, which the floor weighs."""
-        if dense is None:
-            return list(hits)
-        best = [hit.passage.id for hit in hits[:LOOKED_BESIDE]]
-        vectors = await self._index.vectors(scope, Kind.TURN, best)
-        cosine_of = cosines_to(dense)
-        return [
-            replace(hit, dense=Arm(0, cosine_of(vectors[hit.passage.id]))) if hit.passage.id in vectors else hit
-            for hit in hits
-        ]
 
     async def _vector(self, query: str, lost: list[DegradedBlock] | None) -> Vector | None:
         try:
@@ -171,6 +162,30 @@ class Turns:
     async def known(self, scope: Scope) -> set[str]:
         """The turns of the scope's context that can be found. Raises `IndexUnavailable`."""
         return set(await self._index.sources(scope, Kind.TURN))
+
+
+def _without(found: Sequence[Hit], excluded: frozenset[str]) -> list[Hit]:
+    """The pool of *found* but for the turns *excluded*; the floor weighs the cosines of the best alone."""
+    hits = [hit for hit in found if hit.passage.source not in excluded][:POOL]
+    return [*hits[:COMPARED], *(replace(hit, dense=None) if hit.dense else hit for hit in hits[COMPARED:])]
+
+
+def _surely_bear(floor: TurnFloor, query: str, hits: Sequence[Hit]) -> bool:
+    """Whether one of *hits* reaches what is not asked for; mostly none does, and then nothing else has to be read."""
+    return bool(floor.keep(query, [Recollection(hit.passage, hit.score, hit) for hit in hits], asked_for=False))
+
+
+async def _chosen(
+    floor: TurnFloor, query: str, hits: Sequence[Hit], beside: Sequence[Passage], *, asked_for: bool
+) -> list[Recollection]:
+    """What is told, the best first: what reaches the floor, and what stands beside that. The words of many long turns
+    take milliseconds: off the loop."""
+    characters = sum(len(hit.passage.text) for hit in hits) + sum(len(passage.text) for passage in beside)
+
+    def chosen() -> list[Recollection]:
+        return floor.keep(query, recollect(query, hits, beside), asked_for=asked_for)
+
+    return chosen() if characters <= LONG_CHARACTERS else await asyncio.to_thread(chosen)
 
 
 def _passages(memory: Memory) -> list[Passage]:

@@ -249,9 +249,28 @@ async def test_counts_and_estimates_follow_each_change(index: PassageIndex) -> N
     assert counts == [[2, 2], [1, 1], [2, 2], [1, 1], [0, 0]]
 
 
-async def test_sources_can_be_left_out_of_a_search(index: PassageIndex) -> None:
-    await index.upsert(CHAT, [await entry("refund one", 0, "t1", TURN), await entry("refund two", 0, "t2", TURN)])
-    assert await found(index, CHAT, "refund", TURN, exclude_sources=["t1"]) == ["refund two"]
+NAMES = ("red", "blue", "green", "grey", "black", "white")
+
+
+async def test_the_best_are_compared_by_their_own_vectors_where_that_is_asked_for(index: PassageIndex) -> None:
+    await index.upsert(CHAT, [await entry(f"refund {one}", 0, f"t-{one}", TURN) for one in NAMES])
+    dense, sparse = await EMBEDDER.embed_query("refund blue"), encode_query("refund blue")
+    whole = await index.search(CHAT, TURN, dense, sparse, 4, scores=True)
+    found = await index.search(CHAT, TURN, dense, sparse, 4, compared=2)
+    assert [one.passage for one in found] == [one.passage for one in whole]
+    assert [one.dense for one in found] == [*(one.dense for one in whole[:2]), None, None]
+
+
+async def test_a_corpus_of_fewer_passages_than_an_arm_offers_is_ranked_alike_whether_its_size_is_known(
+    index: PassageIndex,
+) -> None:
+    await index.upsert(ACME, [await entry(f"refund of the {one} case {n}", n) for n, one in enumerate(NAMES)])
+    dense, sparse = await EMBEDDER.embed_query("refund of the blue case"), encode_query("refund of the blue case")
+    before = await index.search(ACME, DOCUMENT, dense, sparse, 5, scores=True)
+    assert await index.estimate(ACME, DOCUMENT) == len(NAMES)
+    assert await index.search(ACME, DOCUMENT, dense, sparse, 5, scores=True) == before
+    without = encode_query("zebra")
+    assert [one.sparse for one in await index.search(ACME, DOCUMENT, dense, without, 3, scores=True)] == [None] * 3
 
 
 async def test_deleting_a_source_or_a_kind_spares_the_rest(index: PassageIndex) -> None:
