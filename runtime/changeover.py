@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 import structlog
 
-from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
+from connectors.message import Scope, StoreUnavailable
 from grounding.documents.catalogue import Identity, Lacks
 from runtime.knowledge import Knowledge
 from runtime.rebuilding import Rebuilding
+from runtime.unforeseen import tell_index_failed
 from runtime.workspaces import Workspaces
 
 BUSY_SECONDS = 1.0
@@ -72,8 +73,8 @@ class Changeover:
             busy, began = True, clock()
             try:
                 busy = await self.step()
-            except (AgentRuntimeError, OSError) as error:
-                _log.warning("index.failed", why=str(error))
+            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
+                tell_index_failed(error)
             least = BUSY_SECONDS if busy else QUIET_SECONDS
             await asyncio.sleep(max(least, _REST * (clock() - began)))
 
@@ -95,8 +96,8 @@ class Changeover:
     async def _tried_to_switch(self, scope: Scope, former: str, target: Identity) -> bool:
         try:
             return await self._switch(scope, former, target)
-        except (AgentRuntimeError, OSError) as error:  # others may be ready
-            _log.warning("index.failed", workspace_id=scope.workspace_id, why=str(error))
+        except Exception as error:  # noqa: BLE001 - see `tell_index_failed`; the former goes on answering, others may be ready
+            tell_index_failed(error, workspace_id=scope.workspace_id)
             return False
 
     async def _switch(self, scope: Scope, former: str, target: Identity) -> bool:

@@ -16,12 +16,13 @@ import structlog
 from watchfiles import awatch
 
 from config.settings import Settings
-from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
+from connectors.message import Scope, StoreUnavailable
 from grounding.documents.backlog import Backlog
 from grounding.documents.disk_copy import DiskCopy
 from grounding.documents.shared_shelf import SharedShelf
 from grounding.documents.watch import Changed, changed_documents, watch
 from promptpolicy.files import FilingPublisher
+from runtime.unforeseen import tell_index_failed
 from runtime.workspaces import Workspaces
 
 SWEEP_SECONDS = 1.0
@@ -126,8 +127,8 @@ class Following:
                 return await work()
             except StoreUnavailable as error:
                 _log.warning("store.degraded", store="redis", why=str(error))
-            except Exception as error:  # noqa: BLE001 - see `_tell`
-                _tell(error)
+            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
+                tell_index_failed(error)
             await asyncio.sleep(wait)
             wait = min(wait * 2, longest)
 
@@ -153,8 +154,8 @@ class Following:
     async def _keep_answering(self, workspace_id: str) -> bool:
         try:
             return await self._index.keep_answering(Scope(workspace_id))
-        except Exception as error:  # noqa: BLE001 - see `_tell`; what is to be indexed comes next, and tries again
-            _tell(error, workspace_id=workspace_id)
+        except Exception as error:  # noqa: BLE001 - see `tell_index_failed`; what is to be indexed comes next, and tries again
+            tell_index_failed(error, workspace_id=workspace_id)
             return False
 
     def _tell_waiting(self) -> None:
@@ -187,8 +188,8 @@ class Following:
                 await self._publisher.import_all()
             except StoreUnavailable as error:
                 _log.warning("store.degraded", store="redis", why=str(error))
-            except Exception as error:  # noqa: BLE001 - see `_tell`
-                _tell(error)
+            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
+                tell_index_failed(error)
 
     async def _import_directives(self, workspace_id: str) -> None:
         try:
@@ -196,8 +197,8 @@ class Following:
                 await self._publisher.import_workspace(Scope(workspace_id))
             else:
                 self._unborn.add(workspace_id)
-        except Exception as error:  # noqa: BLE001 - see `_tell`
-            _tell(error, workspace_id=workspace_id)
+        except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
+            tell_index_failed(error, workspace_id=workspace_id)
 
     async def _keep_in_step(
         self, workspace_id: str, paths: set[str] | None, at: float | None = None, *, others: bool = False
@@ -212,9 +213,9 @@ class Following:
             self._unborn.discard(workspace_id)
             scope = Scope(workspace_id)
             await self._bring_in_step(scope, paths, at, others=others)
-        except Exception as error:  # noqa: BLE001 - see `_tell`
+        except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
             self._try_again(workspace_id, paths)
-            _tell(error, workspace_id=workspace_id)
+            tell_index_failed(error, workspace_id=workspace_id)
         else:
             if paths is None:
                 self._undone.pop(workspace_id, None)
@@ -253,8 +254,8 @@ class Following:
                 if rescan_at <= time.monotonic():
                     rescan_at = time.monotonic() + RESCAN_SECONDS
                     await self._rescan()
-            except Exception as error:  # noqa: BLE001 - see `_tell`
-                _tell(error)
+            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
+                tell_index_failed(error)
 
     async def _look_at_newborn(self) -> None:
         """Take in the files of folders whose workspaces were made after them."""
@@ -288,15 +289,6 @@ class Following:
                 await self._copy.bring_in_step(scope)
             if paths := await self._index.unindexed(scope):
                 await self._keep_in_step(workspace.id, paths, at=time.time())
-
-
-def _tell(error: Exception, **of: str) -> None:
-    """Tell what could not be done, and go on: whatever one file breaks, the bot answers, and the other files are
-    followed. What nobody foresaw is told with its traceback."""
-    if isinstance(error, AgentRuntimeError | OSError):
-        _log.warning("index.failed", why=str(error), **of)
-    else:
-        _log.error("index.failed", why=f"{type(error).__name__}: {error}", exc_info=error, **of)
 
 
 def _folders(parent: Path) -> set[str]:

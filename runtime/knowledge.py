@@ -83,6 +83,7 @@ class Knowledge:
         self.catalogue = self.opening.catalogue
         self.formers = self.opening.formers
         self._following = Following(settings, self, workspaces, publisher, self._backlog, shelf=shared, copy=self.copy)
+        self.unremembered: set[str] = set()  # workspaces, where that broke and is tried again
         self._is_awake = False
         self._doubts = Doubts(redis, self._backlog, settings.index_stale_seconds, is_shared=shared is not None)
 
@@ -193,8 +194,10 @@ class Knowledge:
         return "" if await former.indexer.has(scope, waiting) else STALE
 
     async def _lacks(self, scope: Scope, answering: Collection, *what: Lacks) -> bool:
-        """Whether something is known to be missing where a former collection answers."""
-        return answering is not self.opening.target and await self.catalogue.is_behind(scope, answering.name, *what)
+        """Whether something is known to be missing where a former collection answers, or of what was said."""
+        if answering is self.opening.target:
+            return Lacks.TURNS in what and scope.workspace_id in self.unremembered
+        return await self.catalogue.is_behind(scope, answering.name, *what)
 
     def doubt(self, scope: Scope) -> str:
         """Why what is found may not be all that there is, as a word of metrics; empty where nothing says so."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from config.settings import Settings
-from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
+from connectors.message import Scope, StoreUnavailable
 from grounding.codex.choosing import Chosen, Room, choose
 from grounding.codex.material import CodexEntry, CodexTooNew, Size, shown_path, size_of
 from grounding.codex.store import CodexStore, Holding
@@ -25,6 +25,7 @@ from grounding.run_context import CodexFile, CodexInput, Passage
 from grounding.tokens import Tokens
 from runtime.hub import Hub, News
 from runtime.knowledge import Knowledge
+from runtime.unforeseen import tell_index_failed
 from runtime.workspaces import Workspaces
 
 REMEMBERED_CHARACTERS = 32_000_000
@@ -204,8 +205,8 @@ class MaterialFollowing:
                     self._owed.update([workspace.id for workspace in await self._workspaces.all()])
                     begun = True
                 await self._follow()
-            except AgentRuntimeError as error:
-                _log.warning("index.failed", why=str(error))
+            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
+                tell_index_failed(error)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await self._changed.wait()
@@ -225,6 +226,10 @@ class MaterialFollowing:
             except (IndexUnavailable, StoreUnavailable):
                 await self._store.wait_again(workspace_id)
                 raise
+            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
+                await self._store.wait_again(workspace_id)
+                tell_index_failed(error, workspace_id=workspace_id)
+                continue
             self._owed.discard(workspace_id)
             if files:
                 _log.info("codex.indexed", workspace_id=workspace_id, files=files)

@@ -53,8 +53,8 @@ class Opening:
         while not self._opened.is_set():
             try:
                 await self._open()
-            except (IndexUnavailable, EmbedderUnavailable, StoreUnavailable, OSError) as error:
-                self.why = str(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the bot answers without an index
+                self.why = str(error) or type(error).__name__
                 store = "redis" if isinstance(error, StoreUnavailable) else "qdrant"
                 _log.warning("store.degraded", store=store, why=self.why)
                 await asyncio.sleep(wait)

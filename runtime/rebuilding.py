@@ -24,6 +24,7 @@ from grounding.transcript.restore import UnreadableLog, read_log
 from runtime.after_turn import memory_of
 from runtime.context_keeping import index_latest
 from runtime.knowledge import Knowledge
+from runtime.unforeseen import tell_index_failed
 from runtime.workspaces import Workspaces
 
 TURNS_TOGETHER = 64
@@ -102,20 +103,34 @@ class Rebuilding:
         """Remember all that was said and noted, once in each workspace for each collection of the index: another
         embedding model has another. Records are put into it whenever it has none of them.
 
-        It goes on until it is done, whatever is away meanwhile; begun again it does no harm.
+        It goes on until it is done, whatever is away or breaks meanwhile; begun again it does no harm.
         """
         await self._knowledge.opened()
         wait, longest = _RETRY_SECONDS
         while True:
             try:
-                for workspace in await self._workspaces.all():
-                    await self.fill_workspace(Scope(workspace.id))
-            except (IndexUnavailable, EmbedderUnavailable, StoreUnavailable) as error:
-                _log.warning("index.failed", why=str(error))
-            else:
-                return
+                if await self._fill_workspaces():
+                    return
+            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
+                tell_index_failed(error)
             await asyncio.sleep(wait)
             wait = min(wait * 2, longest)
+
+    async def _fill_workspaces(self) -> bool:
+        """`fill_workspace` of all; whether all have everything now. What breaks in one of them keeps no other waiting,
+        and is told whoever asks there. Raises `fill_workspace`'s."""
+        broken = self._knowledge.unremembered
+        for workspace in await self._workspaces.all():
+            try:
+                await self.fill_workspace(Scope(workspace.id))
+            except (IndexUnavailable, EmbedderUnavailable, StoreUnavailable):  # the same for all
+                raise
+            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
+                broken.add(workspace.id)
+                tell_index_failed(error, workspace_id=workspace.id)
+            else:
+                broken.discard(workspace.id)
+        return not broken
 
     async def fill_workspace(self, scope: Scope) -> None:
         """Remember all that was said and noted in a workspace, unless the index has that already.

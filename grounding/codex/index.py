@@ -15,7 +15,7 @@ from grounding.codex.store import CodexStore
 from grounding.documents.chunking import CHUNKER_VERSION, Chunk, CountTokens, chunk_document
 from grounding.documents.embedding import Embedder
 from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source, collection_name
-from grounding.documents.sparse import encode_document
+from grounding.documents.sparse import encode_chunk
 
 _TOGETHER = 8
 """Files that are read, cut, embedded and stored at a time."""
@@ -108,7 +108,7 @@ class CodexIndex:
         vectors = iter(await self._embedder.embed_documents(every) if every else [])
 
         def entry(path: str, chunk: Chunk) -> Entry:
-            return Entry(_passage(owner, path, chunk), next(vectors), encode_document(chunk.indexed_text))
+            return Entry(_passage(owner, path, chunk), next(vectors), encode_chunk(chunk.indexed_text))
 
         def sources() -> list[Source]:
             return [_source(owner, path, [entry(path, one) for one in some]) for path, some in chunks.items()]

@@ -19,8 +19,9 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-CHUNKER_VERSION = 1
-"""Goes into every document's fingerprint: a new version means that all documents are cut again."""
+CHUNKER_VERSION = 2
+"""Goes into every document's fingerprint: a new version means that all documents are cut again, and their words weighed
+again; what is the same chunk is not embedded again. 2: the first terms of a chunk count for more."""
 
 CountTokens = Callable[[str], int]
 

@@ -22,7 +22,7 @@ from grounding.documents.question_set import BadQuestionSet, Question, QuestionS
 from grounding.documents.rerank import Reranker
 from grounding.documents.runs import passage_of_chunk
 from grounding.documents.search import Search, encoded, shorten
-from grounding.documents.sparse import encode_document
+from grounding.documents.sparse import encode_chunk
 from grounding.run_context import DegradedBlock
 
 BM25 = "bm25"
@@ -152,7 +152,7 @@ def _entries(
     """What the index keeps of the chunks, by workspace."""
     entries: dict[str, list[Entry]] = {}
     for (workspace, chunk), text, vector in zip(cut, texts, vectors, strict=True):
-        entry = Entry(passage_of_chunk(chunk), vector, encode_document(text))
+        entry = Entry(passage_of_chunk(chunk), vector, encode_chunk(text))
         entries.setdefault(workspace, []).append(entry)
     return entries
 

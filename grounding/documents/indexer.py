@@ -36,7 +36,7 @@ from grounding.documents.runs import (
     sha256_of,
 )
 from grounding.documents.shelf import READ_DOCUMENTS, Shelf, below
-from grounding.documents.sparse import encode_document
+from grounding.documents.sparse import encode_chunk
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -197,7 +197,7 @@ class Indexer:
                     )
                     continue
                 chunks = chunk_document(document.path, document.text, self._count, self._sizes)
-                sparse = [encode_document(chunk.indexed_text) for chunk in chunks]
+                sparse = [encode_chunk(chunk.indexed_text) for chunk in chunks]
                 batch.changed.append(Prepared(document, sha256, chunks, sparse))
 
         if documents:

@@ -13,7 +13,7 @@ import hashlib
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -35,6 +35,13 @@ PAIR_INDICES = 1 << 16
 cost several times what it holds. What is met by chance costs .001 of mean nDCG@10."""
 PAIR_WEIGHT = 0.3
 """What two terms that follow each other count in a question, beside each of them: docs/decisions/0009."""
+
+HEAD_TERMS = 15
+HEAD_SHARE = 0.5
+HEAD_COUNT = 2
+"""The first terms of a chunk, at most so many and at most this share of it, count as if they occurred so many times
+more: title and headings, or what a text begins with, say what it is about (BM25F: Robertson, Zaragoza and Taylor,
+"Simple BM25 extension to multiple weighted fields", CIKM 2004). Figures in docs/decisions/0026."""
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?(?:_+[^\W_]+)*", re.UNICODE)
 # Scripts written without spaces between words: overlapping pairs of characters stand in for words.
@@ -117,10 +124,13 @@ def pair_index(first: int, second: int) -> int:
     return ((mixed * 0x9E3779B1) & 0xFFFFFFFF) * PAIR_INDICES >> 32
 
 
-def _counted(text: str) -> tuple[Counter[int], Counter[int]]:
-    """How often each term occurs in *text*, and how often two follow each other, by their indices."""
-    indices = [term_index(term) for term in terms(text)]
-    return Counter(indices), Counter(map(pair_index, indices, indices[1:]))
+def _indices(text: str) -> list[int]:
+    return [term_index(term) for term in terms(text)]
+
+
+def _pairs(indices: Sequence[int]) -> Counter[int]:
+    """How often two terms follow each other."""
+    return Counter(map(pair_index, indices, indices[1:]))
 
 
 def _vector(weights: Iterator[tuple[int, float]]) -> SparseVector:
@@ -137,17 +147,28 @@ def encode_document(text: str, average_terms: float = DOCUMENT_AVERAGE_TERMS) ->
     *average_terms* is the length to which texts are compared; it is a constant, because a true average
     would change every stored vector whenever a document arrives.
     """
-    words, pairs = _counted(text)
-    norm = K1 * (1 - B + B * words.total() / average_terms)
-    counts = chain(words.items(), pairs.items())
+    return _saturated(_indices(text), average_terms, ())
+
+
+def encode_chunk(text: str) -> SparseVector:
+    """`encode_document` of a chunk with what stands above it: its first terms, see `HEAD_TERMS`, count for more."""
+    indices = _indices(text)
+    return _saturated(indices, DOCUMENT_AVERAGE_TERMS, indices[: min(HEAD_TERMS, int(len(indices) * HEAD_SHARE))])
+
+
+def _saturated(indices: Sequence[int], average_terms: float, head: Sequence[int]) -> SparseVector:
+    norm = K1 * (1 - B + B * len(indices) / average_terms)
+    words = Counter(indices)
+    words.update(dict.fromkeys(head, HEAD_COUNT))
+    counts = chain(words.items(), _pairs(indices).items())
     return _vector((index, count * (K1 + 1) / (count + norm)) for index, count in counts)
 
 
 def encode_query(text: str) -> SparseVector:
     """How often each term occurs in *text*, and `PAIR_WEIGHT` for each time that two follow each other."""
-    words, pairs = _counted(text)
-    weighted = ((index, PAIR_WEIGHT * count) for index, count in pairs.items())
-    return _vector(chain(((index, float(count)) for index, count in words.items()), weighted))
+    indices = _indices(text)
+    weighted = ((index, PAIR_WEIGHT * count) for index, count in _pairs(indices).items())
+    return _vector(chain(((index, float(count)) for index, count in Counter(indices).items()), weighted))
 
 
 def term_set(text: str) -> frozenset[str]:

@@ -13,7 +13,7 @@ from grounding.documents.embedding import Embedder
 from grounding.documents.index import Entry, Passage, PassageIndex
 from grounding.documents.library import is_document_path
 from grounding.documents.runs import passage_of_chunk
-from grounding.documents.sparse import SparseVector, encode_document
+from grounding.documents.sparse import SparseVector, encode_chunk
 
 GROUP = 64
 """Documents that are embedded together."""
@@ -64,7 +64,7 @@ async def fill(
             chunks = [chunk for name in group for chunk in chunk_document(name, documents[name], count)]
             # A plain file's title is its name, which in a corpus.jsonl is a bare number.
             texts = [chunk.indexed_text.removeprefix(f"{Path(chunk.path).stem}\n") for chunk in chunks]
-            return [passage_of_chunk(chunk) for chunk in chunks], texts, [encode_document(text) for text in texts]
+            return [passage_of_chunk(chunk) for chunk in chunks], texts, [encode_chunk(text) for text in texts]
 
         passages, texts, sparse = await asyncio.to_thread(cut)
         vectors = await embedder.embed_documents(texts)

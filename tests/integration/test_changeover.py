@@ -615,6 +615,65 @@ async def test_who_still_asks_an_index_that_another_process_dropped_finds_the_ne
     await new.knowledge.close()
 
 
+async def test_what_breaks_in_one_workspace_is_told_there_and_tried_again_and_keeps_no_other_waiting(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is: no loop of the change-over ends of what nobody foresaw."""
+    await filled(house)
+    new = await house.process(OLD)
+    is_broken, index_contexts = [True], new.rebuilding._index_contexts
+
+    async def breaking(scope: Scope) -> None:
+        if is_broken and scope == ACME:
+            raise ValueError("nobody foresaw this")
+        await index_contexts(scope)
+
+    monkeypatch.setattr(new.rebuilding, "_index_contexts", breaking)
+    monkeypatch.setattr("runtime.rebuilding._RETRY_SECONDS", (0.02, 0.02))
+    async with beside(new.knowledge.open(), "open"):
+        await new.knowledge.opened()
+        catalogue, name = new.knowledge.catalogue, (await new.knowledge.target()).name
+        for scope in (ACME, OTHER):
+            await catalogue.forget(scope, name)
+        async with beside(new.rebuilding.fill_new_index(), "fill"):
+            while not (await catalogue.remembers(OTHER, name) and new.knowledge.unremembered):
+                await asyncio.sleep(0.01)
+            assert await new.recalled("where is the deploy key") == ["t1"]
+            assert [(one.block, one.why) for one in new.lost] == [("records", "index_rebuilding")]
+            is_broken.clear()
+            while not await catalogue.remembers(ACME, name):
+                await asyncio.sleep(0.01)
+            while new.knowledge.unremembered:
+                await asyncio.sleep(0.01)
+        await new.recalled("where is the deploy key")
+        assert new.lost == []
+    await new.knowledge.close()
+
+
+async def test_looking_for_what_is_to_be_switched_goes_on_after_what_nobody_foresaw(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(house)
+    new = await house.process(NEW)
+    all_of_them, failures = new.changeover._workspaces.all, [ValueError("nobody foresaw this")]
+
+    async def breaking() -> object:
+        if failures:
+            raise failures.pop()
+        return await all_of_them()
+
+    monkeypatch.setattr("runtime.changeover.BUSY_SECONDS", 0.02)
+    async with beside(new.knowledge.open(), "open"):
+        await new.knowledge.opened()
+        await new.fill()
+        monkeypatch.setattr(new.changeover._workspaces, "all", breaking)
+        async with beside(new.changeover.run(), "change-over"):
+            while await new.answers() != NEW:
+                await asyncio.sleep(0.01)
+    assert failures == []
+    await new.knowledge.close()
+
+
 async def test_a_workspace_that_is_deleted_leaves_the_former_index_too(house: House) -> None:
     await filled(house)
     new = await house.process(NEW)

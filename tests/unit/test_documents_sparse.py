@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from grounding.documents.sparse import (
     PAIR_WEIGHT,
     coverage,
+    encode_chunk,
     encode_document,
     encode_query,
     pair_index,
@@ -83,3 +84,22 @@ def test_the_terms_of_a_text_are_found_once() -> None:
     text = "Refunds take thirty days."
     assert term_set(text) == frozenset(terms(text))
     assert term_set(text) is term_set(text)
+
+
+def test_a_term_counts_for_more_where_a_chunk_begins_but_in_its_second_half() -> None:
+    filler = " ".join(f"filler{number}" for number in range(60))
+    weights = {}
+    for place, text in (("first", f"refund {filler}"), ("last", f"{filler} refund")):
+        vector = encode_chunk(text)
+        weights[place] = dict(zip(vector.indices, vector.values, strict=True))[term_index("refund")]
+    assert weights["first"] > weights["last"]
+    plain = encode_document(f"{filler} refund")
+    assert weights["last"] == dict(zip(plain.indices, plain.values, strict=True))[term_index("refund")]
+
+
+def test_the_beginning_of_a_chunk_is_never_all_of_it() -> None:
+    """A passage of a few words has no beginning that says more than the rest."""
+    short = encode_chunk("refund window")
+    weights = dict(zip(short.indices, short.values, strict=True))
+    assert weights[term_index("refund")] > weights[term_index("window")]
+    assert encode_chunk("refund") == encode_document("refund")
