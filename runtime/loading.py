@@ -63,6 +63,7 @@ def load_litellm() -> Any:
             # Its messages quote prompts and keys.
             logging.getLogger(name).setLevel(logging.CRITICAL)
         _import_what_calls_import(litellm)
+        _leave_answers_as_they_are()
         _ready = litellm
         return litellm
 
@@ -130,6 +131,22 @@ async def beside_the_process(load: Callable[[], Any]) -> Any:
     _threads.append(thread)
     thread.start()
     return await done
+
+
+def _leave_answers_as_they_are() -> None:
+    """Have LiteLLM not describe every chat answer for the headers of its proxy: times, and a price that it works out
+    and, where that is nothing, looks into once more. That is a quarter of what a call costs (docs/decisions/0008), and
+    nobody reads it here: `runtime.exchange` prices answers itself. It has no setting for it. Where it is built in
+    another way, calls only cost more; what is no chat answer is described as ever, because its price is read."""
+    with contextlib.suppress(ImportError, AttributeError):
+        utils: Any = importlib.import_module("litellm.utils")
+        describe = utils.update_response_metadata
+
+        def described(result: Any, logging_obj: Any, *args: Any, **options: Any) -> None:
+            if getattr(logging_obj, "call_type", None) != "acompletion":
+                describe(result, logging_obj, *args, **options)
+
+        utils.update_response_metadata = described
 
 
 def _import_what_calls_import(litellm: Any) -> None:

@@ -171,8 +171,10 @@ class HttpConnector:
         except InvalidWorkspaceId as error:
             return _error_response(RequestError(404, "unknown_workspace", str(error)))
         except AgentRuntimeError as error:
-            log.warning("http.failed", error=type(error).__name__, connector=self.name)
-            return _error_response(convert.failure(error))
+            failure = convert.failure(error)
+            if failure.status >= 500:  # else it is the caller's mistake, and told to them
+                log.warning("http.failed", error=type(error).__name__, connector=self.name)
+            return _error_response(failure)
 
     async def _answer_request(self, request: Request) -> Response:
         caller = await self._authenticate(request)

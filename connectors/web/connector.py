@@ -191,8 +191,10 @@ class WebConnector:
             except InvalidWorkspaceId as error:
                 return _error_response(RequestError(404, "unknown_workspace", error.user_text))
             except AgentRuntimeError as error:
-                log.warning("http.failed", error=type(error).__name__, connector=self.name)
-                return _error_response(convert.failure(error))
+                failure = convert.failure(error)
+                if failure.status >= 500:  # else it is the caller's mistake, and told to them
+                    log.warning("http.failed", error=type(error).__name__, connector=self.name)
+                return _error_response(failure)
 
         return guarded
 

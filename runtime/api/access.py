@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, RootModel
 from starlette.requests import Request
 from starlette.responses import Response
 
 from connectors.message import Role
 from promptpolicy.sigils import Sigil, Sigils
 from runtime.access import Person
-from runtime.api.bodies import Body, describe, read_body
+from runtime.api.bodies import Body, read_json
 from runtime.api.errors import ApiError
 from runtime.api.guard import caller_of, require_everywhere
 from runtime.api.replies import reply
@@ -51,8 +51,11 @@ class RevokeToken(Body):
     token_id: str
 
 
-Change = Annotated[Judge | GiveRole | MakeToken | RevokeToken, Field(discriminator="action")]
-_CHANGE: TypeAdapter[Judge | GiveRole | MakeToken | RevokeToken] = TypeAdapter(Change)
+Wanted = Judge | GiveRole | MakeToken | RevokeToken
+
+
+class Change(RootModel[Annotated[Wanted, Field(discriminator="action")]]):
+    """What is to be changed: one of four, by its ``action``."""
 
 
 class AccessRoutes(Routes):
@@ -61,7 +64,7 @@ class AccessRoutes(Routes):
         self._runtime = runtime
         self._sigils = Sigils.from_settings(runtime.settings)
         self.add("GET", "/access", self.listing, Role.ADMIN, answers="People, who waits, tokens")
-        self.add("POST", "/access", self.change, Role.ADMIN, answers="What was done")
+        self.add("POST", "/access", self.change, Role.ADMIN, body=Change, answers="What was done")
 
     async def listing(self, request: Request, workspace: str = "") -> Response:
         runtime, caller = self._runtime, caller_of(request)
@@ -104,11 +107,7 @@ class AccessRoutes(Routes):
         return [(await enter(self._runtime, wanted)).workspace_id]
 
     async def change(self, request: Request) -> Response:
-        body = await read_body(request, self._runtime.settings.http_max_body_bytes, "HTTP_MAX_BODY_BYTES")
-        try:
-            wanted = _CHANGE.validate_json(body)
-        except ValidationError as error:
-            raise ApiError(400, "bad_request", describe(error)) from None
+        wanted = (await read_json(request, Change, self._runtime.settings.http_max_body_bytes)).root
         caller = caller_of(request)
         if isinstance(wanted, Judge):
             return await self._judge(wanted, caller)

@@ -23,7 +23,7 @@ class Body(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-B = TypeVar("B", bound=Body)
+B = TypeVar("B", bound=BaseModel)
 
 
 async def read_body(request: Request, limit: int, variable: str) -> bytes:
@@ -87,11 +87,20 @@ async def pieces(request: Request) -> AsyncIterator[bytes]:
         yield piece
 
 
+_TAGS = {
+    "union_tag_not_found": "it says which of several bodies this is, and is missing",
+    "union_tag_invalid": "expected one of {expected_tags}",
+}
+"""What is said where the field that tells bodies apart is missing or unknown."""
+
+
 def describe(error: ValidationError) -> str:
     """The first few mistakes, each as ``"field": what was expected``; values are never repeated."""
     found = []
     for one in error.errors(include_input=False, include_url=False)[:5]:
         where = ".".join(str(part) for part in one["loc"])
         message = one["msg"].removeprefix("Value error, ")
+        if one["type"] in _TAGS:
+            where, message = one["ctx"]["discriminator"].strip("'"), _TAGS[one["type"]].format(**one["ctx"])
         found.append(f'"{where}": {message}' if where else message)
     return "; ".join(found)

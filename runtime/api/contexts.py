@@ -212,4 +212,5 @@ def _check_version_id(version_id: str) -> None:
 
 
 def _nothing(key: ConversationKey) -> ApiError:
-    return ApiError(404, "not_found", f"there is no context document of {key.context_id} in {key.workspace_id}")
+    named = key.external_id if key.connector == NAMELESS else key.context_id
+    return ApiError(404, "not_found", f"there is no context document of {named} in {key.workspace_id}")

@@ -205,7 +205,11 @@ class DocumentRoutes(Routes):
     ) -> Response:
         if not q.strip():
             raise ApiError(400, "empty", "q is empty; there is nothing to search for")
-        context_id = context or (f"{connector}:{external_id}" if connector and external_id else None)
+        if bool(connector) != bool(external_id):
+            raise ApiError(400, "bad_request", "connector and external_id belong together")
+        if context and connector:
+            raise ApiError(400, "bad_request", "give context, or connector with external_id, not both")
+        context_id = context or (f"{connector}:{external_id}" if connector else None)
         if context_id is not None and not all(context_id.partition(":")):
             raise ApiError(400, "bad_request", "a context is written <connector>:<external id>")
         scope = await enter(self._runtime, workspace_id, context_id)

@@ -7,6 +7,7 @@ paths, and a viewer changes nothing. Errors that no route handled are answered h
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from urllib.parse import unquote_to_bytes
 
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
@@ -43,6 +44,7 @@ class Guard:
             await send(message)
 
         try:
+            _check_path(scope)
             await self._enter(Request(scope))
             await self._app(scope, receive, watched)
         except Exception as error:
@@ -63,6 +65,14 @@ class Guard:
             raise HTTPException(403, "the token is for another workspace")
         if request.method not in _READING:
             require_role(caller, Role.MEMBER)
+
+
+def _check_path(scope: Scope) -> None:
+    """Raises `ApiError` 400 for a path that is no UTF-8: the server would have made one name of many."""
+    try:
+        unquote_to_bytes(scope.get("raw_path") or b"").decode()
+    except UnicodeDecodeError:
+        raise ApiError(400, "bad_request", "the path is not UTF-8") from None
 
 
 def caller_of(request: Request) -> Caller:

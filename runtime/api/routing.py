@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import APIRouter, Depends
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
 from connectors.message import Role
-from runtime.api.bodies import Body
 from runtime.api.guard import caller_of, require_role
 
 ERROR = {"description": "An error", "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
@@ -27,7 +27,14 @@ class Routes:
         """Schemas that the routes' bodies refer to, for the OpenAPI document."""
 
     def add(
-        self, method: str, path: str, endpoint: Endpoint, role: Role, *, body: type[Body] | None = None, answers: str
+        self,
+        method: str,
+        path: str,
+        endpoint: Endpoint,
+        role: Role,
+        *,
+        body: type[BaseModel] | None = None,
+        answers: str,
     ) -> None:
         """Let *endpoint* answer *method* on *path* for callers of at least *role*; *answers* says with what."""
 
@@ -45,7 +52,7 @@ class Routes:
             openapi_extra={"security": [{"bearer": []}], **self._described(body), "x-least-role": role.value},
         )
 
-    def _described(self, body: type[Body] | None) -> dict[str, Any]:
+    def _described(self, body: type[BaseModel] | None) -> dict[str, Any]:
         if body is None:
             return {}
         schema = body.model_json_schema(ref_template="#/components/schemas/{model}")

@@ -34,6 +34,7 @@ _COMMANDS = {
     "ground": "Show what the model would be told for a text; nothing is called or stored.",
     "explain": "Show what went into a turn, and why.",
     "replay": "Rebuild a turn's prompt and say whether it is the same, byte for byte.",
+    "diff": "Compare what went into two turns.",
     "prompt": "Show, set, edit and roll back directives.",
     "global-context": "Lines that stand in every prompt: show, append, replace, delete, approve.",
     "memory": "Typed records: list, show, add, confirm, log outcomes, retire, forget.",

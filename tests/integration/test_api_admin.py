@@ -322,3 +322,17 @@ def references(value: Any) -> list[str]:
     if isinstance(value, dict):
         return [r for key, inner in value.items() for r in ([inner] if key == "$ref" else references(inner))]
     return [r for inner in value for r in references(inner)] if isinstance(value, list) else []
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [({}, '"action": it says'), ({"action": "bless"}, "'approve', 'deny', 'role', 'token', 'revoke'")],
+)
+async def test_a_change_of_access_without_a_known_action_is_told_which_there_are(
+    face: Face, body: dict[str, str], said: str
+) -> None:
+    refused = await face.client.post("/v1/access", json=body)
+    assert refused.status_code == 400
+    assert said in refused.json()["error"]["message"]
+    described = (await face.client.get("/openapi.json")).json()["paths"]["/v1/access"]["post"]
+    assert "requestBody" in described

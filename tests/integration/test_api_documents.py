@@ -160,3 +160,17 @@ async def test_an_index_that_is_away_is_said_not_hidden(face: Face, monkeypatch:
     monkeypatch.undo()
     assert (await face.client.post(f"{here}/index")).status_code == 200
     assert await found(face, here, "ibex") == ["kept.md"]
+
+
+@pytest.mark.parametrize("place", ["connector=slack", "external_id=C1", "context=http:a&connector=http&external_id=a"])
+async def test_half_a_place_or_two_places_are_no_place_to_search_from(face: Face, place: str) -> None:
+    found = await face.client.get(f"/v1/workspaces/sample/search?q=refund&{place}")
+    assert (found.status_code, found.json()["error"]["code"]) == (400, "bad_request")
+
+
+async def test_a_path_that_is_no_utf_8_makes_no_document(face: Face) -> None:
+    """Else all such names would be one."""
+    here = await face.workspace("bytes")
+    put = await face.client.put(f"{here}/documents/%ff.md", content=b"# A text")
+    assert (put.status_code, put.json()["error"]["code"]) == (400, "bad_request")
+    assert (await face.client.get(f"{here}/documents")).json()["documents"] == []

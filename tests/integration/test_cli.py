@@ -136,6 +136,12 @@ async def test_a_turn_is_made_explained_replayed_and_counted(
     assert replayed.json["messages"] == openai_server.requests[0]["messages"]
     assert "identical" in (await command("replay")).out
 
+    compared = await command("diff", turn["turn_id"], "last", "--json")
+    assert compared.code == 0
+    assert compared.json["identical"] is True
+    assert "byte for byte" in (await command("diff", "last", "last")).out
+    assert (await command("diff", "last", "t0")).code == 1
+
     used = (await command("usage", "--json")).json["workspaces"]
     assert [row["workspace"] for row in used] == ["sample"]
     assert used[0]["prompt"] > 0

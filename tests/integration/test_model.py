@@ -339,6 +339,24 @@ async def test_a_streamed_answer_is_not_put_together_again_to_know_its_usage(
 
 
 @pytest.mark.parametrize("streams", [False, True])
+async def test_litellm_prices_no_answer_for_headers_that_nobody_reads(
+    model: Model, monkeypatch: pytest.MonkeyPatch, streams: bool
+) -> None:
+    """That takes a third of a call. Should this fail with a new LiteLLM: `runtime.loading` for whole answers,
+    `runtime.pieces.usage_after` for streamed ones."""
+    from litellm.litellm_core_utils.litellm_logging import Logging
+
+    priced: list[str] = []
+
+    def price(self: Logging, *args: Any, **kwargs: Any) -> None:
+        priced.append(self.call_type)
+
+    monkeypatch.setattr(Logging, "response_cost_calculator", price)
+    await model.complete(MESSAGES, on_delta=Screen().show if streams else None)
+    assert priced == []
+
+
+@pytest.mark.parametrize("streams", [False, True])
 async def test_litellm_prepares_no_logs(model: Model, monkeypatch: pytest.MonkeyPatch, streams: bool) -> None:
     from litellm.litellm_core_utils import litellm_logging
 
