@@ -1,4 +1,4 @@
-"""The only wiring, with the modules of `runtime.wiring`: opens the stores, builds every part, runs what a role asks."""
+"""Opens the stores, has every part wired by `runtime.wiring`, the only wiring, and runs what a role asks."""
 
 from __future__ import annotations
 
@@ -25,19 +25,16 @@ from promptpolicy.directives import Directives
 from promptpolicy.files import FilingPublisher
 from runtime.access import Access
 from runtime.api.security import Security
-from runtime.attachments.files import Files
 from runtime.budgets import Budgets
 from runtime.condensing import Condensing
 from runtime.context_keeping import ContextKeeping
 from runtime.dead_letters import DeadLetters
 from runtime.embedded.child import beside
-from runtime.embedded.model_server import LocalModelServer, local_model
+from runtime.embedded.model_server import local_model
 from runtime.envelopes import Lane
-from runtime.environment.gpus import Gpus
-from runtime.environment.model_memory import ModelMemories
 from runtime.environment.sampling import Surroundings
 from runtime.event_stream import EventStream
-from runtime.formatters import Formatters, Installed, installed
+from runtime.formatters import Formatters, installed
 from runtime.jobs import Jobs
 from runtime.knowledge import Knowledge
 from runtime.mailbox import Mailbox
@@ -54,12 +51,8 @@ from runtime.tokens import Tokens as ApiTokens
 from runtime.tools import Tooling
 from runtime.turn import Turns
 from runtime.usage import Usage
-from runtime.wiring.answering import wire_answering, wire_reranker
-from runtime.wiring.conversing import wire_conversing
-from runtime.wiring.delivering import Delivering, wire_delivering
-from runtime.wiring.entrance import wire_entrance
-from runtime.wiring.kept import Kept, wire_kept
-from runtime.wiring.working import wire_duties, wire_workers
+from runtime.wiring.process import Process, store_health, wire_process
+from runtime.wiring.working import wire_duties
 from runtime.worker import Worker
 from runtime.workspaces import SAMPLE, Workspaces, install_sample
 
@@ -127,21 +120,11 @@ class Runtime:
 
     async def store_health(self) -> dict[str, Health]:
         """How each store is now, by name."""
-        return await _store_health(self.store, self.knowledge)
+        return await store_health(self.store, self.knowledge)
 
     def connector_health(self) -> dict[str, Health]:
         """How each connector of this process is now, by name."""
         return {name: self.supervisor.health(connector) for name, connector in self.connectors.items()}
-
-
-@dataclass(frozen=True)
-class _Built:
-    """The runtime, and what runs beside it that no face asks for."""
-
-    runtime: Runtime
-    kept: Kept
-    delivering: Delivering
-    command_worker: Worker
 
 
 @asynccontextmanager
@@ -172,39 +155,38 @@ async def open_runtime(
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_redis(settings))
         model_server = await stack.enter_async_context(local_model(settings.data_dir))
-        built = await _build(
-            settings, events, store, model_server, await loading, await finding, platforms, has_faces=has_faces
+        process = await wire_process(
+            settings, store, model_server, await loading, await finding, platforms, has_faces=has_faces
         )
-        runtime = built.runtime
+        runtime = _runtime(settings, events, process)
         stack.push_async_callback(runtime.knowledge.close)
         stack.push_async_callback(runtime.model.close)
         await stack.enter_async_context(beside(events.run(store.client), "events"))
-        await stack.enter_async_context(beside(built.kept.hub.run(), "hub"))
+        await stack.enter_async_context(beside(process.kept.hub.run(), "hub"))
         await _first_start(runtime)
         if "follow" in parts and settings.redis_url is None:
             runtime.knowledge.will_follow()
         await stack.enter_async_context(beside(runtime.knowledge.open(), "knowledge"))
         await stack.enter_async_context(beside(runtime.surroundings.run(), "environment"))
-        await _run_parts(stack, built, parts)
+        await _run_parts(stack, runtime, process, parts)
         yield runtime
 
 
-async def _run_parts(stack: AsyncExitStack, built: _Built, parts: frozenset[Part]) -> None:
-    runtime = built.runtime
+async def _run_parts(stack: AsyncExitStack, runtime: Runtime, process: Process, parts: frozenset[Part]) -> None:
     for connector in runtime.connectors.values():  # after the worker: turns in hand are still delivered
         stack.push_async_callback(connector.close)
     if "jobs" in parts:
-        stack.push_async_callback(built.kept.last_copy)
+        stack.push_async_callback(process.kept.last_copy)
     if "jobs" in parts or "follow" in parts:
         jobs = runtime.jobs if "jobs" in parts else None
         knowledge = runtime.knowledge if "follow" in parts else None
-        duties = wire_duties(runtime.settings, built.kept, jobs, knowledge, runtime.records)
+        duties = wire_duties(runtime.settings, process.kept, jobs, knowledge, runtime.records)
         await stack.enter_async_context(beside(duties.run(), "duties"))
     if "jobs" in parts:
         stack.push_async_callback(runtime.jobs.finish)  # before their runner ends
     if "gateway" in parts:
-        await stack.enter_async_context(built.delivering.running())
-        await stack.enter_async_context(beside(built.command_worker.run(), "commands"))
+        await stack.enter_async_context(process.delivering.running())
+        await stack.enter_async_context(beside(process.workers[Lane.COMMANDS].run(), "commands"))
     if "worker" in parts:
         await stack.enter_async_context(beside(_warm_up(runtime), "warm up"))
         await stack.enter_async_context(beside(runtime.worker.run(), "worker"))
@@ -221,47 +203,19 @@ async def _warm_up(runtime: Runtime) -> None:
     await runtime.model.warm()
 
 
-async def _build(
-    settings: Settings,
-    events: EventStream,
-    store: RedisStore,
-    model_server: LocalModelServer,
-    tokens: Tokens,
-    formatters: Sequence[Installed],
-    platforms: Sequence[Connector],
-    *,
-    has_faces: bool,
-) -> _Built:
-    kept = wire_kept(settings, store, tokens)
-    entrance = await wire_entrance(settings, kept, platforms, has_faces=has_faces)
-    delivering = wire_delivering(settings, kept, entrance)
-    reranker = wire_reranker(settings, kept)
-    knowledge = Knowledge(settings, store.client, tokens, kept.workspaces, kept.publisher, reranker)
-    files = Files(settings, delivering.locator)
-    model = Model(settings, model_server)
-
-    async def stores() -> dict[str, Health]:
-        return await _store_health(store, knowledge)
-
-    async def links() -> dict[str, Health]:
-        return {"model": model.health, **await stores()}
-
-    surroundings = Surroundings(settings, Gpus(), ModelMemories(settings, model.names), links)
-    answering = wire_answering(settings, kept, knowledge, files, tokens, formatters, model, surroundings)
-    conversing = wire_conversing(
-        settings, kept, entrance, knowledge, answering, files, delivering.shows, stores, tokens
-    )
-    workers = wire_workers(settings, kept, answering, conversing)
-    runtime = Runtime(
+def _runtime(settings: Settings, events: EventStream, process: Process) -> Runtime:
+    """Of all the parts those that faces ask for; nothing is made here."""
+    kept, answering = process.kept, process.answering
+    return Runtime(
         settings=settings,
-        admin_token=entrance.admin_token,
-        store=store,
+        admin_token=process.entrance.admin_token,
+        store=kept.store,
         events=events,
-        tokens=tokens,
+        tokens=process.tokens,
         workspaces=kept.workspaces,
-        access=entrance.access,
-        api_tokens=entrance.api_tokens,
-        security=entrance.security,
+        access=process.entrance.access,
+        api_tokens=process.entrance.api_tokens,
+        security=process.entrance.security,
         mailbox=kept.turns,
         places=kept.places,
         transcript=kept.transcript,
@@ -270,14 +224,14 @@ async def _build(
         global_contexts=kept.global_contexts,
         context_keeping=answering.keeping,
         records=answering.records,
-        marking=conversing.marking,
+        marking=process.conversing.marking,
         materials=answering.materials,
         directives=kept.directives,
         publisher=kept.publisher,
-        knowledge=knowledge,
+        knowledge=process.knowledge,
         manifests=kept.manifests,
-        model=model,
-        surroundings=surroundings,
+        model=process.model,
+        surroundings=process.surroundings,
         jobs=answering.jobs,
         usage=kept.usage,
         budgets=answering.budgets,
@@ -288,18 +242,12 @@ async def _build(
         stops=answering.stops,
         turns=answering.turns,
         dead_letters=kept.dead_letters,
-        worker=workers[Lane.TURNS],
-        http=entrance.http,
-        connectors=entrance.connectors,
-        supervisor=conversing.supervisor,
-        accept=conversing.gateway.accept,
+        worker=process.workers[Lane.TURNS],
+        http=process.entrance.http,
+        connectors=process.entrance.connectors,
+        supervisor=process.conversing.supervisor,
+        accept=process.conversing.gateway.accept,
     )
-    return _Built(runtime, kept, delivering, workers[Lane.COMMANDS])
-
-
-async def _store_health(store: RedisStore, knowledge: Knowledge) -> dict[str, Health]:
-    redis, qdrant = await asyncio.gather(store.health(), knowledge.health())
-    return {"redis": redis, "qdrant": qdrant}
 
 
 async def _first_start(runtime: Runtime) -> None:
