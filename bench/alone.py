@@ -1,7 +1,8 @@
 """LiteLLM alone, in a process of its own (see `bench.children`): what its calls cost without a bot around them.
 
-It is set up as the runtime does (`runtime.loading`), and called with the very arguments with which the
-runtime calls it: these are caught from one call through `runtime.model.Model`.
+It is set up as the runtime does (`runtime.loading`), and called in two ways: as the runtime calls it, through
+`runtime.model.Model`, which joins the pieces of streams before LiteLLM sees them; and by itself, with the very
+arguments that the runtime gives it: these are caught from one call through the model.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from bench.bots import PREFIX, TOKEN
@@ -35,16 +37,17 @@ class _Alone:
         self._litellm = await loaded_litellm()
         self._call, self._model = self._litellm.acompletion, Model(settings)
 
-    async def cost(self, messages: list[dict[str, Any]], stream: bool, calls: int) -> float:
-        """CPU milliseconds of a call, over so many."""
+    async def cost(self, messages: list[dict[str, Any]], stream: bool, calls: int) -> dict[str, float]:
+        """CPU milliseconds of a call, over so many: ``called`` as the runtime calls it, and ``itself``."""
         asked = await self._arguments(messages, stream)
-        for _ in range(5):
+
+        async def called() -> None:
+            await self._complete(messages, stream)
+
+        async def itself() -> None:
             await self._one(asked)
-        computed = time.process_time()
-        for _ in range(calls):
-            await self._one(asked)
-        await asyncio.sleep(0.3)  # what it logs in the background belongs to its calls
-        return (time.process_time() - computed) * 1000 / calls
+
+        return {"called": await _cpu_ms(called, calls), "itself": await _cpu_ms(itself, calls)}
 
     async def spans(self, messages: list[dict[str, Any]], stream: bool, calls: int) -> list[tuple[float, float]]:
         """Of so many calls, one after the other: when each was made and when its answer was there, by the monotonic
@@ -63,22 +66,35 @@ class _Alone:
             caught.update(asked)
             return await self._call(**asked)
 
+        self._litellm.acompletion = catch
+        try:
+            await self._complete(messages, stream)
+        finally:
+            self._litellm.acompletion = self._call
+        return caught
+
+    async def _complete(self, messages: list[dict[str, Any]], stream: bool) -> None:
         async def ignore(_: str) -> None:
             return
 
         assert self._model is not None
-        self._litellm.acompletion = catch
-        try:
-            await self._model.complete(messages, on_delta=ignore if stream else None)
-        finally:
-            self._litellm.acompletion = self._call
-        return caught
+        await self._model.complete(messages, on_delta=ignore if stream else None)
 
     async def _one(self, asked: dict[str, Any]) -> None:
         answer = await self._call(**{**asked, "messages": [dict(one) for one in asked["messages"]]})
         if asked.get("stream"):
             async for _ in answer:
                 pass
+
+
+async def _cpu_ms(call: Callable[[], Awaitable[None]], calls: int) -> float:
+    for _ in range(5):
+        await call()
+    computed = time.process_time()
+    for _ in range(calls):
+        await call()
+    await asyncio.sleep(0.3)  # what it logs in the background belongs to its calls
+    return (time.process_time() - computed) * 1000 / calls
 
 
 if __name__ == "__main__":

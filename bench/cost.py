@@ -1,8 +1,10 @@
 """What a turn costs the bot's processes, and how much of that is LiteLLM's.
 
 LiteLLM's own CPU is measured beside it, in turn with the bot, against the same model server and with the same prompt;
-it is taken off for every call that the bot made, those for summaries and records too, which are never streamed. What is
-left is ours: HTTP, Redis's client, grounding, everything after the reply, the interpreter.
+it is taken off for every call that the bot made, those for summaries and records too, which are never streamed. It is
+measured as the runtime calls it, with what `runtime.exchange` and `runtime.pieces` do to call it for less: without them
+a stream of many chunks costs more than the whole turn of the bot; that figure is shown beside it. What is left is ours:
+HTTP, Redis's client, grounding, everything after the reply, the interpreter.
 Redis itself is a process of its own and is shown by itself.
 """
 
@@ -38,6 +40,9 @@ class _Costs:
 
     bot: list[float] = field(default_factory=list)
     litellm: list[float] = field(default_factory=list)
+    """As the runtime calls it."""
+    itself: list[float] = field(default_factory=list)
+    """The same calls without the runtime's joining of pieces and stopping in time."""
     calls: list[float] = field(default_factory=list)
     """Of the model, a turn."""
     redis: list[float] = field(default_factory=list)
@@ -66,7 +71,8 @@ async def measure(folder: Path, turns: int, repeats: int) -> list[Verdict]:
     for kind, costs in found.items():
         print(f"\n {kind.name}: {repeats} × {turns} turns, one after the other")
         row("the bot's process", Spread.of(costs.bot))
-        row("of it LiteLLM, measured alone", Spread.of(costs.litellm))
+        row("of it LiteLLM, alone, as we call it", Spread.of(costs.litellm))
+        row("  LiteLLM called by itself", Spread.of(costs.itself))
         row("calls of the model, with what follows replies", Spread.of(costs.calls))
         row("our own", Spread.of(costs.own))
         row("Redis, beside it", Spread.of(costs.redis))
@@ -89,5 +95,6 @@ async def _one(made: Scene, alone: Child, kind: Kind, turns: int, idle: float, p
     costs.calls.append((await made.model.ask("asked") - asked) / turns)
     one = await alone.ask("cost", messages=messages, stream=kind.stream, calls=turns)
     plain = await alone.ask("cost", messages=messages, stream=False, calls=turns) if kind.stream else one
-    costs.litellm.append(one + plain * (costs.calls[-1] - 1))
+    for way, found in (("called", costs.litellm), ("itself", costs.itself)):
+        found.append(one[way] + plain[way] * (costs.calls[-1] - 1))
     costs.own.append(costs.bot[-1] - costs.litellm[-1])
