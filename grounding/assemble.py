@@ -13,7 +13,7 @@ from grounding.draft import NO_CEILING_BYTES, Draft
 from grounding.layers import query
 from grounding.run_context import RunContext
 from grounding.tokens import Remembered, Tokens, utf8_length
-from grounding.window import JOINT_TOKENS, ContextTooLarge, front_room, require_room, taken, window_room
+from grounding.window import JOINT_TOKENS, ContextTooLarge, front_room, require_room, taken, uncounted, window_room
 
 __all__ = ["ContextTooLarge", "prompt", "rounds_room"]
 
@@ -47,8 +47,9 @@ def prompt(context: RunContext, tokens: Tokens) -> Prompt:
     """
     tokens = Remembered(tokens)
     budgets = context.budgets
-    system = constitutive.blocks(context, tokens)
     drafts = evidence.drafts(context, tokens)
+    kept = sum(tokens.count(draft.least) + JOINT_TOKENS for draft in drafts.values() if draft.least)
+    system = constitutive.blocks(context, tokens, kept)
     free = {name for name in drafts if name in evidence.FREE or drafts[name].placed}
     order = _order(context.layout, drafts)
     _require_floor(context, system, drafts, order, tokens)
@@ -61,7 +62,8 @@ def prompt(context: RunContext, tokens: Tokens) -> Prompt:
     bounded = [name for name in order if name not in free]
     _reserve(texts, drafts, order, bounded, tokens, budgets, taken(system))
     _shrink(texts, drafts, bounded, tokens, _Ceilings(min(ceiling, budgets.prompt_tokens), budgets.prompt_bytes))
-    whole = _shrink(texts, drafts, order, tokens, _Ceilings(ceiling, characters=budgets.prompt_characters - len(told)))
+    characters = budgets.prompt_characters - len(told) + uncounted(budgets, system)
+    whole = _shrink(texts, drafts, order, tokens, _Ceilings(ceiling, characters=characters))
     blocks = [*system, *(drafts[name].block(name, texts[name], tokens) for name in order)]
     return Prompt(tuple(blocks), context.layout, told, whole, tokens.count(whole))
 

@@ -6,6 +6,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from config.settings import Settings
 
+PROMPT_CHARACTERS = 96_000
+"""Of a prompt beside material, where nothing is set."""
+
 
 class Strict(BaseModel):
     """A part of a turn's input: nothing is coerced, added or changed."""
@@ -38,8 +41,10 @@ class Budgets(Strict):
     karma_floor_tokens: int = Field(default=300, gt=0)
     karma_tokens: int = Field(default=300, gt=0)
     now_tokens: int = Field(default=120, gt=0)
-    prompt_characters: int = Field(default=96_000, gt=0)
-    """Of system and user message together."""
+    prompt_characters: int = Field(default=PROMPT_CHARACTERS, gt=0)
+    """Of system and user message together; without material that is given whole, unless they bound that, too."""
+    bounds_material: bool = True
+    """Whether `prompt_characters` are also of material: where somebody has set them."""
     history_turns: int = Field(default=20, gt=0)
     policy_tokens: int = Field(gt=0)
     context_tokens: int = Field(gt=0)
@@ -70,7 +75,8 @@ class Budgets(Strict):
             karma_floor_tokens=settings.karma_floor_max_tokens,
             karma_tokens=settings.karma_max_tokens,
             now_tokens=settings.now_max_tokens,
-            prompt_characters=settings.prompt_max_characters,
+            prompt_characters=settings.prompt_max_characters or PROMPT_CHARACTERS,
+            bounds_material=settings.prompt_max_characters is not None,
             history_turns=settings.history_max_turns,
             policy_tokens=settings.policy_max_tokens,
             context_tokens=settings.context_max_tokens,

@@ -10,18 +10,18 @@ from grounding.layers import censors, codex, environment, global_context, inject
 from grounding.run_context import RunContext
 from grounding.sections import Section
 from grounding.tokens import Tokens
-from grounding.window import WINDOW_SAFETY, message_reserve, taken, window_room
+from grounding.window import WINDOW_SAFETY, message_reserve, taken, uncounted, window_room
 
 
-def blocks(context: RunContext, tokens: Tokens) -> list[Block]:
+def blocks(context: RunContext, tokens: Tokens, kept: int = 0) -> list[Block]:
     """The blocks in their order. Identity and codex are whole. The others yield to a small window, so that a message
-    has room; each says so (``why``), the global context in its text, too, and censors act whether or not they stand
-    there."""
+    and what is *kept* word for word, in tokens, have room; each says so (``why``), the global context in its text, too,
+    and censors act whether or not they stand there."""
     budgets = context.budgets
     identity = Block("identity", context.identity, tokens.count(context.identity), budgets.policy_tokens, "policy")
     material = _codex(context)
     made = [identity, *([material] if material else [])]
-    reserve = message_reserve(budgets, made)
+    reserve = message_reserve(budgets, made, kept)
     if known := _global_context(context, made, reserve, tokens):
         made.insert(1, known)
     for name, draft in _drafts(context).items():
@@ -37,7 +37,8 @@ def _with_injected(context: RunContext, made: list[Block], reserve: int, tokens:
     budgets = context.budgets
     for name, draft in injected.drafts(context, "system").items():
         room = window_room(budgets) - taken(made) - reserve
-        characters = budgets.prompt_characters // 2 - sum(len(block.text) for block in made)
+        told = sum(len(block.text) for block in made) - uncounted(budgets, made)
+        characters = budgets.prompt_characters // 2 - told
         text = draft.section.fit(tokens, max(0, min(draft.budget, room)), max(0, characters))
         made.append(draft.block(name, text, tokens))
     return sorted(made, key=lambda block: block.place.prefix_stable)

@@ -20,6 +20,9 @@ MIN_USER_TOKENS = 64
 JOINT_TOKENS = 8
 """Of the separators, and what tokens at joints may split into."""
 
+FIXED = ("identity", "codex")
+"""The blocks of the system message that are whole or not at all; the others yield to a small window."""
+
 Measure = Literal["tokens", "characters"]
 
 
@@ -60,11 +63,17 @@ def taken(blocks: Iterable[Block]) -> int:
     return sum(block.load for block in blocks)
 
 
-def message_reserve(budgets: Budgets, fixed: Sequence[Block]) -> int:
-    """Tokens that further blocks of the system message leave to the message: all that it may have, in a small window
-    half of what there is beside those that are *fixed*. No message moves it: what stands before one must not."""
-    left = window_room(budgets) - taken(fixed)
-    return max(MIN_USER_TOKENS, min(budgets.query_tokens, left // 2))
+def uncounted(budgets: Budgets, blocks: Iterable[Block]) -> int:
+    """Characters of *blocks* that count for nothing: those of material, unless somebody set a limit for all of it."""
+    return 0 if budgets.bounds_material else sum(len(block.text) for block in blocks if block.name == "codex")
+
+
+def message_reserve(budgets: Budgets, fixed: Sequence[Block], kept: int = 0) -> int:
+    """Tokens that further blocks of the system message leave to what is *kept* word for word, and to the message: all
+    that it may have, in a small window half of what there is beside those that are *fixed*. No message moves it: what
+    stands before one must not."""
+    left = window_room(budgets) - taken(fixed) - kept
+    return kept + max(MIN_USER_TOKENS, min(budgets.query_tokens, left // 2))
 
 
 def front_room(budgets: Budgets, of_system: int) -> tuple[int, int]:
@@ -82,11 +91,12 @@ def front_room(budgets: Budgets, of_system: int) -> tuple[int, int]:
 
 def require_room(budgets: Budgets, system: Sequence[Block], floor: Sequence[Block], of_message: int) -> None:
     """Raises `ContextTooLarge` where what always has to be said is more than a prompt may have: the blocks of the
-    *system* message and the *floor* of the user message, which takes *of_message* tokens. It names the largest block.
+    *system* message and the *floor* of the user message, which takes *of_message* tokens. It names the largest block of
+    those that yield to nothing.
     """
     of_system = taken(system)
     room = window_room(budgets) - of_system
-    both = (*system, *floor)
+    both = (*(block for block in system if block.name in FIXED), *floor)
     if room < max(MIN_USER_TOKENS, of_message):
         largest = max(both, key=lambda block: block.tokens)
         needed, most = of_system + max(MIN_USER_TOKENS, of_message), max(window_room(budgets), 0)
@@ -97,7 +107,9 @@ def require_room(budgets: Budgets, system: Sequence[Block], floor: Sequence[Bloc
             largest.name, largest.tokens, budgets.window_tokens, needed=of_message, room=budgets.context_tokens
         )
     needed = sum(len(SEPARATOR.join(block.text for block in part if block.used)) for part in (system, floor))
+    needed -= uncounted(budgets, system)
     if needed > budgets.prompt_characters:
-        largest = max(both, key=lambda block: len(block.text))
+        counted = [block for block in both if budgets.bounds_material or block.name != "codex"]
+        largest = max(counted, key=lambda block: len(block.text))
         most = budgets.prompt_characters
         raise ContextTooLarge(largest.name, len(largest.text), most, "characters", needed=needed, room=most)

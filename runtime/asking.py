@@ -6,16 +6,18 @@ Every round is reserved, journaled and settled by itself; the last call may want
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from config.settings import Settings
+from grounding import assemble
 from grounding.assemble import rounds_room
 from grounding.blocks import SEPARATOR
 from grounding.tokens import Tokens
 from runtime import censoring
 from runtime.attachments.reading import Contents
 from runtime.caching import Standing
-from runtime.exchange import Completion
+from runtime.exchange import Completion, Message
 from runtime.journal import Journal
 from runtime.made import Made
 from runtime.model import Model
@@ -89,19 +91,25 @@ class Asking:
         if made.rounds:
             await self._spending.reserve_reply(made.batch, made.sent, made.first)
         made.asked = True
+        narrow = _Narrow(made, built, contents, self._tokens)
         try:
-            return await self._model.complete(
+            completion = await self._model.complete(
                 asked(with_images(built.prompt.messages, contents.images), made.rounds),
                 on_delta=voice.show if voice.is_watched else None,
                 on_restart=voice.restart if voice.is_watched and voice.told.can_restart else None,
                 tools=offer.schemas,
                 first=made.first,
                 standing=Standing.of(built.prompt, made.batch.key),
+                fitted=narrow.fitted,
             )
         except ModelFailed:
             made.asked = False
             await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
             raise
+
+        if narrow.built is not None and not made.rounds:
+            made.built = narrow.built
+        return completion
 
     async def _without_calls(self, made: Made, question: Question, completion: Completion) -> Completion:
         """*completion*, whose calls are not made, as the answer. Raises `ModelFailed` where it says nothing besides."""
@@ -129,6 +137,39 @@ class Asking:
 
     def _taken(self, made: Made) -> int:
         return sum(one.count(self._tokens) for one in made.rounds)
+
+
+class _Narrow:
+    """The prompt of *built* for fallbacks that read less. ``built`` is the last that was made: what answered was given
+    that one."""
+
+    def __init__(self, made: Made, built: Built, contents: Contents, tokens: Tokens) -> None:
+        self.built: Built | None = None
+        self._made = made
+        self._whole = built
+        self._contents = contents
+        self._tokens = tokens
+
+    def fitted(self, window: int) -> tuple[Sequence[Message], Standing] | None:
+        """See `runtime.caching.Fitted`."""
+        built = self.built = self._for(window)
+        if built is None:
+            return None
+        messages = asked(with_images(built.prompt.messages, self._contents.images), self._made.rounds)
+        return messages, Standing.of(built.prompt, self._made.batch.key)
+
+    def _for(self, window: int) -> Built | None:
+        whole = self._whole
+        if window >= whole.context.budgets.window_tokens:
+            return whole
+        budgets = whole.context.budgets.model_copy(update={"window_tokens": window})
+        context = whole.context.model_copy(update={"budgets": budgets})
+        try:
+            prompt = assemble.prompt(context, self._tokens)
+        except assemble.ContextTooLarge:
+            return None
+        taken = sum(one.count(self._tokens) for one in self._made.rounds)
+        return replace(whole, context=context, prompt=prompt) if rounds_room(context, prompt) >= taken else None
 
 
 class _Voice:

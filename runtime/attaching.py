@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, Scope
@@ -23,11 +23,11 @@ from runtime.tools import Offer, Tooling
 BESIDE_CHARACTERS = 20_000
 """Of a prompt, for everything but material, directives and what formatters put in: a message of 8,000 bytes, and twice
 the characters that English has in the tokens of the system message's other blocks."""
-BESIDE_SHARE = 8
-"""Of a small window everything else needs no more than one part of so many, or, if that is more, `BESIDE_MESSAGES`."""
 BESIDE_MESSAGES = 2
-"""The blocks before a message leave it at least half of what there is beside directives and material: as much as the
-longest message takes is left, if that is twice as much (`grounding.window.message_reserve`)."""
+"""Of a window everything else is left so many messages of the longest kind: the blocks before a message leave it at
+least half of what there is beside directives and material (`grounding.window.message_reserve`). With less room than
+their budgets they are cut, which material is not."""
+NO_LIMIT = 2**40
 MEMORY_STEPS = 8
 """Of a window: memory decides anew only when it is more or less by one of so many."""
 
@@ -85,15 +85,17 @@ class Attaching:
         except (AgentRuntimeError, TimeoutError) as error:
             return Looked(degraded=(DegradedBlock(block="codex", why=why(error)),))
 
-    async def attach(self, looked: Looked, turn: Turn) -> Attached:
-        """What of it *turn* is given. What fails is named, and the turn goes on without."""
+    async def attach(self, looked: Looked, turn: Turn, *, crowded: bool = False) -> Attached:
+        """What of it *turn* is given; where it is *crowded* it is not given whole. What fails is named, and the turn
+        goes on without."""
         if looked.holding is None or not looked.holding.files:
             return Attached(turn.offer, degraded=looked.degraded)
         if not self._tooling.sigil(turn.question).allows(SCOPE):
             return Attached(turn.offer, self._withheld(looked.holding))
         scope = turn.question.key.scope
         try:
-            given = await self._materials.given(scope, looked.holding, room_of(turn), keep=turn.keep)
+            room = replace(room_of(turn), is_crowded=crowded)
+            given = await self._materials.given(scope, looked.holding, room, keep=turn.keep)
         except AgentRuntimeError as error:
             return Attached(turn.offer, degraded=(DegradedBlock(block="codex", why=why(error)),))
         if given is None or given.mode == "whole" or turn.small_talk:
@@ -144,23 +146,22 @@ def merged(
 def room_of(turn: Turn) -> Room:
     """What there is room for in *turn*, whatever is asked."""
     budgets = turn.budgets
-    sections = (
-        budgets.prompt_tokens,
-        budgets.global_context_tokens,
-        budgets.censors_tokens,
-        budgets.environment_tokens,
-        budgets.karma_floor_tokens,
-        budgets.now_tokens,
-    )
     beside = [one for one in turn.injected if one.message == "system"]
-    usual = min(sum(sections), budgets.window_tokens // BESIDE_SHARE)
-    least = max(usual, BESIDE_MESSAGES * budgets.query_tokens)
     return Room(
         budgets.window_tokens,
         budgets.output_tokens,
-        turn.identity_tokens + turn.offer.tokens + least + sum(one.budget for one in beside),
-        max(
-            0, budgets.prompt_characters - len(turn.identity) - BESIDE_CHARACTERS - sum(len(one.text) for one in beside)
-        ),
+        turn.identity_tokens
+        + turn.offer.tokens
+        + BESIDE_MESSAGES * budgets.query_tokens
+        + sum(one.budget for one in beside),
+        _characters(turn, beside),
         room_tokens(turn.memory, max(1, budgets.window_tokens // MEMORY_STEPS)) if turn.memory is not None else None,
     )
+
+
+def _characters(turn: Turn, beside: Sequence[Injected]) -> int:
+    """What material may have of them: what a limit for the whole prompt leaves, else any number."""
+    if not turn.budgets.bounds_material:
+        return NO_LIMIT
+    taken = len(turn.identity) + BESIDE_CHARACTERS + sum(len(one.text) for one in beside)
+    return max(0, turn.budgets.prompt_characters - taken)

@@ -12,7 +12,7 @@ Source: docs.anthropic.com, "Prompt caching"; platform.openai.com, "Prompt cachi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -45,6 +45,10 @@ class Standing:
             static += len(block.text) + len(SEPARATOR) if block.used else 0
         digest = hashlib.blake2b(key.encoded.encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES)
         return cls(static, standing_ends(prompt), digest.hexdigest())
+
+
+Fitted = Callable[[int], tuple[Sequence[Message], Standing] | None]
+"""Messages, and what of them stands, for a model that reads so many tokens; None where there are none so small."""
 
 
 def marked(messages: Sequence[Message], standing: Standing) -> list[Message]:

@@ -21,7 +21,7 @@ import structlog
 
 from config.settings import Settings
 from connectors.connector import Health, State
-from runtime.caching import Standing, marked, takes_key, takes_marks
+from runtime.caching import Fitted, Standing, marked, takes_key, takes_marks
 from runtime.embedded.child import ChildFailed
 from runtime.embedded.model_server import CONTEXT_TOKENS, MODEL_NAME, LocalModelServer
 from runtime.exchange import (
@@ -116,9 +116,12 @@ class Model:
     async def window_tokens(self, first: str | None = None) -> int:
         """The context window of the model that is asked first (see `complete`): as set, else as it is known
         (`runtime.windows`)."""
+        return await self._window_of(self._order(first)[0])
+
+    async def _window_of(self, name: str | None) -> int:
+        """That of *name*; None is the local model."""
         if self._settings.llm_context_window_tokens is not None:
             return self._settings.llm_context_window_tokens
-        name = self._order(first)[0]
         return CONTEXT_TOKENS if name is None else await self._window(name)
 
     async def _window(self, name: str) -> int:
@@ -190,6 +193,7 @@ class Model:
         purpose: str = "reply",
         first: str | None = None,
         standing: Standing | None = None,
+        fitted: Fitted | None = None,
     ) -> Completion:
         """The model's answer to *messages* (OpenAI's form). Streams where *on_delta* is given. Models that cannot see
         get the text of messages with pictures; those that cannot call tools get what tools told as text.
@@ -197,8 +201,9 @@ class Model:
         *tools* are OpenAI function descriptions; where they are given a call of one is an answer, too. *purpose* goes
         into events only. *first* is one of `names`, which is asked before the others; any other name counts as none, so
         that a choice may outlive the settings under which it was made. *standing* says what of *messages* will come
-        again; providers are told where they want to be. Raises `ModelRefused` or `ModelUnavailable`: the
-        failure of the model that was asked first, when every model failed.
+        again; providers are told where they want to be. *fitted* gives both for a fallback, which may read less than
+        the model that is asked first; one that *fitted* has nothing for is not asked. Raises `ModelRefused` or
+        `ModelUnavailable`: the failure of the model that was asked first, when every model failed.
         """
         call = Call(messages, on_delta, on_restart, {})
         failed: ModelFailed | None = None
@@ -208,11 +213,18 @@ class Model:
                 # A fallback may be able to do less than the first choice.
                 can_call = bool(tools) and await self._calls(name)
                 call.options = self._options(max_output_tokens, tools if can_call else (), response_format, temperature)
-                call.messages = messages if can_call else without_tools(messages)
-                if has_images(messages) and not await self._sees(name):
+                said, stands = messages, standing
+                if fitted is not None and failed is not None:
+                    smaller = fitted(await self._window_of(name))
+                    if smaller is None:
+                        log.warning("model.skipped", model=target.shown_as, why="window", purpose=purpose)
+                        continue
+                    said, stands = smaller
+                call.messages = said if can_call else without_tools(said)
+                if has_images(said) and not await self._sees(name):
                     call.messages = without_images(call.messages)
-                if standing is not None and name is not None and self._settings.llm_prompt_caching:
-                    await self._tell_what_stands(call, target, standing)
+                if stands is not None and name is not None and self._settings.llm_prompt_caching:
+                    await self._tell_what_stands(call, target, stands)
                 if can_call:
                     await import_what_tools_import()
                 completion = await self._attempts(call, target, purpose)

@@ -140,10 +140,21 @@ class Prompting:
         told, inject = identity[0].text, injecting.result() + await self._of_session(question, turn_id, grounds.before)
         size, memory = self._tokens.count(told), self._memory(first)
         turn = Turn(question, first, budgets, told, size, offer, inject.texts, choice.small_talk, bool(turn_id), memory)
+
+        async def finished(attached: Attached) -> Built:
+            left = budgets.model_copy(update={"tools_tokens": attached.offer.tokens})
+            context = self._context(question, turn_id, choice, left, grounds, identity, attached, inject, today)
+            whole = self._on_this_machine(context, memory, grounds.before)
+            return await self._built(whole, question, grounds, started)
+
         attached = await self._attaching.attach(looking.result(), turn)
-        budgets = budgets.model_copy(update={"tools_tokens": attached.offer.tokens})
-        context = self._context(question, turn_id, choice, budgets, grounds, identity, attached, inject, today)
-        return await self._built(self._on_this_machine(context, memory, grounds.before), question, grounds, started)
+        try:
+            return await finished(attached)
+        except assemble.ContextTooLarge:
+            if attached.input is None or attached.input.mode != "whole":
+                raise
+            # Material is the only one of what is never cut that there is another way to give.
+            return await finished(await self._attaching.attach(looking.result(), turn, crowded=True))
 
     async def _built(self, context: RunContext, question: Question, grounds: Grounds, started: float) -> Built:
         """The prompt of *context*, and what it has in common with the one before. *started* is when it was begun."""

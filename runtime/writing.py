@@ -140,6 +140,9 @@ class Writing:
         made.built = built = await self._ground(made, question, contents)
         await self._asking.answer(made, built, question, contents, told)
         assert made.completion is not None
+        if made.built is not built:  # a fallback read less
+            built = made.built
+            await self._manifests.keep(built.context, built.prompt, now(), prefix=built.prefix)
         made.reply = replies.answer(batch, built, made.completion, made.rounds)
 
     async def _first_model(self, batch: Batch) -> str | None:

@@ -32,6 +32,8 @@ class Room:
     beside: int
     characters: int
     memory: int | None = None
+    is_crowded: bool = False
+    """Whether what is never cut was found to have no room beside material."""
 
     @property
     def left(self) -> int:
@@ -74,6 +76,6 @@ def _over(size: Size, room: Room, line: int, part: float) -> Why | None:
         return "over_line"
     if size.characters > room.characters * part:
         return "over_budget"
-    if size.weight > room.left * part:
+    if room.is_crowded or size.weight > room.left * part:
         return "over_window"
     return "over_memory" if size.weight > room.left_in_memory * part else None

@@ -14,12 +14,11 @@ from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, Reply, offered, told
 
 ACME = Scope("acme")
-WINDOW = 140_000
+WINDOW = 64_000
 LINE = int(0.7 * WINDOW)
 ROOMY: dict[str, Any] = {
     "access_policy": "open",
     "llm_context_window_tokens": WINDOW,
-    "prompt_max_characters": 1_000_000,
 }
 
 
@@ -48,7 +47,7 @@ async def test_material_is_given_whole_below_the_line_and_searched_above_it(
     async with running_bot(model_settings(**ROOMY, llm_tools="always"), openai_server) as bot:
         await attach(bot, ACME, files)
         while await size(bot) >= LINE:
-            path = next(iter(files))
+            path = max(files, key=lambda path: len(files[path]))
             await bot.runtime.materials.delete(ACME, path)
             del files[path]
         bot.model.will("It enters a context manager [reference/with.rst].")
@@ -74,7 +73,9 @@ async def test_material_is_given_whole_below_the_line_and_searched_above_it(
 
         await bot.runtime.materials.delete(ACME, "reference/more.rst")
         while await size(bot) >= LINE:
-            await bot.runtime.materials.delete(ACME, files.popitem()[0])
+            path = min(files, key=lambda path: len(files[path]))
+            await bot.runtime.materials.delete(ACME, path)
+            del files[path]
         await bot.say("and now?")
         assert (bot.grounding["codex_mode"], bot.grounding["codex_why"]) == ("search", "near_line")
         while await size(bot) >= 0.85 * LINE:

@@ -142,3 +142,39 @@ async def test_a_message_that_no_window_holds_is_refused_by_its_size_and_no_mode
         )
         assert bot.replies_asked == []
         assert (await bot.say("a short question about boats?"))["text"]
+
+
+async def test_a_fallback_that_reads_less_gets_a_prompt_that_fits_or_is_passed_over(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(
+        access_policy="open",
+        llm_model="openai/gpt-4o",
+        llm_fallback_models="openai/gpt-4,openai/gpt-3.5-turbo",
+        llm_max_attempts=1,
+        llm_grounding_user_max_tokens=5000,
+        llm_grounding_chat_tail_max_tokens=5000,
+        llm_grounding_chat_tail_lines=400,
+        llm_grounding_chat_tail_bytes=40_000,
+        llm_grounding_max_prompt_tokens=12_000,
+        context_max_tokens=12_000,
+        llm_grounding_max_prompt_bytes=90_000,
+    )
+    async with running_bot(settings, openai_server) as bot:
+        for part in range(8):
+            await bot.say(f"part {part}: " + "\n".join(f"the boat of row {part}.{n} is blue" for n in range(40)))
+        bot.model.will("unauthorized", "From the second.")
+        answer = await bot.say("which one is red?")
+        first, second = bot.replies_asked[-2:]
+        assert [first["model"], second["model"], answer["text"]] == ["gpt-4o", "gpt-4", "From the second."]
+        sizes = [bot.runtime.tokens.count(asked["messages"][1]["content"]) for asked in (first, second)]
+        assert sizes[1] < (8192 - 1024) / 1.8 < sizes[0]
+        assert "which one is red?" in second["messages"][1]["content"]
+        stored = await bot.runtime.manifests.get(Scope("acme"), answer["turn_id"])
+        rebuilt = (await bot.runtime.prompting.rebuild(stored.context)).prompt
+        assert (rebuilt.user, rebuilt.sha256) == (second["messages"][1]["content"], stored.prompt_sha256)
+
+        bot.model.will("unauthorized", "From the third.")
+        await bot.say("is it this one? " + "one more row of boats, " * 800)
+        assert [one["model"] for one in bot.replies_asked[-2:]] == ["gpt-4o", "gpt-3.5-turbo"]
+        assert [(one["model"], one["why"]) for one in bot.told("model.skipped")] == [("openai/gpt-4", "window")]

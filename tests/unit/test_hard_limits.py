@@ -16,6 +16,8 @@ from grounding.layers.records import line
 from grounding.run_context import (
     AttachedText,
     Censor,
+    CodexFile,
+    CodexInput,
     ContextLine,
     Passage,
     Query,
@@ -129,6 +131,47 @@ def test_what_does_not_fit_is_named_with_its_size_and_nothing_is_cut(
     assert refused.value.block == block
     assert says in refused.value.user_text
     assert f"{refused.value.tokens} of {refused.value.window}" in refused.value.user_text
+
+
+def test_what_yields_is_never_named_and_gives_its_room_to_what_is_kept_word_for_word() -> None:
+    lines = tuple(ContextLine(number=number, content="a wish of long standing " * 8) for number in range(40))
+
+    def asked(times: int) -> Prompt:
+        kept = (record("v", "word " * times, verbatim=True),)
+        small = BUDGETS.model_copy(update={"window_tokens": 3600})
+        return build(budgets=small, global_context=lines, records=kept, query=Query(text="why is that? " * 80))
+
+    prompt = asked(700)
+    known = prompt.block("global_context")
+    assert known is not None
+    assert 0 < known.tokens < 700
+    assert "word " * 699 in prompt.user
+    with pytest.raises(ContextTooLarge) as refused:
+        asked(1400)
+    assert refused.value.block == "records"
+
+
+@pytest.mark.parametrize(("bounds", "fits"), [(False, True), (True, False)])
+def test_material_counts_among_the_characters_only_where_somebody_set_how_many_there_may_be(
+    bounds: bool, fits: bool
+) -> None:
+    files = (CodexFile(path="a.md", text="a word of it " * 400),)
+    material = CodexInput(mode="whole", why="below_line", tokens=1700, weight=2000, limit=5000, count=1, files=files)
+    limits = BUDGETS.model_copy(update={"prompt_characters": 3000, "bounds_material": bounds})
+
+    def asked() -> Prompt:
+        return build(budgets=limits, codex=material, query=Query(text="why? " * 100))
+
+    if not fits:
+        with pytest.raises(ContextTooLarge) as refused:
+            asked()
+        assert refused.value.block == "codex"
+        return
+    prompt = asked()
+    assert files[0].text.strip() in prompt.system
+    block = prompt.block("codex")
+    assert block is not None
+    assert len(prompt.system) + len(prompt.user) - len(block.text) <= 3000
 
 
 def test_the_text_of_a_file_is_cut_before_a_message_is_refused_and_the_words_stay() -> None:
