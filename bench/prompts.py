@@ -46,7 +46,7 @@ SIZES: dict[str, Any] = {
     "access_policy": "open",
     "llm_timeout_seconds": 60.0,
 }
-"""Budgets of the blocks: summary 400 tokens, tail from 1,500, grown to twice as much, passages 1,200. Cues alone decide
+"""Budgets of the blocks: summary 400 tokens, tail up to 3,000, passages 1,200. Cues alone decide
 what is retrieved, so that how often that happens is known. The context document is made anew so often that it tells of
 what leaves the tail when the tail is compacted."""
 RULES_TOKENS = 140
@@ -74,11 +74,24 @@ class Sent:
     """Tokens by block, as the runtime counts them."""
 
 
-async def played(scene: Scene, layout: Layout) -> list[Sent]:
-    """The prompts of all turns of *scene*, in the order in which they were sent."""
+def sizes(tail: int) -> dict[str, Any]:
+    """`SIZES` with a tail that may grow to so many tokens, and the ceilings of all blocks with it."""
+    prompt = 3000 + tail
+    return {
+        **SIZES,
+        "llm_grounding_chat_tail_max_tokens": tail,
+        "llm_grounding_chat_tail_bytes": 8 * tail,
+        "llm_grounding_max_prompt_tokens": prompt,
+        "llm_grounding_max_prompt_bytes": 40_000 + 8 * tail,
+        "context_max_tokens": max(8000, prompt),
+    }
+
+
+async def played(scene: Scene, layout: Layout, tail: int = 3000) -> list[Sent]:
+    """The prompts of all turns of *scene*, in the order in which they were sent. The tail may grow to *tail* tokens."""
     with tempfile.TemporaryDirectory(prefix="ar-bench-") as folder:
         async with openai.serving() as model:
-            settings = _settings(Path(folder), model.base_url, layout)
+            settings = _settings(Path(folder), model.base_url, layout, tail)
             async with running_bot(settings, model, documents=scene.documents) as bot:
                 await _furnish(bot)
                 writer = _Writer(model)
@@ -93,9 +106,9 @@ def in_turn(chats: Sequence[Chat]) -> Iterator[tuple[Chat, int]]:
                 yield chat, number
 
 
-def _settings(folder: Path, base_url: str, layout: Layout) -> Settings:
+def _settings(folder: Path, base_url: str, layout: Layout, tail: int) -> Settings:
     fields: dict[str, Any] = {
-        **SIZES,
+        **sizes(tail),
         "data_dir": folder,
         "llm_model": "openai/bench",
         "llm_api_base": base_url,

@@ -13,7 +13,16 @@ from grounding.draft import NO_CEILING_BYTES, Draft
 from grounding.layers import query
 from grounding.run_context import RunContext
 from grounding.tokens import Remembered, Tokens, utf8_length
-from grounding.window import JOINT_TOKENS, ContextTooLarge, front_room, require_room, taken, uncounted, window_room
+from grounding.window import (
+    JOINT_TOKENS,
+    ContextTooLarge,
+    front_bytes,
+    front_room,
+    require_room,
+    taken,
+    uncounted,
+    window_room,
+)
 
 __all__ = ["ContextTooLarge", "prompt", "rounds_room"]
 
@@ -90,8 +99,8 @@ def _reserve(
         return
     of_four = [name for name in front if name in bounded]
     most, of_tail = front_room(budgets, of_system)
-    both = _Ceilings(most, budgets.prompt_bytes // 2)
-    tail = _Ceilings(of_tail, min(budgets.tail_bytes, both.bytes - both.bytes // 3 - JOINT_TOKENS))
+    most_bytes, bytes_of_tail = front_bytes(budgets)
+    both, tail = _Ceilings(most, most_bytes), _Ceilings(of_tail, bytes_of_tail)
     _steady(texts, drafts, of_four, tokens, both, tail)
     shown = utf8_length(_shrink(texts, drafts, of_four, tokens, both)) + utf8_length(SEPARATOR)
     ceiling = min(budgets.context_tokens, window_room(budgets) - of_system)

@@ -89,6 +89,12 @@ def front_room(budgets: Budgets, of_system: int) -> tuple[int, int]:
     return both, min(budgets.tail_tokens, max(0, both - both // 3 - JOINT_TOKENS))
 
 
+def front_bytes(budgets: Budgets) -> tuple[int, int]:
+    """The same in bytes, of which half are a message's."""
+    both = budgets.prompt_bytes // 2
+    return both, min(budgets.tail_bytes, max(0, both - both // 3 - JOINT_TOKENS))
+
+
 def require_room(budgets: Budgets, system: Sequence[Block], floor: Sequence[Block], of_message: int) -> None:
     """Raises `ContextTooLarge` where what always has to be said is more than a prompt may have: the blocks of the
     *system* message and the *floor* of the user message, which takes *of_message* tokens. It names the largest block of

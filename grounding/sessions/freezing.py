@@ -23,7 +23,7 @@ from grounding.sessions.growing import History, again, grown
 from grounding.sessions.prefix import tokens_between
 from grounding.sessions.shown import Shown
 from grounding.tokens import Tokens
-from grounding.window import front_room
+from grounding.window import front_bytes, front_room
 
 TURNS_TO_COME = 8
 """For so many turns, it is reckoned, what is told behind the boundary is told again: till the tail is compacted or the
@@ -107,7 +107,9 @@ class Freezing:
         if before is None or self.layout == "user_first":
             return Limits.of(budgets)
         _, tail_tokens = front_room(budgets, sum(block.load for block in before.blocks))
-        return Limits.of(budgets.model_copy(update={"tail_tokens": max(1, tail_tokens)}))
+        _, tail_bytes = front_bytes(budgets)
+        room = {"tail_tokens": max(1, tail_tokens), "tail_bytes": max(1, tail_bytes)}
+        return Limits.of(budgets.model_copy(update=room))
 
     def settle_small_talk(self, before: Shown | None, there: Now, person: str | None) -> Settled:
         """The same for small talk, which has the global context only, and no place to tell what changed."""

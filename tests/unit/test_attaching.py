@@ -40,7 +40,8 @@ WORDS = st.sampled_from(("the harbour plan ", "12,345.6 ", "Größe 日本 ", "d
 def test_material_that_is_given_whole_leaves_room_for_every_message(
     window: int, tools: int, identity: int, asked: int, word: str, times: int, characters: int
 ) -> None:
-    changed = {"window_tokens": window, "tools_tokens": tools, "prompt_characters": characters, "output_tokens": 500}
+    changed = {"window_tokens": window, "tools_tokens": tools, "output_tokens": 500}
+    changed |= {"prompt_characters": characters, "bounds_material": True}
     budgets = BUDGETS.model_copy(update=changed)
     told = "Be kind. " * identity
     files = (CodexFile(path="a.md", text=word * times),)
