@@ -150,7 +150,8 @@ class Model:
         if name is None or self._settings.llm_tools != "auto":
             return name is not None and self._settings.llm_tools == "always"
         if name not in self._calling:
-            self._calling[name] = await calls_functions(await loaded_litellm(), name)
+            base = credentials(self._settings, name).get("api_base")
+            self._calling[name] = await calls_functions(await loaded_litellm(), name, base)
         return self._calling[name]
 
     async def transcribe(self, audio: bytes, name: str, media_type: str) -> Heard:

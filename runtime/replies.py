@@ -25,7 +25,8 @@ MAX_EXCERPT_CHARACTERS = 280
 BUDGET_EXCEEDED = "budget_exceeded"
 STOPPED = "stopped"
 """The reason why an answer ended: people wanted no more of it."""
-_NOTHING_SAID = "_Stopped._"
+NOTHING_SAID = "_Stopped._"
+"""What is recorded of an answer that was stopped before its first word."""
 
 
 def draft(batch: Batch) -> OutboundMessage:
@@ -45,14 +46,14 @@ def cut_short(text: str, model: str, *, asked: bool = True) -> Completion:
     no attempt is in it."""
     said = whole(text).strip()
     return Completion(
-        text=f"{said} …" if said else _NOTHING_SAID, model=model, finish_reason=STOPPED, attempts=int(asked)
+        text=f"{said} …" if said else NOTHING_SAID, model=model, finish_reason=STOPPED, attempts=int(asked)
     )
 
 
 def stopped(reply: OutboundMessage) -> OutboundMessage:
     """*reply*, which was stopped. Before its first word there is nothing to show: who said ``/stop`` is told by its own
     answer, and twice the same would be once too often."""
-    return replace(reply, silent=reply.text == _NOTHING_SAID)
+    return replace(reply, silent=reply.text == NOTHING_SAID)
 
 
 def answer(batch: Batch, built: Built, completion: Completion, rounds: Sequence[Round] = ()) -> OutboundMessage:

@@ -13,6 +13,7 @@ from typing import Any
 
 from connectors.message import Usage
 from runtime.exchange import Message, Target
+from runtime.windows import served_by_ollama
 
 SECONDS_TO_ASK_LITELLM = 5.0
 """For some providers it asks their server what a model can do."""
@@ -76,9 +77,16 @@ async def sees_images(litellm: Any, model: str) -> bool:
     return await _says(litellm.supports_vision, model)
 
 
-async def calls_functions(litellm: Any, model: str) -> bool:
-    """Whether LiteLLM says that *model* calls functions. False where it does not know, or takes too long to say."""
-    return await _says(litellm.supports_function_calling, model)
+async def calls_functions(litellm: Any, model: str, api_base: str | None) -> bool:
+    """Whether LiteLLM says that *model* calls functions, or the Ollama server at *api_base* that has it. False where
+    nobody knows, or it takes too long to say."""
+    if not served_by_ollama(model):
+        return await _says(litellm.supports_function_calling, model)
+
+    def told(name: str) -> Any:  # `supports_function_calling` takes no address, and asks a server on this machine
+        return litellm.get_model_info(name, api_base=api_base).get("supports_function_calling")
+
+    return await _says(told, model)
 
 
 async def _says(ability: Callable[[str], Any], model: str) -> bool:

@@ -196,7 +196,8 @@ class Tooling:
         if place >= MAX_CALLS:
             result = self._wrong("", "too_many", f"only {MAX_CALLS} calls at a time are made. Call it again", most)
         elif tool is None or not self._is_permitted(tool.name, self.sigil(asked.question)):
-            result = self._wrong("", "refused", self._refused(offer, call.name, asked.question), most)
+            known = call.name if call.name in self._toolbox else ""
+            result = self._wrong(known, "refused", self._refused(offer, call.name, asked.question), most)
         else:
             result = await self._permitted(asked, tool, place, call, most, begun=begun)
             _log.info("tool.called", tool=tool.name, round=asked.number, duration_ms=result.duration_ms, ok=result.ok)

@@ -7,14 +7,21 @@ from connectors.web.sessions import Said
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 from runtime.outbox import Outbox
+from runtime.replies import NOTHING_SAID
 
 
 async def recent(transcript: Transcript, outbox: Outbox, key: ConversationKey, limit: int) -> list[Said]:
-    """The last *limit* messages of the conversation, oldest first; replies with their notes while those are kept.
+    """The last *limit* messages of the conversation, oldest first; replies with their notes while those are kept. An
+    answer that was stopped before its first word was not shown when it ended, and is not now.
 
     Raises `connectors.message.StoreUnavailable`.
     """
-    return [await _said(outbox, key, entry) for entry in await transcript.tail(key, limit)]
+    tail = [one for one in await transcript.tail(key, limit) if not _is_silent(one)]
+    return [await _said(outbox, key, entry) for entry in tail]
+
+
+def _is_silent(entry: Entry) -> bool:
+    return entry.role is EntryRole.OUTBOUND and entry.text == NOTHING_SAID
 
 
 async def _said(outbox: Outbox, key: ConversationKey, entry: Entry) -> Said:

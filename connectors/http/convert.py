@@ -92,6 +92,8 @@ def parse_body(body: bytes) -> MessageRequest:
         raise _bad('"text" is missing; send {"text": "…"}')
     if not _check_string("text", text).strip():
         raise RequestError(400, "empty", '"text" is empty; there is nothing to answer')
+    if "user" in fields:  # as it is called elsewhere; passed over, the person would be taken for the token's holder
+        raise _bad('"user" is no field of a message; name the person in "author"')
     direct = fields.get("direct", False)
     if not isinstance(direct, bool):
         raise _bad('"direct" must be true or false')

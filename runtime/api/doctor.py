@@ -105,7 +105,7 @@ async def _sigils(runtime: Runtime) -> list[Check]:
     if not unneeded:
         roles = (f"{role.value}s have {sigils.bindings[f'role:{role.value}'].name}" for role in Role)
         others = len(sigils.bindings) - len(Role)
-        return [Check("sigils", True, f"{', '.join(roles)}; {others} people and contexts have their own")]
+        return [Check("sigils", True, f"{', '.join(roles)}; bound to people and contexts: {others or 'none'}")]
     return [
         Check(
             f"sigil {name}",

@@ -25,11 +25,12 @@ class Ollama:
     def __init__(self, trained: int) -> None:
         self.url = ""
         self.trained = trained
+        self.template = ""
         self.options: list[Any] = []
 
     async def show(self, request: web.Request) -> web.Response:
         about = {"general.architecture": "llama", "llama.context_length": self.trained}
-        return web.json_response({"model_info": about, "template": ""})
+        return web.json_response({"model_info": about, "template": self.template})
 
     async def chat(self, request: web.Request) -> web.Response:
         self.options.append((await request.json())["options"])
@@ -64,4 +65,15 @@ async def test_ollama_reads_as_much_as_prompts_are_made_for(
         answer = await model.complete(MESSAGES)
         assert (answer.text, answer.usage.cost_usd) == ("Nadia.", 0.0)
         assert [one["num_ctx"] for one in server.options] == [window]
+        await model.close()
+
+
+@pytest.mark.parametrize(("template", "calls"), [("{{ .Prompt }}", False), ("{{ if .Tools }}…{{ end }}", True)])
+async def test_the_server_that_is_set_says_whether_its_model_calls_functions(
+    settings: MakeSettings, template: str, calls: bool
+) -> None:
+    async with ollama(2048) as server:
+        server.template = template
+        model = Model(settings(llm_model=f"ollama_chat/calls-{calls}", llm_api_base=server.url))
+        assert await model.calls_tools() is calls
         await model.close()

@@ -92,6 +92,7 @@ def test_a_byte_order_mark_is_let_be() -> None:
         (b'{"text": "a", "author": 7}', "bad_request", '"author"'),
         (b'{"text": "a", "author": {}}', "bad_request", '"author" needs an "id"'),
         (b'{"text": "a", "author": {"id": 7}}', "bad_request", '"author"'),
+        (b'{"text": "a", "user": "7"}', "bad_request", '"author"'),
         (b'{"text": "a", "author": {"id": "7", "name": 1}}', "bad_request", '"author.name"'),
         (b'{"text": "a", "author": {"id": "7", "name": "' + b"x" * 201 + b'"}}', "bad_request", '"author.name"'),
         (b'{"text": "a", "author": "token:admin"}', "bad_request", "'token:'"),

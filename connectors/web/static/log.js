@@ -176,8 +176,8 @@ function theirs(item, told) {
   if (item.degraded.length) foot.append(degraded(item.degraded));
   if (item.kind !== "notice") foot.append(copyButton("Copy the answer", () => item.text));
   if (item.kind === "reply" && item.turn) {
-    foot.append(mark("👍", "Mark as good", () => told.suggest(`/good ${item.turn}`)));
-    foot.append(mark("👎", "Mark as bad", () => told.suggest(`/bad ${item.turn}`)));
+    foot.append(mark("up", "Mark as good", () => told.suggest(`/good ${item.turn}`)));
+    foot.append(mark("down", "Mark as bad", () => told.suggest(`/bad ${item.turn}`)));
   }
   if (foot.childNodes.length) made.append(foot);
   return made;
@@ -215,9 +215,20 @@ function button(label, pressed) {
   return made;
 }
 
-function mark(sign, label, pressed) {
-  const made = button(sign, pressed);
+// Drawn, since not every machine has a font with emoji.
+const THUMB = "M6 9v8H3V9h3zm0 0 4-6c1.2 0 2 .9 2 2.1L11.5 8H16c1 0 1.7.9 1.5 1.9l-1.2 5.6c-.2.9-1 1.5-1.9 1.5H6";
+
+function mark(way, label, pressed) {
+  const made = button("", pressed);
+  made.classList.add("mark", way);
   made.setAttribute("aria-label", label);
+  made.title = label;
+  const [drawing, path] = ["svg", "path"].map((name) => document.createElementNS("http://www.w3.org/2000/svg", name));
+  drawing.setAttribute("viewBox", "0 0 20 20");
+  drawing.setAttribute("aria-hidden", "true");
+  path.setAttribute("d", THUMB);
+  drawing.append(path);
+  made.append(drawing);
   return made;
 }
 
