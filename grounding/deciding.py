@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import structlog
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope
+from grounding.asked import ASSISTANT
 from grounding.cues.kinds import Cues
 from grounding.run_context import TailEntry
 from grounding.strategy import Choice, addresses_assistant, choose, considered
-from grounding.transcript.entry import Entry, EntryRole
+from grounding.tail_entry import tail_entry
+from grounding.transcript.entry import Entry
 
 LATEST_ENTRIES = 6
 """Entries in which what the person said last is looked for."""
 HOPELESS_LOG_ODDS = -4.0
 """Below this what was said before cannot make a message a question for documents."""
-ASSISTANT = "assistant"
 _log = structlog.get_logger()
 
 
@@ -58,9 +59,16 @@ class Deciding:
     ) -> Choice:
         """The strategy for *text*. A *history* given stands in for the stored one. Never raises: where the documents
         cannot be asked in time the cues' choice stands, and ``strategy.unsure`` is logged."""
+
+        async def said() -> Sequence[TailEntry]:
+            if history is not None:
+                return history
+            entries = await self.transcript.tail(key, LATEST_ENTRIES, except_turn=turn_id)
+            return [tail_entry(entry) for entry in entries]
+
         first = self.by_cues(text, cues)
         await self.awake(first, key)
-        return await self.decide(first, key, text, cues, turn_id, history)
+        return await self.decide(first, key, text, cues, said)
 
     def by_cues(self, text: str, cues: Cues) -> Choice:
         """What the cues choose; ``open`` where the documents are to be asked, too."""
@@ -78,15 +86,14 @@ class Deciding:
         key: ConversationKey,
         text: str,
         cues: Cues,
-        turn_id: str = "",
-        history: Sequence[TailEntry] | None = None,
+        said: Callable[[], Awaitable[Sequence[TailEntry]]],
     ) -> Choice:
-        """As `choose`, where the cues chose *first*."""
+        """As `choose`, where the cues chose *first*; *said* gives what was said last, where that is needed."""
         if not first.open:
             return first
         try:
             async with asyncio.timeout(self.timeout_seconds):
-                return await self._considered(first, key, text, cues, turn_id, history)
+                return await self._considered(first, key, text, cues, said)
         except (AgentRuntimeError, TimeoutError) as error:
             _log.warning("strategy.unsure", why=str(error) or "timeout", workspace_id=key.workspace_id)
         except Exception as error:  # noqa: BLE001 - a turn is answered without, whatever broke
@@ -99,8 +106,7 @@ class Deciding:
         key: ConversationKey,
         text: str,
         cues: Cues,
-        turn_id: str,
-        history: Sequence[TailEntry] | None,
+        said: Callable[[], Awaitable[Sequence[TailEntry]]],
     ) -> Choice:
         alone = await self.documents.relevance(key.scope, text)
         if alone is None:
@@ -109,14 +115,13 @@ class Deciding:
         decided = considered(choice, alone, None, addresses_assistant=addressed)
         if decided is not choice or alone < HOPELESS_LOG_ODDS:
             return decided
-        before = await self._said_last(key, turn_id, history)
+        before = said_last(await said())
         if not before:
             return choice
         together = await self.documents.relevance(key.scope, f"{before}\n{text}")
         return considered(choice, alone, together, addresses_assistant=addressed)
 
-    async def _said_last(self, key: ConversationKey, turn_id: str, history: Sequence[TailEntry] | None) -> str:
-        if history is not None:
-            return next((entry.text for entry in reversed(history) if entry.speaker != ASSISTANT), "")
-        entries = await self.transcript.tail(key, LATEST_ENTRIES, except_turn=turn_id)
-        return next((entry.text for entry in reversed(entries) if entry.role is EntryRole.INBOUND), "")
+
+def said_last(tail: Sequence[TailEntry]) -> str:
+    """What people said last of *tail*."""
+    return next((entry.text for entry in reversed(tail) if entry.speaker != ASSISTANT), "")

@@ -6,10 +6,10 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
+from grounding.gathering import FindsPassages
 from grounding.layers import retrieval
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.document import SECTIONS, bodies
-from grounding.pipeline import FindsPassages
 from grounding.run_context import DegradedBlock
 from grounding.tokens import Tokens
 from grounding.tools import Arguments, Call, Evidence, Tool, ToolRefused

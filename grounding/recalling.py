@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from connectors.message import ConversationKey, Scope
-from grounding.asked import asked_before
-from grounding.cues.kinds import Cues
-from grounding.run_context import DegradedBlock, RecalledTurn, TailEntry
+from grounding.run_context import DegradedBlock, RecalledTurn
 from grounding.sessions.freezing import Settled
 from grounding.strategy import Choice
 from grounding.transcript.log import Transcript
@@ -39,7 +37,7 @@ class RecallsTurns(Protocol):
         asked_for: bool,
     ) -> Sequence[RecalledTurn]:
         """At most *top_k* turns that bear on *query*, without those of *exclude*. *earlier* and *lost* as in
-        `grounding.pipeline.FindsPassages`. Where they are not *asked_for*, none unless they surely do."""
+        `grounding.gathering.FindsPassages`. Where they are not *asked_for*, none unless they surely do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +51,12 @@ class Recalling:
         self,
         key: ConversationKey,
         text: str,
-        tail: Sequence[TailEntry],
+        earlier: Sequence[str],
         settled: Settled,
-        cues: Cues,
         lost: list[DegradedBlock],
     ) -> Sequence[RecalledTurn]:
         """Turns that bear on *text*, which asks about the conversation, but for those that are shown whole, as
-        *settled*; *tail* is what was said last."""
-        earlier = asked_before(tail, cues)
+        *settled*; *earlier* is what people asked just before."""
         return await self.turns.recall(
             key.scope, text, ASKED_FOR_TURNS, _shown(settled), earlier=earlier, lost=lost, asked_for=True
         )

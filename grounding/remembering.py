@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from connectors.message import ConversationKey, Scope
-from grounding.asked import asked_before
 from grounding.budgets import Budgets
 from grounding.cues.kinds import Cues
 from grounding.history import last_turns
@@ -94,9 +93,8 @@ class Remembering:
         return Remembered(asked.frame, selected.records, selected.selection, looked.calibration)
 
 
-def asked_in(text: str, tail: Sequence[TailEntry], frames: Frames, cues: Cues) -> Asked:
-    """*text* in its frame, after what *tail* holds. Pure."""
-    earlier = asked_before(tail, cues)
+def asked_in(text: str, earlier: tuple[str, ...], frames: Frames, cues: Cues) -> Asked:
+    """*text* in its frame, after what people asked *earlier*. Pure."""
     return Asked(text, choose(text, frames, earlier, cues), earlier)
 
 

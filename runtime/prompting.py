@@ -226,11 +226,8 @@ class Prompting:
         if not first.open:
             return first, await ground()
         await self._deciding.awake(first, key)
-        async with asyncio.TaskGroup() as both:
-            # Beside each other: what every message is given does not wait for what the documents speak of.
-            deciding = both.create_task(self._deciding.decide(first, key, text, cues, turn_id, history))
-            grounding = both.create_task(ground(deciding=deciding))
-        return deciding.result(), grounding.result()
+        grounds = await ground(deciding=partial(self._deciding.decide, first, key, text, cues))
+        return grounds.choice or first, grounds
 
     async def _held(self, scope: Scope) -> tuple[tuple[Directive, ...], tuple[DegradedBlock, ...]]:
         """The directives that hold. Without the store those that held a moment ago: better than no rules at all."""

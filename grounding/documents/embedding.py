@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from connectors.message import AgentRuntimeError
+from grounding.recent import Recent
 
 Vector = list[float]
 
@@ -54,8 +55,12 @@ class WordLlamaEmbedder:
     SHORT_CHARACTERS = 400
     """A question up to this is embedded at once, in about 0.1 ms: a thread costs more than that."""
 
+    QUESTIONS = 64
+    """So many are remembered: a turn asks several searches the same."""
+
     def __init__(self) -> None:
         self._model: Any = None
+        self._known: Recent[Vector] = Recent(self.QUESTIONS)
         self._loading = threading.Lock()
 
     @property
@@ -80,8 +85,11 @@ class WordLlamaEmbedder:
     async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
         """Unit vectors. Raises `EmbedderUnavailable` when the wheel is not installed."""
         if self._model is not None and all(len(text) <= self.SHORT_CHARACTERS for text in texts):
-            return self._embed(list(texts))
+            return [self._known.of(text, self._embed_one) for text in texts]
         return await asyncio.to_thread(self._embed, list(texts))
+
+    def _embed_one(self, text: str) -> Vector:
+        return self._embed([text])[0]
 
     def _embed(self, texts: list[str]) -> list[Vector]:
         model = self._model or self._loaded()

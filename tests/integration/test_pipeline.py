@@ -223,14 +223,13 @@ async def test_documents_are_searched_when_it_is_decided_and_everything_else_bef
         asked.set()
         return await transcript(*given, **more)
 
-    async def decide() -> Choice:
+    async def decide(_: object) -> Choice:
         await decided.wait()
         return replace(first, wants_documents=documents)
 
     layers.transcript.tail = tail  # type: ignore[method-assign]
     async with asyncio.timeout(20), asyncio.TaskGroup() as both:
-        deciding = both.create_task(decide())
-        grounding = both.create_task(layers.ground(KEY, question, first, BUDGETS, deciding=deciding))
+        grounding = both.create_task(layers.ground(KEY, question, first, BUDGETS, deciding=decide))
         await asked.wait()
         searched = list(shelf.searched)
         decided.set()
