@@ -95,7 +95,15 @@ class WordLlamaEmbedder:
         model = self._model or self._loaded()
         import numpy as np
 
-        raw = model.embed([text[: self.MAX_CHARACTERS] for text in texts], norm=False, batch_size=self.BATCH)
+        # What its own `embed` gives, to the last bit. That fills all texts of a batch up to the longest one's tokens,
+        # which takes up to twice the time, tens of megabytes, and longer holds of the interpreter.
+        encoded = model.tokenizer.encode_batch(
+            [text[: self.MAX_CHARACTERS] for text in texts], add_special_tokens=False
+        )
+        raw = np.zeros((len(texts), self.dimensions), dtype=np.float32)
+        for row, one in zip(raw, encoded, strict=True):
+            if ids := one.ids:
+                row[:] = model.embedding.take(ids, axis=0, mode="clip").sum(axis=0, dtype=np.float32) / len(ids)
         lengths = np.linalg.norm(raw, axis=1, keepdims=True)
         # Text without tokens has length zero and must stay a zero vector: a division would make it NaN.
         unit: list[Vector] = (raw / np.where(lengths > 0, lengths, 1.0)).tolist()
@@ -123,6 +131,8 @@ def _load_wordllama() -> Any:
 
     # The wheel carries weights and tokenizer, but looks for the tokenizer only under its cache folder.
     try:
-        return WordLlama.load(cache_dir=Path(spec.origin).parent, disable_download=True)
+        model = WordLlama.load(cache_dir=Path(spec.origin).parent, disable_download=True)
     except OSError as error:
         raise EmbedderUnavailable(f"the bundled embedding model is incomplete: {error}", retryable=False) from error
+    model.tokenizer.no_padding()
+    return model

@@ -35,6 +35,14 @@ async def test_every_text_gets_one_unit_vector_or_zeros(embedder: Embedder) -> N
     assert vectors[1] == [0.0] * embedder.dimensions
 
 
+async def test_the_static_model_gives_what_its_library_gives() -> None:
+    """Its tokens are averaged here, to save the time of filling all texts up to the longest."""
+    embedder = WordLlamaEmbedder()
+    for text in ("Refunds take thirty days.", "退款政策", "word " * 700):
+        (ours,) = await embedder.embed_documents([text])
+        assert ours == pytest.approx(embedder._model.embed([text], norm=True)[0].tolist(), abs=1e-6)
+
+
 async def test_a_batch_gives_what_each_text_gives_alone(embedder: Embedder) -> None:
     texts = [f"refund number {number} " * (number % 7 + 1) for number in range(150)]
     together = await embedder.embed_documents(texts)
