@@ -88,9 +88,10 @@ def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
     for connector in runtime.connectors.values():
         if isinstance(connector, MountsRoutes):
             app.router.routes.extend(connector.routes())
+    # Not by `include_router`, which builds each route a second time when the first request looks for its own.
     for group in groups:
-        app.include_router(group.router)
-    app.include_router(HealthRoutes(runtime, metrics or Metrics()).router)
+        app.router.routes.extend(group.router.routes)
+    app.router.routes.extend(HealthRoutes(runtime, metrics or Metrics()).router.routes)
     # Made for whoever asks first: it takes 0.1 s, which a start would have to wait for.
     described = functools.cache(lambda: _openapi(app, groups, runtime.http.openapi))
 
@@ -106,7 +107,7 @@ def create_health_app(runtime: Runtime, metrics: Metrics) -> FastAPI:
     app = FastAPI(title="Agent Runtime", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.stopping = asyncio.Event()
     app.add_middleware(Guard, check_place=runtime.security.check_place, authenticate=runtime.security)
-    app.include_router(HealthRoutes(runtime, metrics).router)
+    app.router.routes.extend(HealthRoutes(runtime, metrics).router.routes)
     return app
 
 
