@@ -13,7 +13,7 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,6 +35,7 @@ _OWNER = "manifests"
 _VERSION = 1
 KEPT_TURNS = 10_000
 _PAGE = 500
+_CUT_TOGETHER = 50
 _READ_TOGETHER = 8
 """Contexts take a moment each: others have their turn in between."""
 _PARTS = ("turn", "outcome", "records")
@@ -79,6 +80,8 @@ class Manifest:
     blocks: tuple[dict[str, Any], ...]
     outcome: dict[str, Any]
     prefix: Prefix = UNKNOWN
+    cut: int = 0
+    """How many of the records that it was shown were forgotten since, and taken out of ``context``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,7 @@ class Manifests:
             tokens_total=fields["tokens_total"],
             blocks=tuple(fields["blocks"]),
             outcome=unpack(ended, _VERSION, "a turn's outcome")["outcome"] if ended else fields["outcome"],
+            cut=fields.get("cut", 0),
         )
 
     async def _whole(self, scope: Scope, turn_id: str, fields: dict[str, Any]) -> RunContext:
@@ -261,6 +265,19 @@ class Manifests:
                 pipe.zrem(self._key(scope, "index"), *page)
                 await pipe.execute()
 
+    async def cut_records(self, scope: Scope, ids: Collection[str]) -> None:
+        """Take the records *ids* out of all manifests of the workspace: what they say is to be kept nowhere."""
+        turn_ids: Any = await self._redis.zrange(self._key(scope, "index"), 0, -1) if ids else []
+        for start in range(0, len(turn_ids), _CUT_TOGETHER):
+            keys = [self._key(scope, "turn", turn_id) for turn_id in turn_ids[start : start + _CUT_TOGETHER]]
+            found: Any = await self._redis.mget(keys)
+            shorter = await asyncio.to_thread(_each_without, found, ids)
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for key, packed in zip(keys, shorter, strict=True):
+                    if packed is not None:
+                        pipe.set(key, packed, xx=True, keepttl=True)
+                await pipe.execute()
+
     @staticmethod
     def _key(scope: Scope, *parts: str) -> str:
         return redis_key(_OWNER, scope.tag, *parts)
@@ -281,6 +298,24 @@ def _newest(known: dict[str, V], name: str, value: V) -> None:
 def _context(fields: dict[str, Any]) -> RunContext:
     """Lists stand for tuples, as they do in JSON only; for the rest it is as strict."""
     return RunContext.model_validate_json(json.dumps(fields["context"]))
+
+
+def _each_without(stored: Sequence[str | None], ids: Collection[str]) -> list[str | None]:
+    return [_without(one, ids) for one in stored]
+
+
+def _without(stored: str | None, ids: Collection[str]) -> str | None:
+    """A manifest as it is stored without the records *ids*; None where it has none of them."""
+    text = _decompressed(stored) if stored else ""
+    if not any(one in text for one in ids):
+        return None
+    fields = unpack(text, _VERSION, "a turn's manifest")
+    context, cut = fields["context"], int(fields.pop("cut", 0))
+    for name in ("records", "censors"):
+        left = [one for one in context.get(name) or () if one["id"] not in ids]
+        cut += len(context.get(name) or ()) - len(left)
+        context[name] = left
+    return _compressed(pack(_VERSION, **fields, cut=cut))
 
 
 def _compressed(text: str) -> str:

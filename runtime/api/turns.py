@@ -52,6 +52,7 @@ class TurnRoutes(Routes):
             "context": manifest.context.model_dump(mode="json", exclude={"codex": {"files": {"__all__": {"text"}}}}),
             "sources": manifest.outcome.get("sources", []),
             "outcome": manifest.outcome,
+            "cut": manifest.cut,
             "marks": {"good": marked.good if marked else 0, "bad": marked.bad if marked else 0},
         }
         if prompt:
@@ -70,6 +71,7 @@ class TurnRoutes(Routes):
                 "sha256": rebuilt.sha256,
                 "stored_sha256": manifest.prompt_sha256,
                 "rounds": manifest.outcome.get("rounds", []),
+                "cut": manifest.cut,
             }
         )
 

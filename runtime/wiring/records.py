@@ -11,6 +11,7 @@ from grounding.memory.records.record import Type
 from grounding.memory.records.records import Records
 from grounding.memory.records.store import RecordStore
 from grounding.tokens import Tokens
+from runtime.erasing import ErasedEverywhere
 from runtime.knowledge import Knowledge
 from runtime.wiring.kept import Kept
 
@@ -40,4 +41,5 @@ def wire_records(settings: Settings, kept: Kept, knowledge: Knowledge, tokens: T
         summarized_days=settings.episode_summarized_days,
         archived_days=settings.episode_archived_days,
     )
-    return Records(RecordStore(kept.store.client), tokens, OpeningIndex(knowledge), rules)
+    store, index = RecordStore(kept.store.client), OpeningIndex(knowledge)
+    return ErasedEverywhere(store, tokens, index, rules, manifests=kept.manifests)

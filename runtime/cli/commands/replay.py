@@ -8,7 +8,7 @@ from config.settings import Settings
 from runtime.cli.client import connect
 from runtime.cli.explaining import show_messages, show_rounds
 from runtime.cli.invocation import Invocation, json_option, run
-from runtime.cli.output import line, print_json, status_line
+from runtime.cli.output import count, line, print_json, status_line
 from runtime.cli.turns import LAST, find_turn, turn_path
 
 
@@ -40,5 +40,7 @@ async def _replay(settings: Settings, turn: str, workspace: str | None, as_json:
         if rebuilt["identical"]:
             line(f"{turn_id}: identical, sha256 {rebuilt['sha256']}", fg="green")
         else:
+            if cut := rebuilt.get("cut"):
+                line(f"Without what was forgotten since: {count(cut, 'record')}.")
             line(f"{turn_id}: NOT identical: sent {rebuilt['stored_sha256']}, rebuilt {rebuilt['sha256']}", fg="red")
     return 0 if rebuilt["identical"] else 1
