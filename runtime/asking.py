@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from config.settings import Settings
+from connectors.message import Usage
 from grounding import assemble
 from grounding.assemble import rounds_room
 from grounding.blocks import SEPARATOR
 from grounding.tokens import Tokens
 from runtime import censoring
 from runtime.attachments.reading import Contents
+from runtime.budget_terms import BudgetExceeded
 from runtime.caching import Standing
 from runtime.exchange import Completion, Message
 from runtime.journal import Journal
@@ -67,12 +69,20 @@ class Asking:
             await self._run_tools(made, built, question, offer)
         while True:
             number = len(made.rounds)
+            warned = number > 0 and bool(made.rounds[-1].completion.warned)
             is_last = number > 0 and (
-                number >= self._max_rounds or not offer.tools or self._room(made, built) < LEAST_ROOM_TOKENS
+                warned or number >= self._max_rounds or not offer.tools or self._room(made, built) < LEAST_ROOM_TOKENS
             )
-            completion = await self._ask(made, built, contents, NOTHING if is_last else offer, voice)
+            try:
+                completion = await self._ask(made, built, contents, NOTHING if is_last else offer, voice)
+            except (ModelFailed, BudgetExceeded):
+                if not warned:
+                    raise
+                completion = self._as_it_was(made)
             if completion.tool_calls and (is_last or (completion.text.strip() and not offer.tools)):
                 completion = await self._without_calls(made, question, completion)
+            if not completion.tool_calls and await self._puts_back(made, built, completion):
+                continue
             if not completion.tool_calls:
                 made.completion = completion
                 await voice.checked(built, as_one(made.rounds, completion).text)
@@ -110,6 +120,28 @@ class Asking:
         if narrow.built is not None and not made.rounds:
             made.built = narrow.built
         return completion
+
+    async def _puts_back(self, made: Made, built: Built, completion: Completion) -> bool:
+        """Put an answer that sets off warnings back to the model, once, where there is room for it; whether that was
+        done."""
+        objection = censoring.objection(built.context.censors, as_one(made.rounds, completion).text)
+        if not objection or any(one.completion.warned for one in made.rounds):
+            return False
+        draft, number = replace(completion, warned=objection), len(made.rounds)
+        if self._room(made, built) < Round(draft).count(self._tokens) + LEAST_ROOM_TOKENS:
+            return False
+        await self._journal.completed(made.batch, number, draft)
+        await self._spending.settle_round(made.batch, number, draft, made.sent)
+        made.rounds.append(Round(draft))
+        made.asked = False
+        return True
+
+    def _as_it_was(self, made: Made) -> Completion:
+        """The draft as the answer after all, where no other can be had: its call is paid for."""
+        made.asked = False
+        return replace(
+            made.rounds[-1].completion, warned="", usage=Usage(), first_token_ms=None, latency_ms=0, attempts=0
+        )
 
     async def _without_calls(self, made: Made, question: Question, completion: Completion) -> Completion:
         """*completion*, whose calls are not made, as the answer. Raises `ModelFailed` where it says nothing besides."""

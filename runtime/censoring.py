@@ -30,6 +30,10 @@ from runtime.rounds import Round, as_one
 
 CENSORED = "censored"
 """Why a reply or a tool call was stopped."""
+OBJECTION = "Nobody has seen your answer yet. It may go against a rule that holds here:"
+AGAIN = (
+    "Write the whole answer again so that it does not, and say nothing of this note; if it does not apply, repeat it."
+)
 NOT_MADE = frozenset({"refused", "too_many", "arguments", "interrupted"})
 """Why a call came to nothing where no censor had a part in it: none acted then. See `runtime.tools`."""
 _log = structlog.get_logger()
@@ -44,13 +48,23 @@ class Acted:
 
 
 def holds_back(context: RunContext) -> bool:
-    """Whether nothing of a reply may be seen before it is checked: a block censor is in force."""
-    return any(one.severity == "block" for one in context.censors)
+    """Whether nothing of a reply may be seen before it is checked: a censor is in force."""
+    return bool(context.censors)
 
 
 def stopping(censors: Sequence[Censor], text: str) -> Censor | None:
     """The first of *censors* that stops *text*."""
     return next((one for one in set_off(censors, text) if one.severity == "block"), None)
+
+
+def objection(censors: Sequence[Censor], text: str) -> str:
+    """What is said to the model of *text*, its answer, before anybody sees it: the warnings that it sets off. Empty
+    where there are none, and where a censor stops it anyway."""
+    found = set_off(censors, text)
+    if not found or any(one.severity == "block" for one in found):
+        return ""
+    rules = "\n".join(f"- {because(one)}" for one in found)
+    return f"{OBJECTION}\n{rules}\n{AGAIN}"
 
 
 def of_call(censors: Sequence[Censor], call: ToolCall) -> tuple[Censor, ...]:
@@ -76,7 +90,9 @@ def acted(built: Built, rounds: Sequence[Round], last: Completion) -> tuple[Acte
         if result.why not in NOT_MADE
         for censor in of_call(censors, call)
     ]
-    by_reply = [Acted(censor, "reply") for censor in set_off(censors, as_one(rounds, last).text)]
+    drafts = [one.completion.text for one in rounds if one.completion.warned]
+    texts = (*drafts, as_one(rounds, last).text)
+    by_reply = [Acted(censor, "reply") for text in texts for censor in set_off(censors, text)]
     return tuple(dict.fromkeys([*by_tool, *by_reply]))
 
 

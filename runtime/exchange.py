@@ -41,6 +41,8 @@ class Completion:
     latency_ms: int = 0
     attempts: int = 1
     tool_calls: tuple[ToolCall, ...] = ()
+    warned: str = ""
+    """What was said to the model of this answer, which it was then asked to write anew; empty where it stands."""
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,8 @@ class Done:
     @property
     def last(self) -> Completion | None:
         """The answer that ended the rounds, if it is there."""
-        return self.completions[-1] if self.completions and not self.completions[-1].tool_calls else None
+        last = self.completions[-1] if self.completions else None
+        return last if last is not None and not (last.tool_calls or last.warned) else None
 
     @property
     def rounds(self) -> list[Round]:
@@ -67,7 +68,7 @@ class Done:
         return [
             Round(completion, self._results_of(number, len(completion.tool_calls)))
             for number, completion in enumerate(self.completions)
-            if completion.tool_calls
+            if completion.tool_calls or completion.warned
         ]
 
     def _results_of(self, number: int, calls: int) -> tuple[Result, ...]:

@@ -42,7 +42,8 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One call of the model that wanted tools, and their results in the order of its calls; fewer while they run."""
+    """One call of the model that wanted tools, and their results in the order of its calls; fewer while they run. Or a
+    draft of the answer, and what the model was told of it (`Completion.warned`)."""
 
     completion: Completion
     results: tuple[Result, ...] = ()
@@ -56,6 +57,11 @@ class Round:
     def messages(self, number: int, taken: set[str] | None = None) -> list[Message]:
         """What is said to the model of this round, which is the *number*-th (from 0). Its calls have other ids than
         those *taken*, to which they are added."""
+        if self.completion.warned:
+            return [
+                {"role": "assistant", "content": self.completion.text},
+                {"role": "user", "content": self.completion.warned},
+            ]
         taken = set() if taken is None else taken
         calls = [
             {"id": _id(call, number, place, taken), "type": "function", "function": _function(call)}
@@ -71,6 +77,7 @@ class Round:
         """Our estimate of what the round takes of a window."""
         calls = self.completion.tool_calls
         said = tokens.count(self.completion.text) + sum(tokens.count(call.name + call.arguments) for call in calls)
+        said += tokens.count(self.completion.warned)
         return said + CALL_TOKENS * (len(calls) + 1) + sum(result.tokens for result in self.results)
 
 
@@ -93,7 +100,7 @@ def without_tools(messages: Sequence[Message]) -> list[Message]:
 
 def said(rounds: Sequence[Round]) -> str:
     """What the model said beside its calls: people have seen it, and it is part of the reply."""
-    return SEPARATOR.join(one.completion.text for one in rounds if one.completion.text.strip())
+    return SEPARATOR.join(one.text for one in _standing(rounds) if one.text.strip())
 
 
 def as_one(rounds: Sequence[Round], last: Completion) -> Completion:
@@ -109,12 +116,20 @@ def as_one(rounds: Sequence[Round], last: Completion) -> Completion:
     ]
     return replace(
         last,
-        text=SEPARATOR.join(one.text for one in completions if one.text.strip()),
+        text=SEPARATOR.join(one.text for one in (*_standing(rounds), last) if one.text.strip()),
         usage=total(one.usage for one in completions),
         first_token_ms=min(firsts, default=None),
         latency_ms=sum(spans),
         attempts=1 + sum(max(one.attempts, 1) - 1 for one in completions),
     )
+
+
+def _standing(rounds: Sequence[Round]) -> list[Completion]:
+    """What of *rounds* is part of the answer: nothing up to a draft that is written anew."""
+    found: list[Completion] = []
+    for one in rounds:
+        found = [] if one.completion.warned else [*found, one.completion]
+    return found
 
 
 def total(usages: Iterable[Usage]) -> Usage:
@@ -147,6 +162,7 @@ def rows(rounds: Sequence[Round]) -> list[dict[str, Any]]:
             "tokens_prompt": one.completion.usage.prompt,
             "tokens_cached": one.completion.usage.cached,
             "tokens_completion": one.completion.usage.completion,
+            "warned": bool(one.completion.warned),
             "tools": [_row(call, result) for call, result in zip(one.completion.tool_calls, one.results, strict=False)],
         }
         for number, one in enumerate(rounds)

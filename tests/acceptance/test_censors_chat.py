@@ -118,7 +118,7 @@ async def test_a_tool_call_against_a_block_is_not_made_and_one_against_a_warning
 async def test_a_warning_becomes_a_block_once_it_has_acted_often_enough_and_not_by_being_read(bot: Bot) -> None:
     censor = await forbid(bot, "warn")
     for number in range(3):
-        bot.model.will("The code word is on the wall.")
+        bot.model.will("The code word is on the wall.", "The code word is on the wall.")
         answer = await bot.say("where is it?", context=f"c{number}")
         assert answer["text"] == "The code word is on the wall."
         await bot.settle()
@@ -130,6 +130,34 @@ async def test_a_warning_becomes_a_block_once_it_has_acted_often_enough_and_not_
     assert "rule that holds here" in answer["text"]
     await bot.settle()
     assert (await bot.runtime.records.get(ACME, censor.id)).activations == 4
+
+
+async def test_a_reply_against_a_warning_is_put_to_the_model_once_before_anybody_sees_it(bot: Bot) -> None:
+    censor = await forbid(bot, "warn")
+    bot.model.will("The code word is on the wall.", "It is on the wall.")
+    heeded = await bot.post("where is it?", headers=STREAM)
+    asked = bot.replies_asked[-1]["messages"]
+    bot.model.will("The code word is on the wall.", "The code word is on the wall, I repeat.")
+    repeated = await bot.say("where is it?", context="b")
+    await bot.settle()
+
+    assert "code word" not in heeded.text
+    assert "It is on the wall." in heeded.text
+    assert [one["role"] for one in asked] == ["system", "user", "assistant", "user"]
+    assert asked[2]["content"] == "The code word is on the wall."
+    assert "Never name the code word (it is secret)" in asked[3]["content"]
+    assert repeated["text"] == "The code word is on the wall, I repeat."
+    assert len(bot.replies_asked) == 4
+    assert (await bot.runtime.records.get(ACME, censor.id)).activations == 2
+    assert bot.told("turn.answered")[0]["rounds"] == 2
+
+
+async def test_a_warned_reply_is_sent_as_it_was_where_the_model_fails_to_write_another(bot: Bot) -> None:
+    await forbid(bot, "warn")
+    bot.model.will("The code word is on the wall.", *[Reply(trouble="not_found")] * 9)
+    answer = await bot.say("where is it?")
+
+    assert answer["text"] == "The code word is on the wall."
 
 
 async def test_a_persons_own_censor_binds_in_their_direct_messages_only(bot: Bot) -> None:
