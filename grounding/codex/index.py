@@ -14,8 +14,9 @@ from grounding.codex.material import HERE, owner_of, sha256_of, shown_path
 from grounding.codex.store import CodexStore
 from grounding.documents.chunking import CHUNKER_VERSION, Chunk, CountTokens, chunk_document
 from grounding.documents.embedding import Embedder
-from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source, collection_name
+from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source
 from grounding.documents.sparse import encode_chunk
+from grounding.documents.stored import collection_name
 
 _TOGETHER = 8
 """Files that are read, cut, embedded and stored at a time."""

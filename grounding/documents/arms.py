@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from grounding.documents.index import Arm, Hit, passage_of
+from grounding.documents.index import Arm, Hit
+from grounding.documents.stored import passage_of
 
 TIES = 8
 """How many passages more than wanted are asked for, so that the last places do not fall to chance."""

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from connectors.message import Scope, redis_key
 from grounding.documents.backlog import OWNER
-from grounding.documents.index import PAYLOAD_VERSION, collection_name
 from grounding.documents.ledger import Ledger
+from grounding.documents.stored import PAYLOAD_VERSION, collection_name
 from grounding.documents.turns import FORM
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ from typing import Any, cast
 import qdrant_edge as edge
 
 from connectors.message import Scope
-from grounding.documents import index as port
+from grounding.documents import stored
 from grounding.documents.embedding import Vector
-from grounding.documents.index import Entry, Fusion, Where
+from grounding.documents.index import Entry, Fusion
 from grounding.documents.sparse import SparseVector
+from grounding.documents.stored import Where
 
 _BY_CODES = edge.SearchParams(quantization=edge.QuantizationSearchParams(rescore=True, oversampling=2.0))
 """Without `optimize` there is no graph, and every vector is looked at: of 100,000 by codes of four bits a dimension in
@@ -22,9 +23,9 @@ vectors, 100 wanted, the first ten were those of the whole scan for all of 60 qu
 def point_of(scope: Scope, entry: Entry) -> Any:
     """The point of a passage."""
     return edge.Point(
-        port.point_id(scope, entry.passage),
+        stored.point_id(scope, entry.passage),
         {"dense": entry.dense, "sparse": sparse_vector(entry.sparse)},
-        port.payload(scope, entry.passage),
+        stored.payload(scope, entry.passage),
     )
 
 
@@ -60,7 +61,7 @@ def _match(values: Sequence[Any]) -> Any:
 
 
 def filter_of(condition: Where) -> Any:
-    def conditions(matches: Sequence[port.Match]) -> list[Any]:
+    def conditions(matches: Sequence[stored.Match]) -> list[Any]:
         return [edge.FieldCondition(key=match.key, match=_match(match.values)) for match in matches]
 
     return edge.Filter(must=conditions(condition.must))

@@ -13,13 +13,13 @@ from typing import Any
 import qdrant_edge as edge
 
 from connectors.message import Scope
-from grounding.documents import index as port
+from grounding.documents import stored
 from grounding.documents.arms import TIES, hits_of
 from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, off_centre
 from grounding.documents.edge_queries import dense_query, filter_of, fusion_query, nearest, sparse_query
 from grounding.documents.embedding import Vector
 from grounding.documents.fusing import absent, by_scores, may_say_little, merged, says_little
-from grounding.documents.index import Fusion, Hit, Kind
+from grounding.documents.index import Fusion, Hit, Kind, cosines_to
 from grounding.documents.sparse import SparseVector
 
 Arm = tuple[Any, Any]
@@ -44,13 +44,13 @@ class EdgeSearch:
     @cached_property
     def corpus(self) -> Any:
         """All that may be found."""
-        return filter_of(port.seen(self.scope, self.kind))
+        return filter_of(stored.seen(self.scope, self.kind))
 
     @cached_property
     def wanted(self) -> Any:
         """What of it is looked for."""
         only = self.only_sources
-        return filter_of(port.seen(self.scope, self.kind, only=only)) if only else self.corpus
+        return filter_of(stored.seen(self.scope, self.kind, only=only)) if only else self.corpus
 
     @cached_property
     def arms(self) -> dict[str, Arm]:
@@ -72,7 +72,7 @@ class EdgeSearch:
         """The hits, with what *centres* knows of the scope's vectors."""
         apart = [name for name in self.arms if self.explain or (name == "sparse" and (self.scores or self.is_judged))]
         fused = self._off_centre(shard, centres)
-        size = centres.known_size(port.tenant(self.scope, self.kind))
+        size = centres.known_size(stored.tenant(self.scope, self.kind))
         found: list[Any] = []
         if self.is_judged and not self.explain and size < self.fusion.candidates:
             found = self._small(shard, fused)
@@ -81,7 +81,7 @@ class EdgeSearch:
         told = dict(zip(apart, found[1:], strict=True)) if self.explain or self.scores else {}
         cosine_of = None
         if self.dense is not None and self.takes_cosines:
-            near = port.cosines_to(self.dense)
+            near = cosines_to(self.dense)
 
             def cosine_of(point: Any) -> float:
                 return near(point.vector["dense"])
@@ -93,7 +93,7 @@ class EdgeSearch:
         """The arms as they are fused: the dense one from the centre of what may be found."""
         if self.dense is None or "sparse" not in self.arms or not self.fusion.centring:
             return self.arms
-        tenant = port.tenant(self.scope, self.kind)
+        tenant = stored.tenant(self.scope, self.kind)
         centre = centres.of(tenant)
         if centre is None:
             centre = _centre(shard, self.corpus)

@@ -18,7 +18,7 @@ from connectors.message import Scope
 from grounding.documents.backlog import Backlog
 from grounding.documents.chunking import CHUNKER_VERSION, CountTokens, Sizes, chunk_document
 from grounding.documents.embedding import Embedder
-from grounding.documents.index import Kind, PassageIndex, Source, collection_name
+from grounding.documents.index import Kind, PassageIndex, Source
 from grounding.documents.ledger import Ledger
 from grounding.documents.library import Document, Found, Skipped, is_document_path
 from grounding.documents.registry import Registered, pending
@@ -37,6 +37,7 @@ from grounding.documents.runs import (
 )
 from grounding.documents.shelf import READ_DOCUMENTS, Shelf, below
 from grounding.documents.sparse import encode_chunk
+from grounding.documents.stored import collection_name
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -20,14 +20,15 @@ import qdrant_edge as edge
 import structlog
 
 from connectors.message import Scope
-from grounding.documents import index as port
+from grounding.documents import stored
 from grounding.documents.centre import Centres
 from grounding.documents.edge_errors import unavailable
 from grounding.documents.edge_queries import filter_of, point_of
 from grounding.documents.edge_search import EdgeSearch
 from grounding.documents.embedding import Vector
-from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, Where
+from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source
 from grounding.documents.sparse import SparseVector
+from grounding.documents.stored import Where
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -57,9 +58,9 @@ class EmbeddedIndex:
         *,
         timeout_seconds: float,
         fusion: Fusion | None = None,
-        version: int = port.PAYLOAD_VERSION,
+        version: int = stored.PAYLOAD_VERSION,
     ) -> None:
-        self._path = folder / port.collection_name(model, dimensions, version)
+        self._path = folder / stored.collection_name(model, dimensions, version)
         self._dimensions = dimensions
         self._timeout_seconds = timeout_seconds
         self._fusion = fusion or Fusion()
@@ -120,17 +121,17 @@ class EmbeddedIndex:
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
         for kind in {entry.passage.kind for entry in entries}:
-            port.where(scope, kind)  # A scope that may not hold these is refused before anything is stored.
+            stored.where(scope, kind)  # A scope that may not hold these is refused before anything is stored.
         for batch in _batches([(scope, entry) for entry in entries]):
             await self._run(partial(_upsert, entries=batch))
         for entry in entries:
-            self._centres.changed(port.tenant(scope, entry.passage.kind), 1)
+            self._centres.changed(stored.tenant(scope, entry.passage.kind), 1)
 
     async def replace(self, sources: Sequence[Source]) -> None:
         if not sources:
             return
-        anything = port.where_any(sources)
-        keep = {port.point_id(one.scope, entry.passage) for one in sources for entry in one.entries}
+        anything = stored.where_any(sources)
+        keep = {stored.point_id(one.scope, entry.passage) for one in sources for entry in one.entries}
         # All but the last batch come before, so that the last step, which readers cannot see halfway, is short.
         batches = list(_batches([(one.scope, entry) for one in sources for entry in one.entries]))
         for batch in batches[:-1]:
@@ -142,28 +143,28 @@ class EmbeddedIndex:
             if keep.issuperset(_scroll_ids(shard, anything)):  # mostly they are new
                 return
             for one in sources:
-                condition = port.where(one.scope, one.kind, source=one.name)
+                condition = stored.where(one.scope, one.kind, source=one.name)
                 stale = [point for point in _scroll_ids(shard, condition) if point not in keep]
                 if stale:
                     shard.update(edge.UpdateOperation.delete_points([*stale]))
 
         await self._run(finish)
         for one in sources:
-            self._centres.changed(port.tenant(one.scope, one.kind), max(len(one.entries), 1))
+            self._centres.changed(stored.tenant(one.scope, one.kind), max(len(one.entries), 1))
 
     async def delete(self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] = ()) -> None:
         if ids:
-            points = port.point_ids(scope, kind, ids)
+            points = stored.point_ids(scope, kind, ids)
             await self._run(lambda shard: shard.update(edge.UpdateOperation.delete_points([*points])))
         else:
-            await self._delete_where(port.where(scope, kind, source=source))
+            await self._delete_where(stored.where(scope, kind, source=source))
         if ids or source is not None:
-            self._centres.changed(port.tenant(scope, kind), max(len(ids), 1))
+            self._centres.changed(stored.tenant(scope, kind), max(len(ids), 1))
         else:
-            self._centres.forget(port.tenant(scope, kind))
+            self._centres.forget(stored.tenant(scope, kind))
 
     async def drop_workspace(self, scope: Scope) -> None:
-        await self._delete_where(port.whole_workspace(scope))
+        await self._delete_where(stored.whole_workspace(scope))
         self._centres.clear()
 
     async def _delete_where(self, condition: Where) -> None:
@@ -190,7 +191,7 @@ class EmbeddedIndex:
 
     async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
         conditions = {
-            source: port.where(scope, kind, source=source, ordinals=ordinals)
+            source: stored.where(scope, kind, source=source, ordinals=ordinals)
             for source, ordinals in wanted.items()
             if ordinals
         }
@@ -199,33 +200,33 @@ class EmbeddedIndex:
             return {one: list(_scroll(shard, where, with_payload=True)) for one, where in conditions.items()}
 
         records = await self._run(found) if conditions else {}
-        return {source: port.in_reading_order(records.get(source, ())) for source in wanted}
+        return {source: stored.in_reading_order(records.get(source, ())) for source in wanted}
 
     async def beside(
         self, scope: Scope, kind: Kind, sources: Collection[str], followed: Collection[str]
     ) -> list[Passage]:
-        conditions = port.where_beside(scope, kind, sources, followed)
+        conditions = stored.where_beside(scope, kind, sources, followed)
 
         def found(shard: Any) -> list[Passage]:
             records = (record for condition in conditions for record in _scroll(shard, condition, with_payload=True))
-            return [port.passage_of(record.payload) for record in records]
+            return [stored.passage_of(record.payload) for record in records]
 
         return await self._run(found) if conditions else []
 
     async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str]) -> dict[str, Vector]:
         if not ids:
             return {}
-        names = dict(zip(port.point_ids(scope, kind, ids), ids, strict=True))
+        names = dict(zip(stored.point_ids(scope, kind, ids), ids, strict=True))
         records = await self._run(lambda shard: shard.retrieve(list(names), with_payload=False, with_vector=["dense"]))
         return {names[str(record.id)]: list(record.vector["dense"]) for record in records}
 
     async def ids(self, scope: Scope, kind: Kind, source: str | None = None) -> list[str]:
-        condition = port.where(scope, kind, source=source)
+        condition = stored.where(scope, kind, source=source)
         records = await self._run(lambda shard: list(_scroll(shard, condition, with_payload=["id"])))
         return sorted(record.payload["id"] for record in records)
 
     async def sources(self, scope: Scope, kind: Kind) -> dict[str, int]:
-        condition = port.where(scope, kind)
+        condition = stored.where(scope, kind)
         records = await self._run(lambda shard: list(_scroll(shard, condition, with_payload=["source"])))
         return dict(Counter(record.payload["source"] for record in records))
 
@@ -235,11 +236,11 @@ class EmbeddedIndex:
     async def estimate(self, scope: Scope, kind: Kind) -> int:
         if kind is Kind.RECORD:  # whoever asks wants to know whether they are still there
             return await self._counted(scope, kind, exact=False)
-        tenant = port.tenant(scope, kind)
+        tenant = stored.tenant(scope, kind)
         return await self._centres.size_of(tenant, lambda: self._counted(scope, kind, exact=False))
 
     async def _counted(self, scope: Scope, kind: Kind, *, exact: bool) -> int:
-        request = edge.CountRequest(exact=exact, filter=filter_of(port.where(scope, kind)))
+        request = edge.CountRequest(exact=exact, filter=filter_of(stored.where(scope, kind)))
         return int(await self._run(lambda shard: shard.count(request)))
 
     async def check(self) -> None:
@@ -284,8 +285,8 @@ class EmbeddedIndex:
 def _ensure_fields(shard: Any) -> None:
     present = shard.info().payload_schema
     fields: dict[str, Any] = {"tenant": edge.KeywordIndexParams(is_tenant=True)}
-    fields |= {name: edge.KeywordIndexParams() for name in port.KEYWORD_FIELDS}
-    fields |= {name: edge.IntegerIndexParams(lookup=True, range=False) for name in port.INTEGER_FIELDS}
+    fields |= {name: edge.KeywordIndexParams() for name in stored.KEYWORD_FIELDS}
+    fields |= {name: edge.IntegerIndexParams(lookup=True, range=False) for name in stored.INTEGER_FIELDS}
     for name, schema in fields.items():
         if name not in present:
             shard.update(edge.UpdateOperation.create_field_index(name, schema))

@@ -21,12 +21,12 @@ from qdrant_client.common.client_exceptions import QdrantException, ResourceExha
 from qdrant_client.http.exceptions import ApiException, ResponseHandlingException, UnexpectedResponse
 
 from connectors.message import Scope
-from grounding.documents import index as port
+from grounding.documents import stored
 from grounding.documents.arms import TIES, hits_of
 from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, off_centre
 from grounding.documents.embedding import Vector
 from grounding.documents.fusing import absent, by_scores, may_say_little, merged, says_little
-from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, Where
+from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, cosine
 from grounding.documents.server_queries import (
     dense_arm,
     dense_of,
@@ -37,6 +37,7 @@ from grounding.documents.server_queries import (
     sparse_arm,
 )
 from grounding.documents.sparse import SparseVector
+from grounding.documents.stored import Where
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -94,10 +95,10 @@ class ServerIndex:
         timeout_seconds: float,
         api_key: str | None = None,
         fusion: Fusion | None = None,
-        version: int = port.PAYLOAD_VERSION,
+        version: int = stored.PAYLOAD_VERSION,
         client: AsyncQdrantClient | None = None,
     ) -> None:
-        self._collection = port.collection_name(model, dimensions, version)
+        self._collection = stored.collection_name(model, dimensions, version)
         self._dimensions = dimensions
         self._place = url
         self._timeout_seconds = timeout_seconds
@@ -151,8 +152,8 @@ class ServerIndex:
         fields: dict[str, Any] = {
             "tenant": models.KeywordIndexParams(type=models.KeywordIndexType.KEYWORD, is_tenant=True)
         }
-        fields |= dict.fromkeys(port.KEYWORD_FIELDS, models.PayloadSchemaType.KEYWORD)
-        fields |= dict.fromkeys(port.INTEGER_FIELDS, models.PayloadSchemaType.INTEGER)
+        fields |= dict.fromkeys(stored.KEYWORD_FIELDS, models.PayloadSchemaType.KEYWORD)
+        fields |= dict.fromkeys(stored.INTEGER_FIELDS, models.PayloadSchemaType.INTEGER)
         present = (await self._ask((await self._client()).get_collection(self._collection))).payload_schema
         for name, schema in fields.items():
             if name not in present:
@@ -160,11 +161,11 @@ class ServerIndex:
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
         for kind in {entry.passage.kind for entry in entries}:
-            port.where(scope, kind)  # A scope that may not hold these is refused before anything is stored.
+            stored.where(scope, kind)  # A scope that may not hold these is refused before anything is stored.
         for batch in _batches([(scope, entry) for entry in entries]):
             await self._ask((await self._client()).upsert(self._collection, points_of(batch), wait=True))
         for entry in entries:
-            self._centres.changed(port.tenant(scope, entry.passage.kind), 1)
+            self._centres.changed(stored.tenant(scope, entry.passage.kind), 1)
 
     async def replace(self, sources: Sequence[Source]) -> None:
         """The new passages are stored before the old ones go, in one request where they fit in one batch:
@@ -181,22 +182,22 @@ class ServerIndex:
         operations += deletions
         await self._ask((await self._client()).batch_update_points(self._collection, operations, wait=True))
         for one in sources:
-            self._centres.changed(port.tenant(one.scope, one.kind), max(len(one.entries), 1))
+            self._centres.changed(stored.tenant(one.scope, one.kind), max(len(one.entries), 1))
 
     async def delete(self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] = ()) -> None:
         if ids:
-            points: list[models.ExtendedPointId] = list(port.point_ids(scope, kind, ids))
+            points: list[models.ExtendedPointId] = list(stored.point_ids(scope, kind, ids))
             selector: Any = models.PointIdsList(points=points)
         else:
-            selector = models.FilterSelector(filter=filter_of(port.where(scope, kind, source=source)))
+            selector = models.FilterSelector(filter=filter_of(stored.where(scope, kind, source=source)))
         await self._ask((await self._client()).delete(self._collection, selector, wait=True))
         if ids or source is not None:
-            self._centres.changed(port.tenant(scope, kind), max(len(ids), 1))
+            self._centres.changed(stored.tenant(scope, kind), max(len(ids), 1))
         else:
-            self._centres.forget(port.tenant(scope, kind))
+            self._centres.forget(stored.tenant(scope, kind))
 
     async def drop_workspace(self, scope: Scope) -> None:
-        selector = models.FilterSelector(filter=filter_of(port.whole_workspace(scope)))
+        selector = models.FilterSelector(filter=filter_of(stored.whole_workspace(scope)))
         await self._ask((await self._client()).delete(self._collection, selector, wait=True))
         self._centres.clear()
 
@@ -213,8 +214,8 @@ class ServerIndex:
         compared: int = 0,
         only_sources: Sequence[str] = (),
     ) -> list[Hit]:
-        condition = filter_of(port.seen(scope, kind, only=only_sources))
-        corpus = filter_of(port.seen(scope, kind))
+        condition = filter_of(stored.seen(scope, kind, only=only_sources))
+        corpus = filter_of(stored.seen(scope, kind))
         arms = {
             name: arm
             for name, arm in (("dense", dense_arm(dense)), ("sparse", sparse_arm(sparse, corpus)))
@@ -227,7 +228,7 @@ class ServerIndex:
         cosines = dense if (scores or compared) and not explain else None
         fused_arms = dict(arms)
         if dense is not None and "sparse" in arms and self._fusion.centring:
-            centre = await self._centre(port.tenant(scope, kind), corpus)
+            centre = await self._centre(stored.tenant(scope, kind), corpus)
             fused_arms["dense"] = nearest(off_centre(dense, centre, self._fusion.centring))
         requests = [
             self._request(list(fused_arms.values()), condition, top_k + TIES, with_vector=cosines is not None),
@@ -241,7 +242,7 @@ class ServerIndex:
         if is_judged and says_little(self._fusion, kind, len(found[-1])):
             found[0] = await self._fused(fused_arms["dense"], found[-1], found[0], condition, top_k + TIES)
         told = dict(zip(apart, found[1:], strict=True)) if explain or scores else {}
-        near = None if cosines is None else lambda point: port.cosine(cosines, dense_of(point))
+        near = None if cosines is None else lambda point: cosine(cosines, dense_of(point))
         most = None if scores else compared
         return hits_of(found[0], told, top_k, explain=explain, cosine_of=near, compared=most)
 
@@ -298,8 +299,8 @@ class ServerIndex:
         async def found(source: str, ordinals: Collection[int]) -> list[Passage]:
             if not ordinals:
                 return []
-            condition = filter_of(port.where(scope, kind, source=source, ordinals=ordinals))
-            return port.in_reading_order([record async for record in self._scroll(condition, True)])
+            condition = filter_of(stored.where(scope, kind, source=source, ordinals=ordinals))
+            return stored.in_reading_order([record async for record in self._scroll(condition, True)])
 
         passages = await asyncio.gather(*(found(source, ordinals) for source, ordinals in wanted.items()))
         return dict(zip(wanted, passages, strict=True))
@@ -308,26 +309,26 @@ class ServerIndex:
         self, scope: Scope, kind: Kind, sources: Collection[str], followed: Collection[str]
     ) -> list[Passage]:
         async def found(condition: Where) -> list[Passage]:
-            return port.in_reading_order([record async for record in self._scroll(filter_of(condition), True)])
+            return stored.in_reading_order([record async for record in self._scroll(filter_of(condition), True)])
 
-        passages = await asyncio.gather(*map(found, port.where_beside(scope, kind, sources, followed)))
+        passages = await asyncio.gather(*map(found, stored.where_beside(scope, kind, sources, followed)))
         return [one for some in passages for one in some]
 
     async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str]) -> dict[str, Vector]:
         if not ids:
             return {}
-        names = dict(zip(port.point_ids(scope, kind, ids), ids, strict=True))
+        names = dict(zip(stored.point_ids(scope, kind, ids), ids, strict=True))
         records = await self._ask(
             (await self._client()).retrieve(self._collection, list(names), with_payload=False, with_vectors=["dense"])
         )
         return {names[str(record.id)]: dense_of(record) for record in records}
 
     async def ids(self, scope: Scope, kind: Kind, source: str | None = None) -> list[str]:
-        condition = filter_of(port.where(scope, kind, source=source))
+        condition = filter_of(stored.where(scope, kind, source=source))
         return sorted([(record.payload or {})["id"] async for record in self._scroll(condition, ["id"])])
 
     async def sources(self, scope: Scope, kind: Kind) -> dict[str, int]:
-        condition = filter_of(port.where(scope, kind))
+        condition = filter_of(stored.where(scope, kind))
         return dict(Counter([(record.payload or {})["source"] async for record in self._scroll(condition, ["source"])]))
 
     async def _scroll(self, condition: models.Filter, with_payload: bool | list[str]) -> AsyncIterator[models.Record]:
@@ -354,11 +355,11 @@ class ServerIndex:
     async def estimate(self, scope: Scope, kind: Kind) -> int:
         if kind is Kind.RECORD:  # whoever asks wants to know whether they are still there
             return await self._counted(scope, kind, exact=False)
-        tenant = port.tenant(scope, kind)
+        tenant = stored.tenant(scope, kind)
         return await self._centres.size_of(tenant, lambda: self._counted(scope, kind, exact=False))
 
     async def _counted(self, scope: Scope, kind: Kind, *, exact: bool) -> int:
-        wanted = filter_of(port.where(scope, kind))
+        wanted = filter_of(stored.where(scope, kind))
         return (await self._ask((await self._client()).count(self._collection, count_filter=wanted, exact=exact))).count
 
     async def check(self) -> None:
@@ -386,8 +387,8 @@ class ServerIndex:
 
 def _stale(source: Source) -> models.Filter:
     """What is stored of *source* beside its entries."""
-    keep: list[models.ExtendedPointId] = [port.point_id(source.scope, entry.passage) for entry in source.entries]
-    stale = filter_of(port.where(source.scope, source.kind, source=source.name))
+    keep: list[models.ExtendedPointId] = [stored.point_id(source.scope, entry.passage) for entry in source.entries]
+    stale = filter_of(stored.where(source.scope, source.kind, source=source.name))
     if keep:
         stale.must_not = [models.HasIdCondition(has_id=keep)]
     return stale

@@ -12,11 +12,12 @@ from connectors.message import Scope
 from grounding.documents import followup
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
 from grounding.documents.excerpts import utf8
-from grounding.documents.index import Hit, Kind, Passage, PassageIndex, searched
+from grounding.documents.index import Hit, Kind, Passage, PassageIndex
 from grounding.documents.packing import Retrieved, Room, choose, neighbours_wanted, pack
 from grounding.documents.relevance import Floor, fitting, floor_for
 from grounding.documents.rerank import Reranker, RerankUnavailable, rerank
 from grounding.documents.sparse import SparseVector, encode_query, term_set
+from grounding.documents.stored import searched
 from grounding.run_context import DegradedBlock
 from grounding.run_context import Passage as PromptPassage
 

@@ -9,19 +9,20 @@ from typing import Any
 from qdrant_client import models
 
 from connectors.message import Scope
-from grounding.documents import index as port
+from grounding.documents import stored
 from grounding.documents.embedding import Vector
-from grounding.documents.index import Entry, Fusion, Where
+from grounding.documents.index import Entry, Fusion
 from grounding.documents.sparse import SparseVector
+from grounding.documents.stored import Where
 
 
 def points_of(entries: Sequence[tuple[Scope, Entry]]) -> list[models.PointStruct]:
     """The points of passages."""
     return [
         models.PointStruct(
-            id=port.point_id(scope, entry.passage),
+            id=stored.point_id(scope, entry.passage),
             vector={"dense": entry.dense, "sparse": sparse_vector(entry.sparse)},
-            payload=port.payload(scope, entry.passage),
+            payload=stored.payload(scope, entry.passage),
         )
         for scope, entry in entries
     ]
@@ -61,7 +62,7 @@ def fusion_query(fusion: Fusion) -> models.FusionQuery | models.RrfQuery:
 
 
 def filter_of(condition: Where) -> models.Filter:
-    def conditions(matches: Sequence[port.Match]) -> list[models.Condition]:
+    def conditions(matches: Sequence[stored.Match]) -> list[models.Condition]:
         return [models.FieldCondition(key=match.key, match=_match(match.values)) for match in matches]
 
     return models.Filter(must=conditions(condition.must))

@@ -20,21 +20,11 @@ from qdrant_client.http import exceptions
 
 from connectors.message import Scope
 from grounding.documents import edge_errors, qdrant_server
-from grounding.documents.index import (
-    Arm,
-    Entry,
-    Fusion,
-    Hit,
-    IndexUnavailable,
-    Kind,
-    Passage,
-    PassageIndex,
-    Source,
-    collection_name,
-)
+from grounding.documents.index import Arm, Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, PassageIndex, Source
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.qdrant_server import ServerIndex
 from grounding.documents.sparse import SparseVector, encode_document, encode_query
+from grounding.documents.stored import collection_name
 from tests.emulators.embedder import HashedWords
 from tests.emulators.qdrant import SharedQdrant
 

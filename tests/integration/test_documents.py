@@ -24,7 +24,7 @@ from watchfiles import Change
 from connectors.message import Scope, redis_key
 from grounding.documents.chunking import Sizes
 from grounding.documents.embedding import EmbedderUnavailable
-from grounding.documents.index import Entry, Kind, Passage, PassageIndex, collection_name
+from grounding.documents.index import Entry, Kind, Passage, PassageIndex
 from grounding.documents.indexer import Indexer
 from grounding.documents.library import Library
 from grounding.documents.qdrant_embedded import EmbeddedIndex
@@ -34,6 +34,7 @@ from grounding.documents.runs import Progress
 from grounding.documents.search import QUERY_MAX_CHARACTERS, Search, shorten
 from grounding.documents.shelf import FileShelf
 from grounding.documents.sparse import encode_document
+from grounding.documents.stored import collection_name
 from grounding.documents.turns import CONTINUED, Memory, Turns, split_turn
 from grounding.documents.watch import Changed, changed_documents, group_changes, watch
 from tests.emulators.embedder import HashedWords

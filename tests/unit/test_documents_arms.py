@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from connectors.message import Scope
 from grounding.documents.arms import hits_of
-from grounding.documents.index import Arm, Hit, Kind, Passage, payload
+from grounding.documents.index import Arm, Hit, Kind, Passage
+from grounding.documents.stored import payload
 
 
 @dataclass
