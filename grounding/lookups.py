@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from pydantic import Field
@@ -10,7 +11,7 @@ from grounding.gathering import FindsPassages
 from grounding.layers import retrieval
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.document import SECTIONS, bodies
-from grounding.run_context import DegradedBlock
+from grounding.run_context import DegradedBlock, Passage
 from grounding.tokens import Tokens
 from grounding.tools import Arguments, Call, Evidence, Tool, ToolRefused
 
@@ -20,6 +21,21 @@ SectionName = Literal[
     "Description", "Active Context", "Progress", "Patterns", "Preferences", "Facts", "Timeline", "Decisions"
 ]
 assert get_args(SectionName) == SECTIONS
+
+
+def check_query(query: str) -> None:
+    """Raises `ToolRefused` where there is nothing to look for."""
+    if not query.strip():
+        raise ToolRefused("the query is empty: say what to look for")
+
+
+def found_passages(
+    found: Sequence[Passage], tokens: Tokens, excerpt_bytes: int, *, nothing: str, missing: str
+) -> Evidence:
+    """*found* as a prompt shows passages, or that *nothing* was found; before it, where it says so, what is
+    *missing*."""
+    shown = retrieval.section(found, tokens, excerpt_bytes).pieces or (nothing,)
+    return Evidence("\n\n".join((missing, *shown) if missing else shown), tuple(found))
 
 
 class SearchDocuments(Arguments):
@@ -37,16 +53,13 @@ def search_documents(
     prompt."""
 
     async def run(call: Call, arguments: SearchDocuments) -> Evidence:
-        if not arguments.query.strip():
-            raise ToolRefused("the query is empty: say what to look for")
+        check_query(arguments.query)
         lost: list[DegradedBlock] = []
         found = await documents.passages(
             call.scope, arguments.query, top_k, excerpt_bytes, retrieval.room(max_tokens), lost=lost, earlier=()
         )
-        shown = retrieval.section(found, tokens, excerpt_bytes).pieces or (NOTHING_FOUND,)
-        if any(one.block == "retrieved" for one in lost):
-            shown = (retrieval.INCOMPLETE, *shown)
-        return Evidence("\n\n".join(shown), tuple(found))
+        missing = retrieval.INCOMPLETE if any(one.block == "retrieved" for one in lost) else ""
+        return found_passages(found, tokens, excerpt_bytes, nothing=NOTHING_FOUND, missing=missing)
 
     return Tool(
         "search_documents",

@@ -14,7 +14,8 @@ from grounding.codex.material import HERE, owner_of, sha256_of, shown_path
 from grounding.codex.store import CodexStore
 from grounding.documents.chunking import CHUNKER_VERSION, Chunk, CountTokens, chunk_document
 from grounding.documents.embedding import Embedder
-from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source
+from grounding.documents.index import Entry, Kind, PassageIndex, Source
+from grounding.documents.runs import passage_of_chunk
 from grounding.documents.sparse import encode_chunk
 from grounding.documents.stored import collection_name
 
@@ -109,7 +110,8 @@ class CodexIndex:
         vectors = iter(await self._embedder.embed_documents(every) if every else [])
 
         def entry(path: str, chunk: Chunk) -> Entry:
-            return Entry(_passage(owner, path, chunk), next(vectors), encode_chunk(chunk.indexed_text))
+            passage = passage_of_chunk(chunk, Kind.CODEX, shown_path(owner, path))
+            return Entry(passage, next(vectors), encode_chunk(chunk.indexed_text))
 
         def sources() -> list[Source]:
             return [_source(owner, path, [entry(path, one) for one in some]) for path, some in chunks.items()]
@@ -127,20 +129,3 @@ def cut(path: str, text: str, count: CountTokens) -> list[Chunk]:
 
 def _source(owner: Scope, path: str, entries: Sequence[Entry]) -> Source:
     return Source(owner, Kind.CODEX, shown_path(owner, path), entries)
-
-
-def _passage(owner: Scope, path: str, chunk: Chunk) -> Passage:
-    return Passage(
-        id=chunk.id,
-        kind=Kind.CODEX,
-        source=shown_path(owner, path),
-        text=chunk.text,
-        title=chunk.title,
-        heading=chunk.heading,
-        lead=chunk.lead,
-        ordinal=chunk.ordinal,
-        start=chunk.start,
-        end=chunk.end,
-        first_line=chunk.first_line,
-        last_line=chunk.last_line,
-    )

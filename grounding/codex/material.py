@@ -15,13 +15,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from connectors.message import AgentRuntimeError, Scope
-from grounding.documents.library import NAME_MAX_BYTES, PATH_MAX_BYTES, DocumentRefused
+from grounding.documents.library import checked
 
 VERSION = 1
 HERE = "here/"
 """What the paths of one conversation's own material begin with, where they are shown."""
 MAX_FILES = 5000
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _DIGITS = re.compile(r"[0-9]")
 
 SAFETY = 1.15
@@ -126,22 +125,8 @@ def shown_path(scope: Scope, path: str) -> str:
 
 def check_path(path: str) -> str:
     """*path* itself, if material may have it. Raises `DocumentRefused` (``why`` = ``path``)."""
-    parts = path.split("/")
-    problem = ""
-    if not path or _CONTROL.search(path):
-        problem = "is empty or holds control characters"
-    elif "\\" in path or path.startswith("/") or re.match(r"[A-Za-z]:", path):
-        problem = "must be relative, with forward slashes"
-    elif any(part in ("", ".", "..") for part in parts):
-        problem = "must not hold empty parts, '.' or '..'"
-    elif len(path.encode()) > PATH_MAX_BYTES or any(len(part.encode()) > NAME_MAX_BYTES for part in parts):
-        problem = f"is too long ({NAME_MAX_BYTES} bytes a name, {PATH_MAX_BYTES} in all)"
-    elif path.startswith(HERE):
-        problem = f"must not begin with {HERE!r}: what belongs to one conversation is shown so"
-    if problem:
-        shown = path if len(path) <= PATH_MAX_BYTES else path[:PATH_MAX_BYTES] + "…"
-        raise DocumentRefused(f"the path {shown!r} {problem}", why="path")
-    return path
+    rule = f"must not begin with {HERE!r}: what belongs to one conversation is shown so"
+    return checked(path, rule, lambda path: not path.startswith(HERE))
 
 
 def sha256_of(text: str) -> str:

@@ -8,10 +8,10 @@ from pydantic import Field
 
 from connectors.message import Scope
 from grounding.layers import retrieval
-from grounding.lookups import MAX_QUERY_CHARACTERS
+from grounding.lookups import MAX_QUERY_CHARACTERS, check_query, found_passages
 from grounding.run_context import Passage
 from grounding.tokens import Tokens
-from grounding.tools import Arguments, Call, Evidence, Tool, ToolRefused
+from grounding.tools import Arguments, Call, Evidence, Tool
 
 SEARCH_CODEX = "search_codex"
 SCOPE = "codex:read"
@@ -48,12 +48,11 @@ def search_codex(
     """Finds at most *top_k* passages of *excerpt_bytes* bytes each and *max_tokens* tokens together."""
 
     async def run(call: Call, arguments: SearchCodex) -> Evidence:
-        if not arguments.query.strip():
-            raise ToolRefused("the query is empty: say what to look for")
+        check_query(arguments.query)
         room = retrieval.room(max_tokens)
         found, is_whole = await material.find(call.scope, arguments.query, top_k, excerpt_bytes, room)
-        shown = retrieval.section(found, tokens, excerpt_bytes).pieces or (NOTHING_FOUND,)
-        return Evidence("\n\n".join(shown if is_whole else (INCOMPLETE, *shown)), tuple(found))
+        missing = "" if is_whole else INCOMPLETE
+        return found_passages(found, tokens, excerpt_bytes, nothing=NOTHING_FOUND, missing=missing)
 
     return Tool(
         SEARCH_CODEX,

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +90,13 @@ def is_document_path(path: str) -> bool:
 
 def check_path(path: str) -> str:
     """*path* itself, if a document may have it. Raises `DocumentRefused` (``why`` = ``path``)."""
+    rule = "is no document: use .md or .txt, no hidden name, no heartbeat file, and not below logs/ or memory/"
+    return checked(path, rule, is_document_path)
+
+
+def checked(path: str, rule: str, keeps: Callable[[str], bool]) -> str:
+    """*path* itself, if a file may have it and it *keeps* a rule beside. Raises `DocumentRefused` (``why`` = ``path``),
+    which says the *rule* where that is broken."""
     parts = path.split("/")
     problem = ""
     if not path or _CONTROL.search(path):
@@ -100,8 +107,8 @@ def check_path(path: str) -> str:
         problem = "must not hold empty parts, '.' or '..'"
     elif len(path.encode()) > PATH_MAX_BYTES or any(len(part.encode()) > NAME_MAX_BYTES for part in parts):
         problem = f"is too long ({NAME_MAX_BYTES} bytes a name, {PATH_MAX_BYTES} in all)"
-    elif not is_document_path(path):
-        problem = "is no document: use .md or .txt, no hidden name, no heartbeat file, and not below logs/ or memory/"
+    elif not keeps(path):
+        problem = rule
     if problem:
         shown = path if len(path) <= PATH_MAX_BYTES else path[:PATH_MAX_BYTES] + "…"
         raise DocumentRefused(f"the path {shown!r} {problem}", why="path")

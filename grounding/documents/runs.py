@@ -136,12 +136,12 @@ def entries_of(item: Prepared, vectors: dict[str, Vector]) -> list[Entry]:
     ]
 
 
-def passage_of_chunk(chunk: Chunk) -> Passage:
-    """*chunk* as the index holds it."""
+def passage_of_chunk(chunk: Chunk, kind: Kind = Kind.DOCUMENT, source: str = "") -> Passage:
+    """*chunk* as the index holds it; *source* where it is not the chunk's path."""
     return Passage(
         id=chunk.id,
-        kind=Kind.DOCUMENT,
-        source=chunk.path,
+        kind=kind,
+        source=source or chunk.path,
         text=chunk.text,
         title=chunk.title,
         heading=chunk.heading,

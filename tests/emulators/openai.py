@@ -20,6 +20,8 @@ from typing import Any, Literal, cast, get_args
 
 from aiohttp import web
 
+from tests.emulators import loopback
+
 CHARACTERS_PER_TOKEN = 4
 EMBEDDING_DIMENSIONS = 32
 
@@ -154,16 +156,12 @@ async def serving(port: int = 0) -> AsyncIterator[FakeOpenAI]:
     for path in ("/v2/rerank", "/v1/rerank", "/rerank"):
         app.router.add_post(path, functools.partial(_rerank, fake))
     app.router.add_get("/v1/models", _models)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port)
-    await site.start()
-    fake.base_url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    try:
-        yield fake
-    finally:
-        fake.release.set()
-        await runner.cleanup()
+    async with loopback.serving(app, port) as address:
+        fake.base_url = f"{address}/v1"
+        try:
+            yield fake
+        finally:
+            fake.release.set()
 
 
 async def _models(request: web.Request) -> web.Response:

@@ -10,6 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.emulators.loopback import serving
+
 
 @dataclass
 class Recorded:
@@ -43,12 +45,5 @@ async def answering(body: Mapping[str, Any], events: Sequence[Mapping[str, Any]]
 
     app = web.Application()
     app.router.add_route("POST", "/{path:.*}", answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    recorded.base_url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with serving(app) as recorded.base_url:
         yield recorded
-    finally:
-        await runner.cleanup()

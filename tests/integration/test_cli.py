@@ -38,6 +38,7 @@ from runtime.hub import Hub
 from runtime.mailbox import Mailbox
 from runtime.stores import open_redis
 from tests.conftest import MakeSettings
+from tests.emulators.loopback import serving
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.slack import SlackEmulator
 from tests.emulators.telegram import TelegramEmulator
@@ -589,16 +590,9 @@ async def test_model_servers_on_this_machine_are_found_with_their_models() -> No
 
     app = web.Application()
     app.router.add_get("/api/tags", tags)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        here = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with serving(app) as here:
         found = await providers.find_local_servers(here, "http://127.0.0.1:9")
         wrong = await providers.find_local_servers("http://127.0.0.1:9", here)
-    finally:
-        await runner.cleanup()
     assert [(server.name, server.models) for server in found] == [("ollama", ("qwen3:4b", "llama3.2"))]
     assert found[0].model_id("qwen3:4b") == "ollama_chat/qwen3:4b"
     assert wrong == []

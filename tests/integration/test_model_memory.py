@@ -19,6 +19,7 @@ from runtime.environment.machine import Seen
 from runtime.environment.model_memory import ModelMemories, is_here
 from runtime.environment.sampling import SILENT
 from tests.conftest import MakeSettings
+from tests.emulators.loopback import serving
 
 BUNDLED = f"local/{MODEL_NAME}"
 SEEN = Seen(EnvironmentInput(), 4000)
@@ -55,15 +56,8 @@ async def ollama() -> AsyncIterator[Ollama]:
     server = Ollama()
     app = web.Application()
     app.add_routes([web.post("/api/show", server.show), web.get("/api/ps", server.ps)])
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with serving(app) as server.url:
         yield server
-    finally:
-        await runner.cleanup()
 
 
 async def test_ollama_says_what_a_model_takes_and_what_it_has_set_aside(settings: MakeSettings) -> None:

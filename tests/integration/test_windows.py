@@ -13,6 +13,7 @@ from aiohttp import web
 from runtime.model import Model
 from runtime.windows import DEFAULT_WINDOW_TOKENS
 from tests.conftest import MakeSettings
+from tests.emulators.loopback import serving
 
 MESSAGES = [{"role": "user", "content": "Who keeps the harbour?"}]
 SAID = {"model": "m", "created_at": "2026-01-01T00:00:00Z", "message": {"role": "assistant", "content": "Nadia."}}
@@ -42,14 +43,8 @@ async def ollama(trained: int) -> AsyncIterator[Ollama]:
     server = Ollama(trained)
     app = web.Application()
     app.add_routes([web.post("/api/show", server.show), web.post("/api/chat", server.chat)])
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with serving(app) as server.url:
         yield server
-    finally:
-        await runner.cleanup()
 
 
 @pytest.mark.parametrize(
