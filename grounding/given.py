@@ -22,6 +22,7 @@ from grounding.run_context import Censor, ContextLine, DegradedBlock, Passage, R
 from grounding.sessions.shown import Shown
 from grounding.strategy import Choice, search_text
 from grounding.tail_entry import tail_entry
+from grounding.transcript.entry import Reach
 
 _log = structlog.get_logger()
 
@@ -189,6 +190,14 @@ async def passages(of: Gathering) -> tuple[Passage, ...]:
     return tuple(found or ())
 
 
+async def reach(of: Gathering) -> Reach | None:
+    """How much was said in all, where earlier turns may be looked for unasked; None where that is not known."""
+    message = of.message
+    if message.history is not None or not message.first.open:
+        return None
+    return await of.bounded("records", lambda: of.sources.transcript.reach(message.key), [])
+
+
 async def recalled(of: Gathering) -> Sequence[RecalledTurn]:
     """Earlier turns, where they are asked for, or surely bear on the message; it says so where a look failed that
     nobody asked for, and nothing is missed for certain."""
@@ -196,13 +205,15 @@ async def recalled(of: Gathering) -> Sequence[RecalledTurn]:
     if message.history is not None:
         return ()
     decided, settled = await of.of(choice), (await of.of(going)).settled
-    recalling, unsure = Recalling(of.sources.transcript, of.sources.turns), list[DegradedBlock]()
+    recalling, unsure = Recalling(of.sources.turns), list[DegradedBlock]()
     key, text, found = message.key, message.text, None
     if decided.wants_history:
         before = await of.of(earlier)
         found = await of.bounded("records", lambda: recalling.asked_for(key, text, before, settled, of.degraded))
     elif is_looked_for(message.first, decided):
-        found = await of.bounded("records", lambda: recalling.unasked(key, text, settled), unsure)
+        said = await of.of(reach)
+        turns = said.turns if said else 0
+        found = await of.bounded("records", lambda: recalling.unasked(key, text, settled, turns), unsure)
     if unsure:
         _log.warning("recall.unsure", why=unsure[0].why, workspace_id=key.workspace_id)
     return found or ()

@@ -43,6 +43,7 @@ _LAYERS: tuple[Layer[Any], ...] = (
     given.documents,
     given.tail,
     given.standing,
+    given.reach,
     given.choice,
     given.marks,
     given.looked,

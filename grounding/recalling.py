@@ -11,7 +11,6 @@ from connectors.message import ConversationKey, Scope
 from grounding.run_context import DegradedBlock, RecalledTurn
 from grounding.sessions.freezing import Settled
 from grounding.strategy import Choice
-from grounding.transcript.log import Transcript
 
 ASKED_FOR_TURNS = 40
 UNASKED_SECONDS = 0.5
@@ -44,7 +43,6 @@ class RecallsTurns(Protocol):
 class Recalling:
     """What of a conversation is recalled, and whether it is worth a look. Raises what its parts raise."""
 
-    transcript: Transcript
     turns: RecallsTurns
 
     async def asked_for(
@@ -61,11 +59,11 @@ class Recalling:
             key.scope, text, ASKED_FOR_TURNS, _shown(settled), earlier=earlier, lost=lost, asked_for=True
         )
 
-    async def unasked(self, key: ConversationKey, text: str, settled: Settled) -> Sequence[RecalledTurn]:
+    async def unasked(self, key: ConversationKey, text: str, settled: Settled, turns: int) -> Sequence[RecalledTurn]:
         """Turns that speak of what *text* asks, though it does not say that it is about the conversation ("what is my
-        sister's name?"). Nothing is searched while the tail shows all that was said."""
+        sister's name?"). Nothing is searched while the tail shows all of the conversation's *turns*."""
         shown = _shown(settled)
-        if (await self.transcript.reach(key)).turns <= len(shown):
+        if turns <= len(shown):
             return ()
         async with asyncio.timeout(UNASKED_SECONDS):
             return await self.turns.recall(key.scope, text, UNASKED_TURNS, shown, earlier=(), lost=[], asked_for=False)
