@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import inspect
 import os
 import sys
 import traceback
@@ -61,11 +62,19 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"runtime.cli.commands.{cmd_name.replace('-', '_')}").command
+        if isinstance(command, click.Group):
+            for one in command.commands.values():
+                one.short_help = one.short_help or _first_paragraph(one)  # click would cut it in the middle
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
+
+
+def _first_paragraph(command: click.Command) -> str:
+    """What *command* does, whole and on one line."""
+    return " ".join(inspect.cleandoc(command.help or "").partition("\n\n")[0].split())
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

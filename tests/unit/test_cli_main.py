@@ -37,6 +37,13 @@ def test_help_lists_the_commands_without_importing_what_they_need() -> None:
     assert all(f"  {name} " in done.stdout for name in COMMANDS)
 
 
+def test_what_the_commands_of_a_group_do_is_said_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["prompt", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Ask the model for a shorter text of a directive, and publish it when you say so." in told
+    assert "..." not in told.partition("Commands:")[2]
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke([name, "--help"]) == 0
