@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from connectors.message import AgentRuntimeError, ConversationKey
+from grounding.asked import ASSISTANT
 from grounding.cues.kinds import Cues
 from grounding.cues.languages import LANGUAGES, spoken
-from grounding.deciding import ASSISTANT, Deciding
+from grounding.deciding import Deciding
 from grounding.run_context import TailEntry
 from grounding.strategy import Choice, Reason, Strategy
 

@@ -18,12 +18,11 @@ import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from connectors.message import Scope, StoreUnavailable, redis_key
-from promptpolicy.policy import Used
 from promptpolicy.slot import EVERYWHERE, Directive, Place, Slot, place_in, places_of, slot_in
 from promptpolicy.versions import Draft, NoSuchVersion, Version, pack, read, unpack
 
@@ -102,23 +101,6 @@ class Directives:
         if None in known:
             return None
         return tuple(directive for one in known if one is not None for directive in one[1])
-
-    async def load_used(self, scope: Scope, used: Iterable[Used]) -> tuple[Directive, ...]:
-        """The very directives that a turn in *scope* used, from its manifest. Raises `NoSuchVersion`."""
-        places = {place.level.value: place for place in places_of(scope)}
-        slots = [(Slot.named(one.scope, one.kind, one.name, scope), one.version) for one in used]
-        async with self._in_time():
-            pipe = self._redis.pipeline(transaction=False)
-            for slot, version in slots:
-                pipe.lindex(_log_key(replace(slot, place=places[slot.place.level.value])), version - 1)
-            entries = await pipe.execute()
-        loaded = []
-        for (slot, version), entry in zip(slots, entries, strict=True):
-            text = None if entry is None else read(slot, version, entry).text
-            if text is None:
-                raise NoSuchVersion(f"{slot.label} has no text of version {version}")
-            loaded.append(Directive(slot, version, text))
-        return tuple(loaded)
 
     async def latest(self, slot: Slot) -> Version | None:
         """The newest version of *slot*, which may be a clearing; None where there never was one."""

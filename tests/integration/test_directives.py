@@ -257,15 +257,6 @@ async def test_a_directive_without_a_proper_author_is_refused(publisher: Publish
         await publisher.publish(SYSTEM, "rule", author=author, origin="api")
 
 
-async def test_a_past_turn_gets_the_very_directives_that_it_used(publisher: Publisher) -> None:
-    await publisher.publish(Slot(EVERYWHERE, Kind.SOUL), "calm", author=LENA, origin="api")
-    await publisher.publish(Slot(Place(ROOM), Kind.SKILL, "refunds"), "old way", author=LENA, origin="api")
-    then = compose(Role.MEMBER, await publisher.directives.load(ROOM), words, 400)
-    await publisher.publish(Slot(Place(ROOM), Kind.SKILL, "refunds"), "new way", author=LENA, origin="api")
-    again = compose(Role.MEMBER, await publisher.directives.load_used(ROOM, then.used), words, 400)
-    assert again == then
-
-
 async def test_a_forgotten_workspace_leaves_nothing_and_starts_anew(redis: Redis, publisher: Publisher) -> None:
     await publisher.publish(SYSTEM, "rule", author=LENA, origin="api")
     await publisher.publish(Slot(Place(ROOM), Kind.SKILL, "refunds"), "way", author=LENA, origin="api")
