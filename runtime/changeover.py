@@ -101,9 +101,9 @@ class Changeover:
             return False
 
     async def _switch(self, scope: Scope, former: str, target: Identity) -> bool:
-        """Let *target* answer, if it has all documents and all that was said."""
+        """Let *target* answer, if it has all documents, all material and all that was said."""
         await self._give_documents(scope, former)
-        if not await self._has_documents(scope):
+        if not await self._has_documents(scope) or not await self._has_material(scope):
             return False
         await self._rebuilding.fill_workspace(scope)
         if not await self._has_documents(scope):  # that may have taken long
@@ -126,6 +126,12 @@ class Changeover:
         if knowledge.is_followed:  # before, they are all being looked through
             await knowledge.index(scope, missing)
         return False
+
+    async def _has_material(self, scope: Scope) -> bool:
+        """The same of material; `runtime.material.MaterialFollowing` sees to what is missing."""
+        held = await self._knowledge.material.all_held(scope)
+        collection = await self._knowledge.opening.ready()
+        return not await collection.material.is_behind(scope, {owner: one.revision for owner, one in held.items()})
 
     async def _give_documents(self, scope: Scope, former: str) -> None:
         """What answers until then and could not be told of a change is told again, as soon as its model may be back."""

@@ -90,7 +90,7 @@ class Maker:
             ContextField(index, embedder, words_alone=is_former),
             RecordIndex(index, embedder, RecordStore(self.redis), is_former=is_former),
             CodexIndex(self.material, index, embedder, self.count),
-            Search(index, embedder, count=self.count, reranker=self.reranker, kind=Kind.CODEX),
+            Search(index, embedder, count=self.count, reranker=self.reranker, kind=Kind.CODEX, words_alone=words_alone),
             Indexer(
                 self.shelf,
                 index,

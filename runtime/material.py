@@ -23,6 +23,7 @@ from grounding.documents.index import IndexUnavailable
 from grounding.layers import codex
 from grounding.run_context import CodexFile, CodexInput, Passage
 from grounding.tokens import Tokens
+from runtime.collection import Collection
 from runtime.hub import Hub, News
 from runtime.knowledge import Knowledge
 from runtime.unforeseen import tell_index_failed
@@ -155,19 +156,42 @@ class Materials:
         self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, max_tokens: int
     ) -> tuple[list[Passage], bool]:
         """See `grounding.codex.tool.FindsMaterial`."""
-        collection = await self._knowledge.opening.ready()
-        found, behind = await asyncio.gather(
-            collection.material_search.passages(scope, query, top_k, excerpt_bytes, max_tokens),
-            self.is_behind(scope),
-        )
-        if behind:  # what was removed or changed is in no further prompt, however long the index takes to follow
-            still = await collection.material.unchanged(scope, {one.source for one in found})
-            found = [one for one in found if one.source in still]
-        return found, not behind
+        opening = self._knowledge.opening
+        async with opening.answering(scope) as answering:
+            behind = await self._lacks(answering, scope)
+            if behind:  # the one that is being filled while that of another model answers may have all of it by now
+                with suppress(IndexUnavailable):
+                    target = await opening.ready()
+                    if target.name != answering.name and not await self._lacks(target, scope):
+                        return await self._found(target, scope, query, top_k, excerpt_bytes, max_tokens), True
+            found = await self._found(answering, scope, query, top_k, excerpt_bytes, max_tokens, behind=behind)
+            return found, not behind
+
+    async def _found(
+        self,
+        collection: Collection,
+        scope: Scope,
+        query: str,
+        top_k: int,
+        excerpt_bytes: int,
+        max_tokens: int,
+        *,
+        behind: bool = False,
+    ) -> list[Passage]:
+        """What *collection* has. Where it is *behind*, what was removed or changed is left out: that is in no further
+        prompt, however long the index takes to follow."""
+        found = await collection.material_search.passages(scope, query, top_k, excerpt_bytes, max_tokens)
+        if not behind:
+            return found
+        still = await collection.material.unchanged(scope, {one.source for one in found})
+        return [one for one in found if one.source in still]
 
     async def is_behind(self, scope: Scope) -> bool:
         """Whether not all of the material can be found yet. Raises `IndexUnavailable`."""
-        collection = await self._knowledge.opening.ready()
+        return await self._lacks(await self._knowledge.opening.ready(), scope)
+
+    async def _lacks(self, collection: Collection, scope: Scope) -> bool:
+        """Whether *collection* has not all of it as it is now."""
         holding = await self.store.held(scope)
         revisions = {Scope(scope.workspace_id): holding.every.revision}
         if scope.context_id:

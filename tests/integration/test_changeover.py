@@ -40,7 +40,9 @@ from runtime import collection, formers
 from runtime.changeover import Changeover, Underway, former_collections, underway
 from runtime.collection import FormerEmbedder, identity_of
 from runtime.embedded.child import beside
+from runtime.hub import Hub
 from runtime.knowledge import Knowledge
+from runtime.material import Materials
 from runtime.rebuilding import Rebuilding
 from runtime.told import ToldTurns
 from runtime.wiring.records import OpeningIndex
@@ -438,6 +440,44 @@ async def test_context_documents_are_found_meanwhile_as_they_are_and_forgotten_f
             async with new.knowledge.formers.using(name) as former:
                 if former is not None and former.identity.model == OLD:
                     assert await former.index.count(HERE.scope, Kind.CONTEXT) == 0
+    await new.knowledge.close()
+
+
+async def test_material_is_searched_meanwhile_as_it_is_and_switched_over_with_the_rest(house: House) -> None:
+    await filled(house)
+
+    def materials(process: Process) -> Materials:
+        hub = Hub(house.redis, shared=False)
+        return Materials(house.settings(NEW), process.knowledge.material, process.knowledge, load_tokens(), hub)
+
+    old = await house.process(OLD)
+    async with beside(old.knowledge.open(), "open"):
+        await old.knowledge.opened()
+        for path, text in (("a.md", "Herons nest early."), ("b.md", "Herons nest twice."), ("c.md", "Herons nest there.")):
+            await materials(old).put(ACME, path, text.encode())
+        await (await old.knowledge.opening.ready()).material.sync(ACME)
+    await old.knowledge.close()
+
+    new = await house.process(NEW)
+    async with beside(new.knowledge.open(), "open"):
+        await new.knowledge.opened()
+        given, collection = materials(new), await new.knowledge.opening.ready()
+
+        async def found() -> tuple[list[str], bool]:
+            passages, is_whole = await given.find(ACME, "when do herons nest", 5, 1000, 1000)
+            return sorted(one.source for one in passages), is_whole
+
+        assert (await found(), await new.answers()) == ((["a.md", "b.md", "c.md"], True), OLD)
+        await given.put(ACME, "b.md", b"Herons nest late.")
+        await given.delete(ACME, "c.md")
+        assert await found() == (["a.md"], False)
+        await new.fill()
+        await new.changeover.step()
+        assert await new.answers() == OLD
+        await collection.material.sync(ACME)
+        assert (await found(), await new.answers()) == ((["a.md", "b.md"], True), OLD)
+        await new.changeover.step()
+        assert (await found(), await new.answers()) == ((["a.md", "b.md"], True), NEW)
     await new.knowledge.close()
 
 
