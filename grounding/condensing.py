@@ -6,17 +6,24 @@ What is taken out is taken out of the `RunContext` itself: a stored one rebuilds
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from grounding import assemble
 from grounding.blocks import PLACES, Prompt
 from grounding.history import pairs
+from grounding.memory.document import bodies
 from grounding.run_context import CONDENSED, DegradedBlock, ModelMemory, RunContext
 from grounding.tokens import Tokens
 from grounding.window import WINDOW_SAFETY
 
 MIB = 2**20
+GIST_CHARACTERS = 160
+GIST_LINES = 2
+"""What is left of a text, and of a section, when it is told in short."""
+_SENTENCE_END = re.compile(r"[.!?。！？](?=\s)|\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,7 @@ class Condensed:
 
 
 def condensed(context: RunContext, tokens: Tokens) -> Condensed:
-    """The prompt of *context*, with as much taken out of it, block by block, that the cache fits; all that may be taken
+    """The prompt of *context*, with as much told in short or taken out of it, block by block, that the cache fits; all that may be taken
     where even then it does not: the model is asked all the same, as this is reckoned and not measured.
 
     Never taken are the blocks of the system message, the message itself, what is kept word for word, and the last pair
@@ -111,6 +118,46 @@ def _summary(context: RunContext) -> RunContext | None:
     return context.model_copy(update={"summary": None}) if context.summary is not None else None
 
 
+def _shorter(text: str) -> str:
+    """What *text* begins with: its first sentences, or words, in `GIST_CHARACTERS`."""
+    if len(text) <= GIST_CHARACTERS:
+        return text
+    begin = text[:GIST_CHARACTERS]
+    ends = [match.end() for match in _SENTENCE_END.finditer(begin)]
+    kept = begin[: ends[-1]] if ends and ends[-1] >= GIST_CHARACTERS // 3 else begin.rpartition(" ")[0] or begin
+    return kept.rstrip() + " …"
+
+
+def _records_in_short(context: RunContext) -> RunContext | None:
+    records = tuple(
+        one if one.verbatim else one.model_copy(update={"text": _shorter(one.text)}) for one in context.records
+    )
+    recalled = tuple(one.model_copy(update={"text": _shorter(one.text)}) for one in context.recalled)
+    return _changed(context, records=records, recalled=recalled)
+
+
+def _tail_in_short(context: RunContext) -> RunContext | None:
+    last = len(pairs(context.tail)[-1]) if context.tail else 0
+    earlier = context.tail[: len(context.tail) - last]
+    short = tuple(one.model_copy(update={"text": _shorter(one.text)}) for one in earlier)
+    return _changed(context, tail=(*short, *context.tail[len(earlier) :]))
+
+
+def _summary_in_short(context: RunContext) -> RunContext | None:
+    """The document's sections with the first lines of each."""
+    if context.summary is None:
+        return None
+    short = {title: "\n".join(body.splitlines()[:GIST_LINES]) for title, body in bodies(context.summary.text).items()}
+    text = "\n\n".join(f"## {title}\n{body}" for title, body in short.items()) + "\n"
+    is_less = bool(short) and len(text) < len(context.summary.text)
+    return _changed(context, summary=context.summary.model_copy(update={"text": text})) if is_less else None
+
+
+def _changed(context: RunContext, **fields: Any) -> RunContext | None:
+    made = context.model_copy(update=fields)
+    return made if made != context else None
+
+
 def _passages(most: int) -> Callable[[RunContext], RunContext | None]:
     def take(context: RunContext) -> RunContext | None:
         fewer = context.passages[:most]
@@ -122,6 +169,9 @@ def _passages(most: int) -> Callable[[RunContext], RunContext | None]:
 _STEPS: tuple[tuple[str, Callable[[RunContext], RunContext | None]], ...] = (
     ("injected", _injected),
     ("karma", _karma),
+    ("records", _records_in_short),
+    ("tail", _tail_in_short),
+    ("summary", _summary_in_short),
     ("records", _records),
     ("records", _recalled),
     ("tail", _tail),
@@ -129,8 +179,9 @@ _STEPS: tuple[tuple[str, Callable[[RunContext], RunContext | None]], ...] = (
     ("retrieved", _passages(1)),
     ("retrieved", _passages(0)),
 )
-"""What is taken, the least missed first: what formatters added to the message, examples, what may be known besides,
-what was said longer ago, and then what the question is most likely about."""
+"""What is taken, the least missed first: what formatters added to the message, examples, the details of what may be
+known besides and of what was said longer ago, then the gist of these, and at last what the question is most likely
+about."""
 
 
 def _without_templates(context: RunContext, block: str) -> RunContext:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from grounding.asked import ASSISTANT
 from grounding.run_context import TailEntry
@@ -36,3 +36,17 @@ def _goes_on(last: TailEntry, entry: TailEntry) -> bool:
     if last.turn_id or entry.turn_id:
         return last.turn_id == entry.turn_id
     return last.speaker != ASSISTANT or entry.speaker == ASSISTANT
+
+
+def places(entries: Sequence[TailEntry]) -> Callable[[str], tuple[int, str]]:
+    """Which of two turns came first, as a key for a turn's id: by where they stand in *entries*. Ids are made by
+    several machines, whose clocks differ: they decide only about turns that do not stand there."""
+    where = {entry.turn_id: place for place, entry in enumerate(entries) if entry.turn_id}
+    last = entries[-1].turn_id if entries else ""
+
+    def place(turn_id: str) -> tuple[int, str]:
+        if turn_id in where:
+            return where[turn_id], ""
+        return (len(entries) if last and turn_id > last else -1), turn_id
+
+    return place

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from grounding.layers.retrieval import as_labelled
 from grounding.run_context import Passage
 
 MARK = " ⚠ unverified"
@@ -65,7 +66,7 @@ class _Given:
     def of(cls, passage: Passage) -> _Given:
         parts = tuple(part for part in map(_folded, passage.heading.split("›")) if part)
         inside = frozenset(_folded(match[1]) for match in _HEADING_LINE.finditer(passage.text))
-        return cls(passage, _path(passage.source), parts, inside)
+        return cls(passage, _path(as_labelled(passage.source)), parts, inside)
 
     def is_source(self, path: str) -> bool:
         """Whether *path* is the source's, whole or its end, with or without ``docs/`` and its ending."""
@@ -109,7 +110,21 @@ def check(reply: str, passages: Sequence[Passage], prompt: str) -> Checked:
             invented += 1
             pieces += [reply[done:end], MARK]
             done = end
+    for passage in _of_bracketed(reply, passages):
+        cited[passage] = None
     return Checked("".join((*pieces, reply[done:])), tuple(cited), invented)
+
+
+def _of_bracketed(reply: str, passages: Sequence[Passage]) -> Iterator[Passage]:
+    """Those of *passages* that are cited by a path with brackets of its own (``app/[id]/page.tsx``), in whole: brackets
+    in brackets are no label else."""
+    bracketed = [one for one in passages if "[" in one.source or "]" in one.source]
+    code = _code(reply) if bracketed else []
+    for passage in bracketed:
+        label = rf"\[(?:docs/)?{re.escape(passage.source)}(?:\s*[{re.escape(_ARROWS)}][^\[\]\n]*)?\]"
+        found = (match.start() for match in re.finditer(label, reply))
+        if any(not any(start <= at < end for start, end in code) for at in found):
+            yield passage
 
 
 def _outside_code(text: str, sources: frozenset[str]) -> Iterator[re.Match[str]]:

@@ -37,7 +37,12 @@ def room(max_tokens: int) -> int:
 def label(source: str, heading: str) -> str:
     """How a passage is named and cited: ``[refunds.md › Windows]``."""
     inside = f"{source} › {heading}" if heading else source
-    return "[" + one_line(inside).replace("[", "(").replace("]", ")") + "]"
+    return "[" + as_labelled(one_line(inside)) + "]"
+
+
+def as_labelled(text: str) -> str:
+    """*text* as it stands in a label: brackets of its own are round there."""
+    return text.replace("[", "(").replace("]", ")")
 
 
 def section(passages: Sequence[Passage], tokens: Tokens, excerpt_bytes: int, *, is_incomplete: bool = False) -> Section:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from grounding.blocks import Layout
 from grounding.budgets import Budgets
+from grounding.history import places
 from grounding.layers import now
 from grounding.layers.tail import Limits
 from grounding.memory.document import corrected, parse
@@ -119,12 +120,13 @@ class Freezing:
     def _line_deltas(
         self, before: Shown | None, lines: Sequence[ContextLine] | None, person: str | None
     ) -> tuple[str, ...] | None:
-        """What changed in the global context; None where it has to be shown as it is now."""
+        """What changed in the global context; None where it has to be shown as it is now: what was deleted, or has
+        another text, is not to be read beside what it became."""
         if before is None or before.global_context is None or lines is None or before.person != (person or ""):
             return None
         was = {line.number: line for line in before.global_context}
         is_now = {line.number: line for line in lines if line.content}
-        if any(line.content and number not in is_now for number, line in was.items()):
+        if any(line.content and _text_of(is_now.get(number)) != line.content for number, line in was.items()):
             return None
         return tuple(
             f"In the global context: {shown_line(number, line.content, is_marked=line.marked)}"
@@ -142,9 +144,10 @@ class Freezing:
             return ()
         if said.compacted or self.layout == "user_first":
             return None
-        reaches = shown.newest_turn_id if shown else ""
-        not_whole = (said.before, *(turn for turn in said.partly if turn <= latest.newest_turn_id))
-        untold = reaches < latest.newest_turn_id and reaches < max(not_whole)
+        place = places(there.entries or ())
+        reaches, last = place(shown.newest_turn_id if shown else ""), place(latest.newest_turn_id)
+        not_whole = (place(said.before), *(place(turn) for turn in said.partly if place(turn) <= last))
+        untold = reaches < last and reaches < max(not_whole)
         edited = latest.made_by == "person" or _of_people(latest) != _of_people(shown)
         text = shown.text if shown else ""
         return _added(text, latest.text) if untold or edited else _corrected(text, latest.text)
@@ -165,6 +168,10 @@ def summary_of(document: ContextDocument) -> SummaryInput:
         newest_turn_id=document.newest_turn_id,
         id=document.id,
     )
+
+
+def _text_of(line: ContextLine | None) -> str:
+    return line.content if line else ""
 
 
 def _of_people(document: ContextDocument | None) -> tuple[object, ...]:

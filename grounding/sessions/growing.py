@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from grounding.asked import ASSISTANT
-from grounding.history import pairs
+from grounding.history import pairs, places
 from grounding.layers.tail import Limits, shortened, shows_all
 from grounding.run_context import TailEntry
 from grounding.tokens import Tokens
@@ -82,6 +82,7 @@ class _Turns:
 
     def __init__(self, entries: Sequence[TailEntry], whole: Limits, tokens: Tokens) -> None:
         self._said = pairs(entries)
+        self._place = places(entries)
         self._first = 1 if len(entries) > whole.lines and len(self._said) > 1 else 0
         self._short: dict[int, Turn] = {}
         self._whole = whole
@@ -102,7 +103,8 @@ class _Turns:
     def start_within(self, limits: Limits, *, after: str = "") -> int:
         """From where on they keep the *limits*; only those behind the turn *after*, where it is given."""
         start, left = len(self), limits
-        while start > self._first and not (after and self._said[start - 1][0].turn_id <= after):
+        told = self._place(after)
+        while start > self._first and not (after and self._place(self._said[start - 1][0].turn_id) <= told):
             left = left.beside(self._turn(start - 1), self._tokens)
             if not left.are_kept:
                 break

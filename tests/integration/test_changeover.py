@@ -453,7 +453,11 @@ async def test_material_is_searched_meanwhile_as_it_is_and_switched_over_with_th
     old = await house.process(OLD)
     async with beside(old.knowledge.open(), "open"):
         await old.knowledge.opened()
-        for path, text in (("a.md", "Herons nest early."), ("b.md", "Herons nest twice."), ("c.md", "Herons nest there.")):
+        for path, text in (
+            ("a.md", "Herons nest early."),
+            ("b.md", "Herons nest twice."),
+            ("c.md", "Herons nest there."),
+        ):
             await materials(old).put(ACME, path, text.encode())
         await (await old.knowledge.opening.ready()).material.sync(ACME)
     await old.knowledge.close()

@@ -15,7 +15,7 @@ from grounding import assemble
 from grounding.cache_size import BYTES_PER_ELEMENT, CacheShape, shape_of
 from grounding.condensing import Condensed, cache_mib, condensed, fits
 from grounding.layers.records import line
-from grounding.run_context import CONDENSED, Injected, ModelMemory, Passage, Query, RunContext, Trace
+from grounding.run_context import CONDENSED, Injected, ModelMemory, Passage, Query, RunContext, SummaryInput, Trace
 from grounding.window import ContextTooLarge
 from runtime.embedded.model_server import installed_weights
 from runtime.environment.gguf import NotGguf, read_header
@@ -175,6 +175,27 @@ def test_traces_go_in_the_order_of_their_worth_and_the_message_and_what_is_kept_
     assert "Lena: second\nassistant: two" in last.prompt.user
     assert "first" not in last.prompt.user
     assert last.prompt.system == made[0].prompt.system
+
+
+def test_what_was_said_longer_ago_and_is_known_besides_is_told_in_short_before_it_is_taken_out() -> None:
+    long = "It was moored in the east. " * 30
+    document = "".join(f"## {title}\n- one\n- two\n- three {long}\n\n" for title in ("Facts", "Decisions"))
+    full = {
+        **FULL,
+        "tail": (*exchange("t1", "first. " + long, "one. " + long), *exchange("t2", "second", "two. " + long)),
+        "records": (record("r1", "Plans change in May. " + long), record("v1", long.strip(), verbatim=True)),
+        "summary": SummaryInput(text=document, turns=3, version=1),
+    }
+    whole = context(**full)
+    needed = cache_mib(whole.model_copy(update={"memory": memory(0)}), assemble.prompt(whole, TOKENS))
+    made = condensed(whole.model_copy(update={"memory": memory(256 + needed - 60)}), TOKENS)
+
+    assert not made.is_over
+    assert set(made.taken) <= {"karma", "records", "tail", "summary"}
+    assert [one.text for one in made.context.records][1:] == [long.strip()]
+    assert made.context.records[0].text.startswith("Plans change in May. It was moored")
+    assert len(made.context.records[0].text) < 200
+    assert made.context.tail[-2:] == whole.tail[-2:]
 
 
 def test_what_was_taken_is_named_and_no_prompt_says_that_documents_could_not_be_searched() -> None:

@@ -179,12 +179,16 @@ def test_behind_the_message_nothing_is_read_from_before_so_the_newest_document_i
     assert settled(layout="user_first", latest=newer).document == newer
 
 
-def test_an_edited_line_is_told_by_its_number_behind_the_boundary() -> None:
+def test_a_line_that_has_another_text_is_shown_in_its_place_and_not_beside_what_it_was() -> None:
     lines = (LINES[0], ContextLine(number=1, content="lives in Bremen", marked=True))
 
-    assert settled(lines=lines) == Settled(
-        LINES, SHOWN, said(3, 4), ("In the global context: 1-- lives in Bremen (unverified)",)
-    )
+    assert settled(lines=lines) == Settled(lines, SHOWN, said(3, 4))
+
+
+def test_a_line_that_is_no_more_or_not_yet_approved_is_told_by_its_number_behind_the_boundary() -> None:
+    lines = (LINES[0], ContextLine(number=1, content="lives in Kiel", marked=True))
+
+    assert settled(lines=lines).deltas == ("In the global context: 1-- lives in Kiel (unverified)",)
 
 
 def test_a_new_line_is_told_and_a_deleted_one_is_not_shown_any_more() -> None:

@@ -63,14 +63,14 @@ def test_no_ceiling_of_the_tail_is_exceeded_and_no_turn_halved(said: list[tuple[
             assert limits.hold(shown.entries, len(kept), TOKENS)
 
 
-def test_the_tail_is_compacted_to_about_half_and_only_now_and_then() -> None:
+def test_the_tail_is_compacted_to_a_third_and_only_now_and_then() -> None:
     said = [(f"question number {n}?", f"The answer to that is {n} and a few words more.") for n in range(60)]
     shown = prompts(said, told="t9999")
     compactions = [at for at, one in enumerate(shown) if one.compacted and at]
 
     assert all(later - earlier >= 4 for earlier, later in pairwise(compactions))
-    half = LIMITS.share(AFTER_COMPACTION)
-    assert all(half.hold(shown[at].entries, len(pairs(shown[at].entries)), TOKENS) for at in compactions)
+    third = LIMITS.share(AFTER_COMPACTION)
+    assert all(third.hold(shown[at].entries, len(pairs(shown[at].entries)), TOKENS) for at in compactions)
 
 
 def test_turns_that_no_document_tells_of_are_kept_a_little_longer() -> None:
@@ -81,6 +81,18 @@ def test_turns_that_no_document_tells_of_are_kept_a_little_longer() -> None:
 
     assert len(untold.entries) > len(told.entries)
     assert untold.before == pairs(entries)[-len(untold.entries) // 2 - 1][0].turn_id
+
+
+def test_which_turns_are_told_goes_by_their_order_and_not_by_the_clocks_of_who_answered_them() -> None:
+    said = [(f"question number {n}?", f"The answer to that is {n} and a few words more.") for n in range(12)]
+    entries = [entry for number, one in enumerate(said) for entry in turn(number, *one)]
+    skewed = {f"t{number:04}": f"t{number + 50 * (number % 2):04}" for number in range(12)}
+    moved = [one.model_copy(update={"turn_id": skewed[one.turn_id]}) for one in entries]
+
+    for told in skewed:
+        as_it_was = grown(entries, "", told, LIMITS, TOKENS)
+        shown = grown(moved, "", skewed[told], LIMITS, TOKENS)
+        assert [one.text for one in shown.entries] == [one.text for one in as_it_was.entries]
 
 
 @given(WORDS, WORDS)
