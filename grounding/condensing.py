@@ -41,8 +41,8 @@ class Condensed:
 
 
 def condensed(context: RunContext, tokens: Tokens) -> Condensed:
-    """The prompt of *context*, with as much told in short or taken out of it, block by block, that the cache fits; all that may be taken
-    where even then it does not: the model is asked all the same, as this is reckoned and not measured.
+    """The prompt of *context*, with as much told in short or taken out of it, block by block, that the cache fits; all
+    that may be taken where even then it does not: the model is asked all the same, as this is reckoned, not measured.
 
     Never taken are the blocks of the system message, the message itself, what is kept word for word, and the last pair
     of request and reply. Raises `grounding.window.ContextTooLarge`.
