@@ -47,15 +47,19 @@ async def _renewing(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> Asy
     async def renew() -> None:
         nonlocal lost
         while True:
-            await asyncio.sleep(lease_seconds / 3)
             with suppress(StoreUnavailable):  # while it is away, nobody can take the lease either
                 if not await mailbox.renew(lease):
                     lost = True
                     serving.cancel()
                     return
+            await asyncio.sleep(lease_seconds / 3)
 
-    # Not in a TaskGroup: that would wrap what the body raises. This block owns the task and ends it.
-    renewing = asyncio.create_task(renew())
+    # Not in a TaskGroup: that would wrap what the body raises. This block owns the task and ends it. Most turns are
+    # over before it is needed.
+    renewing: list[asyncio.Task[None]] = []
+    timer = asyncio.get_running_loop().call_later(
+        lease_seconds / 3, lambda: renewing.append(asyncio.create_task(renew()))
+    )
     try:
         yield
     except asyncio.CancelledError:
@@ -63,5 +67,7 @@ async def _renewing(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> Asy
             raise Superseded("the lease was lost") from None
         raise
     finally:
-        renewing.cancel()
-        await asyncio.wait({renewing})
+        timer.cancel()
+        for task in renewing:
+            task.cancel()
+            await asyncio.wait({task})

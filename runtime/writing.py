@@ -104,12 +104,16 @@ class Writing:
 
     async def _unless_stopped(self, writing: asyncio.Task[None], batch: Batch, wishes: Wishes) -> bool:
         """Wait until *writing* has ended; False where people wish it to stop. Raises `runtime.envelopes.Merged`."""
+        writing.add_done_callback(lambda _: wishes.changed.set())
         while not wishes.stop:
             if wishes.more:
                 await self._stops.merge(batch, wishes)
             if writing.done():
                 return True
-            if not await _first_of(writing, wishes.changed):
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await wishes.changed.wait()
+            except TimeoutError:
                 await self._stops.look(batch, wishes)
             wishes.changed.clear()
         return writing.done()
@@ -224,17 +228,6 @@ def now() -> str:
 def rfc3339(seconds: float) -> str:
     """Epoch *seconds* as people and programs read them, to the millisecond."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-async def _first_of(writing: asyncio.Task[None], changed: asyncio.Event) -> bool:
-    """Wait until the one is done or the other is set; False where neither comes for `LOOK_SECONDS`."""
-    changing = asyncio.create_task(changed.wait())
-    try:
-        done, _ = await asyncio.wait({writing, changing}, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        return bool(done)
-    finally:
-        changing.cancel()
-        await asyncio.wait({changing})
 
 
 async def _break_off(writing: asyncio.Task[None]) -> None:
