@@ -17,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from connectors.message import AgentRuntimeError
+from runtime.api.protocol import BoundedProtocol
 
 _PROBE_SECONDS = 1.0
 
@@ -50,6 +51,7 @@ class HttpServer:
         self._server = _Server(
             uvicorn.Config(
                 app,
+                http=BoundedProtocol,
                 log_config=None,
                 access_log=False,
                 lifespan="off",

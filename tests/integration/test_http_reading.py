@@ -1,0 +1,83 @@
+"""What a connection may send before anybody looks at it is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from runtime.api.protocol import HEAD_MAX_BYTES
+from runtime.api.server import HttpServer
+
+FAR_TOO_MUCH = 32 * HEAD_MAX_BYTES
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    async def size(request: Request) -> Response:
+        return PlainTextResponse(str(len(await request.body())))
+
+    app = FastAPI()
+    app.state.stopping = asyncio.Event()
+    app.add_route("/", size, methods=["GET", "POST"])
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = HttpServer(app, [listening], grace_seconds=1.0)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(server.run())
+        await server.started()
+        yield listening.getsockname()[1]
+        server.stop()
+
+
+async def answered(port: int, *pieces: bytes) -> bytes:
+    """What comes back for *pieces*; nothing where the connection was ended before."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+HEAD = b"POST / HTTP/1.1\r\nHost: here\r\nConnection: close\r\n"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (b"GET /?" + b"a" * FAR_TOO_MUCH, b" HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"),
+        (HEAD, b"X-Long: " + b"a" * FAR_TOO_MUCH, b"\r\n\r\n"),
+        (HEAD, *(b"X-%d: %s\r\n" % (number, b"a" * 1000) for number in range(FAR_TOO_MUCH // 1000)), b"\r\n"),
+    ],
+    ids=["first line", "one header", "many headers"],
+)
+async def test_a_request_that_does_not_come_to_its_body_is_not_held(port: int, pieces: tuple[bytes, ...]) -> None:
+    assert b" 200 " not in await answered(port, *pieces)
+    assert b" 200 " in await answered(port, HEAD, b"\r\n")
+
+
+async def test_trailers_without_end_are_not_held(port: int) -> None:
+    body = b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+    assert b" 200 " in await answered(port, HEAD, body, b"X-End: 1\r\n\r\n")
+    assert b" 200 " not in await answered(port, HEAD, body, b"X-End: " + b"a" * FAR_TOO_MUCH, b"\r\n\r\n")
+
+
+async def test_long_heads_and_bodies_are_read_whole(port: int) -> None:
+    long_header = b"X-Long: " + b"a" * (HEAD_MAX_BYTES // 2) + b"\r\n"
+    length = b"Content-Length: %d\r\n\r\n" % FAR_TOO_MUCH
+    chunks = [b"%x\r\n%s\r\n" % (100_000, b"b" * 100_000) for _ in range(20)]
+
+    plain = await answered(port, HEAD, long_header, length, b"b" * FAR_TOO_MUCH)
+    chunked = await answered(port, HEAD, b"Transfer-Encoding: chunked\r\n\r\n", *chunks, b"0\r\n\r\n")
+
+    assert plain.endswith(str(FAR_TOO_MUCH).encode())
+    assert chunked.endswith(b"2000000")
