@@ -68,6 +68,11 @@ class EdgeSearch:
         """Whether the cosines are those of the stored vectors, which then are read."""
         return (self.scores or self.compared > 0) and not self.explain and self.dense is not None
 
+    @property
+    def is_near_alone(self) -> bool:
+        """Whether the score itself is the cosine: of the stored vectors, as codes only choose the candidates."""
+        return self.dense is not None and len(self.arms) == 1
+
     def answered(self, shard: Any, centres: Centres) -> list[Hit]:
         """The hits, with what *centres* knows of the scope's vectors."""
         apart = [name for name in self.arms if self.explain or (name == "sparse" and (self.scores or self.is_judged))]
@@ -81,10 +86,10 @@ class EdgeSearch:
         told = dict(zip(apart, found[1:], strict=True)) if self.explain or self.scores else {}
         cosine_of = None
         if self.dense is not None and self.takes_cosines:
-            near = cosines_to(self.dense)
+            near = None if self.is_near_alone else cosines_to(self.dense)
 
             def cosine_of(point: Any) -> float:
-                return near(point.vector["dense"])
+                return float(point.score if near is None else near(point.vector["dense"]))
 
         most = None if self.scores else self.compared
         return hits_of(found[0], told, self.top_k, explain=self.explain, cosine_of=cosine_of, compared=most)
@@ -125,7 +130,7 @@ class EdgeSearch:
 
     @property
     def _vectors(self) -> list[str] | bool:
-        return ["dense"] if self.takes_cosines else False
+        return ["dense"] if self.takes_cosines and not self.is_near_alone else False
 
     def _bare(self, arm: Arm) -> Any:
         """All candidates of *arm*, by their ids and scores."""

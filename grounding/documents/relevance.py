@@ -96,6 +96,17 @@ class TurnFloor:
             if one.passage.source in sure or one.passage.source in before or one.passage.previous in sure
         ]
 
+    def is_sure(self, query: str, hits: Sequence[Hit]) -> bool:
+        """Whether one of *hits* reaches what is told unasked. Only of those that could are the words looked at."""
+        asked = term_set(query)
+        enough = self._enough(asked, asked_for=False)
+        for hit in hits:
+            cosine = hit.dense.score if hit.dense is not None else 0.0
+            could = self.dense_weight * max(cosine, 0.0) + self.coverage_weight >= enough
+            if could and self.relevance(asked, term_set(searched_text(hit.passage)), cosine) >= enough:
+                return True
+        return False
+
     def _enough(self, asked: frozenset[str], asked_for: bool) -> float:
         if asked_for:
             return self.enough

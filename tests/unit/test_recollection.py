@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grounding.documents.index import Arm, Hit, Kind, Passage
-from grounding.documents.recollection import recollect
+from grounding.documents.recollection import Recollection, recollect
 from grounding.documents.relevance import TurnFloor
 from grounding.documents.turns import CONTINUED, PART_MAX_CHARACTERS, split_turn
 
@@ -121,3 +121,18 @@ def test_a_part_of_a_long_turn_says_who_goes_on_speaking() -> None:
     assert first.startswith("Ann: how?\nassistant: word")
     assert second.startswith(f"assistant: {CONTINUED}word")
     assert after[1] == "assistant: short"
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["Ann: my sister is Ida", "Bo: rain", "Cy: Ida"]), st.floats(-1, 1)), max_size=8
+    ),
+    st.sampled_from(["who is my sister Ida?", "sister", "did we say so?"]),
+)
+def test_what_is_sure_is_what_would_be_told_unasked(said_so: list[tuple[str, float]], query: str) -> None:
+    floor = TurnFloor(0.5, 0.35, unasked=0.6, unasked_few=0.75)
+    hits = [Hit(said(number, text), 1.0, Arm(0, cosine)) for number, (text, cosine) in enumerate(said_so)]
+
+    told = floor.keep(query, [Recollection(hit.passage, hit.score, hit) for hit in hits], asked_for=False)
+
+    assert floor.is_sure(query, hits) == bool(told)
