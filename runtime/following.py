@@ -22,6 +22,7 @@ from grounding.documents.disk_copy import DiskCopy
 from grounding.documents.shared_shelf import SharedShelf
 from grounding.documents.watch import Changed, changed_documents, watch
 from promptpolicy.files import FilingPublisher
+from runtime.changes import Changes
 from runtime.unforeseen import tell_index_failed
 from runtime.workspaces import Workspaces
 
@@ -163,12 +164,14 @@ class Following:
         self._caught_up = asyncio.Event()
 
     async def _follow_workspaces(self) -> None:
-        async for change in self._changes():
-            documents = changed_documents(change)
-            if documents is None or documents:
-                await self._keep_in_step(change.workspace_id, documents, at=time.time())
-            if any(path == "context" or path.startswith("context/") for path in change.paths):
-                await self._import_directives(change.workspace_id)
+        async with asyncio.TaskGroup() as group:
+            changes = Changes(self._keep_in_step, group)
+            async for change in self._changes():
+                documents = changed_documents(change)
+                if documents is None or documents:
+                    changes.add(change.workspace_id, documents, time.time())
+                if any(path == "context" or path.startswith("context/") for path in change.paths):
+                    await self._import_directives(change.workspace_id)
 
     async def _changes(self) -> AsyncIterator[Changed]:
         """What changes on the disk, also after the system had no watch to give for a while."""
