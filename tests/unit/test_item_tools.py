@@ -175,6 +175,17 @@ async def test_while_the_search_is_away_items_are_found_by_their_words(desk: Des
     assert "milk" not in found
 
 
+async def test_while_the_search_is_away_items_are_found_by_their_day_in_words(desk: Desk) -> None:
+    await desk.call("create_item", kind="event", text="meet the surveyor", due="next Friday")
+    await desk.call("create_item", kind="task", text="buy milk", due="tomorrow")
+    desk.records.fails = IndexUnavailable("away")
+    found = await desk.call("query_items", text="what is on Friday in November?")
+    assert "surveyor" in found
+    only = await desk.call("query_items", text="and on Monday?")
+    assert "milk" in only
+    assert "surveyor" not in only
+
+
 async def test_of_many_items_the_next_ones_are_listed_and_the_rest_counted(desk: Desk) -> None:
     for number in range(25):
         await desk.call("create_item", kind="task", text=f"job {number}", due=f"in {number + 1} days")

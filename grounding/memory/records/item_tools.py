@@ -15,7 +15,7 @@ from grounding.documents.sparse import terms
 from grounding.memory.global_context_origin import foreign_in, person_of
 from grounding.memory.records.dates import MAX_CHARACTERS as MAX_DUE_CHARACTERS
 from grounding.memory.records.dates import NoSuchDay, due
-from grounding.memory.records.detail import in_words
+from grounding.memory.records.detail import in_words, indexed_text
 from grounding.memory.records.port import KeepsRecords, NewRecord
 from grounding.memory.records.record import NoSuchRecord, Origin, Provenance, Record, RecordRefused, State, Type
 from grounding.sections import one_line
@@ -220,8 +220,9 @@ def _listed(items: Sequence[Record], *, by_day: bool) -> str:
 
 
 def _together(found: Sequence[Record], listed: Sequence[Record], words: set[str]) -> list[Record]:
-    """*found*, and those of *listed* that share one of *words*; all of them where there are none."""
-    sharing = (one for one in listed if not words or words & set(terms(one.text)))
+    """*found*, and those of *listed* that share one of *words*, their days as words too; all of them where there are
+    none."""
+    sharing = (one for one in listed if not words or words & set(terms(indexed_text(one))))
     return list({one.id: one for one in (*found, *sharing)}.values())
 
 
