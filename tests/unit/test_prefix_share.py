@@ -93,10 +93,10 @@ def test_three_quarters_of_long_conversations_are_read_from_a_cache(stable: list
     together = simulated(VLLM, stable, is_shared=True)
     alone = simulated(VLLM, stable, is_shared=False)
 
-    assert together.share >= 0.72
-    assert together.uncached <= 1000
-    assert alone.share >= 0.70
-    assert simulated(OPENAI, stable, is_shared=True).share >= 0.70
+    assert together.share >= 0.75
+    assert together.uncached <= 950
+    assert alone.share >= 0.72
+    assert simulated(OPENAI, stable, is_shared=True).share >= 0.74
 
 
 def test_much_less_is_read_from_it_where_the_message_stands_first(stable: list[tuple[str, list[int]]]) -> None:
