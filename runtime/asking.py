@@ -75,12 +75,12 @@ class Asking:
             )
             try:
                 completion = await self._ask(made, built, contents, NOTHING if is_last else offer, voice)
+                if completion.tool_calls and (is_last or (completion.text.strip() and not offer.tools)):
+                    completion = await self._without_calls(made, question, completion)
             except (ModelFailed, BudgetExceeded):
                 if not warned:
                     raise
                 completion = self._as_it_was(made)
-            if completion.tool_calls and (is_last or (completion.text.strip() and not offer.tools)):
-                completion = await self._without_calls(made, question, completion)
             if not completion.tool_calls and await self._puts_back(made, built, completion):
                 continue
             if not completion.tool_calls:
@@ -137,11 +137,12 @@ class Asking:
         return True
 
     def _as_it_was(self, made: Made) -> Completion:
-        """The draft as the answer after all, where no other can be had: its call is paid for."""
+        """The draft as the answer after all, with what was said before it, where no other can be had: its call is paid
+        for."""
         made.asked = False
-        return replace(
-            made.rounds[-1].completion, warned="", usage=Usage(), first_token_ms=None, latency_ms=0, attempts=0
-        )
+        *before, draft = made.rounds
+        whole = as_one(before, draft.completion)
+        return replace(whole, warned="", usage=Usage(), first_token_ms=None, latency_ms=0, attempts=0)
 
     async def _without_calls(self, made: Made, question: Question, completion: Completion) -> Completion:
         """*completion*, whose calls are not made, as the answer. Raises `ModelFailed` where it says nothing besides."""

@@ -160,6 +160,24 @@ async def test_a_warned_reply_is_sent_as_it_was_where_the_model_fails_to_write_a
     assert answer["text"] == "The code word is on the wall."
 
 
+async def test_a_warned_reply_is_sent_as_it_was_where_the_model_only_wants_tools_then(bot: Bot, desk: Desk) -> None:
+    await forbid(bot, "warn")
+    bot.model.will("The code word is on the wall.", Reply(tool_calls=(("note", {"words": "again"}),)))
+    answer = await bot.say("where is it?")
+
+    assert answer["text"] == "The code word is on the wall."
+    assert desk.noted == []
+
+
+async def test_a_warned_reply_that_is_sent_as_it_was_keeps_what_was_said_beside_its_tool_calls(bot: Bot) -> None:
+    await forbid(bot, "warn")
+    noting = Reply("I note it first.", tool_calls=(("note", {"words": "the wall"}),))
+    bot.model.will(noting, "The code word is on the wall.", *[Reply(trouble="not_found")] * 9)
+    answer = await bot.say("where is it?")
+
+    assert answer["text"] == "I note it first.\n\nThe code word is on the wall."
+
+
 async def test_a_persons_own_censor_binds_in_their_direct_messages_only(bot: Bot) -> None:
     await forbid(bot, scope=Scope("acme", user="http:u1"))
     for direct, context in ((True, "dm"), (False, "group")):
