@@ -146,7 +146,7 @@ class Writing:
         assert made.completion is not None
         if made.built is not built:  # a fallback read less
             built = made.built
-            await self._manifests.keep(built.context, built.prompt, now(), prefix=built.prefix)
+            await self._manifests.keep_anew(built.context, built.prompt, now(), prefix=built.prefix)
         made.reply = replies.answer(batch, built, made.completion, made.rounds)
 
     async def _first_model(self, batch: Batch) -> str | None:

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import itertools
 import resource
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from connectors.message import AgentRuntimeError, ConversationKey, Scope
 from connectors.message import Usage as Tokens
 from grounding import assemble
 from grounding.memory.contexts import ContextDocument, ContextDocuments
-from grounding.run_context import CodexFile, CodexInput
+from grounding.run_context import Censor, CodexFile, CodexInput
+from grounding.sessions.prefix import UNKNOWN
 from grounding.tokens import load_tokens
 from grounding.transcript import markdown
 from grounding.transcript.copy import MarkdownCopy
@@ -320,6 +321,48 @@ async def test_what_went_into_many_turns_is_told_whole_without_those_that_are_no
     assert await Manifests(redis).contexts(Scope("acme"), [*ids, "t-unknown"]) == kept
     assert await manifests.contexts(Scope("acme"), []) == {}
     assert await manifests.contexts(Scope("other"), ids) == {}
+
+
+def rules(*ids: str) -> tuple[Censor, ...]:
+    return tuple(Censor(id=one, severity="warn", text=f"Never say {one}") for one in ids)
+
+
+async def test_a_turn_that_is_kept_anew_does_not_bring_back_what_was_cut_out_meanwhile(redis: Redis) -> None:
+    """As where a fallback read less: its prompt is kept once more after the answer."""
+    manifests, tokens, acme = Manifests(redis), load_tokens(), Scope("acme")
+    shown = context().model_copy(update={"censors": rules("r1", "r2")})
+    prompt = assemble.prompt(shown, tokens)
+    await manifests.keep(shown, prompt, "2026-11-21T10:00:00Z")
+    await manifests.cut_records(acme, ["r1", "r9"])
+    await manifests.keep_anew(shown, prompt, "2026-11-21T10:00:01Z", prefix=UNKNOWN)
+
+    kept = await manifests.get(acme, shown.turn_id)
+
+    assert kept.at == "2026-11-21T10:00:01Z"
+    assert (kept.context.censors, kept.cut) == (rules("r2"), 1)
+
+
+class Many(list[str]):
+    """Counts how often somebody goes through it."""
+
+    gone_through = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.gone_through += 1
+        return super().__iter__()
+
+
+async def test_many_records_are_cut_out_of_many_manifests_without_looking_for_each_in_each(redis: Redis) -> None:
+    manifests, tokens = Manifests(redis), load_tokens()
+    for number in range(5):
+        one = context().model_copy(update={"turn_id": f"t{number}", "censors": rules(f"r{number}", "stays")})
+        await manifests.keep(one, assemble.prompt(one, tokens), "2026-11-21T10:00:00Z")
+    ids = Many([f"r{number}" for number in range(300)])
+    await manifests.cut_records(Scope("acme"), ids)
+
+    assert ids.gone_through == 1
+    for manifest in await manifests.newest(Scope("acme"), 10):
+        assert manifest.context.censors == rules("stays")
 
 
 async def test_turn_ids_sort_by_time() -> None:
