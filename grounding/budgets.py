@@ -6,9 +6,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from config.settings import Settings
 
-PROMPT_CHARACTERS = 96_000
-"""Of a prompt beside material, where nothing is set."""
-
 
 class Strict(BaseModel):
     """A part of a turn's input: nothing is coerced, added or changed."""
@@ -41,7 +38,7 @@ class Budgets(Strict):
     karma_floor_tokens: int = Field(default=300, gt=0)
     karma_tokens: int = Field(default=300, gt=0)
     now_tokens: int = Field(default=120, gt=0)
-    prompt_characters: int = Field(default=PROMPT_CHARACTERS, gt=0)
+    prompt_characters: int = Field(default=96_000, gt=0)
     """Of system and user message together; without material that is given whole, unless they bound that, too."""
     bounds_material: bool = True
     """Whether `prompt_characters` are also of material: where somebody has set them."""
@@ -75,8 +72,8 @@ class Budgets(Strict):
             karma_floor_tokens=settings.karma_floor_max_tokens,
             karma_tokens=settings.karma_max_tokens,
             now_tokens=settings.now_max_tokens,
-            prompt_characters=settings.prompt_max_characters or PROMPT_CHARACTERS,
-            bounds_material=settings.prompt_max_characters is not None,
+            prompt_characters=settings.prompt_max_characters,
+            bounds_material="prompt_max_characters" in settings.model_fields_set,
             history_turns=settings.history_max_turns,
             policy_tokens=settings.policy_max_tokens,
             context_tokens=settings.context_max_tokens,

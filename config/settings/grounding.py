@@ -106,9 +106,10 @@ class GroundingSettings(BaseModel):
     """
     codex_window_ratio: Annotated[float, Field(gt=0, le=1)] = 0.7
     """Part of the model's window up to which material (`codex`) is given whole; above it is searched."""
-    prompt_max_characters: Positive | None = None
-    """Characters of system and user message together, material (`codex`) included. Unset: 96,000 beside material, which
-    CODEX_WINDOW_RATIO bounds. What has to be said and does not fit is refused, and named."""
+    prompt_max_characters: Positive = 96_000
+    """Characters of system and user message together. Where it is set, material (`codex`) is included; unset, the
+    default holds for everything beside material, which CODEX_WINDOW_RATIO bounds. What has to be said and does not fit
+    is refused, and named."""
     history_max_turns: Positive = 20
     """Turns of the conversation that a prompt may show, each a whole pair of request and reply."""
     session_idle_seconds: Positive = 1800

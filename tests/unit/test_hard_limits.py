@@ -9,8 +9,10 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from config.load import load
 from grounding.assemble import ContextTooLarge
 from grounding.blocks import Prompt
+from grounding.budgets import Budgets
 from grounding.history import last_turns, pairs
 from grounding.layers.records import line
 from grounding.run_context import (
@@ -172,6 +174,13 @@ def test_material_counts_among_the_characters_only_where_somebody_set_how_many_t
     block = prompt.block("codex")
     assert block is not None
     assert len(prompt.system) + len(prompt.user) - len(block.text) <= 3000
+
+
+def test_how_many_characters_there_may_be_is_known_and_counts_material_once_somebody_set_it() -> None:
+    unset, given = load({}).settings, load({"AGENT_RUNTIME_PROMPT_MAX_CHARACTERS": "96000"}).settings
+    budgets = [Budgets.from_settings(one, window_tokens=32_768) for one in (unset, given)]
+    assert [one.prompt_characters for one in budgets] == [96_000, 96_000]
+    assert [one.bounds_material for one in budgets] == [False, True]
 
 
 def test_the_text_of_a_file_is_cut_before_a_message_is_refused_and_the_words_stay() -> None:
