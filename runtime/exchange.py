@@ -167,14 +167,21 @@ class Exchange:
                     self._text.append(text)
                     await self._call.show(text)
             if self._finish and self._usage is None:
-                async with asyncio.timeout(self._stall_seconds):
-                    self._usage = self._as_litellm_has_it(await usage_after(stream))
+                try:
+                    async with asyncio.timeout(self._stall_seconds):
+                        self._usage = self._as_litellm_has_it(await usage_after(stream))
+                except TimeoutError:
+                    return  # the whole answer is there: another would cost as much again
             if self._finish and self._usage is not None:
                 return  # asked for more, LiteLLM would put the whole answer together once more, for its logs
 
     def _as_litellm_has_it(self, usage: Any) -> Any:
-        """*usage* as OpenAI's client has it under the names of LiteLLM, which knows what providers call them."""
-        return usage and self._litellm.Usage(**usage.model_dump())
+        """*usage* as OpenAI's client has it under the names of LiteLLM, which knows what they are called; None where
+        it is none that LiteLLM reads, which then counts by itself."""
+        try:
+            return usage and self._litellm.Usage(**usage.model_dump(warnings=False))
+        except (AttributeError, TypeError, ValueError):  # OpenAI's client passes on whatever a server sends
+            return None
 
     def _add_tool(self, index: int, tool: Any) -> None:
         """Pieces of one call come with the same index: id and name once, the arguments bit by bit. Some providers give

@@ -27,7 +27,7 @@ EMBEDDING_DIMENSIONS = 32
 
 Trouble = Literal[
     "empty", "rate_limited", "server_error", "unauthorized", "context_window", "content_policy", "not_found", "hang",
-    "break_off", "stall", "garbage",
+    "break_off", "stall", "no_end", "odd_usage", "garbage",
 ]  # fmt: skip
 
 
@@ -304,8 +304,11 @@ async def _stream(fake: FakeOpenAI, request: web.Request, body: dict[str, Any], 
                 delta(tool_calls=[{"index": call["index"], "function": {"arguments": arguments[start : start + 5]}}])
             )
     await send([{"index": 0, "delta": {}, "finish_reason": _finish(reply, body)}])
+    if reply.trouble == "no_end":
+        await fake.release.wait()
+        return response
     if (body.get("stream_options") or {}).get("include_usage"):
-        await send([], usage=_usage(fake, body, reply))
+        await send([], usage="many" if reply.trouble == "odd_usage" else _usage(fake, body, reply))
     await response.write(b"data: [DONE]\n\n")
     return response
 

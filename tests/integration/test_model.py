@@ -235,6 +235,18 @@ async def test_a_caller_who_can_take_back_what_was_shown_gets_the_answer_after_a
     assert screen.restarts == 1
 
 
+@pytest.mark.parametrize("trouble", ["no_end", "odd_usage"])
+async def test_an_answer_that_is_over_is_not_lost_by_what_comes_after_it(
+    model_settings: MakeSettings, openai_server: FakeOpenAI, trouble: Any
+) -> None:
+    openai_server.will(Reply(text="This is all.", trouble=trouble), "never asked for")
+    screen = Screen()
+    model = Model(model_settings(llm_timeout_seconds=1))
+    completion = await model.complete(MESSAGES, on_delta=screen.show, on_restart=screen.restart)
+    assert (completion.text, completion.finish_reason) == ("This is all.", "stop")
+    assert (screen.text, screen.restarts, len(openai_server.requests)) == ("This is all.", 0, 1)
+
+
 @pytest.mark.parametrize("streams", [False, True])
 async def test_a_model_that_never_answers_times_out(
     model_settings: MakeSettings, openai_server: FakeOpenAI, streams: bool
