@@ -100,12 +100,15 @@ class TurnFloor:
         """Whether one of *hits* reaches what is told unasked. Only of those that could are the words looked at."""
         asked = term_set(query)
         enough = self._enough(asked, asked_for=False)
-        for hit in hits:
-            cosine = hit.dense.score if hit.dense is not None else 0.0
-            could = self.dense_weight * max(cosine, 0.0) + self.coverage_weight >= enough
-            if could and self.relevance(asked, term_set(searched_text(hit.passage)), cosine) >= enough:
-                return True
-        return False
+        return any(
+            self.relevance(asked, term_set(searched_text(hit.passage)), _cosine(hit)) >= enough
+            for hit in self.could_be_sure(query, hits)
+        )
+
+    def could_be_sure(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
+        """Those of *hits* that reach it if they say all that *query* says; none of their words is looked at."""
+        enough = self._enough(term_set(query), asked_for=False)
+        return [hit for hit in hits if self.dense_weight * max(_cosine(hit), 0.0) + self.coverage_weight >= enough]
 
     def _enough(self, asked: frozenset[str], asked_for: bool) -> float:
         if asked_for:
@@ -118,6 +121,10 @@ class TurnFloor:
         subject = asked - SAYING or asked
         covered = len(subject & said) / max(len(subject), 1)
         return self.dense_weight * max(cosine, 0.0) + self.coverage_weight * covered
+
+
+def _cosine(hit: Hit) -> float:
+    return hit.dense.score if hit.dense is not None else 0.0
 
 
 def features(query: str, hit: Hit, corpus_size: int) -> tuple[float, float, float]:

@@ -6,9 +6,10 @@ The scope's context is a condition inside every query, so that no turn is ever f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from connectors.message import Scope
 from grounding.documents import followup
@@ -17,8 +18,10 @@ from grounding.documents.index import Entry, Hit, Kind, Passage, PassageIndex, S
 from grounding.documents.recollection import Recollection, recollect, searched_text, speakers
 from grounding.documents.relevance import TurnFloor, turn_floor_for
 from grounding.documents.search import SHORT_QUERY_CHARACTERS, encoded
-from grounding.documents.sparse import TURN_AVERAGE_TERMS, encode_document, term_set
+from grounding.documents.sparse import TURN_AVERAGE_TERMS, SparseVector, encode_document, term_set
 from grounding.run_context import DegradedBlock, RecalledTurn
+
+T = TypeVar("T")
 
 PART_MAX_CHARACTERS = 1500
 """Longer turns are stored in parts; each is found by itself, and recalled with its turn's id."""
@@ -37,12 +40,13 @@ POOL = 100
 """Parts of turns that a search brings, of which the order is made. With 150 nothing measured was better."""
 COMPARED = 16
 """The best of the pool, whose own vectors are compared with the question's."""
-SHOWN_AT_MOST = 24
-"""Parts of turns that a search brings besides, in the place of those that the prompt shows anyway."""
+SHOWN_MOSTLY = 24
+"""Parts of turns that a search brings besides, in the place of those that the prompt shows anyway. A long text that was
+pasted has up to `TURN_MAX_PARTS`: then it is searched again, for more."""
 NEAR = 16
 """The nearest by their vectors alone, by which is seen whether anything surely bears on what does not ask for it."""
-LONG_CHARACTERS = 40_000
-"""Of more text what is told is chosen off the loop: of so much it takes 2 ms."""
+LONG_CHARACTERS = 6_000
+"""More text is weighed off the loop: so much takes 2 ms, and 6 where its words are met for the first time."""
 LOOKED_BESIDE = 16
 """The best of the pool, beside which turns are looked for that do not say the words themselves."""
 
@@ -123,11 +127,8 @@ class Turns:
         excluded, floor = frozenset(exclude), self._floor if dense is not None else turn_floor_for("")
         if not asked_for and not await self._may_bear(scope, query, dense, excluded):
             return []
-        found = await self._index.search(
-            scope, Kind.TURN, dense, sparse, POOL + SHOWN_AT_MOST, compared=COMPARED + SHOWN_AT_MOST
-        )
-        hits = _without(found, excluded)
-        if not asked_for and not floor.is_sure(query, hits):
+        hits = await self._found(scope, dense, sparse, excluded, POOL)
+        if not asked_for and not await _is_sure(floor, query, hits):
             return []
         beside = await self._beside(scope, hits, excluded)
         recalled = await _chosen(floor, query, hits, beside, asked_for=asked_for)
@@ -143,8 +144,20 @@ class Turns:
         bears on it. What is near enough is among the nearest, as words alone never are."""
         if dense is None:
             return True
-        near = await self._index.search(scope, Kind.TURN, dense, None, NEAR + SHOWN_AT_MOST, scores=True)
-        return self._floor.is_sure(query, _without(near, excluded))
+        return await _is_sure(self._floor, query, await self._found(scope, dense, None, excluded, NEAR))
+
+    async def _found(
+        self, scope: Scope, dense: Vector | None, sparse: SparseVector | None, excluded: frozenset[str], most: int
+    ) -> list[Hit]:
+        """The best *most* but for the turns *excluded*, however many parts these have among the best."""
+        shown = SHOWN_MOSTLY
+        while True:
+            compared = COMPARED + shown
+            found = await self._index.search(scope, Kind.TURN, dense, sparse, most + shown, compared=compared)
+            crowding = sum(hit.passage.source in excluded for hit in found[:compared])
+            if crowding <= shown or len(found) < compared:
+                return _without(found, excluded)
+            shown *= 4
 
     async def _beside(self, scope: Scope, hits: Sequence[Hit], excluded: frozenset[str]) -> list[Passage]:
         """What was said just before and after the best of *hits*."""
@@ -182,17 +195,24 @@ def _without(found: Sequence[Hit], excluded: frozenset[str]) -> list[Hit]:
     return [*hits[:COMPARED], *(replace(hit, dense=None) if hit.dense else hit for hit in hits[COMPARED:])]
 
 
+async def _is_sure(floor: TurnFloor, query: str, hits: Sequence[Hit]) -> bool:
+    """Whether one of *hits* is told though nobody asked for it; mostly none is, and nothing else has to be read."""
+    could = floor.could_be_sure(query, hits)
+    return await _weighed([hit.passage for hit in could], lambda: floor.is_sure(query, could))
+
+
 async def _chosen(
     floor: TurnFloor, query: str, hits: Sequence[Hit], beside: Sequence[Passage], *, asked_for: bool
 ) -> list[Recollection]:
-    """What is told, the best first: what reaches the floor, and what stands beside that. The words of many long turns
-    take milliseconds: off the loop."""
-    characters = sum(len(hit.passage.text) for hit in hits) + sum(len(passage.text) for passage in beside)
+    """What is told, the best first: what reaches the floor, and what stands beside that."""
+    weighed = [*(hit.passage for hit in hits), *beside]
+    return await _weighed(weighed, lambda: floor.keep(query, recollect(query, hits, beside), asked_for=asked_for))
 
-    def chosen() -> list[Recollection]:
-        return floor.keep(query, recollect(query, hits, beside), asked_for=asked_for)
 
-    return chosen() if characters <= LONG_CHARACTERS else await asyncio.to_thread(chosen)
+async def _weighed(passages: Sequence[Passage], weigh: Callable[[], T]) -> T:
+    """What *weigh* makes of *passages*, in a thread where there is much to read."""
+    is_long = sum(len(passage.text) for passage in passages) > LONG_CHARACTERS
+    return await asyncio.to_thread(weigh) if is_long else weigh()
 
 
 def _passages(memory: Memory) -> list[Passage]:

@@ -331,6 +331,19 @@ async def test_turns_are_recalled_in_their_own_conversation_only(house: House) -
     assert await house.sources("deploy key") == []
 
 
+async def test_what_was_said_earlier_is_recalled_though_long_texts_in_the_prompt_say_more_of_it(house: House) -> None:
+    turns = Turns(house.index, house.embedder, floor=TurnFloor(0.4, 0.4, unasked=0.4, unasked_few=0.4))
+    here = Scope("acme", "http:here")
+    said = datetime(2026, 11, 1, 12, tzinfo=UTC)
+    pasted = ["Ann: " + "where is the deploy key deploy key " * 1500 for _ in range(2)]
+    await turns.remember([Memory(here, "t1", "Bo: The deploy key lives in Lockbox.", said)])
+    await turns.remember([Memory(here, f"p{number}", text, said) for number, text in enumerate(pasted)])
+
+    for asked_for in (True, False):
+        found = await turns.recall(here, "where is the deploy key", 5, ["p0", "p1"], asked_for=asked_for)
+        assert [one.turn_id for one in found] == ["t1"]
+
+
 async def test_a_message_without_a_subject_recalls_what_was_just_spoken_of(house: House) -> None:
     turns = Turns(house.index, house.embedder, floor=TurnFloor(0.2, 0.2))
     scope = Scope("acme", "slack:C1")

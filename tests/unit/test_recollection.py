@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+import threading
+from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connectors.message import Scope
 from grounding.documents.index import Arm, Hit, Kind, Passage
 from grounding.documents.recollection import Recollection, recollect
 from grounding.documents.relevance import TurnFloor
-from grounding.documents.turns import CONTINUED, PART_MAX_CHARACTERS, split_turn
+from grounding.documents.turns import CONTINUED, PART_MAX_CHARACTERS, Turns, split_turn
 
 
 def said(number: int, text: str, day: str = "2026-11-01") -> Passage:
@@ -136,3 +140,30 @@ def test_what_is_sure_is_what_would_be_told_unasked(said_so: list[tuple[str, flo
     told = floor.keep(query, [Recollection(hit.passage, hit.score, hit) for hit in hits], asked_for=False)
 
     assert floor.is_sure(query, hits) == bool(told)
+
+
+@pytest.mark.parametrize(("characters", "is_in_a_thread"), [(20, False), (1500, True)])
+async def test_many_words_are_weighed_beside_the_event_loop_even_where_nobody_asked_for_them(
+    characters: int, is_in_a_thread: bool
+) -> None:
+    threads: list[bool] = []
+
+    class Floor(TurnFloor):
+        def is_sure(self, *_: Any) -> bool:
+            threads.append(threading.current_thread() is not threading.main_thread())
+            return False
+
+    class Found:
+        async def search(self, *_: Any, **__: Any) -> list[Hit]:
+            return [Hit(said(number, "x" * characters), 1.0, Arm(0, 0.5)) for number in range(16)]
+
+    class Embeds:
+        name = "any"
+
+        async def embed_query(self, _: str) -> list[float]:
+            return [1.0]
+
+    turns = Turns(cast("Any", Found()), cast("Any", Embeds()), floor=Floor(0.5, 0.3, unasked=0.6, unasked_few=0.6))
+    await turns.recall(Scope("acme", "http:here"), "where is the key", 5, asked_for=False)
+
+    assert threads == [is_in_a_thread]
