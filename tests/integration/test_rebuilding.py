@@ -167,3 +167,13 @@ def opened(bot: Bot) -> PassageIndex:
 
 async def name_of(bot: Bot) -> str:
     return (await bot.runtime.knowledge.target()).name
+
+
+async def test_a_workspace_that_broke_and_was_deleted_since_is_waited_for_no_longer(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    async with running_bot(model_settings(), openai_server) as bot, asyncio.timeout(60):
+        bot.runtime.knowledge.unremembered.add("sunk")
+        await rebuilding(bot).fill_new_index()
+
+        assert bot.runtime.knowledge.unremembered == set()
