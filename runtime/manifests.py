@@ -162,14 +162,16 @@ class Manifests:
             await self._keep_material(scope, material, files)
 
     async def keep_anew(self, context: RunContext, prompt: Prompt, at: str, *, prefix: Prefix) -> None:
-        """`keep` for a turn that was kept before: records that were cut out of it meanwhile do not come back."""
+        """`keep` for a turn that was kept before: where it was forgotten meanwhile it stays so, and records that were
+        cut out of it do not come back."""
         scope = Scope(context.workspace_id)
         stored: Any = await self._redis.get(self._key(scope, "turn", context.turn_id))
+        if stored is None:
+            return
+        shown = _record_ids(context.model_dump(include=set(_OF_RECORDS)))
+        before = unpack(_decompressed(stored), _VERSION, "a turn's manifest")["context"]
         await self.keep(context, prompt, at, prefix=prefix)
-        if stored is not None:
-            shown = _record_ids(context.model_dump(include=set(_OF_RECORDS)))
-            before = unpack(_decompressed(stored), _VERSION, "a turn's manifest")["context"]
-            await self._cut(scope, [context.turn_id], shown - _record_ids(before))
+        await self._cut(scope, [context.turn_id], shown - _record_ids(before))
 
     async def _keep_material(self, scope: Scope, digest: str, files: _Files) -> None:
         """Before the first turn that needs it."""

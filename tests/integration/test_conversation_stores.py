@@ -342,6 +342,18 @@ async def test_a_turn_that_is_kept_anew_does_not_bring_back_what_was_cut_out_mea
     assert (kept.context.censors, kept.cut) == (rules("r2"), 1)
 
 
+async def test_a_turn_that_was_forgotten_while_a_fallback_answered_is_not_kept_anew(redis: Redis) -> None:
+    manifests, shown = Manifests(redis), context()
+    prompt = assemble.prompt(shown, load_tokens())
+    await manifests.keep(shown, prompt, "2026-11-21T10:00:00Z")
+    await manifests.forget(Scope("acme"), [shown.turn_id])
+
+    await manifests.keep_anew(shown, prompt, "2026-11-21T10:00:01Z", prefix=UNKNOWN)
+
+    with pytest.raises(UnknownTurn):
+        await manifests.get(Scope("acme"), shown.turn_id)
+
+
 class Many(list[str]):
     """Counts how often somebody goes through it."""
 
