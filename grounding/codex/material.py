@@ -33,6 +33,9 @@ _PER_DIGIT = 2 / 3
 times as many tokens, hexadecimal digits 1.55 times) need two more for each three."""
 _PER_WIDE = 0.6
 """Per character beyond ASCII: with `SAFETY` above what Japanese (1.64) and Russian (1.75) were measured to take."""
+_PER_HANGUL = 1.0
+_PER_THAI = 0.15
+"""Per such character besides: Korean was measured to take 2.28 times as many, Thai 1.81 times."""
 _PER_ACCENT = 3.0
 """Per Latin letter with an accent: German, which has one in 60 characters, was measured to take 1.37."""
 _PER_UNDERSCORE = 0.5
@@ -44,6 +47,8 @@ _LEAST = 1.05
 _SIGNS = re.compile(r"[A-Z]{2,}|[^\w\s]{2,}", re.ASCII)
 _INDENTS = re.compile(r"[ \t]{2,}")
 _ACCENTS = re.compile(r"[\u00c0-\u024f]")
+_HANGUL = re.compile(r"[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]")
+_THAI = re.compile(r"[\u0e00-\u0e7f]")
 
 
 class CodexFull(AgentRuntimeError):
@@ -141,6 +146,8 @@ def size_of(text: str, count: Callable[[str], int]) -> Size:
     signs = sum(found.end() - found.start() - 1 for found in _SIGNS.finditer(text) if found[0].isascii())
     more = _PER_DIGIT * len(_DIGITS.findall(text)) + _PER_UNDERSCORE * text.count("_") + _PER_SIGN * signs
     more += _PER_WIDE * (wide - accents) + _PER_ACCENT * accents
+    if wide:
+        more += _PER_HANGUL * len(_HANGUL.findall(text)) + _PER_THAI * len(_THAI.findall(text))
     more += _PER_INDENT * len(_INDENTS.findall(text))
     return Size(tokens, math.ceil(max(SAFETY * tokens + more, _LEAST * tokens)), len(text))
 

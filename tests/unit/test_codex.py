@@ -152,6 +152,8 @@ def test_documentation_reaches_the_line_in_a_common_window_with_everything_else_
         ("The harbour plan costs a little. " * 200, 1.15),
         ("12,345.678\n" * 500, 1.99),
         ("Привет, как дела? " * 200, 1.75),
+        ("모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다. " * 50, 2.28),
+        ("มนุษย์ทั้งหลายเกิดมามีอิสระและเสมอภาคกันในเกียรติศักดิ์และสิทธิ " * 50, 1.81),
     ],
 )
 def test_a_text_is_reckoned_to_take_at_least_what_was_measured_of_its_kind(text: str, measured: float) -> None:
