@@ -388,8 +388,7 @@ def _has_own_server() -> bool:
 
 def _provider(model: str) -> str:
     """What stands before the first slash; OpenAI's models may go without."""
-    provider, slash, _ = model.partition("/")
-    return provider if slash else "openai"
+    return model.partition("/")[0] if "/" in model else "openai"
 
 
 async def _pause(seconds: float) -> None:
