@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from runtime.bootstrap import Runtime
 
 _PAGE = 1000
+_TRIES = 10
+"""Of taking a folder away into which somebody is still writing: each such file is written once."""
 _log = structlog.get_logger()
 
 
@@ -46,7 +49,7 @@ async def remove_workspace(runtime: Runtime, scope: Scope) -> None:
     await forget_keys(runtime.store.client, scope)
     for lane in Lane:
         await Mailbox(runtime.store.client, lane).forget_workspace(workspace_id)
-    await asyncio.to_thread(_remove, settings.data_dir / "workspaces" / workspace_id)
+    await asyncio.to_thread(remove_folder, settings.data_dir / "workspaces" / workspace_id)
     await runtime.knowledge.forget_workspace(scope)
     await runtime.workspaces.delete(workspace_id)
     _log.info("workspace.deleted", workspace_id=workspace_id)
@@ -86,8 +89,17 @@ async def _drop(redis: Redis, keys: Sequence[str]) -> None:
         await pipe.execute()
 
 
-def _remove(folder: Path) -> None:
+def remove_folder(folder: Path, take_away: Callable[[Path], None] = shutil.rmtree) -> None:
+    """Delete *folder* with all that is in it, also what work begun before (a copy of a summary, a chat log) writes or
+    takes away in the meantime. Raises `OSError` for files that stay."""
     if folder.is_symlink():
         folder.unlink()
-    elif folder.is_dir():
-        shutil.rmtree(folder)
+        return
+    for left in reversed(range(_TRIES)):
+        if not folder.is_dir():
+            return
+        try:
+            take_away(folder)
+        except OSError as error:
+            if not left or error.errno not in {errno.ENOTEMPTY, errno.ENOENT}:
+                raise
