@@ -82,6 +82,8 @@ class Following:
         self._copy = copy
         self._behind: set[str] | None = set()
         """Workspaces that were not looked through since the start; None while nobody knows which."""
+        self._watched = asyncio.Event()
+        """Set once the system tells of changes, or cannot."""
         self._caught_up = asyncio.Event()
         """Set, and replaced, whenever one of them was."""
         self._undone: dict[str, _Undone] = {}
@@ -111,10 +113,14 @@ class Following:
     async def run(self) -> None:
         """Follow, until cancelled."""
         self._revisions.clear()  # others may have followed since
+        self._watched.clear()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._follow_workspaces())
                 group.create_task(self._follow_global_directives())
+                await (
+                    self._watched.wait()
+                )  # what is saved between a look at all files and the first change told is missed
                 await self._until_store_is_there(self._catch_up)
                 self.is_running = True
                 group.create_task(self._sweep())
@@ -177,10 +183,11 @@ class Following:
         """What changes on the disk, also after the system had no watch to give for a while."""
         while True:
             try:
-                async for change in watch(self._data_dir):
+                async for change in watch(self._data_dir, begun=self._watched.set):
                     yield change
             except OSError as error:
                 _log.warning("index.failed", why=f"files cannot be followed: {error}")
+            self._watched.set()
             await asyncio.sleep(_RETRY_SECONDS[1])
 
     async def _follow_global_directives(self) -> None:

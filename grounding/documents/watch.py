@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from watchfiles import Change, awatch
 
 from connectors.message import AgentRuntimeError, check_workspace_id
+
+_FOLDERS = ("context", "docs")
+"""What changed where a workspace's own folder came or went."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +24,15 @@ class Changed:
 
 
 async def watch(
-    data_dir: Path, *, stop: asyncio.Event | None = None, debounce_seconds: float = 0.3
+    data_dir: Path,
+    *,
+    stop: asyncio.Event | None = None,
+    debounce_seconds: float = 0.3,
+    begun: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Changed]:
     """What changes under ``DATA_DIR/workspaces``, in batches per workspace; ends when *stop* is set.
 
-    What changed before the first batch is asked for is not told: a full sync beside it finds that.
+    What changed before *begun* is called is not told: a full sync that begins then finds that.
 
     A folder that was moved or removed is named by its own path: its files are no longer there to be named.
     """
@@ -33,15 +40,17 @@ async def watch(
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     base = await asyncio.to_thread(folder.resolve)
     milliseconds = round(debounce_seconds * 1000)
+    asyncio.get_running_loop().call_soon(begun)  # `awatch` follows the files before it waits for the first time
     async for changes in awatch(base, stop_event=stop, debounce=milliseconds, step=50, ignore_permission_denied=True):
         for change in group_changes(base, changes):
             yield change
 
 
 def group_changes(base: Path, changes: Iterable[tuple[Change, str]]) -> list[Changed]:
-    """Raw changes below *base* by workspace, sorted; what belongs to no workspace is left out."""
+    """Raw changes below *base* by workspace, sorted; what belongs to no workspace is left out. Where its own folder
+    came or went, all that it holds did."""
     grouped: dict[str, set[str]] = {}
-    for _, name in changes:
+    for kind, name in changes:
         try:
             workspace_id, _, path = Path(name).relative_to(base).as_posix().partition("/")
             check_workspace_id(workspace_id)
@@ -49,6 +58,8 @@ def group_changes(base: Path, changes: Iterable[tuple[Change, str]]) -> list[Cha
             continue
         if path:
             grouped.setdefault(workspace_id, set()).add(path)
+        elif kind is not Change.modified:  # of files that are in a new folder before it is followed nothing is told
+            grouped.setdefault(workspace_id, set()).update(_FOLDERS)
     return [Changed(workspace_id, frozenset(paths)) for workspace_id, paths in sorted(grouped.items())]
 
 

@@ -252,6 +252,15 @@ def test_changes_are_told_by_workspace_and_only_documents_are_looked_at() -> Non
     assert changed_documents(Changed("acme", frozenset({"context/SOUL.md"}))) == set()
 
 
+@pytest.mark.parametrize("kind", [Change.added, Change.deleted])
+def test_all_documents_are_looked_at_where_the_folder_of_a_workspace_came_or_went(kind: Change) -> None:
+    """Of files that are in a new folder before the system follows it, nothing is told."""
+    base = Path("/data/workspaces")
+    (change,) = group_changes(base, [(kind, str(base / "acme"))])
+    assert changed_documents(change) is None
+    assert "context" in change.paths
+
+
 async def test_retrieved_passages_are_grown_merged_and_within_their_bytes(house: House) -> None:
     text = "\n\n".join(
         f"## Step {n}\n\nThe harbour refund {noun} needs a signature and {noun} {verb} before the office {verb}s it."

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -18,6 +19,7 @@ from config.settings import Settings
 from connectors.message import Scope
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
+from grounding.documents.watch import watch
 from grounding.run_context import DegradedBlock
 from grounding.tokens import load_tokens
 from promptpolicy.directives import Directives
@@ -110,6 +112,27 @@ async def test_what_could_not_be_embedded_is_found_when_the_embedder_is_back(
     await here.knowledge.close()
 
 
+async def test_what_is_saved_while_the_watch_is_slow_to_begin_is_found(
+    make: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All files are looked at once changes are told: before that, what is saved after the look would be missed."""
+    may_begin = asyncio.Event()
+
+    async def slow(*given: Any, **more: Any) -> AsyncIterator[Any]:
+        await may_begin.wait()
+        async for change in watch(*given, **more):
+            yield change
+
+    monkeypatch.setattr(module, "watch", slow)
+    async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
+        await make.knowledge.opened()
+        await asyncio.sleep(0.3)  # in which a look that did not wait would be over
+        await asyncio.to_thread(make.write, "a.md", "Refunds")
+        may_begin.set()
+        await make.until("refunds", "a.md")
+    await make.knowledge.close()
+
+
 async def test_what_nobody_foresaw_ends_no_following_and_is_tried_again(
     make: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,10 +182,8 @@ async def test_a_long_import_keeps_no_other_workspace_waiting(
         await asyncio.to_thread(other.mkdir, parents=True)
         await asyncio.to_thread((other / "a.md").write_text, "Refunds", encoding="utf-8")
         await begun.wait()
-        async with asyncio.timeout(60):  # saved again and again: how soon a folder is watched is the system's affair
-            while not await here.knowledge.search(ACME, "refunds", 1):
-                await asyncio.to_thread(here.write, "a.md", "Refunds")
-                await asyncio.sleep(1)
+        await asyncio.to_thread(here.write, "a.md", "Refunds")
+        await here.until("refunds", "a.md")
         await asyncio.to_thread((here.settings.data_dir / "workspaces" / "acme" / "docs" / "a.md").unlink)
         await here.until("refunds")
         assert await here.knowledge.search(Scope("other"), "refunds", 1) == []
