@@ -153,15 +153,15 @@ async def test_a_fallback_that_reads_less_gets_a_prompt_that_fits_or_is_passed_o
         llm_fallback_models="openai/gpt-4,openai/gpt-3.5-turbo",
         llm_max_attempts=1,
         llm_grounding_user_max_tokens=5000,
-        llm_grounding_chat_tail_max_tokens=5000,
-        llm_grounding_chat_tail_lines=400,
-        llm_grounding_chat_tail_bytes=40_000,
-        llm_grounding_max_prompt_tokens=12_000,
-        context_max_tokens=12_000,
-        llm_grounding_max_prompt_bytes=90_000,
+        llm_grounding_chat_tail_max_tokens=30_000,
+        llm_grounding_chat_tail_lines=2000,
+        llm_grounding_chat_tail_bytes=200_000,
+        llm_grounding_max_prompt_tokens=40_000,
+        context_max_tokens=40_000,
+        llm_grounding_max_prompt_bytes=300_000,
     )
     async with running_bot(settings, openai_server) as bot:
-        for part in range(8):
+        for part in range(12):  # far over what the second reads, and never so much that the tail is cut
             await bot.say(f"part {part}: " + "\n".join(f"the boat of row {part}.{n} is blue" for n in range(40)))
         bot.model.will("unauthorized", "From the second.")
         answer = await bot.say("which one is red?")
