@@ -21,6 +21,16 @@ MASK = "**********"
 _PASSWORD = re.compile(r"//\S*@")
 """User and password of a URL, or what was meant to be one."""
 
+_EXPECTED = {
+    "bool_parsing": "expected true or false",
+    "bool_type": "expected true or false",
+    "dict_type": "expected a TOML table, in a configuration file",
+    "finite_number": "expected a number that is finite",
+    "path_type": "expected the path of a folder",
+    "tuple_type": "expected a list",
+}
+"""What is said instead of pydantic's own words, where those speak of Python."""
+
 
 class ConfigurationError(Exception):
     """Raised with every mistake of a configuration, one line each in ``problems``."""
@@ -61,11 +71,9 @@ def load(environment: Mapping[str, str], file: Path | None = None) -> Loaded:
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable == FILE_VARIABLE:
             continue
         name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-        if text == "" and name not in GROUNDING_NUMBERS:
-            values.pop(name, None)  # an empty variable unsets
-            continue
         values[name] = text
         origins[name] = variable
+    values = {name: value for name, value in values.items() if not _is_unset(name, value)}
     fallen_back = _fall_back(values, origins)
     try:
         settings = Settings.model_validate(values)
@@ -103,6 +111,11 @@ def _fall_back(values: dict[str, Any], origins: Mapping[str, str]) -> tuple[Fall
     return tuple(fallen_back)
 
 
+def _is_unset(name: str, value: object) -> bool:
+    """Whether a setting is given as nothing; the grounding numbers fall back instead, and are named."""
+    return isinstance(value, str) and not value.strip() and name not in GROUNDING_NUMBERS
+
+
 def _is_positive_integer(value: object) -> bool:
     if isinstance(value, bool):
         return False
@@ -114,7 +127,7 @@ def _is_positive_integer(value: object) -> bool:
 
 def _describe(detail: ErrorDetails, values: Mapping[str, Any]) -> str:
     """One line for one mistake: the variable, its value (masked if secret), what was expected."""
-    expected = detail["msg"].removeprefix("Value error, ")
+    expected = _EXPECTED.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
     name = str(detail["loc"][0])
     if detail["type"] == "extra_forbidden":
         return f"{_variable(name)}: no such setting; see the list of settings in docs/settings.md"

@@ -16,9 +16,9 @@ HEAD = """# Settings
 
 Each setting is an environment variable `AGENT_RUNTIME_…` or, in the file that `--config` or `AGENT_RUNTIME_CONFIG`
 names (else `agent-runtime.toml` in the working directory), the same name in lower case without the prefix. The
-environment wins over the file, the file over the defaults; an empty variable unsets. Lists are comma-separated. All
-mistakes are reported together, each with its name, value (masked if secret) and what was expected; exit code 2. Only
-the numbers marked ¹ fall back to their default instead, with a warning.
+environment wins over the file, the file over the defaults; an empty or blank value unsets. Lists are comma-separated.
+All mistakes are reported together, each with its name, value (masked if secret) and what was expected; exit code 2.
+Only the numbers marked ¹ fall back to their default instead, with a warning.
 
 | `AGENT_RUNTIME_…` | default | meaning |
 |---|---|---|

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict
+
+from config.matching import matching
 
 SHIPPED_SIGILS: Mapping[str, tuple[str, ...]] = {
     "admin": ("*",),
@@ -16,26 +17,17 @@ SHIPPED_SIGILS: Mapping[str, tuple[str, ...]] = {
 """The permission scopes of the three roles, unless SIGILS and SIGIL_BINDINGS say otherwise."""
 
 
-def _matching(pattern: str, expected: str) -> AfterValidator:
-    def check(value: str) -> str:
-        if not re.fullmatch(pattern, value):
-            raise ValueError(f"expected {expected}")
-        return value
-
-    return AfterValidator(check)
-
-
-SigilName = Annotated[str, _matching(r"[a-z0-9][a-z0-9_-]{0,63}", "a name of up to 64 of a-z, 0-9, _ and -")]
+SigilName = Annotated[str, matching(r"[a-z0-9][a-z0-9_-]{0,63}", "a name of up to 64 of a-z, 0-9, _ and -")]
 PermissionScope = Annotated[
     str,
-    _matching(
+    matching(
         r"\*|(\*|[a-z][a-z0-9-]*):(\*|[a-z]+)",
         "a scope written what:do, e.g. documents:read; * stands for any what, any do, or both",
     ),
 ]
 SigilBinding = Annotated[
     str,
-    _matching(
+    matching(
         r"role:(admin|member|viewer)|(user|context):[a-z]+:.+",
         "role:admin, role:member, role:viewer, user:connector:user_id or context:connector:external_id",
     ),

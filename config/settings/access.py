@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from config.settings.types import Positive, UserIds, WorkspaceName
+from config.settings.types import Place, Positive, UserIds, WorkspaceName
 
 
 class AccessSettings(BaseModel):
@@ -14,7 +14,7 @@ class AccessSettings(BaseModel):
 
     default_workspace: WorkspaceName | None = None
     """Where messages go that no route names. Unset: sample for terminal and HTTP, else one workspace per place."""
-    routes: dict[str, WorkspaceName] = {}
+    routes: dict[Place, WorkspaceName] = {}
     """TOML table: which places belong to which workspace, e.g. "telegram:-10001" = "acme"."""
     access_policy: Literal["pairing", "allowlist", "open"] = "pairing"
     """pairing (strangers get a one-time code), allowlist or open."""

@@ -60,7 +60,7 @@ class GroundingSettings(BaseModel):
     """What it counts to have been followed often."""
     record_weight_confidence: Weight = 0.05
     """What its confidence counts."""
-    record_relevance_floor: float | None = None
+    record_relevance_floor: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Log-odds that a record must reach to be shown; unset: as calibrated for the embedding model."""
     records_decisions_max_tokens: Natural = 2000
     """Tokens of decisions in the block of records; frame and message scale it, and what is left over flows."""

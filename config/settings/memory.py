@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from config.settings.types import Positive
+from config.settings.types import Positive, PositiveDays
 
 
 class MemorySettings(BaseModel):
@@ -25,7 +25,7 @@ class MemorySettings(BaseModel):
     procedure_judged_activations: Positive = 5
     """A procedure is called effective (over .6 of its outcomes a success) or ineffective (below .4) once it was
     followed so often."""
-    episode_summarized_days: Positive = 30
+    episode_summarized_days: PositiveDays = 30
     """After so long an episode counts as summarized."""
-    episode_archived_days: Positive = 90
+    episode_archived_days: PositiveDays = 90
     """After so long only the summary of an episode is kept, unless it is verbatim."""

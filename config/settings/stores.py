@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, SecretStr
 
-from config.settings.types import PositiveSeconds, WebUrl, url_with_scheme
+from config.settings.types import MOST_DAYS, PositiveSeconds, WebUrl, url_with_scheme
 
 
 class StoreSettings(BaseModel):
@@ -30,6 +30,6 @@ class StoreSettings(BaseModel):
     """One call to Qdrant."""
     index_stale_seconds: PositiveSeconds = 10.0
     """How long a changed document may wait for the index before prompts say that what was found may be out of date."""
-    index_keep_former_days: Annotated[float, Field(ge=0)] = 7.0
+    index_keep_former_days: Annotated[float, Field(ge=0, le=MOST_DAYS)] = 7.0
     """How many days the index of a former EMBEDDING_MODEL is kept after the last workspace has left it, so that going
     back is cheap. 0: it is dropped at once."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
-from config.settings.types import Positive, PositiveSeconds, WorkspaceName
+from config.settings.types import Natural, Positive, PositiveSeconds, WorkspaceName
 from config.sigils import SHIPPED_SIGILS, SigilBinding, SigilName, SigilSettings
 
 
@@ -17,7 +17,7 @@ class ToolSettings(BaseModel):
     llm_tools: Literal["auto", "always", "never"] = "auto"
     """Whether models are offered tools: auto (where LiteLLM knows that the model calls functions), always (also where
     it does not know: an own server) or never. The small local model is offered none."""
-    tool_max_rounds: Annotated[int, Field(ge=0)] = 4
+    tool_max_rounds: Natural = 4
     """How often in one turn the model may call tools before it has to answer; 0: no tools."""
     tool_timeout_seconds: PositiveSeconds = 20.0
     """One tool call."""

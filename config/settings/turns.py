@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from config.settings.types import Positive, PositiveSeconds
+from config.settings.types import Natural, Positive, PositiveSeconds
 
 
 class TurnSettings(BaseModel):
@@ -15,7 +15,7 @@ class TurnSettings(BaseModel):
     queue_mode: Literal["collect", "interrupt", "followup"] = "collect"
     """What arrives while an answer is made: collect (answered together afterwards), interrupt (the answer begins
     again, with it) or followup (a turn for each message). /queue changes it in a place."""
-    turn_collect_milliseconds: Annotated[int, Field(ge=0)] = 0
+    turn_collect_milliseconds: Natural = 0
     """How long to wait for the rest of a message that looks unfinished; 0: 1500. Nothing else waits."""
     turn_max_attempts: Positive = 3
     """How often one turn is tried before it is given up: an apology, and a dead letter."""

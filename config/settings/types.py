@@ -7,11 +7,19 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field
 
-Positive = Annotated[int, Field(gt=0)]
-Natural = Annotated[int, Field(ge=0)]
+from config.matching import matching
+
+MOST = 10**12
+"""More than any count, size or time is set to, and in milliseconds still a number for Redis and the event loop."""
+MOST_DAYS = 36_500
+"""A century: no further back than the calendar goes."""
+
+Positive = Annotated[int, Field(gt=0, le=MOST)]
+Natural = Annotated[int, Field(ge=0, le=MOST)]
 Weight = Annotated[float, Field(ge=0, le=1)]
-PositiveSeconds = Annotated[float, Field(gt=0)]
-BudgetTokens = Annotated[int, Field(ge=0, le=10**12)]
+PositiveSeconds = Annotated[float, Field(gt=0, le=MOST)]
+PositiveDays = Annotated[int, Field(gt=0, le=MOST_DAYS)]
+BudgetTokens = Annotated[int, Field(ge=0, le=MOST)]
 BudgetUsd = Annotated[float, Field(ge=0, le=10**6)]
 """Counted in billionths of a dollar: up to here every sum of them is exact in Redis's numbers, too."""
 
@@ -50,8 +58,15 @@ def prefixed_secret(prefix: str) -> BeforeValidator:
 
 
 List = Annotated[tuple[str, ...], BeforeValidator(_comma_separated)]
-UserIds = Annotated[tuple[Annotated[str, Field(pattern=r"^[a-z]+:.+$")], ...], BeforeValidator(_comma_separated)]
-WorkspaceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+UserId = Annotated[str, matching(r"[a-z]+:.+", "connector:user_id, e.g. telegram:42")]
+UserIds = Annotated[tuple[UserId, ...], BeforeValidator(_comma_separated)]
+Place = Annotated[str, matching(r"[a-z]+:.+", "connector:place, e.g. slack:T123")]
+WorkspaceName = Annotated[
+    str,
+    matching(
+        r"[a-z0-9][a-z0-9._-]{0,63}", "a workspace's id: up to 64 of a-z, 0-9, '.', _ and -, the first a-z or 0-9"
+    ),
+]
 
 BUNDLED = "bundled/"
 BUNDLED_EMBEDDING_MODELS = ("bundled/wordllama", "bundled/minilm")

@@ -87,6 +87,37 @@ def test_an_empty_variable_unsets() -> None:
     assert load({"AGENT_RUNTIME_REDIS_URL": ""}).settings.redis_url is None
 
 
+def test_a_blank_value_unsets_in_the_file_too_so_that_no_token_is_ever_blank(tmp_path: Path) -> None:
+    settings = load({"AGENT_RUNTIME_LLM_MODEL": "  "}, write(tmp_path, 'admin_token = ""\nhttp_host = " "')).settings
+
+    assert (settings.admin_token, settings.http_host, settings.llm_model) == (None, "127.0.0.1", None)
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "1e400", "9" * 20])
+@pytest.mark.parametrize("name", [name for name in Settings.model_fields if name.endswith(("_seconds", "_days"))])
+def test_no_time_is_longer_than_what_clocks_and_stores_can_hold(name: str, value: str) -> None:
+    with pytest.raises(ConfigurationError, match=name.upper()):
+        load({f"AGENT_RUNTIME_{name.upper()}": value})
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ('routes = "acme"', "expected a TOML table"),
+        ('[routes]\nslack = "acme"', "expected connector:place, e.g. slack:T123"),
+        ('[routes]\n"slack:T1" = "Acme!"', "expected a workspace's id"),
+        ('access_admins = ["lena"]', "expected connector:user_id, e.g. telegram:42"),
+        ("data_dir = 5", "expected the path of a folder"),
+        ('answer_bots = "perhaps"', "expected true or false"),
+    ],
+)
+def test_what_was_expected_is_said_in_words_of_the_documentation(tmp_path: Path, written: str, said: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load({}, write(tmp_path, written))
+
+    assert [said in problem for problem in refused.value.problems] == [True]
+
+
 def test_lists_are_comma_separated() -> None:
     settings = load({"AGENT_RUNTIME_ACCESS_ADMINS": "telegram:1, http:lena ,"}).settings
 
