@@ -1,9 +1,9 @@
 """Directives made shorter: what a model is asked for, and whether its text will do. Pure.
 
-Whether every rule is still there only a person can say, who is shown the difference. What has to stay word for word is
-checked here: what stands between ``<!-- verbatim -->`` and ``<!-- /verbatim -->``, code, quoted text, addresses, names
-of files and identifiers, numbers (each as often as before) with their units, spelled-out numbers (which may become
-digits), and names of people, places and products.
+Whether every rule is still there only a person can say, who is shown the difference and told where to look (`rules`).
+What has to stay word for word is checked here: what stands between ``<!-- verbatim -->`` and ``<!-- /verbatim -->``,
+code, quoted text, addresses, names of files and identifiers, numbers (each as often as before) with their units,
+spelled-out numbers (which may become digits), and names of people, places and products.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from connectors.message import AgentRuntimeError
-from promptpolicy import amounts
+from promptpolicy import amounts, rules
+from promptpolicy.rules import DENYING, DENYING_ENDS
 from promptpolicy.slot import InvalidDirective, Kind, Slot, canonical
 
 CONDENSED = (Kind.SYSTEM, Kind.SOUL, Kind.SKILL)
@@ -54,12 +55,7 @@ _EMPHASIS = frozenset(
 """Words that are written in capitals without being names."""
 _MOST_NAMES = 0.15
 """Of the words within sentences. Where more begin with a capital letter the language (German) writes all nouns so."""
-_DENYING = frozenset((
-    "never", "not", "no", "cannot", "nobody", "none", "nothing", "neither", "nor", "nowhere", "without", "avoid",
-    "nie", "niemals", "nicht", "nichts", "niemand", "kein", "keine", "keinen", "keinem", "keiner", "keines", "ohne",
-))  # fmt: skip
-_DENYING_ENDS = ("n't", "n’t")
-_TURNS = _DENYING | {
+_TURNS = DENYING | {
     "only", "unless", "except", "always", "must", "before", "until",
     "nur", "außer".casefold(), "immer", "muss", "müssen", "bevor",
 }  # fmt: skip
@@ -117,22 +113,27 @@ def judge(old: str, answer: str, count: Callable[[str], int]) -> Judged:
     problems = [*_lost(old, new), *_gained(old, new)]
     if count(new) >= count(old):
         problems.insert(0, f"it is not shorter: {count(new)} tokens, and now it is {count(old)}")
-    if len(problems) > MOST_TOLD:
-        problems = [*problems[:MOST_TOLD], f"and {len(problems) - MOST_TOLD} more"]
-    return Judged(new, tuple(problems), tuple(_notes(old, new)))
+    return Judged(new, _told(problems), _told(list(_notes(old, new))))
+
+
+def _told(all_of_it: list[str]) -> tuple[str, ...]:
+    if len(all_of_it) <= MOST_TOLD:
+        return tuple(all_of_it)
+    return (*all_of_it[:MOST_TOLD], f"and {len(all_of_it) - MOST_TOLD} more")
 
 
 def _notes(old: str, new: str) -> Iterator[str]:
     """What may turn a rule around."""
     before, after = (Counter(word.casefold() for word in _WORD.findall(text)) for text in (old, new))
-    if gone := [word for word in before if (word in _TURNS or word.endswith(_DENYING_ENDS)) and word not in after]:
+    if gone := [word for word in before if (word in _TURNS or word.endswith(DENYING_ENDS)) and word not in after]:
         yield f"these words are gone: {', '.join(gone)}"
     was, now = (
-        sum(times for word, times in words.items() if word in _DENYING or word.endswith(_DENYING_ENDS))
+        sum(times for word, times in words.items() if word in DENYING or word.endswith(DENYING_ENDS))
         for words in (before, after)
     )
     if now < was:
         yield f"fewer words say no: {now}, and now it is {was}"
+    yield from rules.lost(old, new)
 
 
 def difference(old: str, new: str, label: str) -> str:

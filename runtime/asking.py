@@ -5,6 +5,7 @@ Every round is reserved, journaled and settled by itself; the last call may want
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -183,9 +184,9 @@ class _Narrow:
         self._contents = contents
         self._tokens = tokens
 
-    def fitted(self, window: int) -> tuple[Sequence[Message], Standing] | None:
-        """See `runtime.caching.Fitted`."""
-        built = self.built = self._for(window)
+    async def fitted(self, window: int) -> tuple[Sequence[Message], Standing] | None:
+        """See `runtime.caching.Fitted`. In a thread: with material given whole it takes a second and more."""
+        built = self.built = await asyncio.to_thread(self._for, window)
         if built is None:
             return None
         messages = asked(with_images(built.prompt.messages, self._contents.images), self._made.rounds)

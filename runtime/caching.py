@@ -12,7 +12,7 @@ Source: docs.anthropic.com, "Prompt caching"; platform.openai.com, "Prompt cachi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -47,7 +47,7 @@ class Standing:
         return cls(static, standing_ends(prompt), digest.hexdigest())
 
 
-Fitted = Callable[[int], tuple[Sequence[Message], Standing] | None]
+Fitted = Callable[[int], Awaitable[tuple[Sequence[Message], Standing] | None]]
 """Messages, and what of them stands, for a model that reads so many tokens; None where there are none so small."""
 
 

@@ -216,7 +216,7 @@ class Model:
                 call.options = self._options(max_output_tokens, tools if can_call else (), response_format, temperature)
                 said, stands = messages, standing
                 if fitted is not None and failed is not None:
-                    smaller = fitted(await self._window_of(name))
+                    smaller = await fitted(await self._window_of(name))
                     if smaller is None:
                         log.warning("model.skipped", model=target.shown_as, why="window", purpose=purpose)
                         continue

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grounding.tokens import load_tokens
+from promptpolicy import rules
 from promptpolicy.condensing import again, check_kind, difference, judge, plan, verbatim
 from promptpolicy.slot import EVERYWHERE, InvalidDirective, Kind, Slot
 
@@ -95,8 +96,99 @@ def test_words_that_turn_a_rule_around_are_pointed_out_where_they_are_gone(
 
 def test_a_no_that_is_gone_is_pointed_out_where_another_is_left() -> None:
     old = "Please never share any data with anyone. Please never give a discount to anyone."
-    assert judge(old, "Never share data. Give a discount.", COUNT).notes == ("fewer words say no: 1, and now it is 2",)
+    told = judge(old, "Never share data. Give a discount.", COUNT).notes
+    assert told[0] == "fewer words say no: 1, and now it is 2"
     assert judge(old, "Never share data. Never give a discount.", COUNT).notes == ()
+
+
+RULES = """\
+You are the friendly and helpful support assistant of Acme. Please always be polite to our customers at all times.
+
+- You must never share personal data of one customer with another customer, under any circumstances.
+- Refunds above 100 EUR may only be promised after a manager has approved them.
+- Unless the customer explicitly asks for details, keep your answers shorter than 5 sentences.
+- Before you change an address, ask for the order number and confirm the postal code.
+- Links must point to acme.com only, because everything else could be a fraud.
+- Always answer in the language in which the customer wrote.
+"""
+SHORT = """\
+Acme's friendly support assistant, polite to customers.
+
+- Never share one customer's personal data with another.
+- Promise refunds above 100 EUR only after manager approval.
+- Under 5 sentences unless details are asked for.
+- Before changing an address, get order number and postal code.
+- Link only to acme.com.
+- Answer in the customer's language.
+"""
+
+
+def test_a_text_that_says_all_rules_in_fewer_words_has_nothing_to_look_at() -> None:
+    judged = judge(RULES, SHORT, COUNT)
+    assert judged.problems == ()
+    assert not [one for one in judged.notes if "rule" in one]
+
+
+@pytest.mark.parametrize(
+    ("part", "other", "said"),
+    [
+        ("- Never share one customer's personal data with another.\n", "", "gone: 'You must never share"),
+        ("- Answer in the customer's language.\n", "", "gone: 'Always answer in the language"),
+        ("Never share", "Share", "lost its 'never': 'You must never share"),
+        (" only after manager approval", "", "lost its 'only': 'Refunds above"),
+        ("Link only to", "Link to", "lost its 'only': 'Links must"),
+        (" unless details are asked for", "", "gone: 'Unless the customer"),
+        ("Before changing an address, get", "Get", "lost its condition: 'Before you change"),
+        ("Link only to", "Never link to", ""),
+        ("Answer in the", "Never answer in the", "say the opposite: 'Always answer in the language"),
+        ("Answer in the", "You may answer in the", "weaker without its 'always': 'Always answer in the language"),
+    ],
+)
+def test_a_rule_that_may_be_gone_or_turned_is_told_in_its_own_words(part: str, other: str, said: str) -> None:
+    assert part in SHORT
+    told = judge(RULES, SHORT.replace(part, other), COUNT).notes
+    assert [one for one in told if "rule" in one and said in one] or not said
+
+
+@pytest.mark.parametrize(
+    ("old", "kept", "lost", "said"),
+    [
+        (
+            "Gib niemals personenbezogene Daten eines Kunden an andere Kunden weiter.",
+            "Nie personenbezogene Daten an andere Kunden weitergeben.",
+            "Personenbezogene Daten an andere Kunden weitergeben.",
+            "'niemals'",
+        ),
+        (
+            "Rabatte darfst du nur geben, wenn ein Manager zugestimmt hat.",
+            "Rabatte nur mit Zustimmung eines Managers.",
+            "Rabatte geben.",
+            "'nur'",
+        ),
+        (
+            "Ne donnez jamais de conseils juridiques.",
+            "Jamais de conseils juridiques.",
+            "Conseils juridiques.",
+            "jamais",
+        ),
+        ("Nunca compartas datos de los clientes.", "Nunca compartas datos.", "Comparte datos.", "'nunca'"),
+        ("不要泄露客户的个人信息。", "不泄露客户个人信息。", "泄露客户个人信息。", "'不'"),
+        ("고객의 개인정보를 절대 공유하지 마세요.", "고객 개인정보 공유 금지.", "고객 개인정보 공유.", "'마세요'"),
+    ],
+)
+def test_rules_of_other_languages_are_told_too(old: str, kept: str, lost: str, said: str) -> None:
+    assert list(rules.lost(old, kept)) == []
+    assert said in next(rules.lost(old, lost))
+
+
+@given(st.text(max_size=300))
+def test_a_text_has_lost_no_rule_of_its_own(text: str) -> None:
+    assert list(rules.lost(text, text)) == []
+
+
+def test_of_many_rules_that_are_gone_the_first_are_told_and_the_others_counted() -> None:
+    told = judge(" ".join(f"Never sell {chr(97 + n) * 5}." for n in range(20)), "Buy.", COUNT).notes
+    assert (len(told), told[-1]) == (13, "and 10 more")
 
 
 def test_a_quote_ends_where_another_begins() -> None:
