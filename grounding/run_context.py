@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from grounding.blocks import PLACES, Layout, Volatility, may_follow
 from grounding.budgets import Budgets, Strict
 
-SelectionReason = Literal["nothing_kept", "cold", "frame", "topic", "acting", "changed", "reused"]
+SelectionReason = Literal["nothing_kept", "cold", "frame", "topic", "acting", "changed", "reused", "aside"]
 
 
 class Participant(Strict):
@@ -137,8 +137,9 @@ class SelectedRecord(Strict):
 
 
 class Selection(Strict):
-    """How the records were come by. ``why`` is why they were chosen anew, or ``reused``; ``budget`` is what they could
-    have taken, in tokens; ``found`` how many were above the relevance floor."""
+    """How the records were come by. ``why`` is why they were chosen anew, or ``reused``, or ``aside``: none is shown,
+    as none bears on the message; ``budget`` is what they could have taken, in tokens; ``found`` how many were above
+    the relevance floor."""
 
     why: SelectionReason
     found: int = Field(ge=0)

@@ -28,7 +28,7 @@ class MemoryRates:
         """``grounding.assembled`` of a turn that records were looked for."""
         why, similarity = event.get("records_why"), event.get("records_similarity")
         self._add("turns", 0 if why == "cold" else 1)
-        self._add("rebuilt", 0 if why in ("cold", "reused") else 1)
+        self._add("rebuilt", 0 if why in ("cold", "reused", "aside") else 1)
         if isinstance(similarity, int | float):
             self._add("similarity", similarity)
             self._add("similar", 1)

@@ -45,7 +45,7 @@ async def test_records_stay_while_the_conversation_is_about_them_and_go_when_it_
     await bot.say("Should we paint the boat green instead?")
 
     why = [one["records_why"] for one in bot.told("grounding.assembled")]
-    assert why == ["cold", "reused", "topic"]
+    assert why == ["cold", "reused", "aside"]
     assert "<memory_records>" not in bot.sent["user"]
 
 

@@ -25,6 +25,7 @@ from grounding.memory.selection.filling import Level, fill, shared_out
 from grounding.memory.selection.kept import Kept
 from grounding.memory.selection.relevance import Floor, fitting, floor_for
 from grounding.memory.selection.repeating import without_repeated
+from grounding.memory.selection.reuse import CARRIED
 from grounding.memory.selection.scoring import Scored, Weights, ranked, recency
 from grounding.memory.selection.selecting import Selected, Selecting, as_shown
 from grounding.tokens import load_tokens
@@ -440,9 +441,8 @@ def test_how_similar_a_record_is_that_is_shown_again_is_told_of_the_message_at_h
     ("then", "why"),
     [
         ("Should we approve the holiday request of Lena?", "topic"),
-        ("What does Redis caching cost in euros?", "frame"),
+        ("Lena's holiday request fails with an error", "frame"),
         ("Go ahead with Redis caching", "acting"),
-        ("Should we compare moon landings on television?", "topic"),
     ],
 )
 def test_records_are_chosen_anew_when_the_message_leaves_them(then: str, why: str) -> None:
@@ -450,6 +450,57 @@ def test_records_are_chosen_anew_when_the_message_leaves_them(then: str, why: st
     talk.says("Should we decide on Redis for caching?")
 
     assert talk.says(then).selection.why == why
+
+
+def test_a_frame_that_brings_nothing_new_first_changes_no_record() -> None:
+    talk = Conversation(REDIS, COST, HOLIDAY)
+    first = talk.says("Should we decide on Redis for caching?")
+    asked = talk.says("What does Redis caching cost in euros?")
+
+    assert (asked.selection.why, ids(asked)) == ("reused", ids(first))
+
+
+def test_who_comes_back_to_a_subject_finds_its_records_still_there() -> None:
+    talk = Conversation(REDIS, COST, HOLIDAY)
+    talk.says("Should we decide on Redis for caching?")
+    left = talk.says("Should we approve the holiday request of Lena?")
+    back = talk.says("Should we really prefer Redis?")
+
+    assert ids(left)[0] == "holiday"
+    assert {*ids(left)} == {"holiday", "redis", "cost"}
+    assert (back.selection.why, ids(back)) == ("reused", ids(left))
+
+
+def test_what_stays_in_sight_is_bounded_and_what_was_of_use_last_stays_longest() -> None:
+    subjects = ("boats carry sailors", "trains move freight")
+    talk = Conversation(*(record(f"{name[:5]}{n}", f"{name} {n}") for name in subjects for n in range(8)))
+    talk.selecting._budgets = dict.fromkeys(LOADED, 2000)
+    first = ids(talk.says("Which boats carry sailors?"))
+    later = ids(talk.says("Which trains move freight?"))
+
+    assert {name[:5] for name in later[:8]} == {"train"}
+    assert later[8:] == first[: CARRIED - 8]
+
+
+def test_a_message_that_no_record_bears_on_is_shown_none_and_the_next_one_finds_them_again() -> None:
+    talk = Conversation(REDIS, COST, record("word", "Round no price", verbatim=True))
+    first = talk.says("Should we use Redis for caching?")
+    aside = talk.says("Should we compare moon landings on television?")
+    back = talk.says("Should we really prefer Redis?")
+
+    assert (aside.selection.why, ids(aside)) == ("aside", ["word"])
+    assert (back.selection.why, ids(back)) == ("reused", ids(first))
+
+
+def test_a_record_that_another_took_the_place_of_does_not_stay_in_sight() -> None:
+    talk = Conversation(REDIS, COST, HOLIDAY)
+    talk.says("Should we use Redis for caching?")
+    talk.says("Should we approve the holiday request of Lena?")
+    gone = COST.model_copy(update={"state": State.SUPERSEDED, "superseded_by": "x"})
+    talk.held.records = [REDIS, gone, HOLIDAY]
+    left = talk.says("Go ahead with the holiday request of Lena")
+
+    assert set(ids(left)) == {"holiday", "redis"}
 
 
 def test_a_record_that_is_gone_or_superseded_is_not_shown_from_what_was_kept() -> None:

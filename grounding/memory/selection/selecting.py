@@ -23,9 +23,9 @@ from grounding.memory.selection.filling import Costs, Filled, Level, TypeBudgets
 from grounding.memory.selection.kept import Kept, KeptRecord, KeptSelections
 from grounding.memory.selection.relevance import Floor, fitting
 from grounding.memory.selection.repeating import without_repeated
-from grounding.memory.selection.reuse import reason
+from grounding.memory.selection.reuse import CARRIED, carried, reason
 from grounding.memory.selection.scoring import Scored, Weights, ranked
-from grounding.run_context import Calibration, Censor, SelectedRecord, Selection
+from grounding.run_context import Calibration, Censor, SelectedRecord, Selection, SelectionReason
 
 FOUND_AT_MOST = 40
 """Records that a search brings: more than any budget shows."""
@@ -192,11 +192,17 @@ class Selecting:
         if why == "reused":
             assert looked.kept is not None
             return self._again(looked, looked.kept, len(above))
+        if why == "aside":
+            assert looked.kept is not None
+            return self._again(looked, looked.kept, 0, only=frozenset(looked.kept.pinned))
         budgets = shared_out(self._budgets, chosen.frame, scale(text))
         whole = sum(budgets.values())
         pinned = [Scored(one, 1.0, looked.similarity(one.id, 0.0), 0.0) for one in looked.pinned]
         held = {one.id for one in looked.pinned}
         others = [one for one in fresh if one.record.id not in held]
+        if why != "changed":
+            brought = held | {one.record.id for one in above}
+            others = without_repeated([*others, *_before(looked, brought, CARRIED - len(others))], shown)
         whole_texts = [Filled(one, "summary", self._costs(one.record, "summary")) for one in pinned]
         taken = RESERVED_TOKENS + sum(one.tokens for one in whole_texts)
         filled = [*whole_texts, *fill(others, _less(budgets, taken), self._costs)]
@@ -216,8 +222,9 @@ class Selecting:
     async def _last(self, key: ConversationKey | None) -> Kept | None:
         return None if key is None else await self._kept.get(key)
 
-    def _again(self, looked: Looked, kept: Kept, found: int) -> Selected:
-        """What was shown, in the same order and detail, as it reads now, and as similar as it is to this message."""
+    def _again(self, looked: Looked, kept: Kept, found: int, only: frozenset[str] | None = None) -> Selected:
+        """What was shown (or *only* those of it), in the same order and detail, as it reads now, and as similar as it
+        is to this message. What was kept stays as it is."""
         by_id = {one.id: one for one in looked.read}
         records = tuple(
             _selected(
@@ -228,8 +235,10 @@ class Selecting:
                 self._costs(by_id[one.id], one.level),
             )
             for one in kept.records
+            if only is None or one.id in only
         )
-        return Selected(records, Selection(why="reused", found=found, budget=kept.budget))
+        why: SelectionReason = "reused" if only is None else "aside"
+        return Selected(records, Selection(why=why, found=found, budget=kept.budget))
 
     async def _calibration(self, scope: Scope) -> Calibration | None:
         """The workspace's; read again now and then."""
@@ -251,6 +260,12 @@ def _weighed(
 ) -> tuple[tuple[Found, float], ...]:
     """Each of *found*, of *count* records, with how it bears on that of *asked* which it bears on most."""
     return tuple((one, max(floor.relevance(each, one, count) for each in asked)) for one in found)
+
+
+def _before(looked: Looked, brought: Collection[str], room: int) -> list[Scored]:
+    """Records of the message before that stay in sight beside those that this one *brought*."""
+    left = carried(looked.kept, looked.read, brought, room)
+    return [Scored(record, was.score, looked.similarity(was.id, 0.0), 0.0) for record, was in left]
 
 
 async def _nothing() -> Sequence[Record]:
