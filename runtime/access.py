@@ -139,19 +139,23 @@ class Access:
             f"It is good for {CODE_SECONDS // 60} minutes."
         )
 
-    async def approve(self, code: str, workspace_id: str | None = None) -> Person:
+    async def approve(self, code: str, workspace_id: str | None = None, *, by: str = "") -> Person:
         """Make the person who was given *code* a member. With *workspace_id*, only a code for that workspace counts.
 
-        Raises `UnknownCode` and `TooManyAttempts`.
+        *by* is who says so, for the event ``access.changed``; likewise below. Raises `UnknownCode` and
+        `TooManyAttempts`.
         """
         waiting = await self._pairing.take(code, workspace_id)
         person = Person(waiting.user, waiting.name, Role.MEMBER, waiting.workspace_id)
         await self._store_role(person)
+        _tell_changed("approved", waiting.workspace_id, user=waiting.user, role=Role.MEMBER.value, by=by)
         return person
 
-    async def deny(self, code: str, workspace_id: str | None = None) -> Pending:
+    async def deny(self, code: str, workspace_id: str | None = None, *, by: str = "") -> Pending:
         """Make *code* worthless; who had asked. *workspace_id* and errors as for `approve`."""
-        return await self._pairing.take(code, workspace_id)
+        waiting = await self._pairing.take(code, workspace_id)
+        _tell_changed("denied", waiting.workspace_id, user=waiting.user, by=by)
+        return waiting
 
     async def pending(self) -> list[Pending]:
         """Who waits for approval, the oldest request first."""
@@ -166,7 +170,7 @@ class Access:
         people |= {user: Person(user, "", Role.ADMIN, None) for user in self._admins}
         return [people[user] for user in sorted(people)]
 
-    async def set_role(self, user: str, role: Role | None, workspace_id: str) -> None:
+    async def set_role(self, user: str, role: Role | None, workspace_id: str, *, by: str = "") -> None:
         """Give *user* (``connector:user_id``) *role* in *workspace_id*, or with None take it away.
 
         Raises `ValueError` where *user* is not of that form.
@@ -178,6 +182,7 @@ class Access:
             await self._redis.hdel(_roles_key(workspace_id), person_field(user))
         else:
             await self._store_role(Person(user, "", role, workspace_id))
+        _tell_changed("role", workspace_id, user=user, role=role.value if role else "none", by=by)
 
     async def _store_role(self, person: Person) -> None:
         assert person.workspace_id is not None
@@ -188,6 +193,10 @@ class Access:
         """Drop the roles in, and the pairing requests to, a workspace that is deleted."""
         await self._redis.delete(_roles_key(workspace_id))
         await self._pairing.forget_workspace(workspace_id)
+
+
+def _tell_changed(action: str, workspace_id: str, **fields: str) -> None:
+    log.info("access.changed", action=action, workspace_id=workspace_id, **fields)
 
 
 def _roles_key(workspace_id: str) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+import structlog
+
 from connectors.message import CALLER_PREFIX, AgentRuntimeError, Role, redis_key
 from runtime.stored import pack, unpack
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 _FORMAT = 1
 _TOKENS = redis_key("tokens", "{tokens}", "by_digest")
 _TOKEN_BYTES = 32
+
+log = structlog.get_logger()
 
 
 class Unauthenticated(AgentRuntimeError):
@@ -65,11 +69,14 @@ class Tokens:
         self._redis = redis
         self._admin_digest = _digest(admin_token)
 
-    async def create(self, workspace_id: str, role: Role) -> str:
-        """A new bearer token for one workspace and role: shown now and never again."""
+    async def create(self, workspace_id: str, role: Role, *, by: str = "") -> str:
+        """A new bearer token for one workspace and role: shown now and never again. *by* is who made it, for the event
+        ``access.changed``, which names the token by its id."""
         token = "art_" + secrets.token_urlsafe(_TOKEN_BYTES)
         digest = _digest(token).hex()
         await self._redis.hset(_TOKENS, digest, pack(_FORMAT, workspace_id=workspace_id, role=role.value))
+        id_ = _token_id(digest)
+        log.info("access.changed", action="token", workspace_id=workspace_id, token_id=id_, role=role.value, by=by)
         return token
 
     async def of_workspace(self, workspace_id: str) -> list[ApiToken]:
@@ -81,10 +88,13 @@ class Tokens:
                 found.append(ApiToken(_token_id(str(digest)), workspace_id, Role(values["role"])))
         return sorted(found, key=lambda token: token.id)
 
-    async def revoke(self, token_id: str) -> bool:
+    async def revoke(self, token_id: str, *, by: str = "") -> bool:
         """Make the token worthless from now on; False if there was none of that id."""
         digests = [digest for digest in await self._redis.hkeys(_TOKENS) if _token_id(str(digest)) == token_id]
-        return bool(digests) and bool(await self._redis.hdel(_TOKENS, *digests))
+        if not digests or not await self._redis.hdel(_TOKENS, *digests):
+            return False
+        log.info("access.changed", action="revoked", token_id=token_id, by=by)
+        return True
 
     async def authenticate(self, bearer: str) -> Caller:
         """Who holds *bearer* (the token alone). Raises `Unauthenticated`.

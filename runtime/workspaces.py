@@ -18,6 +18,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from config.settings import Settings
 from connectors.message import (
     AgentRuntimeError,
@@ -39,6 +41,8 @@ _TAG = "{workspaces}"
 _RECORDS = redis_key("workspaces", _TAG, "records")
 _ROUTES = redis_key("workspaces", _TAG, "routes")
 _SAMPLE_FOLDERS = ("docs", "context")
+
+log = structlog.get_logger()
 
 
 class UnknownWorkspace(AgentRuntimeError):
@@ -96,11 +100,13 @@ class Workspaces:
             return False
         record = pack(_FORMAT, created_at=datetime.now(UTC).isoformat())
         if await self._redis.hsetnx(_RECORDS, workspace_id, record):
+            log.info("workspace.created", workspace_id=workspace_id)
             return True
         # Only the sample leaves a record behind when it is deleted; bring it back.
         if _lives(await self._redis.hget(_RECORDS, workspace_id)):
             return False
         await self._redis.hset(_RECORDS, workspace_id, record)
+        log.info("workspace.created", workspace_id=workspace_id)
         return True
 
     async def exists(self, workspace_id: str) -> bool:
@@ -170,10 +176,14 @@ class Workspaces:
             )
         await self.create(workspace_id)
         await self._redis.hset(_ROUTES, place, pack(_FORMAT, workspace_id=workspace_id))
+        log.info("workspace.routed", workspace_id=workspace_id, place=place, routed=True)
 
     async def unroute(self, place: str) -> bool:
         """Forget the route of *place*; False if there was none (one in the settings stays)."""
-        return bool(await self._redis.hdel(_ROUTES, place))
+        if not await self._redis.hdel(_ROUTES, place):
+            return False
+        log.info("workspace.routed", place=place, routed=False)
+        return True
 
     async def routes(self) -> list[Route]:
         """All routes, by place; those of the settings win over stored ones for the same place."""

@@ -121,16 +121,16 @@ class AccessRoutes(Routes):
         # Whose code it is shows only when it is taken, and then it is used up.
         require_everywhere(caller)
         if wanted.action == "approve":
-            person = await self._runtime.access.approve(wanted.code)
+            person = await self._runtime.access.approve(wanted.code, by=caller.id)
             return reply({"approved": _person(person)})
-        denied = await self._runtime.access.deny(wanted.code)
+        denied = await self._runtime.access.deny(wanted.code, by=caller.id)
         return reply({"denied": {"user": denied.user, "name": denied.name, "workspace": denied.workspace_id}})
 
     async def _give_role(self, wanted: GiveRole, caller: Caller) -> Response:
         _enter_as(caller, wanted.workspace)
         scope = await enter(self._runtime, wanted.workspace)
         try:
-            await self._runtime.access.set_role(wanted.user, wanted.role, scope.workspace_id)
+            await self._runtime.access.set_role(wanted.user, wanted.role, scope.workspace_id, by=caller.id)
         except ValueError as error:
             raise ApiError(400, "bad_request", str(error)) from None
         role = wanted.role.value if wanted.role else None
@@ -139,7 +139,8 @@ class AccessRoutes(Routes):
     async def _make_token(self, wanted: MakeToken, caller: Caller) -> Response:
         _enter_as(caller, wanted.workspace)
         scope = await enter(self._runtime, wanted.workspace)
-        return reply({"token": await self._runtime.api_tokens.create(scope.workspace_id, wanted.role)}, 201)
+        token = await self._runtime.api_tokens.create(scope.workspace_id, wanted.role, by=caller.id)
+        return reply({"token": token}, 201)
 
     async def _revoke(self, wanted: RevokeToken, caller: Caller) -> Response:
         tokens = self._runtime.api_tokens
@@ -147,7 +148,7 @@ class AccessRoutes(Routes):
             mine = await tokens.of_workspace(caller.workspace_id)
             if all(one.id != wanted.token_id for one in mine):
                 raise _no_token(wanted.token_id)
-        if not await tokens.revoke(wanted.token_id):
+        if not await tokens.revoke(wanted.token_id, by=caller.id):
             raise _no_token(wanted.token_id)
         return reply({"token_id": wanted.token_id, "revoked": True})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import structlog
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +19,8 @@ from runtime.budget_terms import TERMS, State
 
 if TYPE_CHECKING:
     from runtime.bootstrap import Runtime
+
+log = structlog.get_logger()
 
 Tokens = Annotated[int, Field(ge=0, le=10**12, strict=True)] | Literal["unlimited"] | None
 Usd = Annotated[float, Field(ge=0, le=10**6, strict=True)] | Literal["unlimited"] | None
@@ -51,10 +54,13 @@ class BudgetRoutes(Routes):
         return reply(budget_row(workspace_id, await self._runtime.budgets.state(scope, user), user))
 
     async def put(self, request: Request, workspace_id: str) -> Response:
-        require_everywhere(caller_of(request))
+        caller = caller_of(request)
+        require_everywhere(caller)
         scope = await enter(self._runtime, workspace_id)
         body = await read_json(request, Budget, self._limit)
-        await self._runtime.budgets.set(scope, body.model_dump(exclude_none=True))
+        limits = body.model_dump(exclude_none=True)
+        await self._runtime.budgets.set(scope, limits)
+        log.info("budget.changed", workspace_id=workspace_id, limits=limits, by=caller.id)
         return reply(budget_row(workspace_id, await self._runtime.budgets.state(scope)))
 
 

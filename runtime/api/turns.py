@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import Query
 from starlette.responses import Response
 
-from connectors.message import Role
+from connectors.message import Role, Scope
 from grounding import assemble
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.api.workspaces import enter
+from runtime.comparing import compare
 from runtime.manifests import Manifest, prefix_row
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class TurnRoutes(Routes):
         self.add(
             "GET", f"{here}/{{turn_id}}/replay", self.replay, Role.ADMIN, answers="The first call's prompt, rebuilt"
         )
+        self.add("GET", f"{here}/{{turn_id}}/diff", self.diff, Role.ADMIN, answers="How the turn `to` differs from it")
 
     async def listing(
         self, workspace_id: str, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 50, before: str = ""
@@ -40,10 +42,17 @@ class TurnRoutes(Routes):
         return reply({"turns": [_row(manifest) for manifest in found]})
 
     async def show(self, workspace_id: str, turn_id: str, prompt: bool = False) -> Response:
+        return reply(await self._told(await enter(self._runtime, workspace_id), turn_id, prompt))
+
+    async def diff(self, workspace_id: str, turn_id: str, to: str) -> Response:
         scope = await enter(self._runtime, workspace_id)
+        before, after = [await self._told(scope, one, prompt=True) for one in (turn_id, to)]
+        return reply(await asyncio.to_thread(compare, before, after))
+
+    async def _told(self, scope: Scope, turn_id: str, prompt: bool) -> dict[str, Any]:
         manifest = await self._runtime.manifests.get(scope, turn_id)
         marked = await self._runtime.marking.of_turn(scope, turn_id)
-        answer = {
+        answer: dict[str, Any] = {
             **_row(manifest),
             "prefix_digest": manifest.prefix_digest,
             "prefix": prefix_row(manifest.prefix),
@@ -58,7 +67,7 @@ class TurnRoutes(Routes):
         if prompt:
             rebuilt = await asyncio.to_thread(assemble.prompt, manifest.context, self._runtime.tokens)
             answer["messages"] = rebuilt.messages
-        return reply(answer)
+        return answer
 
     async def replay(self, workspace_id: str, turn_id: str) -> Response:
         scope = await enter(self._runtime, workspace_id)

@@ -38,17 +38,17 @@ class People:
 
     async def pair(self, invocation: Invocation) -> str:
         word, *rest = invocation.rest.split() or ["list"]
-        here = invocation.key.workspace_id
+        here, by = invocation.key.workspace_id, _speaker(invocation)
         workspace_id = None if self._access.is_admin_everywhere(invocation.message) else here
         match word.lower(), rest:
             case "list", []:
                 waiting = [one for one in await self._access.pending() if workspace_id in (None, one.workspace_id)]
                 return items(_waits(one, here) for one in waiting) or NOBODY_WAITS
             case "approve", [given]:
-                person = await self._access.approve(given, workspace_id)
+                person = await self._access.approve(given, workspace_id, by=by)
                 return f"{plain(person.name) or 'They'} ({code(person.user)}) may talk to me now, as a {person.role}."
             case "deny", [given]:
-                denied = await self._access.deny(given, workspace_id)
+                denied = await self._access.deny(given, workspace_id, by=by)
                 return f"The code of {plain(denied.name) or 'somebody'} ({code(denied.user)}) is worthless now."
             case _:
                 raise CommandRefused(_PAIR)
@@ -61,12 +61,16 @@ class People:
         user = words[0] if ":" in words[0] else f"{invocation.message.connector}:{words[0].removeprefix('@')}"
         wanted = None if words[1].lower() == _NO_ROLE else Role(words[1].lower())
         try:
-            await self._access.set_role(user, wanted, invocation.key.workspace_id)
+            await self._access.set_role(user, wanted, invocation.key.workspace_id, by=_speaker(invocation))
         except ValueError as error:
             raise CommandRefused(f"{error}.") from None
         has = await self._access.role_of(user, invocation.key.workspace_id)
         said = f"{code(user)} is {has or 'nobody in particular'} here now."
         return said if has is wanted else f"{said} The settings of the runtime say so; they have to be changed there."
+
+
+def _speaker(invocation: Invocation) -> str:
+    return invocation.message.author.user(invocation.message.connector)
 
 
 def _waits(one: Pending, here: str) -> str:

@@ -220,6 +220,34 @@ async def test_each_refusal_is_one_event_without_text(redis: Redis) -> None:
     assert code_in(decision.notice) not in str(events)
 
 
+async def test_whatever_changes_who_may_do_what_is_one_event_that_names_who_did_it(redis: Redis) -> None:
+    """Codes and tokens themselves are in none of them."""
+    people, tokens = access(redis), Tokens(redis, "the-admin-token")
+    other = replace(DIRECT, external_id="43", author=Author("43", "Ben"))
+    codes = [code_in((await people.authorise(message, "acme")).notice) for message in (DIRECT, other)]
+    with capture_logs() as events:
+        await people.approve(codes[0], by="slack:U1")
+        await people.deny(codes[1], by="slack:U1")
+        await people.set_role("telegram:42", Role.ADMIN, "acme", by="http:token:admin")
+        await people.set_role("telegram:42", None, "acme", by="http:token:admin")
+        token = await tokens.create("acme", Role.VIEWER, by="http:token:admin")
+        (known,) = await tokens.of_workspace("acme")
+        await tokens.revoke(known.id, by="http:token:admin")
+        await tokens.revoke(known.id, by="http:token:admin")
+
+    assert {one["event"] for one in events} == {"access.changed"}
+    told = [(one["action"], one.get("user", one.get("token_id")), one.get("role"), one["by"]) for one in events]
+    assert told == [
+        ("approved", "telegram:42", "member", "slack:U1"),
+        ("denied", "telegram:43", None, "slack:U1"),
+        ("role", "telegram:42", "admin", "http:token:admin"),
+        ("role", "telegram:42", "none", "http:token:admin"),
+        ("token", known.id, "viewer", "http:token:admin"),
+        ("revoked", known.id, None, "http:token:admin"),
+    ]
+    assert not {*codes, token} & set(re.findall(r"[\w-]+", str(events)))
+
+
 @pytest.mark.parametrize("bound", list(Role))
 @pytest.mark.parametrize("own", [*Role, None])
 async def test_an_author_named_over_http_never_gains_a_role(redis: Redis, bound: Role, own: Role | None) -> None:

@@ -31,6 +31,7 @@ async def test_limits_that_are_set_hold_until_they_are_taken_back(face: Face) ->
     assert hers["budget"]["user_usd_per_month"] == {"limit": None, "spent": 0.5, "held": 0, "left": None}
     usage = (await face.client.get("/v1/workspaces/thrifty/usage")).json()["workspaces"][0]
     assert usage["budget"]["workspace_tokens_per_day"]["left"] == 700
+    assert (await face.event("budget.changed", workspace_id="thrifty"))["limits"] == limits
     taken_back = await face.client.put(here, json={"workspace_usd_per_month": None})
     assert taken_back.json()["set"] == {}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
 from config.settings import Settings
 from connectors.message import Author, InboundMessage, InvalidWorkspaceId, Scope, redis_key
@@ -44,8 +45,10 @@ async def ids(register: Workspaces) -> list[str]:
 async def test_a_workspace_is_made_once_listed_and_removed(redis: Redis) -> None:
     """A workspace is made once, is listed with the time of its making, and is gone once deleted."""
     register = workspaces(redis)
-    assert await register.create("acme")
-    assert not await register.create("acme")
+    with capture_logs() as events:
+        assert await register.create("acme")
+        assert not await register.create("acme")
+    assert [(one["event"], one["workspace_id"]) for one in events] == [("workspace.created", "acme")]
     assert await register.exists("acme")
     acme = next(w for w in await register.all() if w.id == "acme")
     assert acme.created_at is not None

@@ -8,10 +8,10 @@ import click
 
 from config.settings import Settings
 from runtime.cli.client import Client, connect
-from runtime.cli.comparing import SAME, compare
 from runtime.cli.invocation import Invocation, json_option, run
 from runtime.cli.output import line, print_json, show_diff, status_line, table
 from runtime.cli.turns import find_turn, turn_path
+from runtime.comparing import SAME, compare
 
 
 @click.command()
