@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from grounding.documents.index import Arm, Hit
+from grounding.documents.index import Arm, Hit, Passage
 from grounding.documents.stored import passage_of
 
 TIES = 8
@@ -24,16 +24,19 @@ def hits_of(
     explain: bool,
     cosine_of: Callable[[Any], float] | None,
     compared: int | None = None,
+    passages_of: Callable[[Sequence[Any]], Sequence[Passage]] | None = None,
 ) -> list[Hit]:
     """The best *top_k* of the *fused* points, with what each of *arms* (``dense``, ``sparse``; all points are best
     first) says of them, in an order that is the same on every call: engines leave the order of equal scores to chance,
     here source, ordinal and id decide.
 
     With *explain* an arm tells ranks, too; *cosine_of* stands in for the dense one, of the best *compared*
-    or of all. Raises
+    or of all. *passages_of* gives what points hold, which else is in their payloads. Raises
     `grounding.documents.index.IndexUnavailable` for a stored format that is not known.
     """
-    near = [(one.id, one, passage_of(one.payload)) for one in _leading(fused, top_k)]
+    leading = _leading(fused, top_k)
+    passages = [passage_of(one.payload) for one in leading] if passages_of is None else passages_of(leading)
+    near = [(one.id, one, passage) for one, passage in zip(leading, passages, strict=True)]
     near.sort(key=lambda one: (-round(one[1].score, 6), one[2].source, one[2].ordinal, one[2].id))
     best = near[:top_k]
     wanted = {point for point, _, _ in best}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from grounding.documents.index import Fusion, Kind
 
@@ -52,7 +52,8 @@ def by_scores(dense: Mapping[Id, float], sparse: Mapping[Id, float], top_k: int)
         point: (near(dense[point]) if point in dense else 0.0) + (worded(sparse[point]) if point in sparse else without)
         for point in {*dense, *sparse}
     }
-    return sorted(summed.items(), key=lambda one: (-one[1], str(one[0])))[:top_k]
+    # UUIDs as numbers have the order that they have as words: ties are the same with every adapter.
+    return sorted(summed.items(), key=lambda one: (-one[1], cast("Any", one[0])))[:top_k]
 
 
 def absent(best: Sequence[tuple[Id, float]], there: Collection[Any]) -> list[Id]:

@@ -1,7 +1,7 @@
 """The passage index inside this process: one Qdrant Edge shard per embedding model under DATA_DIR.
 
-The engine's calls run on one thread of their own, one after the other. So a replacement is atomic for
-our readers, and nothing blocks the event loop. ``optimize()`` is never called: it would hold the
+The engine's calls run one after the other, so that a replacement is atomic for our readers: on one thread of their own,
+but for looks into few passages (`SHORT_PASSAGES`). ``optimize()`` is never called: it would hold the
 interpreter's lock for seconds, and without it a scan by short codes takes 2 ms for 100,000 vectors.
 """
 
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from uuid import UUID
 
 import qdrant_edge as edge
 import structlog
@@ -23,6 +25,7 @@ from connectors.message import Scope
 from grounding.documents import stored
 from grounding.documents.centre import Centres
 from grounding.documents.edge_errors import unavailable
+from grounding.documents.edge_kept import Kept
 from grounding.documents.edge_queries import filter_of, point_of
 from grounding.documents.edge_search import EdgeSearch
 from grounding.documents.embedding import Vector
@@ -40,6 +43,9 @@ SCROLL_BATCH = 1000
 SEARCH_THREADS = 1
 """Without `optimize` all passages are in one segment, which one thread looks through; others that are there wake up for
 every search and find nothing to do."""
+SHORT_PASSAGES = 2000
+"""A look into so few takes less than 1 ms, and is made where it is asked for: the way to a thread and back takes a
+fifth of that, and frees nothing, as the engine holds the interpreter's lock while it searches."""
 CONFIGURATION = "edge_config.json"
 """The file that every shard has."""
 
@@ -68,6 +74,19 @@ class EmbeddedIndex:
         self._shard: Any = None
         self._closed = False
         self._centres = Centres()
+        self._kept = Kept()
+        self._engine = threading.Lock()
+
+    async def _look(self, seen: Where, call: Callable[[Any], T]) -> T:
+        """*call*, which only reads what meets *seen*: at once where that is little, and the engine has nothing else to
+        do."""
+        if self._shard is not None and not self._closed and self._engine.acquire(blocking=False):
+            try:
+                if self._held(partial(_is_short, seen=filter_of(seen)), opens=False):
+                    return self._held(call, opens=False)
+            finally:
+                self._engine.release()
+        return await self._run(call)
 
     async def _run(self, call: Callable[[Any], T], *, opens: bool = True) -> T:
         """*call* with the open shard, on the engine's thread; nothing at all where it is not open and may not be."""
@@ -81,13 +100,18 @@ class EmbeddedIndex:
             raise IndexUnavailable(f"the search index took longer than {self._timeout_seconds} s") from error
 
     def _call(self, call: Callable[[Any], T], opens: bool) -> T:
+        with self._engine:
+            return self._held(call, opens)
+
+    def _held(self, call: Callable[[Any], T], opens: bool) -> T:
+        """*call*, while nobody else uses the engine."""
         try:
             if self._shard is None:
                 if not opens:
                     return cast("T", None)
                 self._shard = self._open()
             return call(self._shard)
-        except IndexUnavailable:
+        except (IndexUnavailable, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
             # The engine has no classes of errors; all of them go through the table. Where it panics over damaged
@@ -123,7 +147,7 @@ class EmbeddedIndex:
         for kind in {entry.passage.kind for entry in entries}:
             stored.where(scope, kind)  # A scope that may not hold these is refused before anything is stored.
         for batch in _batches([(scope, entry) for entry in entries]):
-            await self._run(partial(_upsert, entries=batch))
+            await self._run(partial(self._upsert, entries=batch))
         for entry in entries:
             self._centres.changed(stored.tenant(scope, entry.passage.kind), 1)
 
@@ -135,18 +159,18 @@ class EmbeddedIndex:
         # All but the last batch come before, so that the last step, which readers cannot see halfway, is short.
         batches = list(_batches([(one.scope, entry) for one in sources for entry in one.entries]))
         for batch in batches[:-1]:
-            await self._run(partial(_upsert, entries=batch))
+            await self._run(partial(self._upsert, entries=batch))
 
         def finish(shard: Any) -> None:
             if batches:
-                _upsert(shard, batches[-1])
+                self._upsert(shard, batches[-1])
             if keep.issuperset(_scroll_ids(shard, anything)):  # mostly they are new
                 return
             for one in sources:
                 condition = stored.where(one.scope, one.kind, source=one.name)
                 stale = [point for point in _scroll_ids(shard, condition) if point not in keep]
                 if stale:
-                    shard.update(edge.UpdateOperation.delete_points([*stale]))
+                    self._delete(shard, stale)
 
         await self._run(finish)
         for one in sources:
@@ -154,8 +178,7 @@ class EmbeddedIndex:
 
     async def delete(self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] = ()) -> None:
         if ids:
-            points = stored.point_ids(scope, kind, ids)
-            await self._run(lambda shard: shard.update(edge.UpdateOperation.delete_points([*points])))
+            await self._run(partial(self._delete, points=stored.point_ids(scope, kind, ids)))
         else:
             await self._delete_where(stored.where(scope, kind, source=source))
         if ids or source is not None:
@@ -169,7 +192,21 @@ class EmbeddedIndex:
 
     async def _delete_where(self, condition: Where) -> None:
         delete = edge.UpdateOperation.delete_points_by_filter(filter_of(condition))
-        await self._run(lambda shard: shard.update(delete))
+
+        def deleted(shard: Any) -> None:
+            shard.update(delete)
+            self._kept.clear()
+
+        await self._run(deleted)
+
+    def _upsert(self, shard: Any, entries: Sequence[tuple[Scope, Entry]]) -> None:
+        points = [point_of(scope, entry) for scope, entry in entries]
+        shard.update(edge.UpdateOperation.upsert_points(points))
+        self._kept.forget([point.id.int for point in points])
+
+    def _delete(self, shard: Any, points: Sequence[str]) -> None:
+        shard.update(edge.UpdateOperation.delete_points([*points]))
+        self._kept.forget([UUID(point).int for point in points])
 
     async def search(
         self,
@@ -187,7 +224,8 @@ class EmbeddedIndex:
         given = EdgeSearch(scope, kind, dense, sparse, top_k, explain, scores, compared, only_sources, self._fusion)
         if not given.arms or top_k < 1:
             return []
-        return await self._run(lambda shard: given.answered(shard, self._centres))
+        seen = stored.seen(scope, kind)
+        return await self._look(seen, lambda shard: given.answered(shard, self._centres, self._kept))
 
     async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
         conditions = {
@@ -196,22 +234,24 @@ class EmbeddedIndex:
             if ordinals
         }
 
-        def found(shard: Any) -> dict[str, list[Any]]:
-            return {one: list(_scroll(shard, where, with_payload=True)) for one, where in conditions.items()}
+        def found(shard: Any) -> dict[str, list[Passage]]:
+            return {one: self._passages(shard, [where]) for one, where in conditions.items()}
 
-        records = await self._run(found) if conditions else {}
-        return {source: stored.in_reading_order(records.get(source, ())) for source in wanted}
+        by_source = await self._look(stored.where(scope, kind), found) if conditions else {}
+        return {source: sorted(by_source.get(source, ()), key=lambda passage: passage.ordinal) for source in wanted}
+
+    def _passages(self, shard: Any, conditions: Iterable[Where]) -> list[Passage]:
+        """Those that meet each of *conditions*, one after the other."""
+        points = [[record.id.int for record in _scroll(shard, one, with_payload=False)] for one in conditions]
+        return [passage for some in points for passage in self._kept.passages(shard, some).values()]
 
     async def beside(
         self, scope: Scope, kind: Kind, sources: Collection[str], followed: Collection[str]
     ) -> list[Passage]:
         conditions = stored.where_beside(scope, kind, sources, followed)
-
-        def found(shard: Any) -> list[Passage]:
-            records = (record for condition in conditions for record in _scroll(shard, condition, with_payload=True))
-            return [stored.passage_of(record.payload) for record in records]
-
-        return await self._run(found) if conditions else []
+        if not conditions:
+            return []
+        return await self._look(stored.where(scope, kind), lambda shard: self._passages(shard, conditions))
 
     async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str]) -> dict[str, Vector]:
         if not ids:
@@ -279,6 +319,7 @@ class EmbeddedIndex:
             log.warning("store.degraded", store="qdrant", why=str(error))
         finally:
             self._closed, self._shard = True, None
+            self._kept.clear()
             self._thread.shutdown(wait=False)
 
 
@@ -297,8 +338,8 @@ def _batches(entries: Sequence[tuple[Scope, Entry]]) -> Iterator[Sequence[tuple[
         yield entries[start : start + UPSERT_BATCH]
 
 
-def _upsert(shard: Any, entries: Sequence[tuple[Scope, Entry]]) -> None:
-    shard.update(edge.UpdateOperation.upsert_points([point_of(scope, entry) for scope, entry in entries]))
+def _is_short(shard: Any, seen: Any) -> bool:
+    return int(shard.count(edge.CountRequest(exact=False, filter=seen))) <= SHORT_PASSAGES
 
 
 def _scroll(shard: Any, condition: Where, *, with_payload: bool | list[str]) -> Iterator[Any]:

@@ -20,7 +20,18 @@ from qdrant_client.http import exceptions
 
 from connectors.message import Scope
 from grounding.documents import edge_errors, qdrant_server
-from grounding.documents.index import Arm, Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, PassageIndex, Source
+from grounding.documents.index import (
+    Arm,
+    Entry,
+    Fusion,
+    Hit,
+    IndexUnavailable,
+    Kind,
+    Passage,
+    PassageIndex,
+    Source,
+    cosine,
+)
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.qdrant_server import ServerIndex
 from grounding.documents.sparse import SparseVector, encode_document, encode_query
@@ -79,6 +90,43 @@ async def test_a_passage_comes_back_as_it_was_stored(index: PassageIndex) -> Non
     vectors = await index.vectors(ACME, DOCUMENT, [stored.passage.id, "unknown"])
     assert vectors.keys() == {stored.passage.id}
     assert vectors[stored.passage.id] == pytest.approx(stored.dense, abs=1e-6)
+
+
+async def test_what_was_found_before_it_was_changed_is_found_as_it_is_now(index: PassageIndex) -> None:
+    first = await entry("refund windows")
+    asked = first.dense, encode_query("refund windows")
+    await index.upsert(ACME, [first, await entry("opening hours", 1)])
+    (before,) = await index.search(ACME, DOCUMENT, *asked, 1, compared=1)
+    assert before.dense is not None
+    assert before.dense.score == pytest.approx(1.0, abs=1e-6)
+
+    other = await EMBEDDER.embed_query("refund doors")
+    changed = Passage(first.passage.id, DOCUMENT, "a.md", "refund doors")
+    await index.upsert(ACME, [Entry(changed, other, encode_document("refund doors"))])
+    (after,) = await index.search(ACME, DOCUMENT, *asked, 1, compared=1)
+    assert after.passage == changed
+    assert after.dense is not None
+    assert after.dense.score == pytest.approx(cosine(first.dense, other), abs=1e-6)
+    assert await index.read(ACME, DOCUMENT, {"a.md": [0]}) == {"a.md": [changed]}
+
+    await index.delete(ACME, DOCUMENT, ids=[first.passage.id])
+    assert await found(index, ACME, "refund") == ["opening hours"]
+    await index.delete(ACME, DOCUMENT)
+    assert await found(index, ACME, "refund") == []
+
+
+async def test_a_look_while_the_engine_stores_something_waits_beside_the_loop(tmp_path: Path) -> None:
+    index = EmbeddedIndex(tmp_path, EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=10)
+    await index.upsert(ACME, [await entry("refund")])
+    index._engine.acquire()
+    try:
+        looking = asyncio.create_task(found(index, ACME, "refund"))
+        await asyncio.sleep(0.01)
+        assert not looking.done()
+    finally:
+        index._engine.release()
+    assert await looking == ["refund"]
+    await index.close()
 
 
 async def test_nothing_crosses_workspaces_kinds_and_contexts(index: PassageIndex) -> None:

@@ -1,0 +1,84 @@
+"""What is kept of the engine's points is what the engine has, and bounded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.message import Scope
+from grounding.documents.centre import centre_of
+from grounding.documents.edge_kept import Kept
+from grounding.documents.index import Kind, Passage, cosine
+from grounding.documents.stored import payload
+
+SCOPE = Scope("acme")
+
+
+@dataclass
+class Record:
+    id: UUID
+    payload: dict[str, Any] | None
+    vector: dict[str, list[float]] | None
+
+
+class Shard:
+    """Points by number, and how many were handed over."""
+
+    def __init__(self, vectors: dict[int, list[float]]) -> None:
+        self.vectors = vectors
+        self.handed = 0
+
+    def retrieve(self, ids: list[UUID], with_payload: bool, with_vector: Any) -> list[Record]:
+        there = [one for one in ids if one.int in self.vectors]
+        self.handed += len(there)
+        return [
+            Record(
+                one,
+                payload(SCOPE, Passage(str(one.int), Kind.DOCUMENT, "a.md", "text")) if with_payload else None,
+                {"dense": self.vectors[one.int]} if with_vector else None,
+            )
+            for one in reversed(there)
+        ]
+
+
+NUMBERS = st.floats(-4, 4, width=32).filter(lambda one: one == 0 or abs(one) > 1e-3)
+VECTORS = st.dictionaries(st.integers(0, 40), st.lists(NUMBERS, min_size=3, max_size=3), min_size=1)
+
+
+@given(VECTORS, st.lists(NUMBERS, min_size=3, max_size=3))
+def test_cosines_are_those_of_the_stored_vectors_and_the_centre_is_theirs(
+    vectors: dict[int, list[float]], to: list[float]
+) -> None:
+    shard, kept = Shard(vectors), Kept()
+    for _ in range(2):
+        assert kept.cosines(shard, to, [*vectors]) == pytest.approx(
+            {point: cosine(to, one) for point, one in vectors.items()}
+        )
+    assert kept.centre(shard, [*vectors]) == centre_of([*vectors.values()])
+    assert shard.handed == len(vectors)
+
+
+@given(st.lists(st.lists(st.integers(0, 20), unique=True), max_size=20))
+def test_what_is_asked_comes_in_its_order_however_much_was_kept_before(asked: list[list[int]]) -> None:
+    shard, kept = Shard({point: [1.0] for point in range(15)}), Kept(most=6)
+    for points in asked:
+        there = [point for point in points if point < 15]
+        assert [one.id for one in kept.passages(shard, points).values()] == [str(point) for point in there]
+
+
+def test_what_was_forgotten_is_read_again() -> None:
+    shard, kept = Shard({1: [1.0], 2: [1.0]}), Kept()
+    kept.passages(shard, [1, 2])
+    kept.passages(shard, [2, 1])
+    assert shard.handed == 2
+    kept.forget([1])
+    kept.passages(shard, [1, 2])
+    assert shard.handed == 3
+    kept.clear()
+    kept.passages(shard, [1, 2])
+    assert shard.handed == 5
