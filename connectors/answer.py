@@ -21,5 +21,6 @@ def answer_object(message: OutboundMessage) -> dict[str, Any]:
             "cached": message.usage.cached,
             "completion": message.usage.completion,
             "cost_usd": message.usage.cost_usd,
+            **({"estimated": True} if message.usage.estimated else {}),
         },
     }

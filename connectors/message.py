@@ -294,12 +294,14 @@ class Degraded:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens and cost of the model calls of a turn, as the provider counted them."""
+    """Tokens and cost of the model calls of a turn, as the provider counted them; ``estimated`` where one said nothing
+    of some call, which is counted by our own tokens."""
 
     prompt: int = 0
     cached: int = 0
     completion: int = 0
     cost_usd: float = 0.0
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

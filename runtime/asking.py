@@ -115,12 +115,14 @@ class Asking:
             )
         except ModelFailed:
             made.asked = False
+            if written := made.written(voice.told.text).strip():  # the connection was lost: what came is paid for
+                await self._spending.settle_interrupted(made.batch, made.sent, written, made.first)
             await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
             raise
 
         if narrow.built is not None and not made.rounds:
             made.built = narrow.built
-        return completion
+        return await self._spending.counted(completion, made.sent)
 
     async def _puts_back(self, made: Made, built: Built, completion: Completion) -> bool:
         """Put an answer that sets off warnings back to the model, once, where there is room for it; whether that was

@@ -134,11 +134,11 @@ def _standing(rounds: Sequence[Round]) -> list[Completion]:
 
 def total(usages: Iterable[Usage]) -> Usage:
     """The sum of some `Usage`."""
-    prompt, cached, completion, cost = 0, 0, 0, 0.0
+    prompt, cached, completion, cost, estimated = 0, 0, 0, 0.0, False
     for one in usages:
         prompt, cached, completion = prompt + one.prompt, cached + one.cached, completion + one.completion
-        cost += one.cost_usd
-    return Usage(prompt, cached, completion, cost)
+        cost, estimated = cost + one.cost_usd, estimated or one.estimated
+    return Usage(prompt, cached, completion, cost, estimated)
 
 
 def rest(all_of_it: Usage, rounds: Sequence[Round]) -> Usage:
@@ -149,6 +149,7 @@ def rest(all_of_it: Usage, rounds: Sequence[Round]) -> Usage:
         max(0, all_of_it.cached - known.cached),
         max(0, all_of_it.completion - known.completion),
         max(0.0, all_of_it.cost_usd - known.cost_usd),
+        all_of_it.estimated,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -107,15 +108,25 @@ class Spending:
             self._budgets.settle(scope, _call(turn_id, purpose), cost, user),
         )
 
+    async def counted(self, completion: Completion, sent: int) -> Completion:
+        """*completion* to a prompt of about *sent* tokens with our own count of both, marked as such, where its
+        provider told none: its stream never ended, or it counts nothing."""
+        told = completion.usage
+        if told.prompt or told.completion or not sent:
+            return completion
+        written = "\n".join([completion.text, *(call.name + call.arguments for call in completion.tool_calls)])
+        said = await asyncio.to_thread(self._counting.count, written)
+        usd = await self._usd(completion.model, sent, said)
+        return replace(completion, usage=Tokens(sent, 0, said, usd, estimated=True))
+
     async def settle_heard(self, batch: Batch, heard: Heard) -> None:
         """Count the writing down of a recording of *batch*, once for each request that it took."""
         purpose = f"{TRANSCRIPTION}.{heard.call}"
         await self.settle(batch.key.scope, batch.turn_id, purpose, heard.model, heard.usage, user_of(batch))
 
     async def settle_reply(self, batch: Batch, completion: Completion, sent: int) -> None:
-        """Count the call that answered *batch*. Of one that was stopped the provider says nothing: what was sent, about
-        *sent* tokens, and what was written of the answer stands for it in the budget, not in the record of what
-        providers counted. A stop between two calls (no attempt) costs nothing."""
+        """Count the call that answered *batch*. Of one that was stopped the provider says nothing: it is `counted`
+        here. A stop between two calls (no attempt) costs nothing."""
         if completion.attempts:
             await self._settle_call(batch, REPLY, completion, sent)
         else:
@@ -126,26 +137,15 @@ class Spending:
         await self._settle_call(batch, f"{REPLY}.round.{len(batch.envelopes)}.{number}", completion, sent)
 
     async def settle_interrupted(self, batch: Batch, sent: int, written: str, first: str | None) -> None:
-        """Count a call that was broken off because *batch* grew, by what was sent and *written* until then."""
+        """Count a call that was broken off, because *batch* grew or the connection was lost, by what was sent and
+        *written* until then."""
         purpose = f"{REPLY}.interrupted.{len(batch.envelopes)}"
-        await self._settle_ourselves(batch, purpose, sent, written, first or self._model.name)
+        broken_off = Completion(written, first or self._model.name)
+        await self._settle_call(batch, purpose, broken_off, sent)
 
     async def _settle_call(self, batch: Batch, purpose: str, completion: Completion, sent: int) -> None:
-        counted = completion.usage
-        if counted.prompt or counted.completion or not sent:
-            await self.settle(batch.key.scope, batch.turn_id, purpose, completion.model, counted, user_of(batch))
-        else:
-            await self._settle_ourselves(batch, purpose, sent, completion.text, completion.model)
-
-    async def _settle_ourselves(self, batch: Batch, purpose: str, sent: int, written: str, model: str) -> None:
-        said = await asyncio.to_thread(self._counting.count, written)
-        usd = await self._usd(model, sent, said)
-        await asyncio.gather(
-            self._usage.record(batch.key.scope, batch.turn_id, purpose, model, Tokens()),
-            self._budgets.settle(
-                batch.key.scope, _call(batch.turn_id, purpose), Cost(sent + said, usd), user_of(batch)
-            ),
-        )
+        counted = await self.counted(completion, sent)
+        await self.settle(batch.key.scope, batch.turn_id, purpose, counted.model, counted.usage, user_of(batch))
 
     async def _usd(self, model: str, prompt: int, completion: int) -> float:
         """By LiteLLM's price; 0.0 for the local model and those it has no price for."""

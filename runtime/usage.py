@@ -35,7 +35,8 @@ return 1
 class ModelUsage:
     """Calls to one model and their tokens, as the provider counted them; cost in US dollars.
 
-    ``replies`` are those of the calls that answered a turn."""
+    ``replies`` are those of the calls that answered a turn; of ``estimated`` calls the provider said nothing, and they
+    are counted by our own tokens."""
 
     model: str
     calls: int = 0
@@ -44,6 +45,7 @@ class ModelUsage:
     cached: int = 0
     completion: int = 0
     cost_usd: float = 0.0
+    estimated: int = 0
 
 
 class Usage:
@@ -63,6 +65,8 @@ class Usage:
             "completion": tokens.completion,
             "cost_nano_usd": round(tokens.cost_usd * _NANO),
         }
+        if tokens.estimated:
+            counters["estimated"] = 1
         flat = [part for name, value in counters.items() for part in (f"{name} {model}", value)]
         counted = await self._record(
             keys=[

@@ -122,8 +122,8 @@ class Writing:
         written, model = made.written(told.text), made.first or self._model.name
         completion = replies.cut_short(written, model, asked=made.asked)
         if (made.asked or made.rounds) and made.built is not None:
-            made.completion = completion
-            made.reply = replies.stopped(replies.answer(made.batch, made.built, completion, made.rounds))
+            made.completion = await self._spending.counted(completion, made.sent if made.asked else 0)
+            made.reply = replies.stopped(replies.answer(made.batch, made.built, made.completion, made.rounds))
             return
         made.reply = replies.stopped(replace(made.reply, text=completion.text))
         await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)

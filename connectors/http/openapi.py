@@ -102,6 +102,7 @@ OPENAPI: dict[str, Any] = {
                     cached=_INTEGER,
                     completion=_INTEGER,
                     cost_usd={"type": "number"},
+                    estimated={"type": "boolean", "description": "The provider said nothing: counted by the runtime."},
                 ),
             ),
             "Error": _object(["error"], error=_object(["code", "message"], code=_STRING, message=_STRING)),

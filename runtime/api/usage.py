@@ -51,5 +51,6 @@ def usage_row(workspace_id: str, models: list[ModelUsage]) -> dict[str, Any]:
         "cached": sum(one.cached for one in models),
         "completion": sum(one.completion for one in models),
         "cost_usd": sum(one.cost_usd for one in models),
+        "estimated": sum(one.estimated for one in models),
         "models": {one.model: {key: value for key, value in asdict(one).items() if key != "model"} for one in models},
     }

@@ -96,6 +96,10 @@ def answer(key: ConversationKey, answers: tuple[str, ...], data: dict[str, Any])
         sources=tuple(Source(each["source"], each["heading"]) for each in data.get("sources", ())),
         degraded=tuple(Degraded(each["block"], each["why"]) for each in data.get("degraded", ())),
         usage=Usage(
-            usage.get("prompt", 0), usage.get("cached", 0), usage.get("completion", 0), usage.get("cost_usd", 0.0)
+            prompt=usage.get("prompt", 0),
+            cached=usage.get("cached", 0),
+            completion=usage.get("completion", 0),
+            cost_usd=usage.get("cost_usd", 0.0),
+            estimated=usage.get("estimated", False),
         ),
     )

@@ -20,7 +20,7 @@ from tests.acceptance.test_files import Chat as Hearing
 from tests.acceptance.test_files import chatting
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.bot import running_bot
-from tests.emulators.openai import FakeOpenAI
+from tests.emulators.openai import FakeOpenAI, Reply
 from tests.emulators.telegram import TelegramEmulator
 
 ACME = Scope("acme")
@@ -130,6 +130,36 @@ async def test_a_stopped_answer_is_paid_for_by_what_was_sent_and_written(chat: C
     state = await chat.bot.runtime.budgets.state(ACME, "telegram:502")
     assert state.spent[Term("user", "tokens", "day")] > 100
     assert state.held[A_DAY] == 0
+    [used] = await chat.bot.runtime.usage.totals(ACME)
+    assert (used.replies, used.estimated) == (1, 1)
+    assert used.prompt > 100
+
+
+async def test_an_answer_whose_stream_does_not_end_or_breaks_is_counted_by_our_own_tokens_and_says_so(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="open", llm_timeout_seconds=5.0, llm_max_attempts=1)
+    streamed = {"Accept": "text/event-stream"}
+    async with running_bot(settings, openai_server) as bot:
+        await bot.runtime.model.warm()
+        bot.model.will(Reply(text="It is as blue as the sea.", trouble="no_end"))
+        whole = await bot.post("is the sky blue?", headers=streamed)
+        bot.model.release.set()
+        await bot.settle()
+        [of_whole] = await bot.runtime.usage.totals(ACME)
+
+        bot.model.will(Reply(text="It is as blue as the sea.", trouble="break_off"))
+        await bot.post("is the sea blue?", headers=streamed)
+        await bot.settle()
+        [of_both] = await bot.runtime.usage.totals(ACME)
+
+    usage = json.loads(whole.text.partition("event: done\ndata: ")[2].partition("\n")[0])["usage"]
+    assert usage["estimated"] is True
+    assert usage["prompt"] > 100
+    assert 5 <= usage["completion"] <= 12
+    assert of_whole.estimated == 1
+    assert of_whole.prompt >= usage["prompt"]
+    assert of_both.estimated == 2
 
 
 async def test_over_http_a_used_up_budget_is_402_and_nothing_is_asked(
