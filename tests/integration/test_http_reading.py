@@ -81,3 +81,13 @@ async def test_long_heads_and_bodies_are_read_whole(port: int) -> None:
 
     assert plain.endswith(str(FAR_TOO_MUCH).encode())
     assert chunked.endswith(b"2000000")
+
+
+async def test_who_offers_to_go_on_by_http_2_is_answered_and_nothing_is_warned_of(
+    port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    offer = b"POST / HTTP/1.1\r\nHost: here\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\n"
+    found = await answered(port, offer, b"HTTP2-Settings: AAMAAABk\r\nContent-Length: 3\r\n\r\nabc")
+    assert b" 200 " in found
+    assert found.endswith(b"3")
+    assert caplog.records == []
