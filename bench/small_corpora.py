@@ -1,4 +1,4 @@
-"""Relevance in small corpora: ``python -m bench.small_corpora COLLECTION… --messages FOLDER``.
+"""Relevance in small corpora: ``python -m bench.small_corpora COLLECTION… --messages FOLDER [--model M]``.
 
 Folders as in `bench.calibrate`. From each collection corpora of some documents are drawn, a part of which answer
 questions, and each is asked these questions and messages that need no document. For each size the shares at or above
@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from bench.calibrate import records
+from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
-from grounding.documents.embedding import WordLlamaEmbedder
+from grounding.documents.embedding import Embedder
 from grounding.documents.index import Kind
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.relevance import Floor, floor_for
@@ -28,6 +29,7 @@ from grounding.documents.trial import fill, load_documents
 from grounding.documents.vocabulary import NOTHING, Vocabulary
 from grounding.strategy import VOCABULARY_LOG_ODDS
 from grounding.tokens import load_tokens
+from runtime.embedder import open_embedder
 
 DRAWS = {20: 6, 60: 4, 200: 2, 600: 2}
 """Documents of a corpus, and how many corpora of that size are drawn."""
@@ -72,7 +74,7 @@ def draws(folder: Path) -> Iterator[tuple[int, set[str], list[str]]]:
 
 
 async def ask(
-    documents: dict[str, str], groups: Sequence[Sequence[str]], embedder: WordLlamaEmbedder, floors: Sequence[Floor]
+    documents: dict[str, str], groups: Sequence[Sequence[str]], embedder: Embedder, floors: Sequence[Floor]
 ) -> tuple[int, list[list[list[float]]]]:
     """The chunks of *documents*, and for each text of each group what its best passage reaches, by each floor."""
     scope = Scope("bench")
@@ -92,9 +94,7 @@ async def ask(
     return chunks, reached
 
 
-async def measure(
-    folder: Path, messages: Sequence[str], embedder: WordLlamaEmbedder, floors: Sequence[Floor]
-) -> list[Size]:
+async def measure(folder: Path, messages: Sequence[str], embedder: Embedder, floors: Sequence[Floor]) -> list[Size]:
     """The figures of the collection in *folder*, by size."""
     texts = {record["_id"]: record["text"] for record in records(folder / "queries.jsonl")}
     every = load_documents(folder)
@@ -121,9 +121,8 @@ def show(name: str, size: Size, lines: Sequence[float], floors: int) -> None:
     print(" | ".join(cells), flush=True)
 
 
-async def run(collections: Sequence[Path], messages: Path) -> None:
+async def run(collections: Sequence[Path], messages: Path, embedder: Embedder) -> None:
     """Print the figures of all *collections*."""
-    embedder = WordLlamaEmbedder()
     needless = [one["text"] for one in records(messages / "queries.jsonl") if not one["metadata"]["needs_documents"]]
     for name in (embedder.name, "words alone"):
         floor = floor_for(name)
@@ -136,12 +135,18 @@ async def run(collections: Sequence[Path], messages: Path) -> None:
 
 
 def main() -> None:
-    """Print the figures for the default model, and for words alone."""
+    """Print the figures for one model, and for words alone."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("collections", type=Path, nargs="+", metavar="COLLECTION")
     parser.add_argument("--messages", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--model", default=BUNDLED_EMBEDDING_MODELS[0], metavar="EMBEDDING_MODEL")
     given = parser.parse_args()
-    asyncio.run(run(given.collections, given.messages))
+
+    async def measured() -> None:
+        embedder = await open_embedder(Settings(embedding_model=given.model))
+        await run(given.collections, given.messages, embedder)
+
+    asyncio.run(measured())
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ _FLOORS = {
     # answers: AUC .91.
     "wordllama-l2-supercat": Floor(-0.5, dense=8.3, covered=2.55, sparse=1.93, constant=-4.97),
     # The same: AUC .92.
-    "all-minilm-l6-v2-int8": Floor(-0.5, dense=10.19, covered=2.3, sparse=1.94, constant=-5.4),
+    "all-minilm-l6-v2-8bit": Floor(-0.5, dense=10.19, covered=2.3, sparse=1.94, constant=-5.4),
 }
 _BY_WORDS = Floor(-0.5, dense=0.0, covered=5.0, sparse=1.9, constant=-3.6)
 """Under models whose cosines nobody measured the words alone decide."""
