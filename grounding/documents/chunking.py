@@ -19,9 +19,10 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-CHUNKER_VERSION = 2
+CHUNKER_VERSION = 3
 """Goes into every document's fingerprint: a new version means that all documents are cut again, and their words weighed
-again; what is the same chunk is not embedded again. 2: the first terms of a chunk count for more."""
+again; what is the same chunk is not embedded again. 2: the first terms of a chunk count for more.
+3: no word has the stem of one that another thread had at hand."""
 
 CountTokens = Callable[[str], int]
 
@@ -36,6 +37,9 @@ _markdown = MarkdownIt("commonmark").enable("table")
 # is half a minute.
 _blocks_only = MarkdownIt("commonmark").enable("table")
 _blocks_only.core.ruler.enableOnly(["normalize", "block"])
+# The first parse gathers the rules, and another thread's would find half of them.
+_blocks_only.parse("once")
+_markdown.parseInline("*once*")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grounding.documents.sparse import (
     PAIR_WEIGHT,
+    _pairs,
+    _stem,
     coverage,
     encode_chunk,
     encode_document,
@@ -17,6 +23,8 @@ from grounding.documents.sparse import (
     term_set,
     terms,
 )
+
+ENDINGS = ["nationally", "ingness", "fulization", "entation", "ratively", "ousness", "ibilities", "ement", "izers"]
 
 
 def test_words_are_folded_stemmed_and_freed_of_stop_words() -> None:
@@ -78,6 +86,29 @@ def test_any_text_gives_a_valid_vector(text: str) -> None:
 @given(st.text(alphabet=st.characters(max_codepoint=127), max_size=200))
 def test_plain_ascii_gives_the_terms_that_it_gives_beside_other_scripts(text: str) -> None:
     assert terms(text + " 退款") == [*terms(text), "退款"]
+
+
+def test_threads_that_stem_at_once_get_no_stems_of_one_another() -> None:
+    """A question is encoded while documents are cut, and a wrong stem would be remembered for good."""
+    words = [f"{start}{middle}{end}" for start in "bdfgklm" for middle in "aeiou" for end in ENDINGS]
+    alone = [_stem(word) for word in words]
+
+    def stems(_: int) -> list[str]:
+        return [_stem.__wrapped__(word) for word in words]  # else the first one is remembered
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            beside = list(threads.map(stems, range(8)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert beside == [alone] * 8
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), max_size=30))
+def test_pairs_are_counted_at_their_index(indices: list[int]) -> None:
+    assert _pairs(indices) == Counter(map(pair_index, indices, indices[1:]))
 
 
 def test_the_terms_of_a_text_are_found_once() -> None:
