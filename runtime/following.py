@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,16 +21,15 @@ from connectors.message import Scope, StoreUnavailable
 from grounding.documents.backlog import Backlog
 from grounding.documents.disk_copy import DiskCopy
 from grounding.documents.shared_shelf import SharedShelf
-from grounding.documents.watch import Changed, changed_documents, watch
+from grounding.documents.watch import changed_documents
 from promptpolicy.files import FilingPublisher
 from runtime.changes import Changes
 from runtime.unforeseen import tell_index_failed
+from runtime.watching import Watching
 from runtime.workspaces import Workspaces
 
 SWEEP_SECONDS = 1.0
 """Between looks at what other processes changed, and at what could not be done before."""
-RESCAN_SECONDS = 300.0
-"""Between looks at all files: the system tells of changes, but not for certain."""
 ABANDONED_SECONDS = 5.0
 """How long what waits in the backlog is left to the process that put it there."""
 _RETRY_SECONDS = (1.0, 30.0)
@@ -82,8 +82,7 @@ class Following:
         self._copy = copy
         self._behind: set[str] | None = set()
         """Workspaces that were not looked through since the start; None while nobody knows which."""
-        self._watched = asyncio.Event()
-        """Set once the system tells of changes, or cannot."""
+        self.watching = Watching(settings.data_dir)
         self._caught_up = asyncio.Event()
         """Set, and replaced, whenever one of them was."""
         self._undone: dict[str, _Undone] = {}
@@ -113,17 +112,16 @@ class Following:
     async def run(self) -> None:
         """Follow, until cancelled."""
         self._revisions.clear()  # others may have followed since
-        self._watched.clear()
+        self.watching.begin()
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._follow_workspaces())
+                changes = Changes(self._keep_in_step, group)
+                group.create_task(self._follow_workspaces(changes))
                 group.create_task(self._follow_global_directives())
-                await (
-                    self._watched.wait()
-                )  # what is saved between a look at all files and the first change told is missed
+                await self.watching.begun()  # else what is saved between that look and the first change told is missed
                 await self._until_store_is_there(self._catch_up)
                 self.is_running = True
-                group.create_task(self._sweep())
+                group.create_task(self._sweep(changes))
         finally:
             self.is_running = False
 
@@ -169,37 +167,42 @@ class Following:
         self._caught_up.set()
         self._caught_up = asyncio.Event()
 
-    async def _follow_workspaces(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            changes = Changes(self._keep_in_step, group)
-            async for change in self._changes():
-                documents = changed_documents(change)
-                if documents is None or documents:
-                    changes.add(change.workspace_id, documents, time.time())
-                if any(path == "context" or path.startswith("context/") for path in change.paths):
-                    await self._import_directives(change.workspace_id)
+    async def _follow_workspaces(self, changes: Changes) -> None:
+        async for change in self.watching.changes():
+            documents = changed_documents(change)
+            if documents is None or documents:
+                await self._note(change.workspace_id, documents or ())
+                changes.add(change.workspace_id, documents)
+            if any(path == "context" or path.startswith("context/") for path in change.paths):
+                await self._import_directives(change.workspace_id)
 
-    async def _changes(self) -> AsyncIterator[Changed]:
-        """What changes on the disk, also after the system had no watch to give for a while."""
-        while True:
-            try:
-                async for change in watch(self._data_dir, begun=self._watched.set):
-                    yield change
-            except OSError as error:
-                _log.warning("index.failed", why=f"files cannot be followed: {error}")
-            self._watched.set()
-            await asyncio.sleep(_RETRY_SECONDS[1])
+    async def _note(self, workspace_id: str, paths: Collection[str]) -> None:
+        """Write down that *paths* wait from now on; where documents are shared, whoever puts them there does."""
+        if not paths or self._copy is not None:
+            return
+        with suppress(StoreUnavailable):  # what works them off meets the same, and tries again
+            if await self._workspaces.exists(workspace_id):
+                await self._backlog.add(Scope(workspace_id), paths, time.time())
 
     async def _follow_global_directives(self) -> None:
         folder = self._data_dir / "global"
-        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-        async for _ in awatch(folder, debounce=300, ignore_permission_denied=True):
+        while True:
             try:
-                await self._publisher.import_all()
-            except StoreUnavailable as error:
-                _log.warning("store.degraded", store="redis", why=str(error))
-            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
-                tell_index_failed(error)
+                await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+                async for _ in awatch(folder, debounce=300, ignore_permission_denied=True):
+                    await self._import_all()
+            except (OSError, RuntimeError) as error:
+                _log.warning("index.failed", why=f"global directives cannot be followed: {error}")
+            await asyncio.sleep(_RETRY_SECONDS[1])
+            await self._import_all()
+
+    async def _import_all(self) -> None:
+        try:
+            await self._publisher.import_all()
+        except StoreUnavailable as error:
+            _log.warning("store.degraded", store="redis", why=str(error))
+        except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
+            tell_index_failed(error)
 
     async def _import_directives(self, workspace_id: str) -> None:
         try:
@@ -210,11 +213,9 @@ class Following:
         except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
             tell_index_failed(error, workspace_id=workspace_id)
 
-    async def _keep_in_step(
-        self, workspace_id: str, paths: set[str] | None, at: float | None = None, *, others: bool = False
-    ) -> None:
-        """Bring the index in step with the documents at *paths*, all if None, which changed *at* that time; with
-        *others* also where the change was another process's. What cannot be done is tried again by `_sweep`."""
+    async def _keep_in_step(self, workspace_id: str, paths: set[str] | None, *, others: bool = False) -> None:
+        """Bring the index in step with the documents at *paths*, all if None; with *others* also where the change was
+        another process's. What cannot be done is tried again by `_sweep`."""
         try:
             if not await self._workspaces.exists(workspace_id):
                 self._undone.pop(workspace_id, None)
@@ -222,7 +223,7 @@ class Following:
                 return
             self._unborn.discard(workspace_id)
             scope = Scope(workspace_id)
-            await self._bring_in_step(scope, paths, at, others=others)
+            await self._bring_in_step(scope, paths, others=others)
         except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
             self._try_again(workspace_id, paths)
             tell_index_failed(error, workspace_id=workspace_id)
@@ -230,26 +231,25 @@ class Following:
             if paths is None:
                 self._undone.pop(workspace_id, None)
 
-    async def _bring_in_step(self, scope: Scope, paths: set[str] | None, at: float | None, *, others: bool) -> None:
+    async def _bring_in_step(self, scope: Scope, paths: set[str] | None, *, others: bool) -> None:
         if self._copy is not None:
             changed = await self._copy.bring_in_step(scope, paths)
             if paths is not None:
                 paths = changed | paths if others else changed
-        elif paths and at is not None:
-            await self._backlog.add(scope, paths, at)
         if paths is None or paths:
             await self._index.index(scope, paths)
 
     def _try_again(self, workspace_id: str, paths: set[str] | None) -> None:
-        before = self._undone.get(workspace_id)
-        wait = min(before.wait * 2, _RETRY_SECONDS[1]) if before else _RETRY_SECONDS[0]
+        before, now = self._undone.get(workspace_id), time.monotonic()
+        wait = before.wait if before else _RETRY_SECONDS[0]
+        if before is not None and before.at <= now:  # else it is of the same failure
+            wait = min(wait * 2, _RETRY_SECONDS[1])
         if before is not None and paths is not None:
             paths = None if before.paths is None else paths | before.paths
-        self._undone[workspace_id] = _Undone(paths, time.monotonic() + wait, wait)
+        self._undone[workspace_id] = _Undone(paths, now + wait, wait)
 
-    async def _sweep(self) -> None:
+    async def _sweep(self, changes: Changes) -> None:
         """What could not be done before, what other processes changed or left undone, and now and then everything."""
-        rescan_at = time.monotonic() + RESCAN_SECONDS
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             for workspace_id, undone in list(self._undone.items()):
@@ -261,9 +261,8 @@ class Following:
                 await self._look_at_newborn()
                 if self._shelf is not None:
                     await self._see_to_others(self._shelf)
-                if rescan_at <= time.monotonic():
-                    rescan_at = time.monotonic() + RESCAN_SECONDS
-                    await self._rescan()
+                if self.watching.is_to_look():
+                    await self._rescan(changes)
             except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
                 tell_index_failed(error)
 
@@ -292,13 +291,18 @@ class Following:
                 paths = set(await self._backlog.paths(scope, _MOST_AT_ONCE))
                 await self._keep_in_step(scope.workspace_id, paths, others=True)
 
-    async def _rescan(self) -> None:
-        for workspace in await self._workspaces.all():
-            scope = Scope(workspace.id)
-            if self._copy is not None:
-                await self._copy.bring_in_step(scope)
-            if paths := await self._index.unindexed(scope):
-                await self._keep_in_step(workspace.id, paths, at=time.time())
+    async def _rescan(self, changes: Changes) -> None:
+        try:
+            for workspace in await self._workspaces.all():
+                scope = Scope(workspace.id)
+                if self._copy is not None:
+                    await self._copy.bring_in_step(scope)
+                if paths := await self._index.unindexed(scope):
+                    await self._note(workspace.id, paths)
+                    changes.add(workspace.id, paths)
+        except BaseException:
+            self.watching.look_soon()
+            raise
 
 
 def _folders(parent: Path) -> set[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from config.settings import Settings
-from connectors.connector import Health
+from connectors.connector import Health, State
 from connectors.message import Scope
 from grounding.codex.store import CodexStore
 from grounding.documents.backlog import Backlog
@@ -109,7 +109,8 @@ class Knowledge:
 
     async def health(self) -> Health:
         """How the index is now."""
-        return await self.opening.health()
+        health, why_not = await self.opening.health(), self._following.watching.why_not
+        return Health(State.DEGRADED, why_not) if why_not and health.state is State.CONNECTED else health
 
     async def try_embedding(self) -> None:
         """Embed a few words with the model that is set. Raises `EmbedderUnavailable`, and `IndexUnavailable` while

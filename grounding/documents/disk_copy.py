@@ -108,7 +108,8 @@ class DiskCopy:
         shared = await self._shelf.catalogue(scope)
         here, unfit = await asyncio.to_thread(self._library.walk, scope)
         known = {item.path for item in here} | {item.path for item in unfit} | base.keys() | shared.keys()
-        return sorted(known if paths is None else {path for path in known if below(path, paths)}), shared
+        folders = None if paths is None else frozenset(paths)
+        return sorted(known if folders is None else {path for path in known if below(path, folders)}), shared
 
     async def _one(
         self, scope: Scope, path: str, base: _Base, shared: Found | None, skipped: dict[str, Skipped]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from connectors.message import Scope
+from grounding.documents.at_hand import AtHand
 from grounding.documents.backlog import Backlog
 from grounding.documents.chunking import CHUNKER_VERSION, CountTokens, Sizes, chunk_document
 from grounding.documents.embedding import Embedder
@@ -54,8 +56,8 @@ Exclusive = Callable[[Scope], AbstractAsyncContextManager[object]]
 
 
 class Indexer:
-    """Brings one collection in step. Runs of one workspace take turns, some documents at a time, so that a long one
-    does not keep a short one waiting."""
+    """Brings one collection in step. Runs of one workspace go on at once, each with some documents at a time in hand,
+    so that a long one keeps no other waiting."""
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class Indexer:
         self._backlog = backlog
         self._exclusive = exclusive
         self._leaves = leaves
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._at_hand: defaultdict[str, AtHand] = defaultdict(AtHand)
         collection = collection_name(embedder.name, embedder.dimensions)
         self._ledger = Ledger(redis, collection)
         self._fingerprint = f"{CHUNKER_VERSION}/{self._sizes.target}/{self._sizes.overlap}/{collection}"
@@ -108,8 +110,9 @@ class Indexer:
         wanted = await self._wanted(run, paths)
         done = 0
         while done < len(wanted):
-            async with self._lock(scope):
-                read = await self._step(run, wanted[done : done + READ_DOCUMENTS])
+            some = wanted[done : done + READ_DOCUMENTS]
+            async with self._at_hand[scope.workspace_id].some(some):
+                read = await self._step(run, some)
             done += len(read)
             if progress is not None:
                 for number, path in enumerate(read, start=done - len(read) + 1):
@@ -140,8 +143,9 @@ class Indexer:
             if self._backlog is not None:  # what came and went before the index had it is nowhere else
                 known |= set(await self._backlog.paths(scope, _MOST_WAITING))
         else:
-            known = {path for path in known | set(paths) if below(path, paths)}
-            unfit = [item for item in unfit if below(item.path, paths)]
+            folders = frozenset(paths)
+            known = {path for path in known | folders if below(path, folders)}
+            unfit = [item for item in unfit if below(item.path, folders)]
         # A link or a folder is no document by its look; what else does not fit is found when it is read.
         links = [item for item in unfit if not is_document_path(item.path)]
         self._name(run, links, named)
@@ -279,7 +283,7 @@ class Indexer:
         there, _ = await self._shelf.look_through(scope)
         registered = await self._ledger.paths(scope) - {item.path for item in there}
         gone = sorted(path for path in registered if paths is None or below(path, paths))
-        async with self._lock(scope), self._exclusive(scope):
+        async with self._at_hand[scope.workspace_id].some(gone), self._exclusive(scope):
             await self._index.replace([Source(scope, Kind.DOCUMENT, path, ()) for path in gone])
             await self._ledger.record(scope, {}, (), gone)
 
@@ -323,11 +327,8 @@ class Indexer:
 
     async def forget_workspace(self, scope: Scope) -> None:
         """Take a workspace's passages and what is written down of them away; the documents stay."""
-        async with self._lock(scope):
+        async with self._at_hand[scope.workspace_id].everything():
             await self._index.drop_workspace(scope)
             await self._ledger.forget(scope)
             if self._backlog is not None:
                 await self._backlog.forget(scope)
-
-    def _lock(self, scope: Scope) -> asyncio.Lock:
-        return self._locks.setdefault(scope.workspace_id, asyncio.Lock())

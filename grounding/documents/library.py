@@ -88,6 +88,14 @@ def is_document_path(path: str) -> bool:
     )
 
 
+def _holds_no_documents(folder: str) -> bool:
+    """Whether nothing in *folder* is a document, by its path: a version control's may hold a hundred thousand files,
+    and no walk climbs down a thousand folders."""
+    if len(os.fsencode(folder)) > PATH_MAX_BYTES:
+        return True
+    return folder.split("/")[-1].startswith(".") or folder.lower() in _NOT_DOCUMENTS
+
+
 def check_path(path: str) -> str:
     """*path* itself, if a document may have it. Raises `DocumentRefused` (``why`` = ``path``)."""
     rule = "is no document: use .md or .txt, no hidden name, no heartbeat file, and not below logs/ or memory/"
@@ -160,7 +168,7 @@ class Library:
         for folder, folders, files in os.walk(root, followlinks=False):
             above = Path(folder).relative_to(root).as_posix()
             prefix = "" if above == "." else f"{above}/"
-            folders.sort()
+            folders[:] = sorted(name for name in folders if not _holds_no_documents(f"{prefix}{name}"))
             yield from (Skipped(f"{prefix}{name}", "link") for name in folders if (Path(folder) / name).is_symlink())
             for name in sorted(files):
                 path = f"{prefix}{name}"

@@ -84,5 +84,10 @@ class FileShelf:
 
 
 def below(path: str, folders: Collection[str]) -> bool:
-    """Whether *path* is one of *folders* or lies in one of them."""
-    return path in folders or any(path.startswith(f"{folder}/") for folder in folders)
+    """Whether *path* is one of *folders*, which is a set where they may be many, or lies in one of them."""
+    end = len(path)
+    while end > 0:
+        if path[:end] in folders:
+            return True
+        end = path.rfind("/", 0, end)
+    return False

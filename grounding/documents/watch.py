@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from watchfiles import Change, awatch
 
 from connectors.message import AgentRuntimeError, check_workspace_id
+from grounding.documents.library import is_document_path
 
 _FOLDERS = ("context", "docs")
 """What changed where a workspace's own folder came or went."""
@@ -40,22 +42,51 @@ async def watch(
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     base = await asyncio.to_thread(folder.resolve)
     milliseconds = round(debounce_seconds * 1000)
-    asyncio.get_running_loop().call_soon(begun)  # `awatch` follows the files before it waits for the first time
-    async for changes in awatch(base, stop_event=stop, debounce=milliseconds, step=50, ignore_permission_denied=True):
-        for change in group_changes(base, changes):
-            yield change
+    # `awatch` follows the files before it waits for the first time.
+    telling = asyncio.get_running_loop().call_soon(begun)
+    # Without a filter: its own leaves out what may be documents, and takes milliseconds of the loop for a thousand.
+    all_changes = awatch(
+        base, watch_filter=None, stop_event=stop, debounce=milliseconds, step=50, ignore_permission_denied=True
+    )
+    try:
+        async for changes in all_changes:
+            if (Change.deleted, str(base)) in changes:  # nothing that is made there anew would be told
+                raise FileNotFoundError(f"{base} was removed")
+            for change in await asyncio.to_thread(_looked_at, base, changes):
+                yield change
+    finally:
+        telling.cancel()
+
+
+def _looked_at(base: Path, changes: Iterable[tuple[Change, str]]) -> list[Changed]:
+    """`group_changes` without files that are no documents, such as pictures: a path that may be a folder's is looked
+    through. Blocking."""
+
+    def matters(change: Changed, path: str) -> bool:
+        if not path.startswith("docs/") or is_document_path(path.removeprefix("docs/")):
+            return True
+        return not (base / change.workspace_id / path).is_file()
+
+    return [
+        Changed(one.workspace_id, frozenset(path for path in one.paths if matters(one, path)))
+        for one in group_changes(base, changes)
+    ]
 
 
 def group_changes(base: Path, changes: Iterable[tuple[Change, str]]) -> list[Changed]:
     """Raw changes below *base* by workspace, sorted; what belongs to no workspace is left out. Where its own folder
     came or went, all that it holds did."""
     grouped: dict[str, set[str]] = {}
+    start = f"{base}{os.sep}"
     for kind, name in changes:
-        try:
-            workspace_id, _, path = Path(name).relative_to(base).as_posix().partition("/")
-            check_workspace_id(workspace_id)
-        except (ValueError, AgentRuntimeError):
+        if not name.startswith(start):
             continue
+        workspace_id, _, path = name[len(start) :].replace(os.sep, "/").partition("/")
+        if workspace_id not in grouped:
+            try:
+                check_workspace_id(workspace_id)
+            except (ValueError, AgentRuntimeError):
+                continue
         if path:
             grouped.setdefault(workspace_id, set()).add(path)
         elif kind is not Change.modified:  # of files that are in a new folder before it is followed nothing is told

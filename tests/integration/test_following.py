@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from config.settings import Settings
+from connectors.connector import State
 from connectors.message import Scope
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
@@ -27,6 +28,7 @@ from promptpolicy.files import FilingPublisher
 from promptpolicy.tree import DirectiveTree
 from runtime import embedder as runtime_embedder
 from runtime import following as module
+from runtime import watching
 from runtime.doubts import LEADERLESS_SECONDS, STALE, Doubts
 from runtime.embedded.child import beside
 from runtime.knowledge import Knowledge
@@ -123,13 +125,45 @@ async def test_what_is_saved_while_the_watch_is_slow_to_begin_is_found(
         async for change in watch(*given, **more):
             yield change
 
-    monkeypatch.setattr(module, "watch", slow)
+    monkeypatch.setattr(watching, "watch", slow)
     async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
         await make.knowledge.opened()
         await asyncio.sleep(0.3)  # in which a look that did not wait would be over
         await asyncio.to_thread(make.write, "a.md", "Refunds")
         may_begin.set()
         await make.until("refunds", "a.md")
+    await make.knowledge.close()
+
+
+async def test_where_files_cannot_be_followed_they_are_looked_at_again_and_again_and_health_says_so(
+    make: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system gives no watch where too many folders are watched, and tells nobody of what it then does not see."""
+    has_room = asyncio.Event()
+
+    async def limited(*given: Any, **more: Any) -> AsyncIterator[Any]:
+        if not has_room.is_set():
+            raise OSError("OS file watch limit reached.")
+        async for change in watch(*given, **more):
+            yield change
+
+    monkeypatch.setattr(watching, "watch", limited)
+    monkeypatch.setattr(watching, "UNWATCHED_SECONDS", 0.05)
+    monkeypatch.setattr(watching, "WATCH_AGAIN_SECONDS", 0.1)
+    async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
+        await make.knowledge.opened()
+        await make.until_sure()
+        health = await make.knowledge.health()
+        assert (health.state, "watch limit" in health.why) == (State.DEGRADED, True)
+        await asyncio.to_thread(make.write, "a.md", "Refunds")
+        await make.until("refunds", "a.md")
+        monkeypatch.setattr(watching, "UNWATCHED_SECONDS", 3600)
+        has_room.set()
+        async with asyncio.timeout(20):
+            while (await make.knowledge.health()).state is not State.CONNECTED:
+                await asyncio.sleep(0.02)
+        await asyncio.to_thread(make.write, "b.md", "Refunds")
+        await make.until("refunds", "a.md", "b.md")
     await make.knowledge.close()
 
 

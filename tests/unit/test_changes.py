@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 
-from runtime.changes import RUNS, RUNS_OF_EACH, Changes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.changes import NEWEST, OLDEST, RUNS, RUNS_OF_EACH, Changes
 
 
 class Slow:
     """Work that ends when it is told to; ``done`` is what it was given."""
 
     def __init__(self) -> None:
-        self.done: list[tuple[str, set[str] | None, float]] = []
+        self.done: list[tuple[str, set[str] | None]] = []
         self.running: list[str] = []
         self.goes_on = asyncio.Event()
 
-    async def work(self, workspace_id: str, paths: set[str] | None, at: float) -> None:
+    async def work(self, workspace_id: str, paths: set[str] | None) -> None:
         self.running.append(workspace_id)
-        self.done.append((workspace_id, paths, at))
+        self.done.append((workspace_id, paths))
         await self.goes_on.wait()
         self.running.remove(workspace_id)
 
@@ -27,36 +30,77 @@ async def passes() -> None:
         await asyncio.sleep(0)
 
 
+def named(first: int, last: int) -> set[str]:
+    return {f"{number:05}.md" for number in range(first, last)}
+
+
 async def test_what_comes_beyond_a_workspaces_runs_waits_and_becomes_one() -> None:
     slow = Slow()
     async with asyncio.TaskGroup() as group:
         changes = Changes(slow.work, group)
         for number in range(6):
-            changes.add("a", {f"{number}.md"}, float(number))
+            changes.add("a", {f"{number}.md"})
             await passes()
         assert slow.running == ["a"] * RUNS_OF_EACH
-        changes.add("b", {"b.md"}, 9.0)
+        changes.add("b", {"b.md"})
         await passes()
         assert slow.running == ["a"] * RUNS_OF_EACH + ["b"]
         slow.goes_on.set()
 
-    first = [("a", {f"{number}.md"}, float(number)) for number in range(RUNS_OF_EACH)]
-    rest = ("a", {f"{number}.md" for number in range(RUNS_OF_EACH, 6)}, float(RUNS_OF_EACH))
-    assert slow.done == [*first, ("b", {"b.md"}, 9.0), rest]
+    first = [("a", {f"{number}.md"}) for number in range(RUNS_OF_EACH)]
+    rest = ("a", {f"{number}.md" for number in range(RUNS_OF_EACH, 6)})
+    assert slow.done == [*first, ("b", {"b.md"}), rest]
 
 
-async def test_everything_takes_the_place_of_single_files_that_wait() -> None:
+async def test_what_is_saved_during_an_import_of_thousands_is_worked_off_next() -> None:
     slow = Slow()
     async with asyncio.TaskGroup() as group:
         changes = Changes(slow.work, group)
-        for number in range(RUNS_OF_EACH):
-            changes.add("a", {"first.md"}, float(number))
-            await passes()
-        for paths in ({"a.md"}, None, {"b.md"}):
-            changes.add("a", paths, 5.0)
+        changes.add("a", named(0, 5000))
+        await passes()
+        assert len(slow.done) == RUNS_OF_EACH
+        changes.add("a", {"edited.md"})
         slow.goes_on.set()
 
-    assert slow.done[RUNS_OF_EACH:] == [("a", None, 5.0)]
+    taken = [paths or set() for _, paths in slow.done]
+    assert "edited.md" in taken[RUNS_OF_EACH] | taken[RUNS_OF_EACH + 1]
+    assert {len(paths) for paths in taken[:2]} == {NEWEST, OLDEST}
+    assert sum(map(len, taken)) == 5001
+
+
+async def test_what_waits_longest_does_not_wait_for_ever_though_newer_changes_go_on_coming() -> None:
+    oldest: list[int] = []
+    async with asyncio.TaskGroup() as group:
+
+        async def work(_: str, paths: set[str] | None) -> None:
+            if "00000.md" in (paths or ()):
+                oldest.append(len(added))
+            if len(added) < 20:
+                added.append(OLDEST * (len(added) + 4))
+                changes.add("a", named(added[-1], added[-1] + OLDEST))
+            await passes()
+
+        added: list[int] = []
+        changes = Changes(work, group)
+        changes.add("a", named(0, 4 * OLDEST))
+
+    assert len(oldest) == 1
+    assert oldest[0] < 4
+
+
+async def test_everything_takes_the_place_of_folders_that_wait_and_single_files_go_on_beside_it() -> None:
+    slow = Slow()
+    async with asyncio.TaskGroup() as group:
+        changes = Changes(slow.work, group)
+        changes.add("a", {"first"})
+        await passes()
+        for paths in ({"folder"}, None, {"other", "b.md"}):
+            changes.add("a", paths)
+            await passes()
+        assert slow.done == [("a", {"first"}), ("a", {"b.md"})]
+        slow.goes_on.set()
+
+    assert slow.done[2:] == [("a", None)]
 
 
 async def test_not_all_workspaces_are_worked_off_at_once_but_all_in_the_end() -> None:
@@ -64,9 +108,34 @@ async def test_not_all_workspaces_are_worked_off_at_once_but_all_in_the_end() ->
     async with asyncio.TaskGroup() as group:
         changes = Changes(slow.work, group)
         for number in range(3 * RUNS):
-            changes.add(f"w{number}", None, 0.0)
+            changes.add(f"w{number}", {"a.md"})
         await passes()
         assert len(slow.running) == RUNS
         slow.goes_on.set()
 
-    assert sorted(one for one, _, _ in slow.done) == sorted(f"w{number}" for number in range(3 * RUNS))
+    assert sorted(one for one, _ in slow.done) == sorted(f"w{number}" for number in range(3 * RUNS))
+
+
+@given(st.lists(st.sets(st.sampled_from(["a.md", "b.md", "c.md", "d", "e"])), max_size=12), st.integers(0, 3))
+async def test_every_change_is_worked_off_after_it_was_told(batches: list[set[str]], pause: int) -> None:
+    """However batches, documents and folders mix: the last look at each path begins after its last change."""
+    clock = 0
+    looked: dict[str, int] = {}
+    changed: dict[str, int] = {}
+
+    async def work(_: str, paths: set[str] | None) -> None:
+        for path in paths or ():
+            looked[path] = clock
+        for _pass in range(pause):
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        changes = Changes(work, group)
+        for batch in batches:
+            clock += 1
+            changed |= dict.fromkeys(batch, clock)
+            changes.add("a", set(batch))
+            await asyncio.sleep(0)
+
+    assert looked.keys() == changed.keys()
+    assert all(looked[path] >= at for path, at in changed.items())

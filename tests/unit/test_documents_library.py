@@ -72,6 +72,31 @@ def test_no_accepted_path_leaves_the_folder(path: str) -> None:
     assert Path(os.path.normpath(base / path)) != base
 
 
+def test_folders_that_can_hold_no_document_are_not_looked_into(library: Library, tmp_path: Path) -> None:
+    """A version control's folder may hold a hundred thousand files."""
+    library.put(ACME, "sub/logs/a.md", "x")
+    root = library.root(ACME)
+    for folder in (".git/objects", "sub/.cache", "logs/old", "Memory"):
+        (root / folder).mkdir(parents=True)
+        (root / folder / "a.md").write_text("x")
+        (root / folder / "link").symlink_to(tmp_path)
+    assert library.walk(ACME) == ([library.looks(ACME, "sub/logs/a.md")], [])
+
+
+def test_links_that_go_round_in_circles_and_deep_folders_end(library: Library) -> None:
+    root = library.root(ACME)
+    deep = root
+    for depth in range(600):
+        deep = deep / "d"
+        deep.mkdir(parents=depth == 0)
+        if depth + 1 in (200, 550):  # the second one's path is longer than a document's may be
+            (deep / "a.md").write_text("x")
+    (root / "d" / "up").symlink_to(root)
+    found, unfit = library.walk(ACME)
+    assert [one.path for one in found] == ["d/" * 200 + "a.md"]
+    assert [(one.path, one.why) for one in unfit] == [("d/up", "link")]
+
+
 def test_links_are_never_followed(library: Library, tmp_path: Path) -> None:
     secret = tmp_path / "secret.md"
     secret.write_text("secret")

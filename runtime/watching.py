@@ -1,0 +1,78 @@
+"""What the system tells of files that change, and when all of them have to be looked at because it may not have."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import structlog
+
+from grounding.documents.watch import Changed, watch
+
+RESCAN_SECONDS = 300.0
+"""Between looks at all files: the system tells of changes, but not for certain."""
+UNWATCHED_SECONDS = 5.0
+"""The same where the system tells of none, and after a look that failed."""
+MANY_CHANGES = 1000
+"""Told at once: then some may have been lost (Linux keeps 16,384 and drops what comes beyond, which nobody is told of),
+and all files are looked at once more, `UNWATCHED_SECONDS` later."""
+WATCH_AGAIN_SECONDS = 30.0
+_log = structlog.get_logger()
+
+
+class Watching:
+    """Of the files under ``DATA_DIR/workspaces``."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._watched = asyncio.Event()
+        self._look_at = math.inf
+        """When all files are to be looked at, as `time.monotonic` tells it."""
+        self.why_not = ""
+        """Why the system tells of no changes, while it does not: then all files are looked at every few seconds."""
+
+    def begin(self) -> None:
+        """Nothing is watched yet, and all files are looked at just now."""
+        self._watched.clear()
+        self._look_at = time.monotonic() + RESCAN_SECONDS
+        self.why_not = ""
+
+    async def begun(self) -> None:
+        """Wait until the system tells of changes, or cannot."""
+        await self._watched.wait()
+
+    async def changes(self) -> AsyncIterator[Changed]:
+        """What changes on the disk, also after the system had no watch to give for a while."""
+        while True:
+            try:
+                async for change in watch(self._data_dir, begun=self._is_watched):
+                    yield change
+                    if len(change.paths) >= MANY_CHANGES:
+                        self.look_soon()
+            except (OSError, RuntimeError) as error:  # the latter is what a watch raises whose own thread fails
+                self.why_not = f"files cannot be followed: {error}"
+                _log.warning("index.failed", why=self.why_not)
+            self._watched.set()
+            self.look_soon()
+            await asyncio.sleep(WATCH_AGAIN_SECONDS)
+
+    def _is_watched(self) -> None:
+        self._watched.set()
+        if self.why_not:  # of what changed until now nothing was told
+            self.why_not = ""
+            self._look_at = time.monotonic()
+
+    def look_soon(self) -> None:
+        """All files are to be looked at, in a few seconds."""
+        self._look_at = min(self._look_at, time.monotonic() + UNWATCHED_SECONDS)
+
+    def is_to_look(self) -> bool:
+        """Whether all files are to be looked at now: who asks does."""
+        now = time.monotonic()
+        if self._look_at > now:
+            return False
+        self._look_at = now + (UNWATCHED_SECONDS if self.why_not else RESCAN_SECONDS)
+        return True
