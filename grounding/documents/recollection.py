@@ -10,7 +10,7 @@ two collections of long conversations. Figures: docs/decisions/0018.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 
@@ -100,16 +100,36 @@ class _Turn:
 
 
 def recollect(query: str, hits: Sequence[Hit], beside: Sequence[Passage]) -> list[Recollection]:
-    """*hits* of *query*, and the parts of turns *beside* them, the best first."""
-    found = [Recollection(passage, _weighed(one), hit) for passage, hit, one in candidates(query, hits, beside)]
-    return sorted(found, key=lambda one: (-one.score, one.passage.source, one.passage.ordinal))
+    """*hits* of *query*, and the parts of turns *beside* them, the best first. Turns in which the same was asked of the
+    assistant before come last: nothing is as like a question as itself, and what answers it stands elsewhere."""
+    asked = term_set(query)
+    repeated = {one.source for one in (*(hit.passage for hit in hits), *beside) if repeats(asked, one.text)}
+    found = [
+        Recollection(passage, _weighed(one), hit) for passage, hit, one in candidates(query, hits, beside, repeated)
+    ]
+    return sorted(
+        found, key=lambda one: (one.passage.source in repeated, -one.score, one.passage.source, one.passage.ordinal)
+    )
+
+
+def repeats(asked: frozenset[str], text: str) -> bool:
+    """Whether in *text* people ask just what *asked* says, in the same words, and the assistant answers them."""
+    _, *pieces = _SPEAKER.split(text)
+    by = list(zip(pieces[::2], pieces[1::2], strict=True))
+    own = [said for name, said in by if name != ASSISTANT]
+    return (
+        bool(asked) and 0 < len(own) < len(by) and all("?" in one for one in own) and term_set("\n".join(own)) == asked
+    )
 
 
 def candidates(
-    query: str, hits: Sequence[Hit], beside: Sequence[Passage]
+    query: str, hits: Sequence[Hit], beside: Sequence[Passage], repeated: Collection[str] = ()
 ) -> list[tuple[Passage, Hit | None, Features]]:
-    """Everything that may be told, each once, and what it is judged by."""
-    own = dict(zip((hit.passage.id for hit in hits), _standard([hit.score for hit in hits]), strict=True))
+    """Everything that may be told, each once, and what it is judged by. What is *repeated* has no score of its own:
+    it would lift what stands beside them, and make the same of all that is less like the question than itself."""
+    others = [hit for hit in hits if hit.passage.source not in repeated]
+    own = dict.fromkeys((hit.passage.id for hit in hits), 0.0)
+    own |= zip((hit.passage.id for hit in others), _standard([hit.score for hit in others]), strict=True)
     by_id = {hit.passage.id: hit for hit in hits}
     passages = {hit.passage.id: hit.passage for hit in hits} | {
         passage.id: passage for passage in beside if passage.id not in own

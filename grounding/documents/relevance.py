@@ -10,6 +10,7 @@ reaches less than the best of many, so that what a passage of a small corpus rea
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,12 +61,18 @@ SAYING = term_set(
 turn says it, too, tells nothing."""
 
 
+_OWN = re.compile(
+    r"\b(?:my|our|mein(?:e[mnrs]?)?|unser(?:e[mnrs]?)?|mis?|nuestr[oa]s?|mon|ma|mes|notre|nos)\b", re.IGNORECASE
+)
+"""Whose something is, in a message: whoever asks about their own asks about what they said of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class TurnFloor:
     """Judges earlier turns by ``dense_weight`` × cosine + ``coverage_weight`` × coverage. Nothing is recalled unless
     one reaches ``enough``; then those that reach ``minimum``, and what was said just before and after them. Where the
     message does not say that it is about the conversation one has to reach ``unasked``, or ``unasked_few`` where the
-    message has at most ``few_terms`` terms."""
+    message has at most ``few_terms`` terms and asks about nothing of the person's own ("who is my dentist?")."""
 
     enough: float
     minimum: float
@@ -86,7 +93,7 @@ class TurnFloor:
             if self.dense_weight * max(cosine, 0.0) + self.coverage_weight >= least:  # else no words make it enough
                 score = self.relevance(asked, term_set(searched_text(one.passage)), cosine)
                 scores[one.passage.source] = max(score, scores.get(one.passage.source, -math.inf))
-        if max(scores.values(), default=-math.inf) < self._enough(asked, asked_for):
+        if max(scores.values(), default=-math.inf) < self._enough(query, asked, asked_for):
             return []
         sure = {source for source, score in scores.items() if score >= self.minimum}
         before = {one.passage.previous for one in found if one.passage.source in sure}
@@ -99,7 +106,7 @@ class TurnFloor:
     def is_sure(self, query: str, hits: Sequence[Hit]) -> bool:
         """Whether one of *hits* reaches what is told unasked. Only of those that could are the words looked at."""
         asked = term_set(query)
-        enough = self._enough(asked, asked_for=False)
+        enough = self._enough(query, asked, asked_for=False)
         return any(
             self.relevance(asked, term_set(searched_text(hit.passage)), _cosine(hit)) >= enough
             for hit in self.could_be_sure(query, hits)
@@ -107,13 +114,14 @@ class TurnFloor:
 
     def could_be_sure(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
         """Those of *hits* that reach it if they say all that *query* says; none of their words is looked at."""
-        enough = self._enough(term_set(query), asked_for=False)
+        enough = self._enough(query, term_set(query), asked_for=False)
         return [hit for hit in hits if self.dense_weight * max(_cosine(hit), 0.0) + self.coverage_weight >= enough]
 
-    def _enough(self, asked: frozenset[str], asked_for: bool) -> float:
+    def _enough(self, query: str, asked: frozenset[str], asked_for: bool) -> float:
         if asked_for:
             return self.enough
-        return self.unasked if len(asked - SAYING) > self.few_terms else self.unasked_few
+        is_clear = len(asked - SAYING) > self.few_terms or (asked and _OWN.search(query))
+        return self.unasked if is_clear else self.unasked_few
 
     def relevance(self, asked: frozenset[str], said: frozenset[str], cosine: float) -> float:
         """How a turn of the terms *said* bears on a question of the terms *asked*, their vectors having that

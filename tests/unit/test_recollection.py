@@ -107,6 +107,17 @@ def test_what_nobody_asked_for_has_to_bear_on_the_message_more_and_still_more_wh
     assert kept("my dog barks", 0.65)
     assert not kept("dogs", 0.65)
     assert kept("dogs", 0.85)
+    assert kept("where is my dog?", 0.65)
+
+
+def test_what_answers_a_question_comes_before_the_turns_in_which_it_was_asked_before() -> None:
+    asked = "who is my dentist?"
+    again = [Hit(said(n, "Ann: Who is my dentist?\nassistant: I do not know."), 0.9) for n in (20, 30, 40)]
+    told = Hit(said(3, "Ann: Dr. Sharma is my dentist.\nassistant: Noted."), 0.5)
+    rain = [Hit(said(n, "Cy: Rain again."), 0.1) for n in (5, 21, 31)]
+
+    assert order(asked, [*again, told, *rain])[0] == "t3"
+    assert order(asked, [*again, told, *rain])[-3:] == ["t20", "t30", "t40"]
 
 
 def test_that_something_was_said_need_not_be_said_in_what_is_recalled() -> None:

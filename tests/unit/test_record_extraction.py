@@ -350,7 +350,7 @@ def test_a_persons_rule_for_every_answer_is_kept_word_for_word() -> None:
     found = found_in(window(f"Lena> {RULE}", "Lena> I prefer short answers.", owner=LENA), ())
     assert {one.new.text: one.new.verbatim for one in found} == {
         "Always include version numbers when I ask about software": True,
-        "I prefer short answers": False,
+        "I prefer short answers": True,
     }
 
 
@@ -363,13 +363,26 @@ def test_a_model_that_keeps_a_persons_rule_keeps_it_word_for_word_too() -> None:
     assert [one.new.verbatim for one in kept(answer, of)] == [True, False]
 
 
+def test_what_a_person_prefers_is_kept_word_for_word_as_long_as_rules_find_room_beside_it() -> None:
+    lines = ("Lena> I prefer trains over planes to see more of it, can you book?", "Lena> Always mention the tides.")
+    held = tuple(record(f"I prefer tea number {n} to coffee", f"p{n}", verbatim=True, user=LENA) for n in range(10))
+
+    assert [one.new.text for one in found_in(window(*lines, owner=LENA), ()) if one.new.verbatim] == [
+        "I prefer trains over planes",
+        "Always mention the tides",
+    ]
+    assert [one.new.verbatim for one in found_in(window(*lines, owner=LENA), held)] == [False, True]
+    told = answered({"text": "I prefer trains over planes", "personal": True})
+    assert [one.new.verbatim for one in kept(told, window(lines[0], owner=LENA), ())] == [True]
+
+
 def test_what_a_group_hears_is_no_rule_for_everybody() -> None:
     answer = answered({"text": "Always include version numbers when software is asked about"})
     assert [one.new.verbatim for one in kept(answer, window(f"Lena> {RULE}"))] == [False]
 
 
 def test_rules_beyond_the_most_that_stand_in_every_prompt_are_records_as_others() -> None:
-    held = tuple(record(f"Always begin with greeting number {n}", f"r{n}", verbatim=True, user=LENA) for n in range(11))
+    held = tuple(record(f"Always begin with greeting number {n}", f"r{n}", verbatim=True, user=LENA) for n in range(15))
     lines = ("Lena> Always mention the tides.", "Lena> Always mention the wind.")
     assert [one.new.verbatim for one in found_in(window(*lines, owner=LENA), held)] == [True, False]
     gone = tuple(one.model_copy(update={"state": State.INACTIVE}) for one in held)
@@ -377,13 +390,13 @@ def test_rules_beyond_the_most_that_stand_in_every_prompt_are_records_as_others(
 
 
 def test_long_rules_stand_in_every_prompt_only_as_long_as_they_leave_room_for_it() -> None:
-    """Twelve of the longest would leave a small model no room: whoever set them would be refused every answer."""
+    """Sixteen of the longest would leave a small model no room: whoever set them would be refused every answer."""
     lines = tuple(f"Lena> From now on begin with greeting {letter} {'слово ' * 25}тут." for letter in "abcdefgh")
     found = found_in(window(*lines, owner=LENA), ())
     standing = [one.new.text for one in found if one.new.verbatim]
     assert [one.new.text for one in found][: len(standing)] == standing
     assert 1 < len(standing) < len(found)
     assert sum(len(text.encode()) for text in standing) <= MOST_RULES_BYTES
-    held = (record("From now on " + "слово " * 180, verbatim=True, user=LENA),)
+    held = (record("From now on " + "слово " * 215, verbatim=True, user=LENA),)
     again = answered({"text": RULE.rstrip("."), "personal": True})
     assert [one.new.verbatim for one in kept(again, window(f"Lena> {RULE}", owner=LENA), held)] == [False]

@@ -528,6 +528,24 @@ def test_what_is_kept_word_for_word_is_shown_whole_whatever_is_asked() -> None:
     assert again.records[0].text == whole
 
 
+def test_a_preference_that_the_prompt_says_anyway_is_not_told_twice_and_stands_again_once_it_does_not() -> None:
+    liked = "I prefer trains over planes"
+    own, by_hand = (
+        record(name, liked, verbatim=True, provenance=Provenance(origin=origin))  # type: ignore[arg-type]
+        for name, origin in (("own", "extraction"), ("hand", "person"))
+    )
+    talk = Conversation(REDIS, own, by_hand)
+
+    said = [
+        ids(talk.says("Should we use Redis for caching?", shown=[f"Lena: {liked}!"])),
+        ids(talk.says("Should we really prefer Redis?", shown=[f"Lena: {liked}!"])),
+        ids(talk.says("Should we really prefer Redis?", shown=["Lena: trains"])),
+        ids(talk.says("Should we compare moon landings on television?")),
+    ]
+
+    assert said == [["hand", "redis"], ["hand", "redis"], ["own", "hand", "redis"], ["own", "hand"]]
+
+
 def test_an_edited_record_is_shown_as_it_reads_now() -> None:
     talk = Conversation(REDIS, COST)
     talk.says("Should we use Redis for caching?")

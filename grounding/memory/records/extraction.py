@@ -17,14 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from grounding.blocks import ChatMessage
 from grounding.documents.sparse import terms
 from grounding.memory.records.confidential import looks_secret
-from grounding.memory.records.patterns import is_rule
+from grounding.memory.records.patterns import standing
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Record, Type
 from grounding.memory.records.said import (
     MAX_RECORD_CHARACTERS,
     Extracted,
+    Standing,
     Window,
-    as_rule,
+    as_standing,
     confirms,
     extracted,
     is_evidence,
@@ -143,15 +144,15 @@ def accept(answer: str, window: Window, known: Sequence[Record]) -> list[Extract
     if any(name is not None and name not in names for one in read.records for name in (one.replaces, one.confirms)):
         return Rejected("no such record")
     found: list[Extracted] = []
-    rules: list[str] = []
+    stands: list[str] = []
     for one in read.records:
         evidence = [said[number - 1] for number in sorted(set(one.evidence))]
         if (one.personal and not window.owner) or not _is_borne(one.text, evidence) or looks_secret(one.text):
             continue
         new = _judged(one, names, owned(known, window.owner))
-        if window.owner and _is_rule(one.text, evidence):
-            rules.append(new.text)
-            new = as_rule(new, owned(known, window.owner), rules)
+        if window.owner and (of := _standing(one.text, evidence)):
+            stands.append(new.text)
+            new = as_standing(new, of, owned(known, window.owner), stands)
         found.append(extracted(new, evidence[-1], window.origins.get(evidence[-1].turn_id, "extraction")))
     return latest(found, window.most)
 
@@ -166,12 +167,15 @@ def _judged(one: _One, names: dict[str, Record], known: Collection[Record]) -> N
     return settled(new, known, replaced if replaced is not None and may_replace(new, replaced) else None)
 
 
-def _is_rule(text: str, evidence: Sequence[Entry]) -> bool:
-    """Whether *text* says what a person wants in every answer to come, in as many words as it takes to be borne by
-    them."""
-    rules = (one for entry in evidence for one in sentences(entry.text[:MAX_ENTRY_CHARACTERS]) if is_rule(one))
+def _standing(text: str, evidence: Sequence[Entry]) -> Standing | None:
+    """Whether *text* says what a person wants in every answer to come, or prefers, in as many words as it takes to be
+    borne by them."""
+    said = (one for entry in evidence for one in sentences(entry.text[:MAX_ENTRY_CHARACTERS]))
     wanted = set(terms(text))
-    return any(len(wanted & set(terms(rule))) >= BORNE_BY_EVIDENCE * len(wanted) for rule in rules)
+    for one in said:
+        if (of := standing(one)) and len(wanted & set(terms(one))) >= BORNE_BY_EVIDENCE * len(wanted):
+            return of
+    return None
 
 
 def _is_borne(text: str, evidence: Sequence[Entry]) -> bool:

@@ -14,7 +14,17 @@ from grounding.memory.facts import Facts, corrects
 from grounding.memory.records.confidential import looks_secret
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Origin, Record, Type
-from grounding.memory.records.said import GONE, Extracted, Window, as_rule, extracted, latest, owned, settled
+from grounding.memory.records.said import (
+    GONE,
+    Extracted,
+    Standing,
+    Window,
+    as_standing,
+    extracted,
+    latest,
+    owned,
+    settled,
+)
 from grounding.memory.sentences import is_question, one_line, sentences
 from grounding.sections import speaker
 from grounding.transcript.entry import Entry
@@ -51,6 +61,7 @@ _BESIDE = re.compile(
     re.IGNORECASE,
 )
 """What is said beside it: the rest of a long sentence, mostly what is asked about it."""
+_WHAT_FOR = re.compile(r"\s+(?:to (?:fully )?\w+|because|since|for|due to|um|para|pour)\s.*$", re.IGNORECASE)
 _BEGINS = re.compile(r"(?:^|[,;:–—])\s*(?:(?:and|so|but|since|because|und|y|et|weil)\s+)*$", re.IGNORECASE)
 """What stands before a clause that is a sentence of its own."""
 _POINTS = re.compile(
@@ -137,9 +148,11 @@ def subject_of(text: str) -> str:
     return subject.casefold().strip() if separator and value.strip() and "\n" not in subject else ""
 
 
-def is_rule(sentence: str) -> bool:
-    """Whether *sentence* is a rule for every answer to come."""
-    return _STANDING.match(sentence) is not None
+def standing(sentence: str) -> Standing | None:
+    """Whether *sentence* says a rule for every answer to come, or what somebody prefers."""
+    if _STANDING.match(sentence):
+        return "rule"
+    return "preference" if _stated(sentence, _PREFERS) else None
 
 
 class _Facts:
@@ -179,14 +192,14 @@ class _Facts:
         return bool(self._window.owner) and (is_certain or bool(_LASTING.search(subject))) if is_own else is_certain
 
     def found(self) -> Iterator[Extracted]:
-        rules: list[str] = []
+        stands: list[str] = []
         for subject, (text, entry) in self._stated.items():
             rivals = [one for one in self._known if subject_of(one.text) == subject.casefold() and not one.verbatim]
             before = max(rivals, key=lambda one: one.changed_at, default=None)
             new = settled(NewRecord(Type.FACT, text, confidence=CONFIDENCE), self._known, before)
-            if is_rule(text):
-                rules.append(new.text)
-                new = as_rule(new, self._known, rules)
+            if of := standing(text):
+                stands.append(new.text)
+                new = as_standing(new, of, self._known, stands)
             yield extracted(new, entry, _OWN)
 
 
@@ -208,8 +221,11 @@ def _stated(sentence: str, pattern: re.Pattern[str]) -> str:
 
 
 def _clause(text: str) -> str:
-    """*text* without what is said beside it; empty where it points elsewhere, says too little, or was cut."""
+    """*text* without what is said beside it, and without what for where that points elsewhere ("long proofs to grasp
+    it"); empty where it still does, says too little, or was cut."""
     clause = one_line(_BESIDE.sub("", text).strip().rstrip(".!,;: "))
+    if _POINTS.search(clause):
+        clause = _WHAT_FOR.sub("", clause)
     if clause.endswith("…") or _POINTS.search(clause) or len(terms(clause)) < _MIN_WORDS + 1:
         return ""
     return clause

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from grounding.documents.sparse import terms
 from grounding.memory.records.port import NewRecord
@@ -15,11 +16,14 @@ from grounding.transcript.entry import Entry, EntryRole
 MAX_PER_TURN = 3
 """Records of one turn; who says more pastes something."""
 MAX_RECORD_CHARACTERS = 400
-MOST_RULES = 12
-MOST_RULES_BYTES = 2000
-"""Rules for every answer that one person has kept word for word, and what these take in UTF-8: they stand in every
-prompt of theirs, where nothing else can take their room, twelve usual ones in some 300 tokens. Further ones are records
-as others."""
+MOST_RULES = 16
+MOST_RULES_BYTES = 2400
+"""Rules for every answer, and preferences, that one person has kept word for word, and what these take in UTF-8: they
+stand in every prompt of theirs, where nothing else can take their room, sixteen usual ones in some 400 tokens. Further
+ones are records as others."""
+MOST_PREFERENCES = 10
+MOST_PREFERENCES_BYTES = 1500
+"""A preference is one of them only as long as there are no more in all: rules find room beside them."""
 CONFIRMS = 0.5
 REPLACES = 1 / 3
 """What two records share at least of the shorter one's content words before a model's word is taken for it that one
@@ -132,12 +136,16 @@ def settled(new: NewRecord, known: Collection[Record], replaces: Record | None =
     return replace(new, supersedes=replaces.id) if replaces is not None else new
 
 
-def as_rule(new: NewRecord, known: Iterable[Record], rules: Iterable[str]) -> NewRecord:
-    """*new*, one of the *rules* for every answer of its window so far, kept word for word, as long as its owner has no
-    more of them than `MOST_RULES` and `MOST_RULES_BYTES`."""
-    held = {*rules, *(one.text for one in known if one.verbatim and one.state not in GONE)}
+Standing = Literal["rule", "preference"]
+
+
+def as_standing(new: NewRecord, of: Standing, known: Iterable[Record], so_far: Iterable[str]) -> NewRecord:
+    """*new*, a rule for every answer or a preference, kept word for word, as long as its owner has no more of both than
+    `MOST_RULES` or `MOST_PREFERENCES`, and no longer ones; *so_far* are those of its window, *new* too."""
+    held = {*so_far, *(one.text for one in known if one.verbatim and one.state not in GONE)}
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in held)
-    return replace(new, verbatim=True) if len(held) <= MOST_RULES and size <= MOST_RULES_BYTES else new
+    most = (MOST_RULES, MOST_RULES_BYTES) if of == "rule" else (MOST_PREFERENCES, MOST_PREFERENCES_BYTES)
+    return replace(new, verbatim=True) if len(held) <= most[0] and size <= most[1] else new
 
 
 def owned(known: Iterable[Record], owner: str) -> list[Record]:

@@ -15,6 +15,7 @@ from grounding.memory.frames.choosing import Chosen
 from grounding.memory.frames.complexity import scale
 from grounding.memory.frames.frame import LOADED
 from grounding.memory.global_context_origin import Foreign
+from grounding.memory.records.patterns import standing
 from grounding.memory.records.port import Found, ReadsRecords
 from grounding.memory.records.record import Record, State, Type
 from grounding.memory.selection.calibration import MOST_REVIEWED, calibrated
@@ -191,27 +192,26 @@ class Selecting:
         why = reason(looked.kept, looked.read, chosen, above, said, looked.pinned, thin=looked.thin)
         if why == "reused":
             assert looked.kept is not None
-            return self._again(looked, looked.kept, len(above))
+            return self._again(looked, looked.kept, len(above), shown)
         if why == "aside":
             assert looked.kept is not None
-            return self._again(looked, looked.kept, 0, only=frozenset(looked.kept.pinned))
+            return self._again(looked, looked.kept.model_copy(update={"records": ()}), 0, shown, why)
         budgets = shared_out(self._budgets, chosen.frame, scale(text))
         whole = sum(budgets.values())
-        pinned = [Scored(one, 1.0, looked.similarity(one.id, 0.0), 0.0) for one in looked.pinned]
+        stands = self._standing_texts(looked, shown)
         held = {one.id for one in looked.pinned}
         others = [one for one in fresh if one.record.id not in held]
         if why != "changed":
             brought = held | {one.record.id for one in above}
             others = without_repeated([*others, *_before(looked, brought, CARRIED - len(others))], shown)
-        whole_texts = [Filled(one, "summary", self._costs(one.record, "summary")) for one in pinned]
-        taken = RESERVED_TOKENS + sum(one.tokens for one in whole_texts)
-        filled = [*whole_texts, *fill(others, _less(budgets, taken), self._costs)]
+        taken = RESERVED_TOKENS + sum(one.tokens for one in stands)
+        filled = fill(others, _less(budgets, taken), self._costs)
         kept = Kept(
             frame=chosen.frame.name, records=tuple(map(_kept, filled)), pinned=tuple(sorted(held)), budget=whole
         )
         records = tuple(
             _selected(one.scored.record, one.level, one.scored.score, one.scored.similarity, one.tokens)
-            for one in filled
+            for one in (*stands, *filled)
         )
         return Selected(records, Selection(why=why, found=len(above), budget=whole), kept)
 
@@ -222,22 +222,34 @@ class Selecting:
     async def _last(self, key: ConversationKey | None) -> Kept | None:
         return None if key is None else await self._kept.get(key)
 
-    def _again(self, looked: Looked, kept: Kept, found: int, only: frozenset[str] | None = None) -> Selected:
-        """What was shown (or *only* those of it), in the same order and detail, as it reads now, and as similar as it
-        is to this message. What was kept stays as it is."""
+    def _standing_texts(self, looked: Looked, shown: Sequence[str]) -> list[Filled]:
+        """What stands in every prompt, whole; but for preferences that *shown* says in the same words."""
+        return [
+            Filled(Scored(one, 1.0, looked.similarity(one.id, 0.0), 0.0), "summary", self._costs(one, "summary"))
+            for one in looked.pinned
+            if not (one.provenance.origin == "extraction" and standing(one.text) == "preference" and _says(shown, one))
+        ]
+
+    def _again(
+        self, looked: Looked, kept: Kept, found: int, shown: Sequence[str], why: SelectionReason = "reused"
+    ) -> Selected:
+        """What was shown, in the same order and detail, as it reads now, and as similar as it is to this message,
+        behind what stands in every prompt. What was kept stays as it is."""
+        held = {one.id for one in looked.pinned}
         by_id = {one.id: one for one in looked.read}
-        records = tuple(
-            _selected(
-                by_id[one.id],
+        before = [
+            Filled(
+                Scored(by_id[one.id], one.score, looked.similarity(one.id, one.similarity), 0.0),
                 one.level,
-                one.score,
-                looked.similarity(one.id, one.similarity),
                 self._costs(by_id[one.id], one.level),
             )
             for one in kept.records
-            if only is None or one.id in only
+            if one.id not in held
+        ]
+        records = tuple(
+            _selected(one.scored.record, one.level, one.scored.score, one.scored.similarity, one.tokens)
+            for one in (*self._standing_texts(looked, shown), *before)
         )
-        why: SelectionReason = "reused" if only is None else "aside"
         return Selected(records, Selection(why=why, found=found, budget=kept.budget))
 
     async def _calibration(self, scope: Scope) -> Calibration | None:
@@ -266,6 +278,12 @@ def _before(looked: Looked, brought: Collection[str], room: int) -> list[Scored]
     """Records of the message before that stay in sight beside those that this one *brought*."""
     left = carried(looked.kept, looked.read, brought, room)
     return [Scored(record, was.score, looked.similarity(was.id, 0.0), 0.0) for record, was in left]
+
+
+def _says(shown: Sequence[str], record: Record) -> bool:
+    """Whether *shown* has *record*'s very words."""
+    words = " ".join(record.text.casefold().split())
+    return any(words in " ".join(text.casefold().split()) for text in shown)
 
 
 async def _nothing() -> Sequence[Record]:
