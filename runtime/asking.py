@@ -187,7 +187,7 @@ class _Narrow:
         self._tokens = tokens
 
     async def fitted(self, window: int) -> tuple[Sequence[Message], Standing] | None:
-        """See `runtime.caching.Fitted`. In a thread: with material given whole it takes a second and more."""
+        """See `runtime.caching.Fitted`. In a thread: everything is cut and counted again."""
         built = self.built = await asyncio.to_thread(self._for, window)
         if built is None:
             return None
