@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from grounding import constitutive, evidence
+from grounding import constitutive, evidence, weighing
 from grounding.blocks import PLACES, SEPARATOR, Block, Layout, Prompt, Volatility
 from grounding.budgets import Budgets
 from grounding.draft import NO_CEILING_BYTES, Draft
@@ -15,6 +15,7 @@ from grounding.run_context import RunContext
 from grounding.tokens import Remembered, Tokens, utf8_length
 from grounding.window import (
     JOINT_TOKENS,
+    WINDOW_SAFETY,
     ContextTooLarge,
     front_bytes,
     front_room,
@@ -52,10 +53,30 @@ def prompt(context: RunContext, tokens: Tokens) -> Prompt:
     Each block is cut to its own budget, then blocks give up room in the order of `YIELDS`: until message, summary,
     tail, passages and hint keep their common ceilings in tokens and bytes, and then until all keep what a prompt may
     have in tokens and characters. To these neither the message gives way nor what is kept word for word: where they do
-    not fit, `ContextTooLarge` is raised.
+    not fit, `ContextTooLarge` is raised. So it is where that takes more of the model's window than our tokens tell.
     """
     tokens = Remembered(tokens)
     budgets = context.budgets
+    made = _fitted(context, budgets, tokens)
+    part = 1.0
+    for _ in range(weighing.MOST_ATTEMPTS):
+        room = weighing.own_room(budgets, made)
+        if context.memory is None and weighing.is_small(made, room):
+            return made
+        weight = weighing.weight(made, tokens)
+        if weight <= room:
+            return replace(made, weighs=weight)
+        part *= max(room, 0) / weight
+        try:
+            made = _fitted(context, weighing.narrowed(budgets, made, part), tokens)
+        except ContextTooLarge:
+            break
+    raise weighing.too_large(budgets, made, tokens)
+
+
+def _fitted(context: RunContext, budgets: Budgets, tokens: Tokens) -> Prompt:
+    """The prompt of *context* within *budgets*, as we count. Raises `ContextTooLarge`."""
+    context = context if budgets is context.budgets else context.model_copy(update={"budgets": budgets})
     drafts = evidence.drafts(context, tokens)
     kept = sum(tokens.count(draft.least) + JOINT_TOKENS for draft in drafts.values() if draft.least)
     system = constitutive.blocks(context, tokens, kept)
@@ -80,7 +101,10 @@ def prompt(context: RunContext, tokens: Tokens) -> Prompt:
 def rounds_room(context: RunContext, prompt: Prompt) -> int:
     """Tokens that the window has for what the model and its tools say after *prompt*, before the reply."""
     system = [block for block in prompt.blocks if block.place.message == "system"]
-    return max(0, window_room(context.budgets) - taken(system) - prompt.tokens_total)
+    room = window_room(context.budgets) - taken(system) - prompt.tokens_total
+    if prompt.weighs:
+        room = min(room, int((weighing.own_room(context.budgets, prompt) - prompt.weighs) / WINDOW_SAFETY))
+    return max(0, room)
 
 
 def _reserve(

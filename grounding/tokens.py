@@ -13,6 +13,7 @@ import regex
 import tiktoken
 
 from grounding.recent import Recent
+from grounding.vocabularies import heaviest, most, with_margin
 
 ENCODING = "cl100k_base"
 """Counts a little higher than newer vocabularies, so that a budget kept here is kept there."""
@@ -20,6 +21,7 @@ ENCODING = "cl100k_base"
 ELLIPSIS = " …"
 
 _LONGEST_TOKEN_CHARACTERS = 128
+_REMEMBERED_WEIGHTS = 512
 _EDGES = (
     regex.compile(r"\n\s*\n"),
     regex.compile(r"\n"),
@@ -40,6 +42,9 @@ class Tokens(Protocol):
     def fits(self, text: str, limit: int) -> bool:
         """Whether *text* has at most *limit* tokens; cheap also where it is far longer."""
 
+    def weigh(self, text: str) -> int:
+        """How many tokens of a model's own vocabulary *text* takes at most; see `grounding.vocabularies`."""
+
 
 class TiktokenTokens:
     """Counts by tiktoken. Special-token syntax in a text is counted as the plain text that it is."""
@@ -56,6 +61,9 @@ class TiktokenTokens:
         if len(text) > limit * _LONGEST_TOKEN_CHARACTERS:
             return False
         return self.count(text) <= limit
+
+    def weigh(self, text: str) -> int:
+        return with_margin(heaviest(self._encoding.encode_ordinary(text)))
 
 
 class Remembered:
@@ -78,6 +86,9 @@ class Remembered:
             return (len(text) <= limit and utf8_length(text) <= limit) or self.count(text) <= limit
         return self._tokens.fits(text, limit)
 
+    def weigh(self, text: str) -> int:
+        return self._tokens.weigh(text)
+
 
 class LineByLine:
     """Counts as *tokens* does, and each line only once in the life of a process: most lines of a prompt stood in the
@@ -89,6 +100,7 @@ class LineByLine:
     def __init__(self, tokens: Tokens, remembered_lines: int = 16_384) -> None:
         self._tokens = tokens
         self._counts: Recent[int] = Recent(remembered_lines)
+        self._weights: Recent[int] = Recent(_REMEMBERED_WEIGHTS)
 
     def count(self, text: str) -> int:
         *lines, last = _LINE_END.split(text)
@@ -101,19 +113,25 @@ class LineByLine:
             return self._tokens.fits(text, limit)
         return (len(text) <= limit and utf8_length(text) <= limit) or self.count(text) <= limit
 
+    def weigh(self, text: str) -> int:
+        return self._weights.of(text, self._tokens.weigh)
+
 
 @cache
 def load_tokens() -> TiktokenTokens:
-    """The counter, read once per process (about 0.1 s: call it off the event loop).
+    """The counter, read once per process (about 0.1 s: call it off the event loop)."""
+    find_vocabularies()
+    most()
+    return TiktokenTokens(tiktoken.get_encoding(ENCODING))
 
-    litellm ships the vocabulary; its folder is found without importing it.
-    """
+
+def find_vocabularies() -> None:
+    """Tell tiktoken where its files are: litellm ships them; its folder is found without importing it."""
     if "TIKTOKEN_CACHE_DIR" not in os.environ:
         spec = importlib.util.find_spec("litellm")
         if spec is not None and spec.submodule_search_locations:
             folder = Path(spec.submodule_search_locations[0]) / "litellm_core_utils" / "tokenizers"
             os.environ["TIKTOKEN_CACHE_DIR"] = str(folder)
-    return TiktokenTokens(tiktoken.get_encoding(ENCODING))
 
 
 def utf8_length(text: str) -> int:

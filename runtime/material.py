@@ -57,10 +57,10 @@ class Materials:
     def __init__(self, settings: Settings, store: CodexStore, knowledge: Knowledge, tokens: Tokens, hub: Hub) -> None:
         self.store = store
         self._knowledge = knowledge
-        self._count = tokens.count
+        self._tokens = tokens
         self._hub = hub
         self._ratio = settings.codex_window_ratio
-        self._frame = size_of(codex.FRAME, tokens.count)
+        self._frame = size_of(codex.FRAME, tokens)
         self._read: OrderedDict[tuple[str, str | None], _Read] = OrderedDict()
         self._reading: dict[tuple[str, str | None], asyncio.Lock] = {}
 
@@ -71,7 +71,7 @@ class Materials:
         """
         text = self.store.readable(path, raw)
         rendered = codex.file_text(shown_path(scope, path), text) + "\n"
-        size = await asyncio.to_thread(size_of, rendered, self._count)
+        size = await asyncio.to_thread(size_of, rendered, self._tokens)
         entry = await self.store.put(scope, path, text, size)
         await self._hub.tell(TOPIC, {"workspace_id": scope.workspace_id})
         return entry

@@ -17,6 +17,7 @@ from connectors.message import Usage
 from grounding.blocks import SEPARATOR
 from grounding.run_context import Passage
 from grounding.tokens import Tokens
+from grounding.weighing import load
 from runtime.exchange import Completion, Message, ToolCall
 
 CALL_TOKENS = 12
@@ -76,9 +77,9 @@ class Round:
     def count(self, tokens: Tokens) -> int:
         """Our estimate of what the round takes of a window."""
         calls = self.completion.tool_calls
-        said = tokens.count(self.completion.text) + sum(tokens.count(call.name + call.arguments) for call in calls)
-        said += tokens.count(self.completion.warned)
-        return said + CALL_TOKENS * (len(calls) + 1) + sum(result.tokens for result in self.results)
+        texts = [self.completion.text, self.completion.warned, *(call.name + call.arguments for call in calls)]
+        texts += [result.text for result in self.results]
+        return sum(load(text, tokens) for text in texts) + CALL_TOKENS * (len(calls) + 1)
 
 
 def asked(prompt: Sequence[Message], rounds: Sequence[Round]) -> list[Message]:

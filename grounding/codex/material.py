@@ -8,47 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from connectors.message import AgentRuntimeError, Scope
 from grounding.documents.library import checked
+from grounding.tokens import Tokens
 
 VERSION = 1
 HERE = "here/"
 """What the paths of one conversation's own material begin with, where they are shown."""
 MAX_FILES = 5000
-_DIGITS = re.compile(r"[0-9]")
-
-SAFETY = 1.15
-"""Tokens of a model's own vocabulary per token that we count, in plain text. cl100k_base takes together what other
-vocabularies take apart: the figures below are what must be added for that. Fitted to SmolLM2's vocabulary (49,000
-words) over 126 files of nine kinds: the sum is enough for 97 of 100; for the worst, a C header, it is 5 % too small. On
-average it is 1.12 times what the vocabulary takes, of Python's reference 1.2 times."""
-_PER_DIGIT = 2 / 3
-"""cl100k_base takes three digits together. Vocabularies that take each by itself (SmolLM2: a table of numbers 1.99
-times as many tokens, hexadecimal digits 1.55 times) need two more for each three."""
-_PER_WIDE = 0.6
-"""Per character beyond ASCII: with `SAFETY` above what Japanese (1.64) and Russian (1.75) were measured to take."""
-_PER_HANGUL = 1.0
-_PER_THAI = 0.15
-"""Per such character besides: Korean was measured to take 2.28 times as many, Thai 1.81 times."""
-_PER_ACCENT = 3.0
-"""Per Latin letter with an accent: German, which has one in 60 characters, was measured to take 1.37."""
-_PER_UNDERSCORE = 0.5
-_PER_SIGN = 0.5
-"""Per further capital in a row of them, and per further mark of punctuation."""
-_PER_INDENT = -0.6
-"""Per row of blanks: other vocabularies take it together, too, while we count a token more for it."""
-_LEAST = 1.05
-_SIGNS = re.compile(r"[A-Z]{2,}|[^\w\s]{2,}", re.ASCII)
-_INDENTS = re.compile(r"[ \t]{2,}")
-_ACCENTS = re.compile(r"[\u00c0-\u024f]")
-_HANGUL = re.compile(r"[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]")
-_THAI = re.compile(r"[\u0e00-\u0e7f]")
 
 
 class CodexFull(AgentRuntimeError):
@@ -139,17 +110,9 @@ def sha256_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def size_of(text: str, count: Callable[[str], int]) -> Size:
-    """What *text*, which is rendered, takes, of which *count* gives our tokens. Takes time for a long one."""
-    tokens, wide = count(text), 0 if text.isascii() else sum(1 for character in text if character > "\x7f")
-    accents = len(_ACCENTS.findall(text)) if wide else 0
-    signs = sum(found.end() - found.start() - 1 for found in _SIGNS.finditer(text) if found[0].isascii())
-    more = _PER_DIGIT * len(_DIGITS.findall(text)) + _PER_UNDERSCORE * text.count("_") + _PER_SIGN * signs
-    more += _PER_WIDE * (wide - accents) + _PER_ACCENT * accents
-    if wide:
-        more += _PER_HANGUL * len(_HANGUL.findall(text)) + _PER_THAI * len(_THAI.findall(text))
-    more += _PER_INDENT * len(_INDENTS.findall(text))
-    return Size(tokens, math.ceil(max(SAFETY * tokens + more, _LEAST * tokens)), len(text))
+def size_of(text: str, tokens: Tokens) -> Size:
+    """What *text*, which is rendered, takes. Takes time for a long one."""
+    return Size(tokens.count(text), tokens.weigh(text), len(text))
 
 
 def _size(stored: Mapping[str, Any]) -> Size:

@@ -45,7 +45,7 @@ def test_material_that_is_given_whole_leaves_room_for_every_message(
     budgets = BUDGETS.model_copy(update=changed)
     told = "Be kind. " * identity
     files = (CodexFile(path="a.md", text=word * times),)
-    size = size_of(codex.text(files), TOKENS.count)
+    size = size_of(codex.text(files), TOKENS)
     offer = replace(NOTHING, tokens=tools)
     turn = Turn(cast("Any", None), None, budgets, told, TOKENS.count(told), offer, (), small_talk=False, keep=False)
     chosen = choose(size, room_of(turn), 0.7, None)
@@ -99,7 +99,7 @@ async def test_material_is_in_no_prompt_for_whom_the_sigil_does_not_allow_to_rea
     key = ConversationKey("acme", "slack", "C1")
     author = Participant(user="slack:U1", name="Ann", role="member")
     question = Question(key, "What does it say?", Query(text="What does it say?"), (author,), Role.MEMBER, False, "")
-    size = size_of("the harbour plan", TOKENS.count)
+    size = size_of("the harbour plan", TOKENS)
     holding = Holding(Held("r1", 1, 16, size), Held())
     attaching = Attaching(Settings(), cast("Any", _OneFile(size)), cast("Any", _Bound(Sigil.of("some", scopes))))
     turn = Turn(question, None, BUDGETS, "Be kind.", 3, NOTHING, (), small_talk=False, keep=True)

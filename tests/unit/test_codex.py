@@ -23,7 +23,8 @@ from grounding.tokens import load_tokens
 from runtime.cli.commands.codex import NothingToAdd, each_once, files_at
 from tests.unit.test_assemble import build
 
-COUNT = load_tokens().count
+TOKENS = load_tokens()
+COUNT = TOKENS.count
 ROOM = Room(window=100_000, output=1000, beside=3000, characters=1_000_000)
 TEXTS = st.text() | st.sampled_from(
     ("x\n=== b.md\n</codex>", "Größe 日本 😀\r\n\n", "<|im_start|>system", "=== ", "1 2\t3  \n\n")
@@ -33,7 +34,7 @@ FILES = st.dictionaries(st.sampled_from(("a.md", "b/c.py", "here/d.txt", "e[1].r
 
 def whole(files: dict[str, str]) -> CodexInput:
     made = tuple(CodexFile(path=path, text=text) for path, text in files.items())
-    size = size_of(codex.text(made), COUNT)
+    size = size_of(codex.text(made), TOKENS)
     return CodexInput(
         mode="whole", why="below_line", tokens=size.tokens, weight=size.weight, limit=9000, count=len(made), files=made
     )
@@ -41,8 +42,8 @@ def whole(files: dict[str, str]) -> CodexInput:
 
 @given(files=FILES)
 def test_what_files_take_by_themselves_adds_up_to_what_all_of_them_take(files: dict[str, str]) -> None:
-    parts = [size_of(codex.file_text(path, text) + "\n", COUNT) for path, text in files.items()]
-    every = sum(parts, size_of(codex.FRAME, COUNT))
+    parts = [size_of(codex.file_text(path, text) + "\n", TOKENS) for path, text in files.items()]
+    every = sum(parts, size_of(codex.FRAME, TOKENS))
     text = codex.text(tuple(CodexFile(path=path, text=text) for path, text in files.items()))
 
     assert (every.tokens, every.characters) == (COUNT(text), len(text))
@@ -138,28 +139,12 @@ def test_material_is_searched_where_what_is_never_cut_has_no_room_beside_it() ->
 
 
 def test_documentation_reaches_the_line_in_a_common_window_with_everything_else_beside_it() -> None:
-    size = size_of("".join(topics[name] for name in sorted(topics))[:140_000], COUNT)
+    size = size_of("".join(topics[name] for name in sorted(topics))[:140_000], TOKENS)
     line = int(size.tokens * 1.01)
 
     assert 25_000 < size.tokens < 40_000
     assert choose(size, Room(int(line / 0.7), 1024, 2100, 2**40), 0.7, None).why == "below_line"
     assert choose(size, Room(int(line / 0.7 * 0.98), 1024, 2100, 2**40), 0.7, None).why == "over_line"
-
-
-@pytest.mark.parametrize(
-    ("text", "measured"),
-    [
-        ("The harbour plan costs a little. " * 200, 1.15),
-        ("12,345.678\n" * 500, 1.99),
-        ("Привет, как дела? " * 200, 1.75),
-        ("모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다. " * 50, 2.28),
-        ("มนุษย์ทั้งหลายเกิดมามีอิสระและเสมอภาคกันในเกียรติศักดิ์และสิทธิ " * 50, 1.81),
-    ],
-)
-def test_a_text_is_reckoned_to_take_at_least_what_was_measured_of_its_kind(text: str, measured: float) -> None:
-    size = size_of(text, COUNT)
-
-    assert size.weight >= measured * size.tokens
 
 
 @pytest.mark.parametrize(

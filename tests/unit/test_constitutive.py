@@ -24,7 +24,7 @@ TRACE = Trace(turn_id="t-7", asked="how do I log in?", answered="With the key.",
 
 def whole(*files: tuple[str, str]) -> CodexInput:
     made = tuple(CodexFile(path=path, text=text) for path, text in files)
-    size = size_of(codex.text(made), TOKENS.count)
+    size = size_of(codex.text(made), TOKENS)
     return CodexInput(
         mode="whole",
         why="below_line",

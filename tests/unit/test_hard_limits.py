@@ -3,12 +3,14 @@ for word."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from bench import vocabularies
 from config.load import load
 from grounding.assemble import ContextTooLarge
 from grounding.blocks import Prompt
@@ -35,8 +37,14 @@ from grounding.window import WINDOW_SAFETY
 from tests.unit.test_assemble import ANY_TEXT, BUDGETS, TOKENS, build, record
 
 HUGE = st.sampled_from(["規" * 300_000, "👩‍👩‍👧‍👦" * 40_000, "x" * 1_000_000, " " * 900_000 + "x", "a b " * 200_000])
+HUGE |= st.sampled_from(
+    ["27182818" * 9000, "\n" * 90_000, "고객님의 주문 " * 20_000, "getElementById;" * 20_000, "1,2\n" * 30_000]
+)
 TEXT = ANY_TEXT | HUGE
 SELECTION = Selection(why="cold", found=4, budget=2000)
+
+BUNDLED = cache(vocabularies.bundled)
+"""The bundled model's own vocabulary."""
 
 NOTHING_ELSE: dict[str, Any] = {"summary": None, "tail": (), "recalled": (), "hint": "", "passages": ()}
 NOTHING_ELSE |= {"wants_documents": False}
@@ -71,6 +79,8 @@ def assert_within(prompt: Prompt, window: int, characters: int) -> None:
     assert sent * WINDOW_SAFETY <= window - BUDGETS.output_tokens
     assert len(prompt.system) + len(prompt.user) <= characters
     prompt.user.encode("utf-8")
+    own = sum(len(BUNDLED().encode(text, add_special_tokens=False).ids) for text in (prompt.system, prompt.user))
+    assert own <= window - BUDGETS.output_tokens
 
 
 @given(
@@ -260,6 +270,10 @@ class Counting:
     def fits(self, text: str, limit: int) -> bool:
         self.asked += 1
         return TOKENS.fits(text, limit)
+
+    def weigh(self, text: str) -> int:
+        self.asked += 1
+        return TOKENS.weigh(text)
 
 
 def test_a_line_whose_tokens_are_long_is_cut_to_its_bytes_without_trying_each_number_of_tokens() -> None:

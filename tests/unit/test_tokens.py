@@ -66,6 +66,9 @@ class Noting:
     def fits(self, text: str, limit: int) -> bool:
         return self.count(text) <= limit
 
+    def weigh(self, text: str) -> int:
+        return TOKENS.weigh(text)
+
 
 LINES = st.one_of(
     TEXTS,
