@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 from runtime.parts import PartState, Stage
 
+_UNDER_WAY = (Stage.SENDING, Stage.DRAFTING)
+
 
 class Certainties:
     """What process *name* is certain of, by turn and part."""
@@ -37,9 +39,9 @@ class Certainties:
     def telling(self, turn_id: str, parts: Mapping[int, PartState]) -> Iterator[None]:
         """While the store is told of *parts*, and after that did not succeed, what is certain of them is known here."""
         for index, state in parts.items():
-            if state.stage in (Stage.SENDING, Stage.UNSENT):
+            if state.stage in (*_UNDER_WAY, Stage.UNSENT):
                 self._surely[turn_id, index] = PartState(Stage.UNSENT)
-            elif state.stage is Stage.SENT:
+            elif state.stage in (Stage.SENT, Stage.SHOWN):
                 self._surely[turn_id, index] = state
         yield
         for index in parts:
@@ -51,7 +53,7 @@ class Certainties:
         surely = {index: self._surely[turn_id, index] for index in states if (turn_id, index) in self._surely}
         if begun:
             surely.setdefault(0, PartState(Stage.UNSENT))
-        return {index: state for index, state in surely.items() if states[index].stage is Stage.SENDING}
+        return {index: state for index, state in surely.items() if states[index].stage in _UNDER_WAY}
 
     def held_elsewhere(self, turn_id: str) -> None:
         """Another process has held the turn: that this one sent nothing of it says no more what people see."""

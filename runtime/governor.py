@@ -40,6 +40,10 @@ class Governor:
         """Whether a call for *key* may be made now, without waiting; it counts as made then."""
         return self._schedule.take(self._chat(key), urgency, asyncio.get_running_loop().time())
 
+    def follows(self) -> None:
+        """A call is made that belongs to the one before it, in the same place: it counts for the platform alone."""
+        self._schedule.follows(asyncio.get_running_loop().time())
+
     def told(self, key: ConversationKey, error: SendFailed) -> None:
         """Let nothing go there, or anywhere where the platform means that, for as long as *error* asks for."""
         if error.retry_after_seconds:

@@ -133,13 +133,13 @@ class PartStates:
         given: Given | None = None,
         known: OutboundMessage | None = None,
         *,
-        begin: bool = False,
+        begin: Stage | None = None,
     ) -> Held:
         """Begin to deliver: from now on only who has this hold can mark parts.
 
         With *given*, the entry by which the reply is to be delivered, only while it is this process's, and after the
         older ones of its conversation. *known* is the reply, where it need not be read. With *begin* its first part is
-        marked as `Stage.SENDING` unless something became of it before.
+        marked as having come to that stage unless something became of it before.
         Raises `NotNext`, `connectors.message.Superseded` and `runtime.stored.NewerFormat`.
         """
         keys, entry, sending, attempt = [self._key(key, turn_id), self._turns(key)], ["", ""], "", ""
@@ -147,7 +147,7 @@ class PartStates:
             keys += [_line_of(given.stream, key), given.stream]
             entry = [given.id, GROUP]
         if begin:
-            attempt, sending = self._certain.begins(turn_id), PartState(Stage.SENDING, since=self._clock()).text()
+            attempt, sending = self._certain.begins(turn_id), PartState(begin, since=self._clock()).text()
         flat: Any = await self._hold(
             keys=keys, args=[self.name, _KEPT_SECONDS, sending, "1" if known else "", *entry, attempt, turn_id]
         )
@@ -158,7 +158,7 @@ class PartStates:
             self._certain.held_elsewhere(turn_id)
             raise Superseded("another process delivers this now")
         fields = {} if flat == _OVER else dict(_pairs(flat))
-        return self._held(turn_id, fields, begun, known, begin=begin)
+        return self._held(turn_id, fields, begun, known, begin=begin is not None)
 
     def _held(
         self,

@@ -68,7 +68,7 @@ class PartState:
 @dataclass(frozen=True, slots=True)
 class Held:
     """A reply that is being delivered: the reply if it is stored, and its parts' states. ``begun`` says that the first
-    part is marked as `Stage.SENDING` by this very step; ``unrecorded`` are states that are known here alone."""
+    part is marked as being sent by this very step; ``unrecorded`` are states that are known here alone."""
 
     message: OutboundMessage | None
     states: dict[int, PartState]

@@ -10,26 +10,24 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import structlog
 
-from connectors.connector import AppendsText, Connector, EditsMessages, ReadsBack, SendFailed, StreamsText
+from connectors.connector import AppendsText, Connector, EditsMessages, SendFailed, StreamsText
 from connectors.message import OutboundMessage, OutboundPart, Receipt, StoreUnavailable, Superseded
+from runtime.first_words import BEGINNING_CHARACTERS, begun, tells_again
 from runtime.governor import Governor
 from runtime.part_states import PartStates
 from runtime.parts import PartState, Stage, drafted
 from runtime.schedule import Urgency
 
 FIRST_SECONDS = 0.7
-"""How long the first words wait for more: a reply that is done by then is shown once, whole."""
+"""How long the first words wait for more: a reply that is done by then is shown once, whole, where that is safe."""
 _LONGEST_CALL_SECONDS = 30.0
 _STREAM_CHARACTERS = 3_500
 """A reply that is added to is shown up to here; its last form, which may be several messages, shows the rest."""
-BEGINNING_CHARACTERS = 60
-"""Of first words on a platform that cannot be asked for them again: they stay behind where the process dies."""
-_MORE = "…"
 _log = structlog.get_logger()
 
 
@@ -108,10 +106,9 @@ class _Paced(Preview):
 
     async def _run(self) -> None:
         try:
-            await self._news.wait()
-            await self._pause(FIRST_SECONDS)
+            await self._gather()
             if self._ended:
-                return  # the reply is there: it is shown once, whole
+                return  # the reply is there: the delivery shows it
             await self._take_up(await self._states.of_turn(self._message.key, self._message.turn_id))
             while not self._ended:
                 self._news.clear()
@@ -121,6 +118,19 @@ class _Paced(Preview):
             _log.info("preview.ended", why=str(error))
         except Exception:  # noqa: BLE001 - a broken preview must not cost the reply; it is logged whole
             _log.exception("preview.ended", why="internal")
+
+    async def _gather(self) -> None:
+        """Wait for first words that are worth a call to the platform, but no longer than the reply is written."""
+        await self._news.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_SECONDS):
+                while not (self._ended or self._has_enough()):
+                    self._news.clear()
+                    await self._news.wait()
+
+    def _has_enough(self) -> bool:
+        """Whether nothing is gained by waiting for more before the first words are shown."""
+        return False
 
     async def _show_paced(self) -> None:
         if not self.text.strip() or not await self._may_go() or self._ended:
@@ -165,13 +175,19 @@ class _Paced(Preview):
 class Growing(_Paced):
     """By sending first words and editing them. A reply that outgrows a message goes on in the next one."""
 
-    def __init__(self, connector: Connector, message: OutboundMessage, states: PartStates, governor: Governor) -> None:
+    def __init__(
+        self, connector: Connector, message: OutboundMessage, states: PartStates, governor: Governor, *, soon: bool
+    ) -> None:
         super().__init__(connector, message, states, governor)
         assert isinstance(connector, EditsMessages)
         self._connector = connector
+        self._soon = soon and not tells_again(connector)
+        """Whether even a reply that is done at once begins with its first words: then they may as well go now."""
         self._edits: EditsMessages = connector
-        self._tells_again = isinstance(connector, ReadsBack) or connector.capabilities.idempotency == "nonce"
         self._shown: dict[int, tuple[str, Receipt]] = {}
+
+    def _has_enough(self) -> bool:
+        return self._soon and len(self.text) > BEGINNING_CHARACTERS
 
     async def _take_up(self, states: Mapping[int, PartState]) -> None:
         self._shown = {
@@ -193,28 +209,20 @@ class Growing(_Paced):
                 self._shown[part.index] = (part.text, known[1])
 
     async def _begin(self, message: OutboundMessage, part: OutboundPart) -> None:
-        first = part if self._tells_again else self._few_words(message, part)
+        first = part
+        if not tells_again(self._connector) and len(part.text) > BEGINNING_CHARACTERS:
+            first = begun(self._connector, message, part, BEGINNING_CHARACTERS)
         await self._states.mark(message, part.index, Stage.DRAFTING)
-        receipt = await self._connector.send(message, drafted(first))
+        try:
+            receipt = await self._connector.send(message, drafted(first))
+        except SendFailed as error:
+            if not error.ambiguous:  # nobody need wonder later whether it arrived
+                await self._states.mark(message, part.index, Stage.UNSENT)
+            raise
         await self._states.mark(message, part.index, Stage.SHOWN, receipt.message_id)
         self._shown[part.index] = (first.text, receipt)
         if first.text != part.text:
             self._news.set()  # the rest is there to be shown
-
-    def _few_words(self, message: OutboundMessage, part: OutboundPart) -> OutboundPart:
-        """*part* as it is sent first: the beginning of its text, or a sign that it is coming."""
-        if len(part.text) <= BEGINNING_CHARACTERS:
-            return part
-        words = _beginning(message.text) if part.index == 0 else _MORE
-        rendered = self._connector.render(replace(message, text=words)) or [part]
-        return replace(part, text=rendered[0].text, payload=rendered[0].payload)
-
-
-def _beginning(text: str) -> str:
-    """The first words of *text*, or as much of the first as there is room for."""
-    begun = text[:BEGINNING_CHARACTERS]
-    words = begun if text[BEGINNING_CHARACTERS : BEGINNING_CHARACTERS + 1].isspace() else begun.rpartition(" ")[0]
-    return (words.rstrip() or begun) + _MORE if len(text) > len(begun) else text
 
 
 class Appending(_Paced):

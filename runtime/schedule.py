@@ -105,6 +105,10 @@ class Schedule:
         self.remove(ticket)
         return False
 
+    def follows(self, now: float) -> None:
+        """Count a call that belongs to one that was allowed already: for the platform, and not for its chat again."""
+        self._arrival = _moved(self._arrival, self._rates.overall, now)
+
     def remove(self, ticket: Ticket) -> None:
         """Take a call out that nobody wants any more; one that was allowed already is none."""
         place = self._busy.get(ticket.chat)

@@ -9,7 +9,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
@@ -42,7 +42,8 @@ _log = structlog.get_logger()
 
 
 class Shows:
-    """The answers that are on their way. *acknowledgement* is an emoji that is put on the messages, or empty."""
+    """The answers that are on their way. *acknowledgement* is an emoji that is put on the messages, or empty;
+    *placeholder* is as for `runtime.delivery.Delivery`."""
 
     def __init__(
         self,
@@ -53,12 +54,14 @@ class Shows:
         *,
         streams: bool = True,
         acknowledgement: str = "",
+        placeholder: Literal["always", "growing"] = "always",
     ) -> None:
         self._connectors = connectors
         self._states = states
         self._governors = governors
         self._streams = streams
         self._acknowledgement = acknowledgement
+        self._soon = placeholder == "always"
         self._shows: dict[str, tuple[asyncio.Queue[Progress], asyncio.Task[None]]] = {}
         self._over: OrderedDict[str, None] = OrderedDict()
         """Turns whose reply is being delivered or was: news of how it was written may come after it."""
@@ -150,7 +153,7 @@ class Shows:
             return Passing(connector, message)
         if isinstance(connector, AppendsText) and connector.appends(message):
             return Appending(connector, message, self._states, self._governors.of(connector))
-        return Growing(connector, message, self._states, self._governors.of(connector))
+        return Growing(connector, message, self._states, self._governors.of(connector), soon=self._soon)
 
     async def _show(
         self, connector: Connector, message: OutboundMessage, preview: Preview | None, queue: asyncio.Queue[Progress]

@@ -45,8 +45,9 @@ def wire_delivering(settings: Settings, kept: Kept, entrance: Entrance) -> Deliv
         kept.hub,
         streams=settings.stream_replies,
         acknowledgement=settings.acknowledgement_reaction,
+        placeholder=settings.delivery_placeholder,
     )
-    delivery = Delivery(states, connectors, governors, settings.delivery_ambiguous)
+    delivery = Delivery(states, connectors, governors, settings.delivery_ambiguous, settings.delivery_placeholder)
     alone = settings.redis_url is None
     deliverer = Deliverer(settings, kept.outbox, connectors, delivery, shows, kept.hub, alone=alone)
     return Delivering(shows, deliverer, Locator(connectors, kept.hub))

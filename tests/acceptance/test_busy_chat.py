@@ -60,9 +60,9 @@ class Chat:
         self.bot.model.answer = answer
 
     async def settles(self, mode: str) -> None:
-        shown = len(self.telegram.shown(LENA))
+        shown = len(self.telegram.said(LENA))
         await self.telegram.say(f"/queue {mode}", by=LENA)
-        await self.telegram.until(lambda telegram: len(telegram.shown(LENA)) > shown)
+        await self.telegram.until(lambda telegram: len(telegram.said(LENA)) > shown)
 
 
 @pytest_asyncio.fixture
@@ -147,10 +147,10 @@ async def test_a_stop_ends_an_answer_at_once_whatever_holds(chat: Chat) -> None:
 async def test_a_place_has_its_mode_and_who_may_not_choose_is_told(chat: Chat) -> None:
     async def hears(text: str, by: Person, to: Room | None = None) -> str:
         place = to or by
-        before = len(chat.telegram.shown(place))
+        before = len(chat.telegram.said(place))
         await chat.telegram.say(text, by=by, to=to)
-        await chat.telegram.until(lambda telegram: len(telegram.shown(place)) > before)
-        return chat.telegram.shown(place)[-1].text
+        await chat.telegram.until(lambda telegram: len(telegram.said(place)) > before)
+        return chat.telegram.said(place)[-1].text
 
     at_bot = f"@{chat.telegram.me.username}"
     assert "all together" in await hears(f"/queue{at_bot}", BO, TEAM)

@@ -31,11 +31,11 @@ class Chat:
     async def hears(self, text: str, by: Person = BO, to: Room | None = None) -> str:
         """What the bot says next to *by* (or in the room), when *by* says *text*."""
         place = to or by
-        before = len(self.telegram.shown(place))
+        before = len(self.telegram.said(place))
         await self.telegram.say(text, by=by, to=to)
-        await self.telegram.until(lambda telegram: len(telegram.shown(place)) > before)
+        await self.telegram.until(lambda telegram: len(telegram.said(place)) > before)
         await self.bot.settle()
-        return self.telegram.shown(place)[-1].text
+        return self.telegram.said(place)[-1].text
 
     @property
     def at_bot(self) -> str:
@@ -205,7 +205,7 @@ async def test_an_answer_that_is_being_written_can_be_stopped(chat: Chat) -> Non
 
     await chat.telegram.say("/stop", by=BO)
     await chat.telegram.until(lambda _: len(chat.bot.told("reply.delivered")) == 3)
-    assert [message.text for message in chat.telegram.shown(BO)[1:]] == ["Stopped."]
+    assert [message.text for message in chat.telegram.said(BO)[1:]] == ["Stopped."]
 
 
 async def test_an_answer_that_is_being_written_is_forgotten_with_everything(chat: Chat) -> None:
@@ -215,7 +215,7 @@ async def test_an_answer_that_is_being_written_is_forgotten_with_everything(chat
         await asyncio.sleep(0.01)
 
     await chat.telegram.say("/forget all", by=BO)
-    await chat.telegram.until(lambda telegram: any("forgotten everything" in one.text for one in telegram.shown(BO)))
+    await chat.telegram.until(lambda telegram: any("forgotten everything" in one.text for one in telegram.said(BO)))
     await chat.bot.settle()
 
     assert await chat.bot.runtime.transcript.newest(replace(TEAM_KEY, external_id="502"), 9) == []
@@ -235,12 +235,12 @@ async def test_a_command_that_is_delivered_twice_does_no_harm(chat: Chat) -> Non
     await chat.hears("the boat is called Petrel")
     await chat.hears("the codename is Falcon")
     await chat.hears("/forget last")
-    before = len(chat.telegram.shown(BO))
+    before = len(chat.telegram.said(BO))
 
     await chat.telegram.deliver_again()
     await chat.hears("as we discussed, what did I say?")
 
-    assert len(chat.telegram.shown(BO)) == before + 1
+    assert len(chat.telegram.said(BO)) == before + 1
     assert "Petrel" in chat.prompt
 
 
@@ -289,10 +289,10 @@ async def test_an_admin_says_when_the_bot_answers_in_a_group(chat: Chat) -> None
     assert await chat.hears("is anybody there?", to=TEAM) == "Aye."
 
     assert "nothing here" in await chat.hears(f"/answer{at} never", by=LENA, to=TEAM)
-    before = len(chat.telegram.shown(TEAM))
+    before = len(chat.telegram.said(TEAM))
     await chat.telegram.say(f"{at} are you there?", by=BO, to=TEAM)
     assert "mentioned" in await chat.hears(f"/answer{at} addressed", by=LENA, to=TEAM)
-    assert len(chat.telegram.shown(TEAM)) == before + 1
+    assert len(chat.telegram.said(TEAM)) == before + 1
     assert "always answer" in await chat.hears("/answer never", by=LENA)
 
 

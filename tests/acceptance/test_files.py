@@ -33,11 +33,11 @@ class Chat:
 
     async def hears(self, *, by: Person = LENA, text: str = "", **message: Any) -> str:
         """What the bot says next, when *by* sends a message."""
-        before = len(self.telegram.shown(by))
+        before = len(self.telegram.said(by))
         await self.telegram.say(text, by=by, **message)
-        await self.telegram.until(lambda telegram: len(telegram.shown(by)) > before)
+        await self.telegram.until(lambda telegram: len(telegram.said(by)) > before)
         await self.bot.settle()
-        return "\n".join(shown.text for shown in self.telegram.shown(by)[before:])
+        return "\n".join(shown.text for shown in self.telegram.said(by)[before:])
 
     def document(self, data: bytes, name: str, media_type: str = "", size: int | None = None) -> dict[str, Any]:
         """A file as it stands in a message."""

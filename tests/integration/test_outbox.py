@@ -162,7 +162,7 @@ async def test_a_send_of_which_nobody_knows_stays_unrepeated_after_a_restart(red
 async def test_a_send_of_which_nobody_knows_is_repeated_where_the_setting_says_so(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.delivery._BACKOFF_SECONDS", (0.001, 0.001))
+    monkeypatch.setattr("runtime.sending._BACKOFF_SECONDS", (0.001, 0.001))
     paper = Paper()
     paper.failures = [SendFailed("lost", retryable=False, ambiguous=True)]
 
@@ -252,7 +252,7 @@ async def test_a_part_that_was_never_handed_over_because_the_store_went_silent_i
 async def test_a_send_that_never_ends_counts_as_one_of_which_nobody_knows(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.delivery._SEND_SECONDS", 0.05)
+    monkeypatch.setattr("runtime.sending._SEND_SECONDS", 0.05)
     paper = Paper()
 
     async def hang(message: OutboundMessage, part: OutboundPart) -> Receipt:

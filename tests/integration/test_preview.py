@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from connectors.connector import Accept, Capabilities, Connector, Health, SendFailed, State
+from connectors.connector import Connector, SendFailed
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt
 from runtime.delivery import Delivery
 from runtime.envelopes import Watched
@@ -19,62 +19,10 @@ from runtime.outbox import Outbox
 from runtime.parts import Stage
 from runtime.progress import Telling, telling
 from runtime.shows import Shows
+from tests.emulators.board import Board, FoundAgain, KnowsAgain
 
 KEY = ConversationKey("acme", "board", "hall")
 DRAFT = OutboundMessage(KEY, "t1", "", answers=("m1",))
-
-
-class Board:
-    """A platform whose messages (by id) can be changed and taken down. A part holds eight characters."""
-
-    name = "board"
-    capabilities = Capabilities(max_part_units=8, edits_per_second=200.0)
-    health = Health(State.CONNECTED)
-
-    def __init__(self) -> None:
-        self.messages: dict[str, str] = {}
-        self.seen: list[dict[str, str]] = []
-        self.tokens: list[str] = []
-        self.failures: list[SendFailed] = []
-
-    async def run(self, accept: Accept) -> None:
-        await asyncio.Event().wait()
-
-    def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
-        texts = [message.text[at : at + 8] for at in range(0, len(message.text), 8)]
-        if len(texts) > 3:
-            whole = OutboundPart(1, 2, message.text, f"{message.turn_id}:file", file_name="whole.md")
-            return [OutboundPart(0, 2, texts[0], f"{message.turn_id}:0"), whole]
-        return [OutboundPart(n, len(texts), text, f"{message.turn_id}:{n}") for n, text in enumerate(texts)]
-
-    async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
-        if self.failures:
-            raise self.failures.pop(0)
-        self.tokens.append(part.token)
-        receipt = Receipt(f"id{len(self.tokens)}")
-        self._show(receipt, part)
-        return receipt
-
-    async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
-        if self.failures:
-            raise self.failures.pop(0)
-        if receipt.message_id not in self.messages:
-            raise SendFailed("gone", retryable=False)
-        self._show(receipt, part)
-
-    async def take_back(self, message: OutboundMessage, receipt: Receipt) -> None:
-        self.messages.pop(receipt.message_id, None)
-
-    async def close(self) -> None:
-        return None
-
-    def _show(self, receipt: Receipt, part: OutboundPart) -> None:
-        self.messages[receipt.message_id] = f"[{part.file_name}]" if part.file_name else part.text
-        self.seen.append(dict(self.messages))
-
-    @property
-    def shown(self) -> list[str]:
-        return list(self.messages.values())
 
 
 class Feed(Board):
@@ -93,24 +41,6 @@ class Feed(Board):
 
     async def append(self, message: OutboundMessage, receipt: Receipt, text: str) -> None:
         self.messages[receipt.message_id] += text
-
-
-class KnowsAgain(Board):
-    """A platform that shows what is sent with the same token once."""
-
-    capabilities = replace(Board.capabilities, idempotency="nonce")
-
-    async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
-        if part.token in self.tokens:
-            return Receipt(f"id{self.tokens.index(part.token) + 1}")
-        return await super().send(message, part)
-
-
-class FoundAgain(Board):
-    """A platform that can be asked what it shows."""
-
-    async def find(self, key: ConversationKey, part: OutboundPart) -> Receipt | None:
-        return Receipt(f"id{self.tokens.index(part.token) + 1}") if part.token in self.tokens else None
 
 
 @pytest.fixture(autouse=True)
@@ -174,7 +104,7 @@ async def test_a_reply_grows_in_one_message_and_ends_in_its_last_form(redis: Red
 
 async def test_the_first_words_carry_another_token_than_the_part(redis: Redis) -> None:
     """A platform that knows tokens again would otherwise take the last form for a repeat of the first words."""
-    board = Board()
+    board = KnowsAgain()
     outbox = box(redis, board)
     await write(outbox, board, ("one", ("one",)))
     board.messages.clear()  # somebody deleted it
@@ -289,9 +219,9 @@ async def test_where_the_platforms_own_means_do_not_serve_edits_do(redis: Redis)
 
 
 async def test_a_reply_that_is_done_at_once_is_shown_once(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody sees a word alone that becomes a sentence a moment later."""
+    """Nobody sees a word alone that becomes a sentence a moment later, where the sending of it is in no doubt."""
     monkeypatch.setattr("runtime.preview.FIRST_SECONDS", 30.0)
-    board = Board()
+    board = KnowsAgain()
     outbox = box(redis, board)
     async with outbox.preview(DRAFT) as preview:
         await preview.show("o")

@@ -123,7 +123,7 @@ async def test_telegram_by_webhook(shared: Callable[[str], Settings], openai_ser
         async with both(shared, openai_server, one, other) as bot:
             for question in QUESTIONS:
                 await telegram.say(question, by=lena)
-            await telegram.until(lambda _: len(telegram.shown(lena)) >= len(QUESTIONS))
+            await telegram.until(lambda _: len(telegram.said(lena)) >= len(QUESTIONS))
             await bot.settle()
             said, answered = await said_and_answered(bot, "telegram")
 

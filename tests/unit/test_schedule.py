@@ -201,3 +201,17 @@ def test_what_is_known_of_quiet_chats_is_dropped() -> None:
         schedule.due(float(number))
 
     assert len(schedule._chats) < 5_000
+
+
+def test_a_call_that_belongs_to_the_one_before_counts_for_the_platform_and_not_for_its_chat() -> None:
+    """First words and the edit that makes them whole: pairs go to one chat as fast as single messages."""
+    schedule = Schedule(Rates(sends=1.0, edits=0.5, overall=10.0))
+    for _ in range(CHAT_BURST):
+        assert schedule.take("harbour", Urgency.FINAL, 0.0)
+        schedule.follows(0.0)
+    assert not schedule.take("harbour", Urgency.FINAL, 0.0)
+
+    others = 0
+    while schedule.take(f"deck {others}", Urgency.FINAL, 0.0):
+        others += 1
+    assert others == OVERALL_BURST - 2 * CHAT_BURST
