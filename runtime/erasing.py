@@ -15,8 +15,8 @@ from runtime.manifests import Manifests
 
 class ErasedEverywhere(Records):
     """Records as `Records` keeps them; what is erased is cut out of *manifests*, also of those of turns that were being
-    answered meanwhile: they are kept before a model is asked. A turn that read a record just before, and is kept just
-    after both looks, still holds it."""
+    answered meanwhile: they are kept before a model is asked. A turn that read a record just before it was erased, and
+    is kept just after, is kept without it."""
 
     def __init__(
         self, store: RecordStore, tokens: Tokens, index: FollowsRecords, rules: Rules, *, manifests: Manifests

@@ -2,19 +2,19 @@
 
 Keys (owner ``manifests``, under the workspace's tag): ``turn`` one string per turn, ``outcome`` another with what
 came of it, ``records`` a third with what it made of records, ``index`` a sorted set of turn ids, ``material`` by its
-SHA-256 the material that turns were given whole, once for all of them. Kept are the newest `KEPT_TURNS` of a workspace,
-for `KEPT_SECONDS`, and material as long as the last turn that was given it.
+SHA-256 the material that turns were given whole, once for all of them. ``showing`` is for each record the turns whose
+manifests have it, ``since`` the first turn of which that is known, ``standing`` the censors that any has, ``gone`` what
+was cut lately; see `runtime.manifest_cuts`. Kept are the newest `KEPT_TURNS` of a workspace, for `KEPT_SECONDS`, and
+material as long as the last turn that was given it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import json
-import re
-import zlib
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +26,18 @@ from connectors.message import AgentRuntimeError, Scope, redis_key
 from grounding.blocks import Prompt
 from grounding.run_context import CodexFile, RunContext
 from grounding.sessions.prefix import UNKNOWN, Prefix
+from runtime.manifest_cuts import (
+    GONE_SECONDS,
+    KEEP,
+    OF_RECORDS,
+    REPLACE,
+    VERSION,
+    compressed,
+    decompressed,
+    each_without,
+    ids_of,
+    spared,
+)
 from runtime.stored import pack, unpack
 
 if TYPE_CHECKING:
@@ -33,31 +45,15 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 _OWNER = "manifests"
-_VERSION = 1
 KEPT_TURNS = 10_000
 _PAGE = 500
 _CUT_TOGETHER = 50
 _READ_TOGETHER = 8
 """Contexts take a moment each: others have their turn in between."""
 _PARTS = ("turn", "outcome", "records")
-_OF_RECORDS = ("records", "censors")
-"""What of a context names records."""
-_ID = re.compile(r'"id":"([^"]+)"')
-"""In what `pack` made; quotation marks of texts are escaped there."""
+_OF_ALL = ("index", "gone", "since", "standing")
 KEPT_SECONDS = 30 * 24 * 3600
 
-_BASE64 = "64:"
-"""Stands before what is compressed and then in base 64; without it, as it was once, it is in base 85, which has no
-colon and is slow to write in Python."""
-
-# Turn ids sort by time, so that equal scores list them in order.
-_KEEP = """
-redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
-redis.call('ZADD', KEYS[2], 0, ARGV[3])
-redis.call('ZREMRANGEBYRANK', KEYS[2], 0, ARGV[4])
-if KEYS[3] then return redis.call('EXPIRE', KEYS[3], ARGV[2]) end
-return 1
-"""
 _REMEMBERED = 16
 """Material whose digest, or whose text, is not worked out again for every turn that was given it."""
 _Files = tuple[CodexFile, ...]
@@ -122,7 +118,8 @@ class Manifests:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._keep = redis.register_script(_KEEP)
+        self._keep = redis.register_script(KEEP)
+        self._replace = redis.register_script(REPLACE)
         self._read: dict[str, _Files] = {}
         self._kept: dict[str, None] = {}
 
@@ -141,25 +138,40 @@ class Manifests:
         material = _digest(files) if files else ""
         if material and material not in self._kept:
             await self._keep_material(scope, material, files)
-        packed = pack(
-            _VERSION,
-            at=at,
-            context=context.model_dump(mode="json", exclude={"codex": {"files"}} if material else None),
-            material=material,
-            prompt_sha256=prompt.sha256,
-            prefix_digest=prompt.prefix_digest,
-            prefix=prefix_row(prefix),
-            tokens_total=prompt.tokens_total,
-            blocks=block_rows(prompt),
-            outcome=outcome or {},
-        )
-        keys = [self._key(scope, "turn", context.turn_id), self._key(scope, "index")]
-        done = await self._keep(
-            keys=[*keys, *([self._key(scope, "material", material)] if material else [])],
-            args=[_compressed(packed), KEPT_SECONDS, context.turn_id, -KEPT_TURNS - 1],
-        )
+        shown, cut = context, 0
+        while True:
+            packed = pack(
+                VERSION,
+                at=at,
+                context=shown.model_dump(mode="json", exclude={"codex": {"files"}} if material else None),
+                material=material,
+                prompt_sha256=prompt.sha256,
+                prefix_digest=prompt.prefix_digest,
+                prefix=prefix_row(prefix),
+                tokens_total=prompt.tokens_total,
+                blocks=block_rows(prompt),
+                outcome=outcome or {},
+                **({"cut": cut} if cut else {}),
+            )
+            done = await self._kept_with(scope, shown, packed, material)
+            if not isinstance(done, list):
+                break
+            shown, more = spared(shown, {one.decode() if isinstance(one, bytes) else one for one in done})
+            cut += more
         if material and not done:  # the store was emptied, or another workspace was given the same
             await self._keep_material(scope, material, files)
+
+    async def _kept_with(self, scope: Scope, context: RunContext, packed: str, material: str) -> Any:
+        """What the step says that keeps *packed*: a list of the records of *context* that were cut meanwhile, where it
+        therefore kept nothing."""
+        records = sorted({one.id for one in context.records})
+        censors = sorted({one.id for one in context.censors})
+        keys = [self._key(scope, "turn", context.turn_id), *(self._key(scope, name) for name in _OF_ALL)]
+        keys += [self._key(scope, "material", material)] if material else []
+        keys += [self._key(scope, "showing", one) for one in records]
+        listed: list[str | int] = [int(bool(material)), json.dumps(records), json.dumps(censors)]
+        args: list[str | int] = [compressed(packed), KEPT_SECONDS, context.turn_id, -KEPT_TURNS - 1]
+        return await self._keep(keys=keys, args=[*args, *listed])
 
     async def keep_anew(self, context: RunContext, prompt: Prompt, at: str, *, prefix: Prefix) -> None:
         """`keep` for a turn that was kept before: where it was forgotten meanwhile it stays so, and records that were
@@ -168,25 +180,25 @@ class Manifests:
         stored: Any = await self._redis.get(self._key(scope, "turn", context.turn_id))
         if stored is None:
             return
-        shown = _record_ids(context.model_dump(include=set(_OF_RECORDS)))
-        before = unpack(_decompressed(stored), _VERSION, "a turn's manifest")["context"]
+        shown = ids_of(context.model_dump(include=set(OF_RECORDS)))
+        before = unpack(decompressed(stored), VERSION, "a turn's manifest")["context"]
         await self.keep(context, prompt, at, prefix=prefix)
-        await self._cut(scope, [context.turn_id], shown - _record_ids(before))
+        await self._cut(scope, [context.turn_id], shown - ids_of(before))
 
     async def _keep_material(self, scope: Scope, digest: str, files: _Files) -> None:
         """Before the first turn that needs it."""
-        packed = await asyncio.to_thread(lambda: _compressed(_FILES.dump_json(files).decode()))
+        packed = await asyncio.to_thread(lambda: compressed(_FILES.dump_json(files).decode()))
         await self._redis.set(self._key(scope, "material", digest), packed, ex=KEPT_SECONDS)
         _newest(self._kept, digest, None)
 
     async def finish(self, scope: Scope, turn_id: str, outcome: dict[str, Any]) -> None:
         """Store what came of a turn."""
         key = self._key(scope, "outcome", turn_id)
-        await self._redis.set(key, pack(_VERSION, outcome=outcome), ex=KEPT_SECONDS)
+        await self._redis.set(key, pack(VERSION, outcome=outcome), ex=KEPT_SECONDS)
 
     async def note_records(self, scope: Scope, turn_id: str, records: RecordsOfTurn) -> None:
         """Store what a turn made of records."""
-        packed = pack(_VERSION, used=list(records.used), acted=list(records.acted))
+        packed = pack(VERSION, used=list(records.used), acted=list(records.acted))
         await self._redis.set(self._key(scope, "records", turn_id), packed, ex=KEPT_SECONDS)
 
     async def records_of(self, scope: Scope, turn_id: str) -> RecordsOfTurn:
@@ -194,7 +206,7 @@ class Manifests:
         stored: Any = await self._redis.get(self._key(scope, "records", turn_id))
         if stored is None:
             return RecordsOfTurn()
-        fields = unpack(stored, _VERSION, "a turn's records")
+        fields = unpack(stored, VERSION, "a turn's records")
         return RecordsOfTurn(tuple(fields["used"]), tuple(fields["acted"]))
 
     async def get(self, scope: Scope, turn_id: str) -> Manifest:
@@ -206,7 +218,7 @@ class Manifests:
         stored, ended = found
         if stored is None:
             raise UnknownTurn(f"no turn {turn_id!r} is known in workspace {scope.workspace_id!r}")
-        fields = unpack(_decompressed(stored), _VERSION, "a turn's manifest")
+        fields = unpack(decompressed(stored), VERSION, "a turn's manifest")
         context = await self._whole(scope, turn_id, fields) if with_material else _context(fields)
         return Manifest(
             turn_id=turn_id,
@@ -217,7 +229,7 @@ class Manifests:
             prefix=Prefix(**fields.get("prefix", {})),
             tokens_total=fields["tokens_total"],
             blocks=tuple(fields["blocks"]),
-            outcome=unpack(ended, _VERSION, "a turn's outcome")["outcome"] if ended else fields["outcome"],
+            outcome=unpack(ended, VERSION, "a turn's outcome")["outcome"] if ended else fields["outcome"],
             cut=fields.get("cut", 0),
         )
 
@@ -235,7 +247,7 @@ class Manifests:
         stored: Any = await self._redis.get(self._key(scope, "material", digest))
         if stored is None:
             raise UnknownTurn(f"the material that turn {turn_id!r} was given is not kept any more")
-        files: _Files = await asyncio.to_thread(lambda: _FILES.validate_json(_decompressed(stored)))
+        files: _Files = await asyncio.to_thread(lambda: _FILES.validate_json(decompressed(stored)))
         _newest(self._read, digest, files)
         return files
 
@@ -247,7 +259,7 @@ class Manifests:
             found: Any = await self._redis.mget([self._key(scope, "turn", turn_id) for turn_id in page])
             for turn_id, stored in zip(page, found, strict=True):
                 if stored is not None:
-                    fields = unpack(_decompressed(stored), _VERSION, "a turn's manifest")
+                    fields = unpack(decompressed(stored), VERSION, "a turn's manifest")
                     with suppress(UnknownTurn):
                         contexts[turn_id] = await self._whole(scope, turn_id, fields)
         return contexts
@@ -283,20 +295,51 @@ class Manifests:
                 await pipe.execute()
 
     async def cut_records(self, scope: Scope, ids: Collection[str]) -> None:
-        """Take the records *ids* out of all manifests of the workspace: what they say is to be kept nowhere."""
-        turn_ids: Any = await self._redis.zrange(self._key(scope, "index"), 0, -1) if ids else []
-        await self._cut(scope, turn_ids, frozenset(ids))
+        """Take the records *ids* out of all manifests of the workspace, and out of those that are kept from now on of
+        turns that read them before: what they say is to be kept nowhere."""
+        gone = frozenset(ids)
+        if not gone:
+            return
+        at, key = time.time(), self._key(scope, "gone")
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.zadd(key, dict.fromkeys(gone, at))
+            pipe.zremrangebyscore(key, "-inf", at - GONE_SECONDS)
+            pipe.expire(key, int(GONE_SECONDS))
+            await pipe.execute()
+        await self._cut(scope, await self._showing(scope, sorted(gone)), gone)
+
+    async def _showing(self, scope: Scope, ids: Sequence[str]) -> list[str]:
+        """The turns whose manifests may have one of the records *ids*: all, where one is a censor; and those that were
+        kept before it was known."""
+        index = self._key(scope, "index")
+        since: Any = await self._redis.get(self._key(scope, "since"))
+        found: set[str] = set()
+        for start in range(0, len(ids), _PAGE):
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for one in ids[start : start + _PAGE]:
+                    pipe.sismember(self._key(scope, "standing"), one)
+                    pipe.zrange(self._key(scope, "showing", one), 0, -1)
+                answers = await pipe.execute()
+            if since is None or any(answers[::2]):
+                everything: Any = await self._redis.zrange(index, 0, -1)
+                return list(everything)
+            found.update(*answers[1::2])
+        former: Any = await self._redis.zrange(index, "-", f"({since}", bylex=True)
+        return sorted(found.union(former))
 
     async def _cut(self, scope: Scope, turn_ids: Sequence[str], gone: frozenset[str]) -> None:
         for start in range(0, len(turn_ids), _CUT_TOGETHER):
             keys = [self._key(scope, "turn", turn_id) for turn_id in turn_ids[start : start + _CUT_TOGETHER]]
-            found: Any = await self._redis.mget(keys)
-            shorter = await asyncio.to_thread(_each_without, found, gone)
-            async with self._redis.pipeline(transaction=False) as pipe:
-                for key, packed in zip(keys, shorter, strict=True):
-                    if packed is not None:
-                        pipe.set(key, packed, xx=True, keepttl=True)
-                await pipe.execute()
+            while keys:
+                keys = await self._cut_together(keys, gone)
+
+    async def _cut_together(self, keys: Sequence[str], gone: frozenset[str]) -> list[str]:
+        """Those of *keys* that were written while they were read: they are to be read again."""
+        found: Any = await self._redis.mget(keys)
+        shorter = await asyncio.to_thread(each_without, found, gone)
+        changes = [(key, old, new) for key, old, new in zip(keys, found, shorter, strict=True) if new is not None]
+        done = await asyncio.gather(*(self._replace(keys=[key], args=[old, new]) for key, old, new in changes))
+        return [key for (key, _, _), is_done in zip(changes, done, strict=True) if not is_done]
 
     @staticmethod
     def _key(scope: Scope, *parts: str) -> str:
@@ -318,36 +361,3 @@ def _newest(known: dict[str, V], name: str, value: V) -> None:
 def _context(fields: dict[str, Any]) -> RunContext:
     """Lists stand for tuples, as they do in JSON only; for the rest it is as strict."""
     return RunContext.model_validate_json(json.dumps(fields["context"]))
-
-
-def _record_ids(context: Mapping[str, Any]) -> frozenset[str]:
-    return frozenset(one["id"] for name in _OF_RECORDS for one in context.get(name) or ())
-
-
-def _each_without(stored: Sequence[str | None], gone: frozenset[str]) -> list[str | None]:
-    return [_without(one, gone) for one in stored]
-
-
-def _without(stored: str | None, gone: frozenset[str]) -> str | None:
-    """A manifest as it is stored without the records *gone*; None where it has none of them. Of many records each is
-    not looked for by itself: of 2,000 that took 30 ms for every manifest."""
-    text = _decompressed(stored) if stored else ""
-    if gone.isdisjoint(_ID.findall(text)):
-        return None
-    fields = unpack(text, _VERSION, "a turn's manifest")
-    context, cut = fields["context"], int(fields.pop("cut", 0))
-    for name in _OF_RECORDS:
-        left = [one for one in context.get(name) or () if one["id"] not in gone]
-        cut += len(context.get(name) or ()) - len(left)
-        context[name] = left
-    return _compressed(pack(_VERSION, **fields, cut=cut))
-
-
-def _compressed(text: str) -> str:
-    return _BASE64 + base64.b64encode(zlib.compress(text.encode(), 1)).decode()
-
-
-def _decompressed(stored: str) -> str:
-    former = not stored.startswith(_BASE64)
-    packed = base64.b85decode(stored) if former else base64.b64decode(stored.removeprefix(_BASE64))
-    return zlib.decompress(packed).decode()

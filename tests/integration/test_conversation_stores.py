@@ -16,7 +16,7 @@ from connectors.message import AgentRuntimeError, ConversationKey, Scope
 from connectors.message import Usage as Tokens
 from grounding import assemble
 from grounding.memory.contexts import ContextDocument, ContextDocuments
-from grounding.run_context import Censor, CodexFile, CodexInput
+from grounding.run_context import Censor, CodexFile, CodexInput, RunContext, SelectedRecord
 from grounding.sessions.prefix import UNKNOWN
 from grounding.tokens import load_tokens
 from grounding.transcript import markdown
@@ -375,6 +375,55 @@ async def test_many_records_are_cut_out_of_many_manifests_without_looking_for_ea
     assert ids.gone_through == 1
     for manifest in await manifests.newest(Scope("acme"), 10):
         assert manifest.context.censors == rules("stays")
+
+
+def fact(name: str) -> SelectedRecord:
+    return SelectedRecord(
+        id=name, type="fact", level="summary", text=f"It is {name}", state="new", made_on="", due="", score=0,
+        similarity=0, origin="", verbatim=False, tokens=5,
+    )  # fmt: skip
+
+
+async def test_a_turn_that_is_kept_after_its_record_was_cut_is_kept_without_it(redis: Redis) -> None:
+    """It read the record just before that was erased, and nobody looks at it a second time."""
+    manifests, tokens, acme = Manifests(redis), load_tokens(), Scope("acme")
+    shown = context().model_copy(update={"records": (fact("r1"), fact("r2")), "censors": rules("c1", "c2")})
+    await manifests.cut_records(acme, ["r1", "c2"])
+    await manifests.keep(shown, assemble.prompt(shown, tokens), "2026-11-21T10:00:00Z")
+
+    kept = await manifests.get(acme, shown.turn_id)
+
+    assert ([one.id for one in kept.context.records], kept.context.censors, kept.cut) == (["r2"], rules("c1"), 2)
+
+
+async def test_records_are_cut_while_turns_are_kept_and_kept_anew_and_none_holds_them_after(redis: Redis) -> None:
+    manifests, tokens, acme = Manifests(redis), load_tokens(), Scope("acme")
+    turns = [
+        context(turn_id=f"t{number}").model_copy(update={"records": (fact("r1"), fact(f"s{number}"))})
+        for number in range(20)
+    ]
+
+    async def live(one: RunContext) -> None:
+        prompt = assemble.prompt(one, tokens)
+        await manifests.keep(one, prompt, "2026-11-21T10:00:00Z")
+        await manifests.keep_anew(one, prompt, "2026-11-21T10:00:01Z", prefix=UNKNOWN)
+
+    await asyncio.gather(*map(live, turns[:10]), manifests.cut_records(acme, ["r1"]), *map(live, turns[10:]))
+
+    for number in range(20):
+        kept = await manifests.get(acme, f"t{number}")
+        assert ([one.id for one in kept.context.records], kept.cut) == ([f"s{number}"], 1)
+
+
+async def test_only_the_manifests_of_turns_that_showed_a_record_are_read_to_cut_it(redis: Redis) -> None:
+    manifests, tokens, acme = Manifests(redis), load_tokens(), Scope("acme")
+    for number in range(6):
+        one = context(turn_id=f"t{number}").model_copy(update={"records": (fact(f"r{number % 3}"),)})
+        await manifests.keep(one, assemble.prompt(one, tokens), "2026-11-21T10:00:00Z")
+
+    assert await manifests._showing(acme, ["r1", "r7"]) == ["t1", "t4"]
+    await redis.delete(manifests._key(acme, "since"))  # as an earlier release left it
+    assert await manifests._showing(acme, ["r1"]) == [f"t{number}" for number in range(6)]
 
 
 async def test_turn_ids_sort_by_time() -> None:
