@@ -9,7 +9,7 @@ from grounding.cues.english import ENGLISH
 from grounding.cues.kinds import Cues
 from grounding.documents.followup import EARLIER_MAX_CHARACTERS, EARLIER_TURNS
 from grounding.run_context import TailEntry
-from grounding.strategy import choose, search_text
+from grounding.strategy import is_small_talk, search_text
 
 ASSISTANT = "assistant"
 
@@ -25,5 +25,5 @@ def _newest_first(tail: Sequence[TailEntry], cues: Cues) -> Iterator[str]:
     spoken = [entry for entry in reversed(tail) if entry.speaker != ASSISTANT]
     for _, turn in groupby(enumerate(spoken), key=lambda item: item[1].turn_id or item[0]):
         text = "\n".join(entry.text for _, entry in reversed(list(turn)))[:EARLIER_MAX_CHARACTERS]
-        if text.strip() and not choose(text, cues).small_talk:
+        if text.strip() and not is_small_talk(text, cues):
             yield text

@@ -130,6 +130,14 @@ class Gathering:
         return None
 
 
+def true_error(several: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error that ended a group of tasks, by whose class callers know what to do."""
+    found: BaseException = several
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
+
+
 def why(error: BaseException) -> str:
     """An error's class as a word of metrics: ``IndexUnavailable`` is ``index_unavailable``."""
     name = type(error).__name__

@@ -16,7 +16,7 @@ from grounding.budgets import Budgets
 from grounding.continuing import Going
 from grounding.cues.english import ENGLISH
 from grounding.cues.kinds import Cues
-from grounding.gathering import Decides, Gathering, Layer, Message, Sources, why
+from grounding.gathering import Decides, Gathering, Layer, Message, Sources, true_error, why
 from grounding.memory.frames.frame import Frames
 from grounding.memory.frames.shipped import SHIPPED
 from grounding.memory.karma.choosing import preferred
@@ -35,7 +35,7 @@ from grounding.run_context import (
 from grounding.sessions.shown import Shown
 from grounding.strategy import Choice
 
-__all__ = ["Grounds", "Pipeline", "why"]
+__all__ = ["Grounds", "Pipeline", "true_error", "why"]
 
 _LAYERS: tuple[Layer[Any], ...] = (
     given.session,
@@ -115,12 +115,15 @@ class Pipeline(Sources):
 
         *person* is whose own lines of the global context, and records, are shown, in a direct message. Without a
         *turn_id* nothing is stored. A layer that fails is left out and named in ``degraded``; the others come all the
-        same.
+        same. What breaks outside of what a layer asks is raised as it is.
         """
         message = Message(key, text, choice, budgets, turn_id, history, person, cues, frames, today, deciding)
-        async with asyncio.TaskGroup() as group:
-            gathered = Gathering(self, message, group)
-            gathered.begin(_SMALL_TALK if choice.small_talk else _LAYERS)
+        try:
+            async with asyncio.TaskGroup() as group:
+                gathered = Gathering(self, message, group)
+                gathered.begin(_SMALL_TALK if choice.small_talk else _LAYERS)
+        except BaseExceptionGroup as several:
+            raise true_error(several) from several
         return _of_small_talk(gathered) if choice.small_talk else _grounds(gathered)
 
 

@@ -136,7 +136,7 @@ def find_vocabularies() -> None:
 
 def utf8_length(text: str) -> int:
     """Length of *text* in UTF-8 bytes."""
-    return len(text.encode("utf-8", "surrogatepass"))
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def clip(text: str, tokens: Tokens, max_tokens: int, max_bytes: int | None = None) -> str:

@@ -22,7 +22,7 @@ from grounding.formatters import Request
 from grounding.layers.now import tells_all
 from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
 from grounding.memory.frames.frame import Frames
-from grounding.pipeline import Grounds, Pipeline, why
+from grounding.pipeline import Grounds, Pipeline, true_error, why
 from grounding.run_context import DegradedBlock, ModelMemory, RunContext, SigilInput, TailEntry
 from grounding.sessions.prefix import UNKNOWN, compared
 from grounding.sessions.shown import Shown, after, session
@@ -121,11 +121,14 @@ class Prompting:
         scope = question.key.scope
         today = self._now().astimezone(UTC).date().isoformat()
         guessed = _guides(self._directives.last_loaded(scope) or ())
-        async with asyncio.TaskGroup() as parts:
-            holding = parts.create_task(self._held(scope))
-            looking = parts.create_task(self._attaching.look(scope, window))
-            grounding = parts.create_task(self._ground(question, turn_id, history, budgets, guessed, today))
-            injecting = parts.create_task(self._formatters.inject(_request(question)))
+        try:
+            async with asyncio.TaskGroup() as parts:
+                holding = parts.create_task(self._held(scope))
+                looking = parts.create_task(self._attaching.look(scope, window))
+                grounding = parts.create_task(self._ground(question, turn_id, history, budgets, guessed, today))
+                injecting = parts.create_task(self._formatters.inject(_request(question)))
+        except BaseExceptionGroup as several:
+            raise true_error(several) from several
         held, degraded = holding.result()
         choice, grounds = grounding.result()
         guides = _guides(held)

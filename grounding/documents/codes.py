@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from grounding.recent import Recent
+
 LEAST_DIGITS = 2
 """With one it is mostly a word of its own ("mp3", "B2B", "S3")."""
 LEAST_DIGITS_FIRST = 3
@@ -20,11 +22,17 @@ _TICKET = re.compile(r"[A-Z]{3,4}-\d{1,2}")
 """In capitals, so that it is no word: "INC-12"."""
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _MOST_CHARACTERS = 64
+_found: Recent[frozenset[str]] = Recent(512)
 
 
 def codes(text: str) -> frozenset[str]:
     """The codes of *text* in lower case: words, joined by ``-``, ``_``, ``.`` or ``#``, that begin with a letter and
-    have two digits, or an underscore; and such that begin with three digits and end in a letter or two."""
+    have two digits, or an underscore; and such that begin with three digits and end in a letter or two. Those of the
+    last texts are remembered: a question is compared with each passage, and a passage with each question."""
+    return _found.of(text, _codes)
+
+
+def _codes(text: str) -> frozenset[str]:
     if not any(character.isdigit() or character == "_" for character in text):
         return frozenset()
     found = (match[0] for match in _JOINED.finditer(text))

@@ -280,8 +280,9 @@ class EmbeddedIndex:
         return await self._centres.size_of(tenant, lambda: self._counted(scope, kind, exact=False))
 
     async def _counted(self, scope: Scope, kind: Kind, *, exact: bool) -> int:
-        request = edge.CountRequest(exact=exact, filter=filter_of(stored.where(scope, kind)))
-        return int(await self._run(lambda shard: shard.count(request)))
+        condition = stored.where(scope, kind)
+        request = edge.CountRequest(exact=exact, filter=filter_of(condition))
+        return int(await self._look(condition, lambda shard: shard.count(request)))
 
     async def check(self) -> None:
         await self._run(lambda shard: shard.info())

@@ -129,11 +129,8 @@ class Search:
         Raises `IndexUnavailable` and `EmbedderUnavailable`: an outage never poses as "no such document".
         """
         query = shorten(query)
-        # The engine answers one after the other, so that asking for both at once saves the way there and back.
-        hits, size = await asyncio.gather(
-            self.search(scope, query, top_k * CANDIDATES_PER_PASSAGE, scores=True, lost=lost, earlier=earlier),
-            self._size(scope),
-        )
+        size = await self._size(scope)  # mostly known
+        hits = await self.search(scope, query, top_k * CANDIDATES_PER_PASSAGE, scores=True, lost=lost, earlier=earlier)
         if not hits:
             return []
         runs = choose(await self._relevant(query, hits, size), top_k)

@@ -187,7 +187,7 @@ def encode_query(text: str) -> SparseVector:
 
 
 def term_set(text: str) -> frozenset[str]:
-    """The different terms of *text*. Those of the last texts are remembered, by the texts' digests: what is found
+    """The different terms of *text*. Those of the last texts are remembered, by the texts' hashes: what is found
     for one question is mostly found for the next one, too."""
     return _term_sets.of(text, _term_set)
 

@@ -6,7 +6,6 @@ in other words counts too.
 
 from __future__ import annotations
 
-import asyncio
 import math
 
 from connectors.message import Scope
@@ -39,7 +38,8 @@ class Vocabulary:
         cost a call. Raises `IndexUnavailable` and `EmbedderUnavailable`.
         """
         text = shorten(text)
-        hits, size = await asyncio.gather(self.hits(scope, text), self._index.estimate(scope, Kind.DOCUMENT))
+        size = await self._index.estimate(scope, Kind.DOCUMENT)  # mostly known
+        hits = await self.hits(scope, text)
         if not hits:
             return NOTHING
         return max(self._floor.relevance(text, hit, size) for hit in hits)

@@ -141,7 +141,7 @@ def _written(entry: TailEntry) -> list[str]:
 
 
 def _spoken(entry: TailEntry) -> list[str]:
-    return [line.strip() for line in as_data(entry.text).splitlines() if line.strip()]
+    return [said for line in as_data(entry.text).splitlines() if (said := line.strip())]
 
 
 def _shorten(line: str) -> str:

@@ -132,6 +132,11 @@ class _Turns:
 
     def _turn(self, at: int) -> Turn:
         if at not in self._short:
-            cut = (one.model_copy(update={"text": one.text[:MAX_ENTRY_CHARACTERS]}) for one in self._said[at])
-            self._short[at] = tuple(shortened(one, self._whole, self._tokens) for one in cut)
+            self._short[at] = tuple(shortened(_cut(one), self._whole, self._tokens) for one in self._said[at])
         return self._short[at]
+
+
+def _cut(entry: TailEntry) -> TailEntry:
+    if len(entry.text) <= MAX_ENTRY_CHARACTERS:
+        return entry
+    return entry.model_copy(update={"text": entry.text[:MAX_ENTRY_CHARACTERS]})

@@ -5,8 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from connectors.message import StoreUnavailable
+from connectors.message import ConversationKey, StoreUnavailable
 from grounding.gathering import Gathering, Layer, Sources
+from grounding.pipeline import Pipeline
+from grounding.strategy import Choice, Strategy
 
 _NONE: Any = None
 NOWHERE = Sources(_NONE, _NONE, _NONE, _NONE, _NONE, timeout_seconds=0.05)
@@ -94,3 +96,14 @@ async def test_a_layer_that_hangs_is_given_up_but_not_what_it_shares_with_anothe
 
     assert made.of(impatient).result() is None
     assert made.of(tail).result() == "said"
+
+
+async def test_what_breaks_outside_of_what_a_layer_asks_is_raised_as_it_is() -> None:
+    class Continuing:
+        def small_talk(self, *_: object) -> None:
+            raise LookupError("no such word")
+
+    pipeline = Pipeline(_NONE, cast("Any", Continuing()), _NONE, _NONE, _NONE, timeout_seconds=1.0)
+    thanks = Choice(Strategy.NONE, "small_talk")
+    with pytest.raises(LookupError, match="no such word"):
+        await pipeline.ground(ConversationKey("sample", "http", "one"), "thanks!", thanks, _NONE)

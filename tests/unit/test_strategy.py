@@ -18,6 +18,7 @@ from grounding.strategy import (
     addresses_assistant,
     choose,
     considered,
+    is_small_talk,
     search_text,
 )
 
@@ -234,6 +235,17 @@ def test_any_text_gets_exactly_one_choice(text: str) -> None:
 
     assert choice == choose(text)
     assert choice.wants_documents or choice.strategy is not Strategy.QMD
+
+
+@given(
+    st.text(max_size=60)
+    | st.lists(
+        st.sampled_from([*messages(SMALL_TALK), *messages(TAIL), *messages(DOCUMENTS), *messages(IMPLICIT), "", " "]),
+        max_size=3,
+    ).map(" ".join)
+)
+def test_whether_a_message_is_small_talk_is_the_same_asked_alone(text: str) -> None:
+    assert is_small_talk(text) == choose(text).small_talk
 
 
 @given(st.sampled_from(messages(SMALL_TALK)), st.sampled_from(messages(DOCUMENTS)))
