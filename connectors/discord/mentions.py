@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from connectors.text.mentions import join_around
+
 _REFERENCE = re.compile(
     r"<(?:"
     r"@!?(?P<user>\d+)|@&(?P<role>\d+)|\#(?P<channel>\d+)"
     r"|/(?P<command>[^:<>\n]+):\d+|a?:(?P<emoji>\w+):\d+|t:(?P<time>-?\d{1,12})(?::[tTdDfFRsS])?"
     r")>"
 )
-_PUNCTUATION_AFTER_NAME = re.compile(r"^[\s,:;–—-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def without_own_mentions(text: str, me: Identity) -> tuple[str, bool]:
         end = found.end()
     if not kept:
         return text, False
-    return _joined([*kept, text[end:]]), True
+    return join_around([*kept, text[end:]]), True
 
 
 def with_names(text: str, names: Names) -> str:
@@ -85,18 +86,3 @@ def _moment(seconds: int) -> str:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
     except (OverflowError, OSError, ValueError):
         return ""
-
-
-def _joined(fragments: list[str]) -> str:
-    """The fragments around taken-out mentions, without the gaps that those would leave."""
-    text = fragments[0]
-    for fragment in fragments[1:]:
-        if not text.strip():
-            text = _PUNCTUATION_AFTER_NAME.sub("", fragment)
-        elif not fragment.strip() or fragment.startswith((".", "!", "?")):
-            text = text.rstrip(" ,") + fragment  # "thanks, @bot!"
-        elif text[-1].isspace() and (fragment[0].isspace() or fragment[0] in ",;:"):
-            text = text.rstrip(" ") + fragment
-        else:
-            text += fragment
-    return text.strip()

@@ -5,14 +5,13 @@ The offsets of Telegram's entities count UTF-16 code units (Bot API, "MessageEnt
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from aiogram.types import MessageEntity
 
-_PUNCTUATION_AFTER_NAME = re.compile(r"^[\s,:;–—-]+")
+from connectors.text.mentions import join_around
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +67,7 @@ def without_own_mentions(text: str, entities: Sequence[MessageEntity], me: Ident
         end = stop
     if end == 0:
         return text, False
-    return _joined([*kept, _decode(units[end:])]), True
-
-
-def _joined(fragments: list[str]) -> str:
-    """The fragments around taken-out mentions, without the gaps that those would leave."""
-    text = fragments[0]
-    for fragment in fragments[1:]:
-        if not text.strip():
-            text = _PUNCTUATION_AFTER_NAME.sub("", fragment)
-        elif not fragment.strip() or fragment.startswith((".", "!", "?")):
-            text = text.rstrip(" ,") + fragment  # "thanks, @bot!"
-        elif text[-1].isspace() and (fragment[0].isspace() or fragment[0] in ",;:"):
-            text = text.rstrip(" ") + fragment
-        else:
-            text += fragment
-    return text.strip()
+    return join_around([*kept, _decode(units[end:])]), True
 
 
 def _decode(units: bytes) -> str:

@@ -1,0 +1,22 @@
+"""What is left of a text from which the names of those it speaks to were taken. Pure."""
+
+from __future__ import annotations
+
+import re
+
+_PUNCTUATION_AFTER_NAME = re.compile(r"^[\s,:;–—-]+")
+
+
+def join_around(fragments: list[str]) -> str:
+    """The fragments around taken-out mentions, without the gaps that those would leave."""
+    text = fragments[0]
+    for fragment in fragments[1:]:
+        if not text.strip():
+            text = _PUNCTUATION_AFTER_NAME.sub("", fragment)
+        elif not fragment.strip() or fragment.startswith((".", "!", "?")):
+            text = text.rstrip(" ,") + fragment  # "thanks, @bot!"
+        elif text[-1].isspace() and (fragment[0].isspace() or fragment[0] in ",;:"):
+            text = text.rstrip(" ") + fragment
+        else:
+            text += fragment
+    return text.strip()
