@@ -119,7 +119,7 @@ class Rebuilding:
     async def _fill_workspaces(self) -> bool:
         """`fill_workspace` of all; whether all have everything now. What breaks in one of them keeps no other waiting,
         and is told whoever asks there. Raises `fill_workspace`'s."""
-        broken, workspaces = self._knowledge.unremembered, await self._workspaces.all()
+        broken, workspaces = self._knowledge.finding.unremembered, await self._workspaces.all()
         broken.intersection_update([one.id for one in workspaces])  # nobody waits for one that was deleted
         for workspace in workspaces:
             try:

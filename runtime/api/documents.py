@@ -217,7 +217,7 @@ class DocumentRoutes(Routes):
             named, _, place = context_id.partition(":")
             require_reader(caller_of(request), ConversationKey(workspace_id, named, place))
         lost: list[DegradedBlock] = []
-        hits = await self._runtime.knowledge.search(scope, q, top_k, explain=explain, lost=lost)
+        hits = await self._runtime.knowledge.finding.search(scope, q, top_k, explain=explain, lost=lost)
         degraded = [{"block": part.block, "why": part.why} for part in lost]
         return reply({"results": [_row(hit, explain) for hit in hits], "degraded": degraded})
 

@@ -89,14 +89,14 @@ def wire_answering(
         kept.transcript,
         Continuing(kept.contexts, Freezing(LineByLine(tokens), settings.llm_grounding_layout), kept.sessions),
         kept.global_contexts,
-        knowledge,
-        knowledge,
+        knowledge.finding,
+        knowledge.finding,
         _layer_timeout(settings),
         wire_remembering(settings, records, kept.selections, knowledge, tokens),
         karma := Karma(kept.marks, Likeness(knowledge.embedder)),
     )
     deciding = Deciding(
-        kept.transcript, knowledge, settings.strategy_vocabulary_timeout_seconds, settings.strategy_vocabulary
+        kept.transcript, knowledge.finding, settings.strategy_vocabulary_timeout_seconds, settings.strategy_vocabulary
     )
     materials = Materials(settings, knowledge.material, knowledge, tokens, kept.hub)
     toolbox = wire_tools(settings, kept, knowledge, tokens, records, materials)

@@ -25,7 +25,7 @@ class OpeningIndex:
     async def find(
         self, scope: Scope, query: str, top_k: int, types: Collection[Type]
     ) -> Sequence[tuple[str, str, float, float]]:
-        return await self._knowledge.find_records(scope, query, top_k, types)
+        return await self._knowledge.finding.find_records(scope, query, top_k, types)
 
     async def follow(self, scope: Scope, ids: Sequence[str]) -> None:
         await (await self._knowledge.told_records()).follow(scope, ids)

@@ -28,7 +28,7 @@ def wire_remembering(
         return tokens.count(line(as_shown(record, level), with_id=True)) + 1  # and the end of its line
 
     def floor(scope: Scope) -> Floor:
-        measured = floor_for(knowledge.answering_model(scope))
+        measured = floor_for(knowledge.finding.answering_model(scope))
         minimum = settings.record_relevance_floor
         return measured if minimum is None else replace(measured, minimum=minimum)
 

@@ -36,7 +36,7 @@ def wire_tools(
             settings.llm_grounding_qmd_max_tokens,
         ),
         search_documents(
-            knowledge,
+            knowledge.finding,
             tokens,
             settings.llm_grounding_top_k,
             settings.llm_grounding_max_doc_excerpt_bytes,

@@ -171,7 +171,7 @@ async def test_what_was_forgotten_is_found_in_no_document(bot: Bot) -> None:
     await bot.settle()
 
     async def found() -> list[str]:
-        hits = await bot.runtime.knowledge.search(KEY.scope, "petrel", 5)
+        hits = await bot.runtime.knowledge.finding.search(KEY.scope, "petrel", 5)
         return [hit.passage.source for hit in hits]
 
     assert "http:default" in await found()

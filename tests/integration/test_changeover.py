@@ -109,7 +109,7 @@ class Process:
     async def found(self, query: str, scope: Scope = ACME) -> list[str]:
         """Where something of *query* is said: a search has no floor, so that by their vectors all are found."""
         self.lost.clear()
-        hits = await self.knowledge.search(scope, query, 10, lost=self.lost)
+        hits = await self.knowledge.finding.search(scope, query, 10, lost=self.lost)
         return sorted({hit.passage.source for hit in hits if term_set(hit.passage.text) & term_set(query)})
 
     async def put(self, path: str, text: str, scope: Scope = ACME) -> None:
@@ -131,7 +131,7 @@ class Process:
     async def recalled(self, query: str) -> list[str]:
         """The turns in which something of *query* is said: what was said beside them is told too."""
         self.lost.clear()
-        turns = await self.knowledge.recall(HERE.scope, query, 5, frozenset(), lost=self.lost)
+        turns = await self.knowledge.finding.recall(HERE.scope, query, 5, frozenset(), lost=self.lost)
         return sorted({turn.turn_id for turn in turns if term_set(turn.text) & term_set(query)})
 
     async def answers(self, scope: Scope = ACME) -> str:
@@ -252,7 +252,7 @@ async def test_the_former_index_answers_while_the_new_model_cannot_even_be_asked
             await asyncio.sleep(0.01)
         assert await new.found("refunds") == ["refunds.md"]
         lost: list[DegradedBlock] = []
-        (passage,) = await new.knowledge.passages(ACME, "refunds take thirty days", 3, 1000, 900, lost=lost)
+        (passage,) = await new.knowledge.finding.passages(ACME, "refunds take thirty days", 3, 1000, 900, lost=lost)
         assert (passage.source, lost) == ("refunds.md", [])
         assert await new.recalled("where is the deploy key") == ["t1"]
         with pytest.raises(IndexUnavailable, match="no such model"):
@@ -288,7 +288,7 @@ async def test_the_former_index_answers_at_once_while_the_new_one_is_still_being
     async with beside(new.knowledge.open(), "open"):
         assert await new.found("refunds") == ["refunds.md"]
         lost: list[DegradedBlock] = []
-        (passage,) = await new.knowledge.passages(ACME, "refunds take thirty days", 3, 1000, 900, lost=lost)
+        (passage,) = await new.knowledge.finding.passages(ACME, "refunds take thirty days", 3, 1000, 900, lost=lost)
         assert (passage.source, [one.why for one in lost]) == ("refunds.md", ["index_stale"])
         assert await new.recalled("where is the deploy key") == ["t1"]
         assert waited == []
@@ -352,7 +352,7 @@ async def test_what_waits_for_the_new_index_alone_makes_the_former_one_no_less_c
             else:
                 await new.knowledge.shelf.put(ACME, path, text)
             await new.knowledge._backlog.add(ACME, [path], time.time() - 3600)
-            new.knowledge._doubts._looked.clear()
+            new.knowledge.finding._doubts._looked.clear()
             assert await new.found("late") == []
             assert [one.why for one in new.lost] == ["index_stale"]
             with suppress(EmbedderUnavailable):
@@ -379,10 +379,10 @@ async def test_a_former_model_that_is_gone_leaves_the_words(house: House, monkey
         assert await new.recalled("where is the deploy key in Lockbox") == ["t1"]
         assert new.lost == [DegradedBlock(block="records", why="index_rebuilding")]
         lost: list[DegradedBlock] = []
-        (passage,) = await new.knowledge.passages(ACME, "refunds take thirty days", 3, 1000, 900, lost=lost)
+        (passage,) = await new.knowledge.finding.passages(ACME, "refunds take thirty days", 3, 1000, 900, lost=lost)
         assert (passage.source, lost) == ("refunds.md", REBUILDING)
         with pytest.raises(IndexUnavailable):
-            await new.knowledge.passages(ACME, "volcanoes", 3, 1000, 900, lost=[])
+            await new.knowledge.finding.passages(ACME, "volcanoes", 3, 1000, 900, lost=[])
 
         await new.put("refunds.md", "# Refunds\n\nRefunds take sixty days.")
         await new.say("t3", "The deploy key moved to Lockbox nine.")
@@ -418,7 +418,7 @@ async def test_context_documents_are_found_meanwhile_as_they_are_and_forgotten_f
 
     async def noted(query: str) -> list[str]:
         new.lost.clear()
-        hits = await new.knowledge.search(HERE.scope, query, 10, lost=new.lost)
+        hits = await new.knowledge.finding.search(HERE.scope, query, 10, lost=new.lost)
         return [hit.passage.text for hit in hits if hit.passage.kind is Kind.CONTEXT]
 
     async with beside(new.knowledge.open(), "open"):
@@ -511,7 +511,7 @@ async def test_records_are_found_meanwhile_as_they_are_and_forgotten_for_good(
         await added(new, ada, "Ada drew the heron")
         assert await looked_for("heron") == {"the heron nests in May", "Ada saw a heron", "Ada drew the heron"}
         assert await new.answers() == OLD
-        assert new.knowledge.answering_model(ada) == OLD
+        assert new.knowledge.finding.answering_model(ada) == OLD
         house.models[OLD].fails = True
         assert "the heron nests in May" in await looked_for("heron nests")
         await added(new, ACME, "the heron left")
@@ -522,7 +522,7 @@ async def test_records_are_found_meanwhile_as_they_are_and_forgotten_for_good(
         await new.changeover.step()
         assert await new.answers() == NEW
         assert len(await looked_for("heron")) == 4
-        assert new.knowledge.answering_model(ada) == NEW
+        assert new.knowledge.finding.answering_model(ada) == NEW
         await new.records().erase(ada, gone, by)
         assert len(await looked_for("heron")) == 3
         async with new.knowledge.formers.using(identity_of(house.models[OLD]).name) as former:
@@ -680,14 +680,14 @@ async def test_what_breaks_in_one_workspace_is_told_there_and_tried_again_and_ke
         for scope in (ACME, OTHER):
             await catalogue.forget(scope, name)
         async with beside(new.rebuilding.fill_new_index(), "fill"):
-            while not (await catalogue.remembers(OTHER, name) and new.knowledge.unremembered):
+            while not (await catalogue.remembers(OTHER, name) and new.knowledge.finding.unremembered):
                 await asyncio.sleep(0.01)
             assert await new.recalled("where is the deploy key") == ["t1"]
             assert [(one.block, one.why) for one in new.lost] == [("records", "index_rebuilding")]
             is_broken.clear()
             while not await catalogue.remembers(ACME, name):
                 await asyncio.sleep(0.01)
-            while new.knowledge.unremembered:
+            while new.knowledge.finding.unremembered:
                 await asyncio.sleep(0.01)
         await new.recalled("where is the deploy key")
         assert new.lost == []

@@ -52,7 +52,7 @@ class Machine:
         file.write_text(text, encoding="utf-8")
 
     async def found(self, query: str) -> list[str]:
-        return sorted({hit.passage.source for hit in await self.knowledge.search(ACME, query, 10)})
+        return sorted({hit.passage.source for hit in await self.knowledge.finding.search(ACME, query, 10)})
 
     async def until(self, query: str, *expected: str) -> None:
         async with asyncio.timeout(30):
@@ -62,7 +62,7 @@ class Machine:
     async def until_sure(self) -> None:
         """Until nothing is known against what is found."""
         async with asyncio.timeout(20):
-            while self.knowledge.doubt(ACME):
+            while self.knowledge.finding.doubt(ACME):
                 await asyncio.sleep(0.02)
 
 
@@ -102,7 +102,7 @@ async def test_what_could_not_be_embedded_is_found_when_the_embedder_is_back(
         here.embedder.fails = True
         await asyncio.to_thread(here.write, "b.md", "Refunds too")
         async with asyncio.timeout(20):
-            while here.knowledge.doubt(ACME) != STALE:
+            while here.knowledge.finding.doubt(ACME) != STALE:
                 await asyncio.sleep(0.02)
         assert (await here.knowledge.status(ACME)).pending == 1
         here.embedder.fails = False
@@ -220,10 +220,10 @@ async def test_a_long_import_keeps_no_other_workspace_waiting(
         await here.until("refunds", "a.md")
         await asyncio.to_thread((here.settings.data_dir / "workspaces" / "acme" / "docs" / "a.md").unlink)
         await here.until("refunds")
-        assert await here.knowledge.search(Scope("other"), "refunds", 1) == []
+        assert await here.knowledge.finding.search(Scope("other"), "refunds", 1) == []
         imported.set()
         async with asyncio.timeout(20):
-            while not await here.knowledge.search(Scope("other"), "refunds", 1):
+            while not await here.knowledge.finding.search(Scope("other"), "refunds", 1):
                 await asyncio.sleep(0.02)
     await here.knowledge.close()
 
@@ -249,7 +249,7 @@ async def test_files_that_lie_there_before_their_workspace_are_found_once_it_is_
         for name in ("before", "later"):
             await workspaces.create(name)
             async with asyncio.timeout(20):
-                while not await here.knowledge.search(Scope(name), "refunds", 1):
+                while not await here.knowledge.finding.search(Scope(name), "refunds", 1):
                     await asyncio.sleep(0.02)
     await here.knowledge.close()
 
@@ -281,8 +281,8 @@ async def test_nothing_found_while_documents_are_behind_is_no_answer(make: Machi
     async with beside(here.knowledge.open(), "open"):
         await here.knowledge.opened()
         with pytest.raises((IndexUnavailable, EmbedderUnavailable)):
-            await here.knowledge.passages(ACME, "refunds", 3, 1000, 900, lost=[])
-        assert here.knowledge.doubt(ACME) == STALE
+            await here.knowledge.finding.passages(ACME, "refunds", 3, 1000, 900, lost=[])
+        assert here.knowledge.finding.doubt(ACME) == STALE
     await here.knowledge.close()
 
 
@@ -294,10 +294,10 @@ async def test_what_is_found_while_a_change_waits_too_long_is_named_degraded(mak
         await make.knowledge.index(ACME)
         await make.knowledge._backlog.add(ACME, ["b.md"], time.time() - 60)
         for_prompt: list[DegradedBlock] = []
-        found = await make.knowledge.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=for_prompt)
+        found = await make.knowledge.finding.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=for_prompt)
         assert [passage.source for passage in found] == ["a.md"]
         for_people: list[DegradedBlock] = []
-        await make.knowledge.search(ACME, "refunds", 3, lost=for_people)
+        await make.knowledge.finding.search(ACME, "refunds", 3, lost=for_people)
         assert for_prompt == for_people == [DegradedBlock(block="retrieved", why="index_stale")]
     await make.knowledge.close()
 
@@ -311,7 +311,7 @@ async def test_nothing_found_in_a_collection_that_is_being_filled_is_no_answer(
     async with beside(make.knowledge.open(), "open"):
         await make.knowledge.opened()
         await make.knowledge.index(ACME)
-        assert await make.knowledge.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=[])
+        assert await make.knowledge.finding.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=[])
     await make.knowledge.close()
     await asyncio.to_thread(shutil.rmtree, make.settings.data_dir / "qdrant")
     other = await machine(make.settings, redis, monkeypatch)
@@ -319,9 +319,9 @@ async def test_nothing_found_in_a_collection_that_is_being_filled_is_no_answer(
     async with beside(other.knowledge.open(), "open"):
         await other.knowledge.opened()
         with pytest.raises(IndexUnavailable):
-            await other.knowledge.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=[])
+            await other.knowledge.finding.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=[])
         await other.knowledge.index(ACME)
-        assert await other.knowledge.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=[])
+        assert await other.knowledge.finding.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=[])
     await other.knowledge.close()
 
 

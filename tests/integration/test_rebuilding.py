@@ -109,7 +109,7 @@ async def test_an_index_that_was_emptied_is_filled_with_documents_turns_and_reco
         ]
         assert set(await index.sources(HERE.scope, Kind.TURN)) == {one["turn_id"] for one in said}
         assert set(await index.sources(ACME, Kind.DOCUMENT)) == {"pricing.md", "refunds.md", "oncall.md"}
-        assert await bot.runtime.knowledge.recall(HERE.scope, "deploy key 1 Lockbox", 3, frozenset())
+        assert await bot.runtime.knowledge.finding.recall(HERE.scope, "deploy key 1 Lockbox", 3, frozenset())
 
         await bot.runtime.transcript.forget_turn(HERE, said[0]["turn_id"])
         await rebuilding(bot).reindex(ACME, Reindexed(), lambda _: None)
@@ -173,7 +173,7 @@ async def test_a_workspace_that_broke_and_was_deleted_since_is_waited_for_no_lon
     model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:
     async with running_bot(model_settings(), openai_server) as bot, asyncio.timeout(60):
-        bot.runtime.knowledge.unremembered.add("sunk")
+        bot.runtime.knowledge.finding.unremembered.add("sunk")
         await rebuilding(bot).fill_new_index()
 
-        assert bot.runtime.knowledge.unremembered == set()
+        assert bot.runtime.knowledge.finding.unremembered == set()
