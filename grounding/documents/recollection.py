@@ -9,13 +9,15 @@ two collections of long conversations. Figures: docs/decisions/0018.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev
+from statistics import fmean
 
 from grounding.documents.index import Hit, Passage
 from grounding.documents.sparse import term_set
+from grounding.recent import Recent
 
 ASSISTANT = "assistant"
 STANDS_ALONE_CHARACTERS = 300
@@ -81,11 +83,25 @@ class _Said:
 
     by: list[str]
     asks: bool
+    question: frozenset[str] | None
+    """The terms of what people say, where they only ask and the assistant answers them."""
 
     @classmethod
     def of(cls, text: str) -> _Said:
-        by = speakers(text)
-        return cls(by, "?" in text and by[-1:] != [ASSISTANT])
+        """Those of the last texts are remembered: what is found for one question is mostly found for the next one."""
+        return _said.of(text, cls._of)
+
+    @classmethod
+    def _of(cls, text: str) -> _Said:
+        _, *pieces = _SPEAKER.split(text)
+        by, said = pieces[::2], pieces[1::2]
+        own = [one for name, one in zip(by, said, strict=True) if name != ASSISTANT]
+        only_asks = 0 < len(own) < len(by) and all("?" in one for one in own)
+        question = term_set("\n".join(own)) if only_asks else None
+        return cls(by, "?" in text and by[-1:] != [ASSISTANT], question)
+
+
+_said: Recent[_Said] = Recent(2048)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +130,7 @@ def recollect(query: str, hits: Sequence[Hit], beside: Sequence[Passage]) -> lis
 
 def repeats(asked: frozenset[str], text: str) -> bool:
     """Whether in *text* people ask just what *asked* says, in the same words, and the assistant answers them."""
-    _, *pieces = _SPEAKER.split(text)
-    by = list(zip(pieces[::2], pieces[1::2], strict=True))
-    own = [said for name, said in by if name != ASSISTANT]
-    return (
-        bool(asked) and 0 < len(own) < len(by) and all("?" in one for one in own) and term_set("\n".join(own)) == asked
-    )
+    return bool(asked) and _Said.of(text).question == asked
 
 
 def candidates(
@@ -165,7 +176,8 @@ def _standard(scores: Sequence[float]) -> list[float]:
     """How many standard deviations each of *scores* is above their mean; 0 below it, and 1 where all are the same."""
     if not scores:
         return []
-    mean, spread = fmean(scores), pstdev(scores)
+    mean = fmean(scores)
+    spread = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores))
     if spread < _SMALLEST_SPREAD:
         return [1.0] * len(scores)
     return [max((score - mean) / spread, 0.0) for score in scores]

@@ -18,6 +18,8 @@ GAP = "…"
 """Stands for the lines of a long message that are left out."""
 LONGEST_ENTRY = 1 / 2
 """The share of the ceilings that one message may take: a request and its reply always have room together."""
+REMEMBERED = 512
+"""Messages whose lines are remembered: those of a few turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,12 @@ class Limits:
 def lines(entries: Iterable[TailEntry]) -> list[str]:
     """The entries as lines, oldest first. A message's further lines are indented, so that no text can
     pose as another speaker's line."""
-    return [_shorten(line) for entry in entries for line in _written(entry)]
+    return [line for entry in entries for line in _lines_of(entry).shown]
 
 
 def shows_all(entry: TailEntry) -> bool:
     """Whether no line of *entry* is too long to be shown to its end."""
-    return all(utf8_length(line) <= MAX_LINE_BYTES for line in _written(entry))
+    return _lines_of(entry).are_whole
 
 
 def shortened(entry: TailEntry, whole: Limits, tokens: Tokens) -> TailEntry:
@@ -133,6 +135,31 @@ def section(entries: Iterable[TailEntry], max_lines: int, max_bytes: int) -> Sec
         kept.append(line)
     kept.reverse()
     return Section(HEAD, tuple(kept), FOOT, keep=keep_newest(kept), cut="never")
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """The lines of one message as they are shown, and whether each is to its end."""
+
+    entry: TailEntry
+    shown: tuple[str, ...]
+    are_whole: bool
+
+
+_remembered: dict[int, _Lines] = {}
+
+
+def _lines_of(entry: TailEntry) -> _Lines:
+    """A turn asks five times for each message of its tail, which is one object throughout."""
+    known = _remembered.get(id(entry))
+    if known is None or known.entry is not entry:
+        written = _written(entry)
+        shown = tuple(map(_shorten, written))
+        known = _Lines(entry, shown, all(utf8_length(line) <= MAX_LINE_BYTES for line in written))
+        if len(_remembered) >= REMEMBERED:
+            _remembered.clear()
+        _remembered[id(entry)] = known
+    return known
 
 
 def _written(entry: TailEntry) -> list[str]:

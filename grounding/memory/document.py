@@ -23,6 +23,7 @@ SECTIONS = (
     "Decisions",
 )
 
+_SECTION_OF = {title.casefold(): title for title in SECTIONS}
 _ITEM = re.compile(r"^\s*(?:[-*+•]\s+|\d{1,3}[.)]\s+)")
 _LABELS = frozenset(("done", "next", "open", "blocked", "todo", "to do", "note", "update"))
 """What stands before a colon and says of what kind a line is, not what it is about."""
@@ -187,4 +188,4 @@ def _known(line: str) -> str | None:
     if len(line) - len(name) > 3 or not name[:1].isspace():
         return None
     folded = name.strip().rstrip("#").strip().strip("*:").casefold()
-    return next((title for title in SECTIONS if title.casefold() == folded), None)
+    return _SECTION_OF.get(folded)
