@@ -128,6 +128,11 @@ class _Paced(Preview):
                     self._news.clear()
                     await self._news.wait()
 
+    @property
+    def _urgency(self) -> Urgency:
+        """Of the next call."""
+        return Urgency.PREVIEW
+
     def _has_enough(self) -> bool:
         """Whether nothing is gained by waiting for more before the first words are shown."""
         return False
@@ -145,7 +150,7 @@ class _Paced(Preview):
 
     async def _may_go(self) -> bool:
         """Wait for the turn of a preview, but no longer than the reply is written; whether it came."""
-        turn = asyncio.create_task(self._governor.turn(self._message.key, Urgency.PREVIEW))
+        turn = asyncio.create_task(self._governor.turn(self._message.key, self._urgency))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({turn, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -185,6 +190,10 @@ class Growing(_Paced):
         """Whether even a reply that is done at once begins with its first words: then they may as well go now."""
         self._edits: EditsMessages = connector
         self._shown: dict[int, tuple[str, Receipt]] = {}
+
+    @property
+    def _urgency(self) -> Urgency:
+        return Urgency.PREVIEW if self._shown else Urgency.BEGINNING
 
     def _has_enough(self) -> bool:
         return self._soon and len(self.text) > BEGINNING_CHARACTERS

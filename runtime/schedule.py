@@ -26,9 +26,11 @@ class Urgency(IntEnum):
 
     FINAL = 0
     """What people wait for: parts of replies in their last form, notices."""
-    PREVIEW = 1
+    BEGINNING = 1
+    """The first words of a reply: a message like any other."""
+    PREVIEW = 2
     """How a reply grows; the next one says the same and more."""
-    SIGN = 2
+    SIGN = 3
     """That an answer is on its way."""
 
 

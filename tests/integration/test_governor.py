@@ -67,7 +67,7 @@ async def test_a_wait_that_any_call_was_asked_for_holds_for_all_of_them_in_that_
     governor = Governor(Board())
     governor.told(HALL, SendFailed("slow down", retryable=True, retry_after_seconds=60.0))
 
-    assert [await waits(governor, THREAD, urgency) for urgency in Urgency] == [True, True, True]
+    assert all([await waits(governor, THREAD, urgency) for urgency in Urgency])
     assert not await waits(governor, YARD, Urgency.SIGN)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -215,3 +216,13 @@ def test_a_call_that_belongs_to_the_one_before_counts_for_the_platform_and_not_f
     while schedule.take(f"deck {others}", Urgency.FINAL, 0.0):
         others += 1
     assert others == OVERALL_BURST - 2 * CHAT_BURST
+
+
+@pytest.mark.parametrize(("urgency", "seconds"), [(Urgency.BEGINNING, 1.0), (Urgency.PREVIEW, 2.0)])
+def test_first_words_keep_their_chat_as_long_as_a_message_and_no_longer(urgency: Urgency, seconds: float) -> None:
+    """What comes after them waits for one message, and not for the slower pace of edits."""
+    schedule = Schedule(Rates(sends=1.0, edits=0.5))
+    assert schedule.take("harbour", urgency, 0.0)
+    schedule.add("harbour", Urgency.BEGINNING, 0.0)
+
+    assert schedule.next_at() == seconds
