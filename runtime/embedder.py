@@ -10,8 +10,8 @@ from typing import Any
 from config.settings import Settings
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector, WordLlamaEmbedder
 from grounding.documents.minilm import MiniLMEmbedder
+from runtime.credentials import credentials
 from runtime.loading import loaded_litellm
-from runtime.model import credentials
 from runtime.model_errors import judge
 
 BATCH = 64

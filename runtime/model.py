@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
-import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,9 +20,11 @@ import structlog
 
 from config.settings import Settings
 from connectors.connector import Health, State
-from runtime.caching import Fitted, Standing, marked, takes_key, takes_marks
+from runtime.abilities import Abilities
+from runtime.caching import Fitted, Standing, marked, takes_key
+from runtime.credentials import credentials, has_own_server
 from runtime.embedded.child import ChildFailed
-from runtime.embedded.model_server import CONTEXT_TOKENS, MODEL_NAME, LocalModelServer
+from runtime.embedded.model_server import MODEL_NAME, LocalModelServer
 from runtime.exchange import (
     CLOSE_SECONDS,
     Call,
@@ -46,8 +47,8 @@ from runtime.model_errors import (
     retry_after_seconds,
 )
 from runtime.rounds import without_tools
-from runtime.senses import Heard, calls_functions, has_images, hear, sees_images, without_images
-from runtime.windows import known_window, served_by_ollama
+from runtime.senses import Heard, has_images, hear, without_images
+from runtime.windows import served_by_ollama
 
 __all__ = ["Completion", "Model", "ModelFailed", "ModelRefused", "ModelUnavailable", "ToolCall"]
 
@@ -81,11 +82,8 @@ class Model:
     def __init__(self, settings: Settings, local: LocalModelServer | None = None) -> None:
         self._settings = settings
         self._local = local
-        self._windows: dict[str, int] = {}
-        self._sighted: dict[str, bool] = {}
-        self._calling: dict[str, bool] = {}
+        self._abilities = Abilities(settings)
         self._reached = Health(State.CONNECTING)
-        self._marking: dict[str, bool] = {}
 
     @property
     def health(self) -> Health:
@@ -116,43 +114,16 @@ class Model:
     async def window_tokens(self, first: str | None = None) -> int:
         """The context window of the model that is asked first (see `complete`): as set, else as it is known
         (`runtime.windows`)."""
-        return await self._window_of(self._order(first)[0])
-
-    async def _window_of(self, name: str | None) -> int:
-        """That of *name*; None is the local model."""
-        if self._settings.llm_context_window_tokens is not None:
-            return self._settings.llm_context_window_tokens
-        return CONTEXT_TOKENS if name is None else await self._window(name)
-
-    async def _window(self, name: str) -> int:
-        if name not in self._windows:
-            base = credentials(self._settings, name).get("api_base")
-            self._windows[name] = await known_window(await loaded_litellm(), name, base)
-        return self._windows[name]
+        return await self._abilities.window(self._order(first)[0])
 
     async def sees_images(self, first: str | None = None) -> bool:
         """Whether the model that is asked first (see `complete`) can be shown pictures, as far as LiteLLM knows."""
-        return await self._sees(self._order(first)[0])
-
-    async def _sees(self, name: str | None) -> bool:
-        if name is None:
-            return False
-        if name not in self._sighted:
-            self._sighted[name] = await sees_images(await loaded_litellm(), name)
-        return self._sighted[name]
+        return await self._abilities.sees(self._order(first)[0])
 
     async def calls_tools(self, first: str | None = None) -> bool:
         """Whether the model that is asked first (see `complete`) is offered tools: as LLM_TOOLS says, which by default
         asks LiteLLM; the local model never is."""
-        return await self._calls(self._order(first)[0])
-
-    async def _calls(self, name: str | None) -> bool:
-        if name is None or self._settings.llm_tools != "auto":
-            return name is not None and self._settings.llm_tools == "always"
-        if name not in self._calling:
-            base = credentials(self._settings, name).get("api_base")
-            self._calling[name] = await calls_functions(await loaded_litellm(), name, base)
-        return self._calling[name]
+        return await self._abilities.calls(self._order(first)[0])
 
     async def transcribe(self, audio: bytes, name: str, media_type: str) -> Heard:
         """What is said in a recording called *name*, by the model that is set for it.
@@ -212,17 +183,17 @@ class Model:
             try:
                 target = await self._target(name)
                 # A fallback may be able to do less than the first choice.
-                can_call = bool(tools) and await self._calls(name)
+                can_call = bool(tools) and await self._abilities.calls(name)
                 call.options = self._options(max_output_tokens, tools if can_call else (), response_format, temperature)
                 said, stands = messages, standing
                 if fitted is not None and failed is not None:
-                    smaller = await fitted(await self._window_of(name))
+                    smaller = await fitted(await self._abilities.window(name))
                     if smaller is None:
                         log.warning("model.skipped", model=target.shown_as, why="window", purpose=purpose)
                         continue
                     said, stands = smaller
                 call.messages = said if can_call else without_tools(said)
-                if has_images(said) and not await self._sees(name):
+                if has_images(said) and not await self._abilities.sees(name):
                     call.messages = without_images(call.messages)
                 if stands is not None and name is not None and self._settings.llm_prompt_caching:
                     await self._tell_what_stands(call, target, stands)
@@ -262,11 +233,9 @@ class Model:
     async def _tell_what_stands(self, call: Call, target: Target, standing: Standing) -> None:
         """Tell the model's provider, in its own way, which beginning of the prompt will come again."""
         name = target.litellm_id
-        if name not in self._marking:
-            self._marking[name] = await asyncio.to_thread(takes_marks, await loaded_litellm(), name)
-        if self._marking[name]:
+        if await self._abilities.takes_marks(name):
             call.messages = marked(call.messages, standing)
-        elif takes_key(name, own_server="api_base" in target.options or _has_own_server()):
+        elif takes_key(name, own_server="api_base" in target.options or has_own_server()):
             call.options["prompt_cache_key"] = standing.key
 
     def _options(
@@ -297,7 +266,7 @@ class Model:
             if not served_by_ollama(name):
                 return Target(name, name, options)
             # Where it is not told, Ollama cuts a longer prompt to a window of its own, and says nothing.
-            window = self._settings.llm_context_window_tokens or await self._window(name)
+            window = await self._abilities.window(name)
             return Target(name, name, options | {"num_ctx": window}, local=True)
         shown_as = f"local/{MODEL_NAME}"
         if self._local is None:
@@ -365,30 +334,6 @@ class _CallFailed(Exception):
         super().__init__(str(failure))
         self.failure = failure
         self.retry_after_seconds = wait
-
-
-def credentials(settings: Settings, model: str) -> dict[str, Any]:
-    """The configured address and key as LiteLLM's arguments, for models of ``LLM_MODEL``'s own provider only."""
-    if _provider(model) != _provider(settings.llm_model or ""):
-        return {}  # one provider's key is not another's to see
-    options: dict[str, Any] = {}
-    if settings.llm_api_base is not None:
-        options["api_base"] = settings.llm_api_base
-    if settings.llm_api_key is not None:
-        options["api_key"] = settings.llm_api_key.get_secret_value()
-    elif settings.llm_api_base is not None and _provider(model) == "openai":
-        options["api_key"] = "none"  # servers of one's own need none, but the client insists
-    return options
-
-
-def _has_own_server() -> bool:
-    """Whether the environment sends LiteLLM elsewhere than to OpenAI."""
-    return any(os.environ.get(name) for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE"))
-
-
-def _provider(model: str) -> str:
-    """What stands before the first slash; OpenAI's models may go without."""
-    return model.partition("/")[0] if "/" in model else "openai"
 
 
 async def _pause(seconds: float) -> None:

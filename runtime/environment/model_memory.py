@@ -19,11 +19,11 @@ import structlog
 from config.settings import Settings
 from grounding.cache_size import CacheShape, shape_of
 from grounding.run_context import ModelMemory
+from runtime.credentials import credentials
 from runtime.embedded.model_server import installed_weights
 from runtime.environment.gguf import read_header
 from runtime.environment.gpus import NO_GPU
 from runtime.environment.machine import Seen
-from runtime.model import credentials
 from runtime.windows import OLLAMA_PREFIXES
 
 OLLAMA_URL = "http://127.0.0.1:11434"

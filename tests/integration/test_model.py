@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import runtime.credentials
 import runtime.model
 from connectors.message import Usage
 from runtime import replies
@@ -202,9 +203,9 @@ async def test_when_all_models_fail_the_first_ones_failure_is_told(
 
 async def test_a_key_is_never_sent_to_another_providers_model(settings: MakeSettings) -> None:
     made = settings(llm_model="anthropic/x", llm_api_key="secret", llm_api_base="http://127.0.0.1:1")
-    assert runtime.model.credentials(made, "anthropic/y")["api_key"] == "secret"
-    assert runtime.model.credentials(made, "openai/y") == {}
-    assert runtime.model.credentials(made, "gpt-4o") == {}
+    assert runtime.credentials.credentials(made, "anthropic/y")["api_key"] == "secret"
+    assert runtime.credentials.credentials(made, "openai/y") == {}
+    assert runtime.credentials.credentials(made, "gpt-4o") == {}
 
 
 @pytest.mark.parametrize("trouble", ["break_off", "stall"])
