@@ -30,9 +30,10 @@ class Stood(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """``broken_by`` is the first block whose bytes are not those of the prompt before, or did not stand there; growing
-    at its end breaks nothing, so it then is the block behind. Empty where nothing is known of a prompt before, and
-    where the two are the same. ``tokens_kept`` are the tokens in front, as we count them."""
+    """``broken_by`` is the first block whose bytes are not those of the prompt before, or did not stand there, or of
+    the system message one that does not any more; growing at its end breaks nothing, so it then is the block behind.
+    Empty where nothing is known of a prompt before, and where the two are the same. ``tokens_kept`` are the tokens in
+    front, as we count them."""
 
     broken_by: str = ""
     tokens_kept: int = 0
@@ -51,6 +52,8 @@ def compared(before: Sequence[Stood], prompt: Prompt) -> Prefix:
     kept = 0
     now = [block for block in prompt.blocks if block.used]
     for was, block in zip(before, now, strict=False):
+        if was.system and was.name not in {one.name for one in now}:
+            return Prefix(was.name, kept)  # it is gone, which moves all that is behind it
         if was.name != block.name or not _continues(was, block):
             return Prefix(block.name, kept)
         kept += was.tokens

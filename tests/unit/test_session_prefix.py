@@ -11,6 +11,7 @@ from grounding.blocks import PLACES, Prompt, Volatility
 from grounding.budgets import Budgets
 from grounding.layers.tail import FOOT, Limits
 from grounding.run_context import (
+    Censor,
     CodexFile,
     CodexInput,
     ContextLine,
@@ -73,6 +74,18 @@ def test_with_the_message_first_the_message_breaks_the_prefix() -> None:
     first, second = build(), build(query=Query(text="and then?"))
 
     assert compared(stood(first), second) == Prefix("query", first.blocks[0].tokens)
+
+
+def test_material_that_is_not_given_whole_any_more_is_named_itself() -> None:
+    files = (CodexFile(path="a.md", text="a word of it"),)
+    material = CodexInput(mode="whole", why="below_line", tokens=9, weight=9, limit=5000, count=1, files=files)
+    searched = material.model_copy(update={"mode": "search", "why": "over_line", "files": ()})
+    censors = (Censor(id="c", severity="block", text="Never name a price."),)
+    before = build(**STABLE, codex=material, censors=censors)
+
+    broken = compared(stood(before), build(**STABLE, codex=searched, censors=censors))
+
+    assert broken.broken_by == "codex"
 
 
 def test_of_a_shorter_prompt_the_block_is_named_that_is_missing() -> None:
