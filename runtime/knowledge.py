@@ -101,7 +101,7 @@ class Knowledge:
 
     async def health(self) -> Health:
         """How the index is now."""
-        health, why_not = await self.opening.health(), self._following.watching.why_not
+        health, why_not = await self.opening.health(), self.unwatched
         return Health(State.DEGRADED, why_not) if why_not and health.state is State.CONNECTED else health
 
     async def try_embedding(self) -> None:
@@ -193,6 +193,11 @@ class Knowledge:
             return await target.indexer.status(scope)
         (waiting,) = await self._backlog.waiting([scope])
         return await target.indexer.status(scope, waiting.documents)
+
+    @property
+    def unwatched(self) -> str:
+        """Why the system tells of no files that change, while it does not; empty where it does, or nobody asks it."""
+        return self._following.watching.why_not
 
     @property
     def is_followed(self) -> bool:

@@ -143,6 +143,8 @@ async def _stores(runtime: Runtime) -> list[Check]:
         if settings.qdrant_url
         else "install the extra `local`, or set AGENT_RUNTIME_QDRANT_URL",
     }
+    if runtime.knowledge.unwatched:
+        advice["qdrant"] = "see the check named files"
     return [_health(name, health, advice[name]) for name, health in healths.items()]
 
 
@@ -314,7 +316,15 @@ async def _indexes(runtime: Runtime) -> list[Check]:
         Check(f"former index of {model}", True, f"answers nobody; kept until {_day(since + keep_seconds)}")
         for model, since in sorted((await former_collections(runtime.knowledge)).items())
     ]
-    return indexes + former
+    return [files_check(runtime.knowledge.unwatched), *indexes, *former]
+
+
+def files_check(unwatched: str) -> Check:
+    """Whether the system tells of documents that change; *unwatched* says why not."""
+    if not unwatched:
+        return Check("files", True, "what changes on the disk is followed, or another process does that")
+    advice = "where a limit was reached, raise fs.inotify.max_user_watches or max_user_instances with sysctl"
+    return Check("files", False, f"{unwatched}; all are looked at every few seconds", advice)
 
 
 def _day(seconds: float) -> str:

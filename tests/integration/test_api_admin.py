@@ -50,8 +50,8 @@ async def test_documents_read_again_while_their_workspace_goes_are_gone_too(
     forget = face.runtime.access.forget_workspace
 
     async def read_again(workspace_id: str) -> None:
-        synced = await face.runtime.knowledge.sync(Scope(workspace_id))
-        assert synced.documents == 1
+        await face.runtime.knowledge.sync(Scope(workspace_id))
+        assert (await face.runtime.knowledge.status(Scope(workspace_id))).documents == 1
         await forget(workspace_id)
 
     monkeypatch.setattr(face.runtime.access, "forget_workspace", read_again)
@@ -297,6 +297,7 @@ async def test_the_doctor_looks_at_everything(face: Face) -> None:
         "machine",
         "disk",
         "connector http",
+        "files",
         "index sample",
     }
     assert all(set(one) == {"name", "ok", "detail", "advice"} for one in checks)

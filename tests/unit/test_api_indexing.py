@@ -9,6 +9,7 @@ import pytest
 
 from connectors.message import Scope
 from grounding.documents.index import IndexUnavailable
+from runtime.api.doctor import files_check
 from runtime.api.indexing import Indexing
 
 SCOPE = Scope("acme")
@@ -87,3 +88,9 @@ async def test_a_caller_that_leaves_takes_nobodys_document_along() -> None:
     index.go.set()
     await staying
     assert index.runs == [{"now.md"}, {"left.md", "stays.md"}, {"left.md", "stays.md"}]
+
+
+def test_the_doctor_says_that_files_cannot_be_followed_and_which_limits_to_raise() -> None:
+    check = files_check("files cannot be followed: OS file watch limit reached.")
+    assert (check.ok, "watch limit" in check.detail, "max_user_watches" in check.advice) == (False, True, True)
+    assert files_check("").ok
