@@ -90,7 +90,8 @@ def acted(built: Built, rounds: Sequence[Round], last: Completion) -> tuple[Acte
         if result.why not in NOT_MADE
         for censor in of_call(censors, call)
     ]
-    drafts = [one.completion.text for one in rounds if one.completion.warned]
+    # A draft is put back with what was said beside the tool calls before it: that is written anew, too.
+    drafts = [as_one(rounds[:at], one.completion).text for at, one in enumerate(rounds) if one.completion.warned]
     texts = (*drafts, as_one(rounds, last).text)
     by_reply = [Acted(censor, "reply") for text in texts for censor in set_off(censors, text)]
     return tuple(dict.fromkeys([*by_tool, *by_reply]))

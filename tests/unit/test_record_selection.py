@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.message import ConversationKey, Scope
+from grounding import assemble
 from grounding.documents.sparse import term_set
 from grounding.layers.records import line
 from grounding.memory.frames.choosing import choose
@@ -29,8 +30,10 @@ from grounding.memory.selection.reuse import CARRIED
 from grounding.memory.selection.scoring import Scored, Weights, ranked, recency
 from grounding.memory.selection.selecting import Selected, Selecting, as_shown
 from grounding.tokens import load_tokens
-from runtime.censoring import of_call
-from runtime.exchange import ToolCall
+from runtime.censoring import acted, of_call
+from runtime.exchange import Completion, ToolCall
+from runtime.question import Built
+from runtime.rounds import Round
 from tests.unit.test_assemble import context
 
 TOKENS = load_tokens()
@@ -274,6 +277,18 @@ def test_a_trigger_between_blanks_is_always_found(before: str, trigger: str, aft
     has_words = any(map(str.isalnum, trigger))
 
     assert bool(set_off(in_force([censor]), f"{before} {trigger} {after}")) >= has_words
+
+
+def test_a_warning_that_what_was_said_beside_a_tool_call_set_off_counts_once_it_was_put_to_the_model() -> None:
+    """The whole answer is written anew then, and what was said first is in none of it."""
+    held = context(censors=in_force(CENSORS))
+    looked_up = Round(Completion("You have it by Monday. Let me look.", "m", tool_calls=(ToolCall("1", "find", "{}"),)))
+    draft = Round(Completion("It is on its way.", "m", warned="It may go against a rule."))
+    built = Built(held, assemble.prompt(held, TOKENS), 1.0)
+
+    told = acted(built, [looked_up, draft], Completion("It is on its way, I cannot say until when.", "m"))
+
+    assert [(one.censor.id, one.where) for one in told] == [("w", "reply")]
 
 
 def test_which_censors_hold_is_remembered_and_not_known_of_whom_nobody_looked_at() -> None:

@@ -203,7 +203,8 @@ class Selecting:
         others = [one for one in fresh if one.record.id not in held]
         if why != "changed":
             brought = held | {one.record.id for one in above}
-            others = without_repeated([*others, *_before(looked, brought, CARRIED - len(others))], shown)
+            if left := _before(looked, brought, CARRIED - len(others)):
+                others = without_repeated([*others, *left], shown)
         taken = RESERVED_TOKENS + sum(one.tokens for one in stands)
         filled = fill(others, _less(budgets, taken), self._costs)
         kept = Kept(
