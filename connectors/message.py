@@ -11,6 +11,7 @@ import zlib
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Literal
 
 PARTITIONS = 64
@@ -63,6 +64,7 @@ class Role(StrEnum):
         return order.index(self) >= order.index(other)
 
 
+@lru_cache(maxsize=4096)
 def encode_id(text: str) -> str:
     """*text* as a file name or key part; injective, so that different ids never meet.
 

@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError
 
 from connectors.message import AgentRuntimeError, Scope, redis_key
 from grounding.blocks import Prompt
@@ -143,7 +144,6 @@ class Manifests:
             packed = pack(
                 VERSION,
                 at=at,
-                context=shown.model_dump(mode="json", exclude={"codex": {"files"}} if material else None),
                 material=material,
                 prompt_sha256=prompt.sha256,
                 prefix_digest=prompt.prefix_digest,
@@ -153,6 +153,7 @@ class Manifests:
                 outcome=outcome or {},
                 **({"cut": cut} if cut else {}),
             )
+            packed = f'{packed[:-1]},"context":{_dumped(shown, without_files=bool(material))}}}'
             done = await self._kept_with(scope, shown, packed, material)
             if not isinstance(done, list):
                 break
@@ -356,6 +357,15 @@ def _newest(known: dict[str, V], name: str, value: V) -> None:
     known[name] = value
     if len(known) > _REMEMBERED:
         del known[next(iter(known))]
+
+
+def _dumped(context: RunContext, *, without_files: bool) -> str:
+    """*context* as JSON of the form that `pack` makes, in a quarter of its time."""
+    left_out: Any = {"codex": {"files"}} if without_files else None
+    try:
+        return context.model_dump_json(exclude=left_out)
+    except PydanticSerializationError:  # half a surrogate pair is no UTF-8
+        return json.dumps(context.model_dump(mode="json", exclude=left_out), separators=(",", ":"))
 
 
 def _context(fields: dict[str, Any]) -> RunContext:

@@ -22,6 +22,9 @@ PLACEHOLDERS = frozenset({"none", "null", "empty", "dummy", "unused", "no-key", 
 """What people write where a server wants no key: nobody's secret, and words that events need."""
 MAX_STRING_CHARACTERS = 2000
 MAX_DEPTH = 6
+MOST_NAMES = 1000
+"""Names of fields that are looked at once only. Ours are fewer; what libraries put into events has any number."""
+_PLAIN = frozenset({int, bool, type(None)})
 
 _SAID = (
     "text",
@@ -50,6 +53,8 @@ class Redaction:
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets: tuple[str, ...] = ()
+        self._names: dict[str, str] = {}
+        """Names of fields that may be told, as they are told."""
         for secret in secrets:
             self.add(secret)
 
@@ -80,6 +85,7 @@ class Redaction:
             known = {*self._secrets, secret, quote(secret, safe="")}
             # The longest first, lest a part of one hides the rest of it.
             self._secrets = tuple(sorted(known, key=lambda value: (-len(value), value)))
+            self._names = {}
 
     def clean(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """*fields* as JSON values; the names that were taken out are listed under ``redacted``."""
@@ -99,11 +105,15 @@ class Redaction:
     def _mapping(self, fields: Mapping[Any, Any], dropped: list[str], depth: int) -> dict[str, Any]:
         cleaned = {}
         for key, value in fields.items():
-            name = self.mask(str(key))
-            if _is_forbidden(name):
-                dropped.append(name)
-            else:
-                cleaned[name] = self._value(value, dropped, depth)
+            known = self._names.get(key) if type(key) is str else None
+            if known is None:
+                known = self.mask(str(key))
+                if _is_forbidden(known):
+                    dropped.append(known)
+                    continue
+                if type(key) is str and len(self._names) < MOST_NAMES:
+                    self._names[key] = known
+            cleaned[known] = value if type(value) in _PLAIN else self._value(value, dropped, depth)
         return cleaned
 
     def _value(self, value: Any, dropped: list[str], depth: int) -> Any:
