@@ -23,6 +23,7 @@ from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.log import Transcript
 from promptpolicy.directives import Directives
 from promptpolicy.files import FilingPublisher
+from runtime import collecting
 from runtime.access import Access
 from runtime.api.security import Security
 from runtime.budgets import Budgets
@@ -190,6 +191,8 @@ async def _run_parts(stack: AsyncExitStack, runtime: Runtime, process: Process, 
     if "worker" in parts:
         await stack.enter_async_context(beside(_warm_up(runtime), "warm up"))
         await stack.enter_async_context(beside(runtime.worker.run(), "worker"))
+    else:
+        collecting.settle()
 
 
 async def _warm_up(runtime: Runtime) -> None:

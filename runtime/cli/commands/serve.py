@@ -31,9 +31,11 @@ def command(
     """Run the bot until SIGTERM or Ctrl-C: connectors, answers and the HTTP face. Events go to standard output."""
     import asyncio
 
+    from runtime import collecting
     from runtime.allocation import share_arenas
 
     share_arenas()
+    collecting.begin()
     from runtime.serve import serve
 
     invocation = Invocation(config or invocation.config, log_format or invocation.log_format)
