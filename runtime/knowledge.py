@@ -205,7 +205,7 @@ class Knowledge:
         return self._following.is_running
 
     async def forget_workspace(self, scope: Scope) -> None:
-        """Take a workspace's passages out of the index, of former models too; the files stay."""
+        """Take a workspace's passages out of the index, of former models too; its files are left to the caller."""
         target = await self.opening.ready()
         await target.indexer.forget_workspace(scope)
         for name in (await self.catalogue.known()).keys() - {target.name}:

@@ -224,7 +224,13 @@ async def test_workspaces_are_made_listed_routed_and_deleted(running: None, comm
     assert held.json == {"place": "telegram:-10001/7", "answering": "all", "model": None, "queue": None}
     assert "default" in (await command("workspace", "answer", "telegram:-10001/7", "default", "-w", "acme")).out
     assert (await command("workspace", "route", "telegram:-10001/7", "--remove")).code == 0
-    assert (await command("workspace", "delete", "acme", "--yes")).code == 0
+    asked = await command("workspace", "delete", "acme")
+    assert asked.code != 0  # nobody answered
+    assert "for good" in asked.err
+    assert "all files in " in asked.err
+    assert (
+        await command("workspace", "delete", "acme", "--yes")
+    ).out == "workspace acme deleted, with all that it held\n"
     names = [each["id"] for each in (await command("workspace", "list", "--json")).json["workspaces"]]
     assert names == ["sample"]
 
@@ -821,7 +827,7 @@ async def test_a_reply_is_marked_listed_and_its_marks_removed(
     openai_server.will("Twelve characters at least.")
     turn = (await command("chat", "-m", QUESTION, "--json")).json["turn_id"]
 
-    assert "good for 1, bad for 0" in (await command("karma", "mark", turn, "good")).out
+    assert "good for 1, bad for 0" in (await command("karma", "mark", "last", "good")).out
     assert QUESTION in (await command("karma", "list")).out
     assert (await command("karma", "list", "--json")).lines[0]["trace"]["answered"] == "Twelve characters at least."
     assert "good by 1, bad by 0" in (await command("explain", turn)).out

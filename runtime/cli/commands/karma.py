@@ -10,6 +10,7 @@ from config.settings import Settings
 from runtime.cli.client import connect, segment
 from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
 from runtime.cli.output import line, print_json, table
+from runtime.cli.turns import find_turn, turn_path
 
 Row = dict[str, Any]
 _SHOWN = 60
@@ -28,9 +29,9 @@ def command() -> None:
 @json_option
 @click.pass_obj
 def mark(invocation: Invocation, turn: str, mark: str, user: str | None, workspace: str | None, as_json: bool) -> None:
-    """Mark the reply of TURN as good or bad, or take the mark back (none)."""
+    """Mark the reply of TURN (an id, or `last`) as good or bad, or take the mark back (none)."""
     settings = invocation.settings()
-    found = run(_mark(settings, workspace_of(settings, workspace), turn, mark, user))
+    found = run(_mark(settings, workspace, turn, mark, user))
     if as_json:
         print_json(found)
     else:
@@ -77,10 +78,11 @@ def remove(invocation: Invocation, turn: str, workspace: str | None, as_json: bo
         line(f"{found['turn_id']}: no marks any more")
 
 
-async def _mark(settings: Settings, workspace: str, turn: str, mark: str, user: str | None) -> Row:
+async def _mark(settings: Settings, workspace: str | None, turn: str, mark: str, user: str | None) -> Row:
     body = {"mark": mark} | ({"user": user} if user else {})
     async with connect(settings) as client:
-        found: Row = await client.post(f"/v1/workspaces/{segment(workspace)}/turns/{segment(turn)}/mark", body)
+        name, turn_id = await find_turn(client, turn, workspace)
+        found: Row = await client.post(f"{turn_path(name, turn_id)}/mark", body)
     return found
 
 

@@ -114,10 +114,13 @@ async def _answer(settings: Settings, place: str, mode: str | None, workspace: s
 @json_option
 @click.pass_obj
 def delete(invocation: Invocation, workspace: str, yes: bool, as_json: bool) -> None:
-    """Delete WORKSPACE and its routes. Its files under DATA_DIR stay."""
+    """Delete WORKSPACE with all that it holds: conversations, records, people, routes, and its folder of files."""
+    settings = invocation.settings()
     if not yes:
-        click.confirm(f"Delete workspace {workspace} and its routes? Its files stay.", abort=True, err=True)
-    run(_delete(invocation.settings(), workspace, as_json))
+        folder = settings.data_dir / "workspaces" / workspace
+        held = f"its conversations, records, people and routes, and all files in {folder}"
+        click.confirm(f"Delete workspace {workspace} for good: {held}?", abort=True, err=True)
+    run(_delete(settings, workspace, as_json))
 
 
 async def _delete(settings: Settings, workspace: str, as_json: bool) -> None:
@@ -126,4 +129,4 @@ async def _delete(settings: Settings, workspace: str, as_json: bool) -> None:
     if as_json:
         print_json(answer or {"id": workspace, "deleted": True})
     else:
-        line(f"workspace {workspace} deleted; its files are still in {settings.data_dir / 'workspaces' / workspace}")
+        line(f"workspace {workspace} deleted, with all that it held")
