@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from connectors.message import ConversationKey
+from connectors.message import AgentRuntimeError, ConversationKey
 from grounding.budgets import Budgets
 from grounding.layers.tail import Limits
 from grounding.memory.contexts import ContextDocument, ContextDocuments
@@ -18,6 +18,8 @@ from grounding.sessions.store import Sessions
 
 Documents = tuple[ContextDocument | None, ContextDocument | None]
 """The newest of a conversation, and the one that its last prompt showed, where it is kept."""
+OLDER_KNOWN = 10_000
+"""Conversations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,9 @@ class Continuing:
     contexts: ContextDocuments
     freezing: Freezing
     sessions: Sessions | None = None
+    older: dict[ConversationKey, str] = field(default_factory=dict)
+    """Which document that is not the newest a conversation's last prompt showed: the next one mostly shows it again, so
+    that it is read beside the newest, and not after the session."""
 
     async def before(self, key: ConversationKey) -> Shown | None:
         """What the last prompt showed, if the session goes on. Raises `connectors.message.StoreUnavailable`."""
@@ -49,12 +54,30 @@ class Continuing:
     async def documents(self, key: ConversationKey, before: asyncio.Task[Shown | None]) -> Documents:
         """The documents of *key*. Raises `connectors.message.StoreUnavailable` and
         `grounding.transcript.entry.UnknownFormat`."""
-        latest, shown = await asyncio.gather(self.contexts.latest(key), asyncio.shield(before))
+        guessed, likely = self.older.get(key, ""), None
+        newest, session = self.contexts.latest(key), asyncio.shield(before)
+        if guessed:
+            latest, shown, likely = await asyncio.gather(newest, session, self._likely(key, guessed))
+        else:
+            latest, shown = await asyncio.gather(newest, session)
         if latest is None or shown is None or not shown.document:
             return latest, None
         if latest.id == shown.document or self.freezing.layout == "user_first":
+            self.older.pop(key, None)
             return latest, latest
+        if likely is not None and shown.document == guessed:
+            return latest, likely
+        if len(self.older) >= OLDER_KNOWN:
+            self.older.clear()
+        self.older[key] = shown.document
         return latest, await self.contexts.version(key, shown.document)
+
+    async def _likely(self, key: ConversationKey, version: str) -> ContextDocument | None:
+        """*version*, if it can be read. Why it cannot be is said once it is known to be wanted."""
+        try:
+            return await self.contexts.version(key, version)
+        except AgentRuntimeError:
+            return None
 
     def go_on(
         self,
