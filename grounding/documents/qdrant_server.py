@@ -1,8 +1,8 @@
 """The passage index on a Qdrant server or cluster.
 
-With `grounding.documents.server_queries` the only module that imports ``qdrant_client``: its import takes more than
-half a second, and is paid only where ``QDRANT_URL`` is set. It is tested against the client's own local mode, which has
-the same classes but no network, and against a refused connection; not against a real server.
+With `grounding.documents.server_queries` and `server_errors` the only module that imports ``qdrant_client``: its import
+takes more than half a second, and is paid only where ``QDRANT_URL`` is set. It is tested against the client's own local
+mode, which has the same classes but no network, and against a refused connection; not against a real server.
 """
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import httpx
 import structlog
-from pydantic import ValidationError
 from qdrant_client import AsyncQdrantClient, models
-from qdrant_client.common.client_exceptions import QdrantException, ResourceExhaustedResponse
-from qdrant_client.http.exceptions import ApiException, ResponseHandlingException, UnexpectedResponse
 
 from connectors.message import Scope
 from grounding.documents import stored
@@ -27,7 +23,9 @@ from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, off_c
 from grounding.documents.embedding import Vector
 from grounding.documents.fusing import absent, by_scores, may_say_little, merged, says_little
 from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, cosine
+from grounding.documents.server_errors import ERRORS, unavailable
 from grounding.documents.server_queries import (
+    FIELDS,
     dense_arm,
     dense_of,
     filter_of,
@@ -35,6 +33,7 @@ from grounding.documents.server_queries import (
     nearest,
     points_of,
     sparse_arm,
+    stale,
 )
 from grounding.documents.sparse import SparseVector
 from grounding.documents.stored import Where
@@ -44,43 +43,6 @@ log = structlog.get_logger()
 
 UPSERT_BATCH = 128
 SCROLL_BATCH = 1000
-
-ERRORS: tuple[tuple[type[Exception], bool, str], ...] = (
-    (ResourceExhaustedResponse, True, "asks for fewer requests"),
-    (ResponseHandlingException, True, "cannot be reached, or its answer was not understood"),
-    (UnexpectedResponse, True, "refused a request"),
-    (ApiException, True, "failed"),
-    (QdrantException, True, "failed"),
-    (TimeoutError, True, "took too long"),
-    (httpx.HTTPError, True, "cannot be reached"),
-    (httpx.InvalidURL, False, "has an address that is no URL: check QDRANT_URL"),
-    (ValidationError, False, "was sent something that its client refuses"),
-    (OSError, True, "cannot be reached"),
-    (ValueError, False, "was sent something that its client refuses"),
-    (RuntimeError, True, "is closed"),
-)
-"""Class of the client's error → may it succeed later, and what to say. The first match counts."""
-
-STATUSES: dict[int, tuple[bool, str]] = {
-    400: (False, "refused a request"),
-    401: (False, "wants another key: check QDRANT_API_KEY"),
-    403: (False, "forbids this: check the rights of QDRANT_API_KEY"),
-    404: (True, "has no such collection: run `agent-runtime index --fresh`"),
-    409: (True, "is changing this collection"),
-    413: (False, "refused a request for its size"),
-    422: (False, "refused a request"),
-}
-"""HTTP status → the same, where the status says more; others below 500 are final, the rest may pass."""
-
-
-def unavailable(error: Exception, place: str) -> IndexUnavailable:
-    """*error* of the client as ours."""
-    retryable, what = next((again, what) for kind, again, what in ERRORS if isinstance(error, kind))
-    if isinstance(error, UnexpectedResponse) and error.status_code is not None:
-        default = (error.status_code >= 500 or error.status_code in (408, 425, 429), what)
-        retryable, what = STATUSES.get(error.status_code, default)
-        what = f"{what} (HTTP {error.status_code})"
-    return IndexUnavailable(f"the Qdrant server at {place} {what}: {type(error).__name__}", retryable=retryable)
 
 
 class ServerIndex:
@@ -149,13 +111,8 @@ class ServerIndex:
                 # Another process may have made it in between; if not, this was a real failure.
                 if not await self._ask((await self._client()).collection_exists(self._collection)):
                     raise
-        fields: dict[str, Any] = {
-            "tenant": models.KeywordIndexParams(type=models.KeywordIndexType.KEYWORD, is_tenant=True)
-        }
-        fields |= dict.fromkeys(stored.KEYWORD_FIELDS, models.PayloadSchemaType.KEYWORD)
-        fields |= dict.fromkeys(stored.INTEGER_FIELDS, models.PayloadSchemaType.INTEGER)
         present = (await self._ask((await self._client()).get_collection(self._collection))).payload_schema
-        for name, schema in fields.items():
+        for name, schema in FIELDS.items():
             if name not in present:
                 await self._ask((await self._client()).create_payload_index(self._collection, name, schema))
 
@@ -172,7 +129,7 @@ class ServerIndex:
         the sources are always found, and for an instant both versions may be."""
         if not sources:
             return
-        deletions = [models.DeleteOperation(delete=models.FilterSelector(filter=_stale(one))) for one in sources]
+        deletions = [models.DeleteOperation(delete=models.FilterSelector(filter=stale(one))) for one in sources]
         batches = list(_batches([(one.scope, entry) for one in sources for entry in one.entries]))
         for batch in batches[:-1]:
             await self._ask((await self._client()).upsert(self._collection, points_of(batch), wait=True))
@@ -383,15 +340,6 @@ class ServerIndex:
             log.warning("store.degraded", store="qdrant", why=str(error))
         finally:
             self._closed, self._made = True, None
-
-
-def _stale(source: Source) -> models.Filter:
-    """What is stored of *source* beside its entries."""
-    keep: list[models.ExtendedPointId] = [stored.point_id(source.scope, entry.passage) for entry in source.entries]
-    stale = filter_of(stored.where(source.scope, source.kind, source=source.name))
-    if keep:
-        stale.must_not = [models.HasIdCondition(has_id=keep)]
-    return stale
 
 
 def _batches(entries: Sequence[tuple[Scope, Entry]]) -> Iterator[Sequence[tuple[Scope, Entry]]]:

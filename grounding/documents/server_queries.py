@@ -11,9 +11,16 @@ from qdrant_client import models
 from connectors.message import Scope
 from grounding.documents import stored
 from grounding.documents.embedding import Vector
-from grounding.documents.index import Entry, Fusion
+from grounding.documents.index import Entry, Fusion, Source
 from grounding.documents.sparse import SparseVector
 from grounding.documents.stored import Where
+
+FIELDS: dict[str, models.KeywordIndexParams | models.PayloadSchemaType] = {
+    "tenant": models.KeywordIndexParams(type=models.KeywordIndexType.KEYWORD, is_tenant=True),
+    **dict.fromkeys(stored.KEYWORD_FIELDS, models.PayloadSchemaType.KEYWORD),
+    **dict.fromkeys(stored.INTEGER_FIELDS, models.PayloadSchemaType.INTEGER),
+}
+"""What is indexed of a payload, and how."""
 
 
 def points_of(entries: Sequence[tuple[Scope, Entry]]) -> list[models.PointStruct]:
@@ -66,6 +73,15 @@ def filter_of(condition: Where) -> models.Filter:
         return [models.FieldCondition(key=match.key, match=_match(match.values)) for match in matches]
 
     return models.Filter(must=conditions(condition.must))
+
+
+def stale(source: Source) -> models.Filter:
+    """What is stored of *source* beside its entries."""
+    keep: list[models.ExtendedPointId] = [stored.point_id(source.scope, entry.passage) for entry in source.entries]
+    found = filter_of(stored.where(source.scope, source.kind, source=source.name))
+    if keep:
+        found.must_not = [models.HasIdCondition(has_id=keep)]
+    return found
 
 
 def _match(values: Sequence[Any]) -> models.MatchValue | models.MatchAny:

@@ -19,7 +19,7 @@ from qdrant_client.common import client_exceptions
 from qdrant_client.http import exceptions
 
 from connectors.message import Scope
-from grounding.documents import edge_errors, qdrant_server
+from grounding.documents import edge_errors, server_errors
 from grounding.documents.index import (
     Arm,
     Entry,
@@ -608,17 +608,17 @@ SERVER_ERRORS: list[type[Exception]] = [
 
 @pytest.mark.parametrize("kind", SERVER_ERRORS, ids=lambda kind: kind.__name__)
 def test_every_error_class_of_the_client_is_in_the_table(kind: type[Exception]) -> None:
-    assert any(issubclass(kind, known) for known, _, _ in qdrant_server.ERRORS)
+    assert any(issubclass(kind, known) for known, _, _ in server_errors.ERRORS)
     error = kind.__new__(kind)
     if isinstance(error, exceptions.UnexpectedResponse):
         error.status_code = None
-    assert isinstance(qdrant_server.unavailable(error, "here"), IndexUnavailable)
+    assert isinstance(server_errors.unavailable(error, "here"), IndexUnavailable)
 
 
 @pytest.mark.parametrize("status", range(400, 600))
 def test_every_http_status_is_final_or_passing_as_it_should_be(status: int) -> None:
     error = exceptions.UnexpectedResponse(status, "reason", b"", httpx.Headers())
-    mapped = qdrant_server.unavailable(error, "here")
+    mapped = server_errors.unavailable(error, "here")
     assert mapped.retryable == (status >= 500 or status in (404, 408, 409, 425, 429))
     assert str(status) in str(mapped)
 
