@@ -253,6 +253,9 @@ class Appending(_Paced):
         if self._taken_up or not text.startswith(self._shown):
             return  # what an earlier attempt has shown cannot be taken back by adding; the last form puts it right
         if self._receipt is None:
+            if len(text) > BEGINNING_CHARACTERS:  # what is begun so carries no token by which it could be found again
+                text = text[:BEGINNING_CHARACTERS]
+                self._news.set()  # the rest is there to be shown
             await self._states.mark(self._message, 0, Stage.DRAFTING)
             self._receipt = await self._appends.begin(self._message, text)
             await self._states.mark(self._message, 0, Stage.SHOWN, self._receipt.message_id)

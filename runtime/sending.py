@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 import structlog
 
-from connectors.connector import Connector, EditsMessages, ReadsBack, SendFailed
+from connectors.connector import AppendsText, Connector, EditsMessages, ReadsBack, SendFailed
 from connectors.message import OutboundMessage, OutboundPart, Receipt
 from runtime.first_words import can_begin, first_words
 from runtime.governor import Governor
@@ -166,7 +166,9 @@ class Sending:
         else:
             found, known = await self._read_back(draft)
             if found is None:
-                if not known:  # the reply goes beside them, if they are there
+                # The reply goes beside them, if they are there; of those that a platform began by its own means no
+                # token tells.
+                if not known or isinstance(connector, AppendsText):
                     _log.warning("reply.ambiguous", part=part.index, why="first words", then="resend")
                 return None
             shown = found

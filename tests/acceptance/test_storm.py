@@ -11,7 +11,7 @@ from tests.emulators.own_redis import OwnRedis
 from tests.emulators.storm import PLATFORMS, Storm, conversations, storm, until
 
 WORKERS = (1, 2)
-SECONDS = 240
+SECONDS = 480
 """After which a test has failed; most of it would be the starts of processes."""
 
 
@@ -34,7 +34,7 @@ async def rage(weather: Storm, redis: OwnRedis, *, worker_kills: int) -> None:
 
 
 @pytest.mark.storm
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 async def test_a_storm_of_kills_loses_doubles_and_reorders_nothing(data_dir: Path) -> None:
     redis = OwnRedis(data_dir / "redis")
     redis.start()
@@ -87,7 +87,7 @@ async def test_ten_turns_in_hand_when_the_only_process_dies_are_all_answered_onc
 
 
 @pytest.mark.storm
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 async def test_a_worker_that_is_told_to_stop_under_load_loses_nothing_and_hands_back_its_conversations(
     data_dir: Path,
 ) -> None:
@@ -125,7 +125,7 @@ async def _stop_in_turn(weather: Storm) -> None:
 
 
 @pytest.mark.storm
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("dies", ["worker-1", "gateway"])
 async def test_a_process_may_die_while_an_answer_is_begun_again_because_more_was_said(
     data_dir: Path, dies: str

@@ -31,12 +31,13 @@ class Feed(Board):
     def __init__(self, everywhere: bool = True) -> None:
         super().__init__()
         self.everywhere = everywhere
+        self.begun = ""
 
     def appends(self, message: OutboundMessage) -> bool:
         return self.everywhere
 
     async def begin(self, message: OutboundMessage, text: str) -> Receipt:
-        self.messages["feed"] = text
+        self.messages["feed"] = self.begun = text
         return Receipt("feed")
 
     async def append(self, message: OutboundMessage, receipt: Receipt, text: str) -> None:
@@ -209,6 +210,30 @@ async def test_means_of_the_platforms_own_are_preferred_and_end_in_the_last_form
 
     assert feed.shown == ["One two."]
     assert feed.tokens == []
+
+
+async def test_what_is_begun_by_the_platforms_own_means_begins_with_a_few_words(redis: Redis) -> None:
+    """Nothing says later whether they arrived; the rest is added at once, though nothing more is written."""
+    feed = Feed()
+    async with box(redis, feed).preview(DRAFT) as preview:
+        await preview.show(LONG)
+        await until(feed, LONG)
+
+    assert feed.begun == LONG[:60]
+
+
+async def test_a_beginning_by_the_platforms_own_means_of_which_nobody_knows_is_counted(redis: Redis) -> None:
+    class FoundFeed(Feed, FoundAgain):
+        pass
+
+    feed = FoundFeed()
+    outbox = box(redis, feed)
+    await outbox.outbox.states.mark(DRAFT, 0, Stage.DRAFTING)
+    with capture_logs() as told:
+        await outbox.deliver(replace(DRAFT, text="one"))
+
+    assert feed.shown == ["one"]
+    assert [one["why"] for one in told if one["event"] == "reply.ambiguous"] == ["first words"]
 
 
 async def test_where_the_platforms_own_means_do_not_serve_edits_do(redis: Redis) -> None:
