@@ -429,6 +429,16 @@ async def test_doctor_names_what_is_wrong_where_nothing_runs(command: Command, o
     assert failed[0]["advice"]
 
 
+async def test_doctor_names_every_mistake_in_the_settings_and_ends_as_any_command_does(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_RUNTIME_HTTP_PORT", "eighty")
+    monkeypatch.setenv("AGENT_RUNTIME_QUEUE_MODE", "stack")
+    done = await command("doctor", "--json")
+    assert done.code == (await command("usage")).code == 2
+    assert [check["ok"] for check in done.json["checks"]] == [False, False]
+
+
 async def test_stores_that_another_process_holds_are_a_clear_error(
     command: Command, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

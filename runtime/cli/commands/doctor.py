@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from config.load import ConfigurationError
+from config.load import ConfigurationError, Loaded
 from config.settings import Settings
 from connectors.message import AgentRuntimeError
 from runtime.cli.client import ApiError, Client, connect
@@ -25,9 +25,20 @@ def command(invocation: Invocation, as_json: bool) -> int:
     """Check settings, stores, model, platforms and disk; say what to do about each failure.
 
     With no `serve` or `chat` running it does what a start does: opens the stores and indexes what is pending. Exit
-    code 1 where a check fails.
+    code 1 where a check fails, 2 where the settings cannot be read.
     """
-    checks = _checks(invocation)
+    try:
+        loaded = invocation.load()
+    except ConfigurationError as error:
+        advice = "correct it in the environment or the configuration file"
+        wrong = [_check("settings", ok=False, detail=problem, advice=advice) for problem in error.problems]
+        _tell(wrong, as_json)
+        return 2
+    return 1 if _tell(_checks(loaded), as_json) else 0
+
+
+def _tell(checks: list[Check], as_json: bool) -> list[Check]:
+    """Print *checks*; those that failed."""
     failed = [check for check in checks if not check["ok"]]
     if as_json:
         print_json({"ok": not failed, "checks": checks})
@@ -36,15 +47,10 @@ def command(invocation: Invocation, as_json: bool) -> int:
             show(check)
         line()
         line(f"{len(failed)} of {len(checks)} checks failed" if failed else "all is well", bold=True)
-    return 1 if failed else 0
+    return failed
 
 
-def _checks(invocation: Invocation) -> list[Check]:
-    try:
-        loaded = invocation.load()
-    except ConfigurationError as error:
-        advice = "correct it in the environment or the configuration file"
-        return [_check("settings", ok=False, detail=problem, advice=advice) for problem in error.problems]
+def _checks(loaded: Loaded) -> list[Check]:
     where = f"from {loaded.file} and the environment" if loaded.file else "from the environment and defaults"
     fallen_back = [
         _check(
