@@ -25,7 +25,7 @@ from grounding.documents.watch import changed_documents
 from promptpolicy.files import FilingPublisher
 from runtime.changes import Changes
 from runtime.unforeseen import tell_index_failed
-from runtime.watching import Watching
+from runtime.watching import Watching, told
 from runtime.workspaces import Workspaces
 
 SWEEP_SECONDS = 1.0
@@ -191,8 +191,8 @@ class Following:
                 await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
                 async for _ in awatch(folder, debounce=300, ignore_permission_denied=True):
                     await self._import_all()
-            except (OSError, RuntimeError) as error:
-                _log.warning("index.failed", why=f"global directives cannot be followed: {error}")
+            except Exception as error:  # noqa: BLE001 - as of the files of workspaces
+                _log.warning("index.failed", why=f"global directives cannot be followed: {told(error)}")
             await asyncio.sleep(_RETRY_SECONDS[1])
             await self._import_all()
 

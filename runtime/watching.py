@@ -19,7 +19,9 @@ UNWATCHED_SECONDS = 5.0
 MANY_CHANGES = 1000
 """Told at once: then some may have been lost (Linux keeps 16,384 and drops what comes beyond, which nobody is told of),
 and all files are looked at once more, `UNWATCHED_SECONDS` later."""
-WATCH_AGAIN_SECONDS = 30.0
+WATCH_AGAIN_SECONDS = (1.0, 30.0)
+"""After a watch that ended: one file whose name is no UTF-8 ends it, once, and a limit that is reached does again and
+again."""
 _log = structlog.get_logger()
 
 
@@ -46,18 +48,22 @@ class Watching:
 
     async def changes(self) -> AsyncIterator[Changed]:
         """What changes on the disk, also after the system had no watch to give for a while."""
+        wait, longest = WATCH_AGAIN_SECONDS
         while True:
+            began = time.monotonic()
             try:
                 async for change in watch(self._data_dir, begun=self._is_watched):
                     yield change
                     if len(change.paths) >= MANY_CHANGES:
                         self.look_soon()
-            except (OSError, RuntimeError) as error:  # the latter is what a watch raises whose own thread fails
-                self.why_not = f"files cannot be followed: {error}"
+            except Exception as error:  # noqa: BLE001 - whatever ends a watch, files go on changing
+                self.why_not = f"files cannot be followed: {told(error)}"
                 _log.warning("index.failed", why=self.why_not)
             self._watched.set()
             self.look_soon()
-            await asyncio.sleep(WATCH_AGAIN_SECONDS)
+            lasted = time.monotonic() - began
+            wait = min(wait * 2, longest) if lasted < longest else WATCH_AGAIN_SECONDS[0]
+            await asyncio.sleep(wait)
 
     def _is_watched(self) -> None:
         self._watched.set()
@@ -76,3 +82,10 @@ class Watching:
             return False
         self._look_at = now + (UNWATCHED_SECONDS if self.why_not else RESCAN_SECONDS)
         return True
+
+
+def told(error: BaseException) -> str:
+    """What is told of *error*: of a group of errors the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error) or type(error).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import time
 from collections.abc import AsyncIterator
@@ -149,7 +150,7 @@ async def test_where_files_cannot_be_followed_they_are_looked_at_again_and_again
 
     monkeypatch.setattr(watching, "watch", limited)
     monkeypatch.setattr(watching, "UNWATCHED_SECONDS", 0.05)
-    monkeypatch.setattr(watching, "WATCH_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(watching, "WATCH_AGAIN_SECONDS", (0.1, 0.1))
     async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
         await make.knowledge.opened()
         await make.until_sure()
@@ -164,6 +165,22 @@ async def test_where_files_cannot_be_followed_they_are_looked_at_again_and_again
                 await asyncio.sleep(0.02)
         await asyncio.to_thread(make.write, "b.md", "Refunds")
         await make.until("refunds", "a.md", "b.md")
+    await make.knowledge.close()
+
+
+async def test_a_file_whose_name_is_no_utf8_ends_no_following(make: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch itself breaks over it."""
+    monkeypatch.setattr(watching, "WATCH_AGAIN_SECONDS", (0.05, 0.1))
+    await asyncio.to_thread(make.write, "a.md", "Refunds")
+    docs = make.settings.data_dir / "workspaces" / "acme" / "docs"
+
+    async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
+        await make.knowledge.opened()
+        await make.until("refunds", "a.md")
+        for number in range(3):
+            await asyncio.to_thread((docs / os.fsdecode(b"bad\xff%d.md" % number)).write_text, "Refunds")
+            await asyncio.to_thread(make.write, f"b{number}.md", "Refunds")
+            await make.until("refunds", "a.md", *(f"b{one}.md" for one in range(number + 1)))
     await make.knowledge.close()
 
 
