@@ -42,6 +42,7 @@ from promptpolicy.directives import Directives
 from promptpolicy.files import FilingPublisher
 from promptpolicy.tree import DirectiveTree
 from runtime import stores
+from runtime.cli.main import SWITCH_SECONDS
 from runtime.knowledge import Knowledge
 from runtime.workspaces import Workspaces
 from tests.emulators.own_redis import OwnRedis
@@ -250,5 +251,6 @@ if __name__ == "__main__":
     parser.add_argument("--shared", action="store_true", help="documents in Redis, as with REDIS_URL")
     parser.add_argument("--who", action="store_true")
     asked = parser.parse_args()
+    sys.setswitchinterval(SWITCH_SECONDS)  # as in `serve`
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     asyncio.run(main(asked.burst, asked.imported, asked.shared, asked.who))

@@ -1,11 +1,11 @@
-"""What changed on the disk, worked off for several workspaces at once, and in each the newest first: a long import
-keeps nothing else waiting, of other workspaces or of its own."""
+"""What changed on the disk, worked off for several workspaces at once, and in each what changed alone before what
+changed with many others: a long import keeps nothing else waiting, of other workspaces or of its own."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -14,8 +14,11 @@ from grounding.documents.library import is_document_path
 Work = Callable[[str, set[str] | None], Awaitable[None]]
 """Works off what changed in a workspace: these paths, or all where None. Never raises."""
 
+FEW = 16
+"""Documents that changed at once, all of them or those of one top folder, which no import is: they go before others,
+each in its turn."""
 NEWEST = 16
-"""Documents that are handed out at once, the newest first: what is saved meanwhile waits for them alone."""
+"""Documents of the others that are handed out at once, the newest first; an edit waits for so many at most."""
 OLDEST = 64
 """The same, the oldest first: so that none waits for ever, and a model that is far away is asked for many at once."""
 RUNS_OF_EACH = 2
@@ -28,16 +31,48 @@ LOOKS = 4
 
 @dataclass(slots=True)
 class _Workspace:
-    documents: dict[str, None] = field(default_factory=dict)
-    """Those that wait, the newest last."""
+    edits: dict[str, None] = field(default_factory=dict)
+    """Documents that wait and changed with few others, the newest last."""
+    imports: dict[str, None] = field(default_factory=dict)
+    """The same, of those that changed with many."""
     folders: set[str] | None = field(default_factory=set)
     """Those that wait; None where everything does."""
     runs: set[int] = field(default_factory=set)
     is_looking: bool = False
 
     @property
+    def documents(self) -> int:
+        """How many wait."""
+        return len(self.edits) + len(self.imports)
+
+    @property
     def is_idle(self) -> bool:
         return not (self.documents or self.runs or self.is_looking or self.folders is None or self.folders)
+
+    def add(self, documents: Iterable[str]) -> None:
+        """Those changed at once."""
+        ordered = sorted(documents)
+        beside = Counter(map(_top_folder, ordered))
+        for path in ordered:
+            if len(ordered) <= FEW or beside[_top_folder(path)] <= FEW:
+                self.imports.pop(path, None)
+                self.edits.setdefault(path)
+            elif path not in self.edits:
+                self.imports.pop(path, None)
+                self.imports[path] = None
+
+    def take(self, *, oldest: bool) -> set[str]:
+        """What is worked off next, which waits no more: edits, and beside them the *oldest* of an import."""
+        lane = self.edits
+        if self.imports and (oldest or not lane):
+            lane = self.imports
+        if lane is self.edits:
+            some = set(islice(lane, NEWEST))
+        else:
+            some = set(islice(lane, OLDEST) if oldest else islice(reversed(lane), NEWEST))
+        for path in some:
+            del lane[path]
+        return some
 
 
 class Changes:
@@ -53,16 +88,14 @@ class Changes:
     def add(self, workspace_id: str, paths: set[str] | None) -> None:
         """Have *paths* of a workspace, documents or folders, all where None, worked off. Waits for nothing."""
         one = self._workspaces[workspace_id]
-        documents = sorted(path for path in paths or () if is_document_path(path))
-        for path in documents:
-            one.documents.pop(path, None)
-            one.documents[path] = None
+        documents = {path for path in paths or () if is_document_path(path)}
+        one.add(documents)
         if paths is None or one.folders is None:
             one.folders = None
         else:
-            one.folders |= paths - one.documents.keys()
+            one.folders |= paths - documents
         free = sorted(set(range(RUNS_OF_EACH)) - one.runs)
-        for number in free if len(one.documents) > NEWEST else free[: len(one.documents)][:1]:
+        for number in free if one.documents > NEWEST else free[: one.documents][:1]:
             one.runs.add(number)
             self._group.create_task(self._work_off(workspace_id, one, number))
         if (one.folders is None or one.folders) and not one.is_looking:
@@ -73,11 +106,7 @@ class Changes:
         try:
             while one.documents:
                 async with self._room:
-                    newest, oldest = islice(reversed(one.documents), NEWEST), islice(one.documents, OLDEST)
-                    some = set(oldest if number else newest)
-                    for path in some:
-                        del one.documents[path]
-                    if some:  # the other run may have taken the last of them meanwhile
+                    if some := one.take(oldest=number > 0):  # the other run may have taken the last meanwhile
                         await self._work(workspace_id, some)
         finally:
             one.runs.discard(number)
@@ -96,3 +125,8 @@ class Changes:
     def _forget(self, workspace_id: str, one: _Workspace) -> None:
         if one.is_idle:
             self._workspaces.pop(workspace_id, None)
+
+
+def _top_folder(path: str) -> str:
+    """Where an import lies, mostly; nothing for what lies in no folder."""
+    return path.partition("/")[0] if "/" in path else ""
