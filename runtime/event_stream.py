@@ -109,16 +109,24 @@ class EventStream:
                 raise
 
 
+async def newest(redis: Redis) -> str:
+    """Where the stream stands now: what comes later is told from there. Raises `StoreUnavailable`."""
+    entries: Any = await redis.xrevrange(_STREAM, count=1)
+    return str(entries[0][0]) if entries else "0-0"
+
+
 async def tail(
     redis: Redis,
     *,
+    until: str | None = None,
     limit: int = 50,
     workspace: str | None = None,
     strategy: str | None = None,
     event: str | None = None,
     follow: bool = False,
 ) -> AsyncIterator[Event]:
-    """The last *limit* events, oldest first; with *follow* then each new one as it comes, for ever.
+    """The last *limit* events until a place in the stream (`newest`; now, where None), oldest first; with *follow*
+    then each that came later, as it comes, for ever.
 
     *workspace*, *strategy* and *event* leave out all events without these in ``workspace_id``, ``strategy``
     and ``event``.
@@ -130,9 +138,7 @@ async def tail(
     def wanted(found: Event) -> bool:
         return all(value is None or found.get(name) == value for name, value in asked.items())
 
-    # Where the stream stands now: whatever comes later belongs to the following.
-    newest: Any = await redis.xrevrange(_STREAM, count=1)
-    last_id = str(newest[0][0]) if newest else "0-0"
+    last_id = await newest(redis) if until is None else until
     for stored in await _last(redis, last_id, limit, wanted):
         yield stored
     while follow:

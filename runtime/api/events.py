@@ -14,7 +14,7 @@ from runtime.api.errors import ApiError
 from runtime.api.guard import caller_of
 from runtime.api.routing import Routes
 from runtime.api.sse import Emit, EventResponse
-from runtime.event_stream import tail
+from runtime.event_stream import newest, tail
 
 if TYPE_CHECKING:
     from runtime.bootstrap import Runtime
@@ -43,13 +43,12 @@ class EventRoutes(Routes):
         if wanted is not None and not caller.may_enter(wanted):
             raise ApiError(403, "forbidden", "the token is for another workspace")
         redis = self._runtime.store.client
-        await redis.ping()  # an outage is an answer of its own while it still can be one
+        # Before the answer begins: an outage can still be one of its own, and what comes after it is missed by nobody.
+        until = await newest(redis)
 
         async def produce(emit: Emit) -> None:
-            stream = tail(
-                redis, limit=limit, workspace=wanted, strategy=strategy or None, event=event or None, follow=follow
-            )
-            async for one in stream:
+            kinds = {"workspace": wanted, "strategy": strategy or None, "event": event or None}
+            async for one in tail(redis, until=until, limit=limit, follow=follow, **kinds):
                 await emit(one["event"], one)
 
         return EventResponse(produce, self._stopping)

@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from connectors.message import StoreUnavailable
-from runtime.event_stream import EventStream, tail
+from runtime.event_stream import EventStream, newest, tail
 from runtime.stored import NewerFormat
 
 KEY = "ar:events:{events}:stream"
@@ -132,6 +132,19 @@ async def test_following_gives_each_new_event_once(redis: Redis) -> None:
             await asyncio.sleep(0.01)
         stream.put({"event": "last", "workspace_id": "acme"})
     assert seen == ["before", *(str(n) for n in range(20) if n % 2), "last"]
+
+
+async def test_following_misses_nothing_that_came_between_a_place_and_the_first_look(redis: Redis) -> None:
+    """Whoever was told that following began sees what happened from then on, however late the first look is."""
+    stream = EventStream()
+    stream.put({"event": "before"})
+    await stream.flush(redis)
+    place = await newest(redis)
+    stream.put({"event": "between"})
+    await stream.flush(redis)
+    async with asyncio.timeout(20):
+        assert (await anext(tail(redis, until=place, limit=0, follow=True)))["event"] == "between"
+    assert await names(redis, until=place) == ["before"]
 
 
 async def test_the_stream_is_capped(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
