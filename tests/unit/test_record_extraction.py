@@ -376,6 +376,86 @@ def test_what_a_person_prefers_is_kept_word_for_word_as_long_as_rules_find_room_
     assert [one.new.verbatim for one in kept(told, window(lines[0], owner=LENA), ())] == [True]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "He said: I prefer tea in the morning.",
+        'My boss told me: "I prefer short reports with charts".',
+        '"I prefer dark roast coffee," said Anna.',
+        "Er sagte: Ich bevorzuge kurze Antworten mit Beispielen.",
+        "Translate into German: I prefer red wine with fish.",
+        "Write a mail to Bo saying I prefer Tuesday for the review.",
+        "I never said I prefer tea over coffee.",
+        "I don't think I prefer tea over coffee.",
+        "Why do I prefer tea over coffee",
+        "I prefer dark mode today because of the sun.",
+        "For this one I prefer the red button.",
+        "I prefer the second option you listed.",
+    ],
+)
+def test_what_others_prefer_or_what_is_preferred_only_now_or_not_at_all_stands_in_no_prompt(said: str) -> None:
+    assert [one for one in found_in(window(f"Lena> {said}", owner=LENA), ()) if one.new.verbatim] == []
+    told = kept(answered({"text": said, "personal": True}), window(f"Lena> {said}", owner=LENA))
+    assert [one.new.verbatim for one in told] == [False]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I'm not a morning person, I prefer trains at noon.",
+        "As I said, I prefer trains at noon.",
+        "In your answers, I prefer bullet points with links.",
+        "I don't like Java and I prefer Python for scripts.",
+    ],
+)
+def test_what_is_said_before_a_preference_does_not_take_it_from_who_has_it(said: str) -> None:
+    assert [one.new.verbatim for one in found_in(window(f"Lena> {said}", owner=LENA), ())] == [True]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "gives_way"),
+    [
+        ("I prefer dark mode in all apps", "I prefer light mode in all apps", True),
+        ("I prefer tea to coffee", "I really prefer coffee to tea", True),
+        ("I prefer short answers with examples", "I prefer short answers with sources", False),
+        ("I prefer trains over planes", "I prefer tea over coffee", False),
+    ],
+)
+def test_of_two_preferences_that_contradict_each_other_the_latest_stands(
+    before: str, now: str, gives_way: bool
+) -> None:
+    heard = Provenance(origin="extraction")
+    known = record(before, "old", verbatim=True, user=LENA, provenance=heard)
+    by_hand = known.model_copy(update={"id": "hand", "provenance": Provenance(origin="person")})
+
+    assert [one.new.supersedes for one in found_in(window(f"Lena> {now}.", owner=LENA), (known,))] == [
+        "old" if gives_way else ""
+    ]
+    assert [one.new.supersedes for one in found_in(window(f"Lena> {now}.", owner=LENA), (by_hand,))] == [""]
+    together = found_in(window(f"Lena> {before}.", f"Lena> {now}.", owner=LENA), ())
+    assert [one.new.text for one in together] == ([now] if gives_way else [before, now])
+
+
+def test_a_preference_that_takes_the_place_of_another_finds_its_room() -> None:
+    heard = Provenance(origin="extraction")
+    held = tuple(
+        record(f"I prefer tea at {n} o'clock", f"p{n}", verbatim=True, user=LENA, provenance=heard) for n in range(10)
+    )
+    found = found_in(window("Lena> I prefer coffee at 3 o'clock.", owner=LENA), held)
+    assert [(one.new.supersedes, one.new.verbatim) for one in found] == [("p3", True)]
+
+
+@pytest.mark.parametrize(("origin", "replaced"), [("extraction", "old"), ("person", "")])
+@pytest.mark.parametrize("who", ["I prefer", "Lena prefers"])
+def test_a_model_may_replace_a_preference_that_was_heard_and_none_that_a_person_set(
+    who: str, origin: Any, replaced: str
+) -> None:
+    old = record(f"{who} tea at breakfast", "old", verbatim=True, user=LENA, provenance=Provenance(origin=origin))
+    of = window("Lena> From next year it is coffee that I drink at breakfast, no more tea.", owner=LENA)
+    told = {"text": "Lena will drink coffee at breakfast, no tea", "personal": True, "replaces": "k1"}
+    assert [one.new.supersedes for one in kept(answered(told), of, (old,))] == [replaced]
+
+
 def test_what_a_group_hears_is_no_rule_for_everybody() -> None:
     answer = answered({"text": "Always include version numbers when software is asked about"})
     assert [one.new.verbatim for one in kept(answer, window(f"Lena> {RULE}"))] == [False]

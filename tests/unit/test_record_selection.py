@@ -561,6 +561,22 @@ def test_a_preference_that_the_prompt_says_anyway_is_not_told_twice_and_stands_a
     assert said == [["hand", "redis"], ["hand", "redis"], ["own", "hand", "redis"], ["own", "hand"]]
 
 
+def test_what_stands_again_once_the_tail_says_it_no_more_finds_the_room_it_takes() -> None:
+    liked = [f"I prefer {what} over anything else there is to have for breakfast" for what in ("tea", "rye", "figs")]
+    heard = Provenance(origin="extraction")
+    own = [record(f"own{n}", text, verbatim=True, provenance=heard) for n, text in enumerate(liked)]
+    others = [record(f"r{n}", f"Redis caching is what team number {n} uses for its sessions") for n in range(40)]
+    talk = Conversation(*own, *others)
+
+    first = talk.says("Should we use Redis for caching?", shown=liked)
+    later = talk.says("Should we really prefer Redis caching?")
+
+    assert later.selection.why == "reused"
+    assert [name for name in ids(first) if name.startswith("own")] == []
+    assert [name for name in ids(later) if name.startswith("own")] == ["own0", "own1", "own2"]
+    assert sum(one.tokens for one in later.records) <= later.selection.budget
+
+
 def test_an_edited_record_is_shown_as_it_reads_now() -> None:
     talk = Conversation(REDIS, COST)
     talk.says("Should we use Redis for caching?")

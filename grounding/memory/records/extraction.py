@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from grounding.blocks import ChatMessage
 from grounding.documents.sparse import terms
 from grounding.memory.records.confidential import looks_secret
-from grounding.memory.records.patterns import standing
+from grounding.memory.records.patterns import is_heard_preference, standing
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Record, Type
 from grounding.memory.records.said import (
@@ -164,7 +164,9 @@ def _judged(one: _One, names: dict[str, Record], known: Collection[Record]) -> N
     if confirmed is not None and confirms(new, confirmed):
         return settled(replace(new, text=confirmed.text), known)
     replaced = names.get(one.replaces or "")
-    return settled(new, known, replaced if replaced is not None and may_replace(new, replaced) else None)
+    if replaced is None or (replaced.verbatim and not is_heard_preference(replaced)):
+        return settled(new, known)
+    return settled(new, known, replaced if may_replace(new, replaced) else None)
 
 
 def _standing(text: str, evidence: Sequence[Entry]) -> Standing | None:

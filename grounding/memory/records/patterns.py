@@ -51,9 +51,28 @@ _I_DECIDED = re.compile(
     r"he decidido|j['’]ai décidé)\b.{2,240}",
     re.IGNORECASE,
 )
-_PREFERS = re.compile(
-    r"\b(?:I(?: really| much| always| generally)? prefer|ich bevorzuge|prefiero|je préfère)\b.{2,240}", re.IGNORECASE
+_LIKED = re.compile(
+    r"\b(?:I(?: really| much| always| generally)? prefer|ich bevorzuge|prefiero|je préfère)\b", re.IGNORECASE
 )
+_PREFERS = re.compile(_LIKED.pattern + r".{2,240}", re.IGNORECASE)
+_TOLD = re.compile(r"\b(?:prefers?|bevorzugt?|prefiere|préfère)\b", re.IGNORECASE)
+"""A preference in anybody's words, a model's too."""
+_NOT_OWN = re.compile(
+    r"[\"“„«‘]\s*$|^(?:(?:please|can you|could you|bitte),? )*(?:correct|draft|proofread|quote|rephrase|reply|rewrite|"
+    r"send|tell|translate|write|schreibe?|sage?|übersetze?)\b"
+    r"|(?<!\bI )(?<!\bI['’]ve )(?<!\bI['’]d )\b(?:said|says|saying|told|tells|wrote|writes|asked|asks|repl(?:ied|ies)|"
+    r"claim(?:s|ed)|sagte?|schrieb|schreibt|meinte?|dijo|dice|escribió|(?:a|ont) (?:dit|écrit))\b"
+    r"|\b(?:they|people|who|you|some|others) say\b|\b(?:do|did|does|should|would|could|can)\s*$"
+    r"|(?:\b(?:not|never|no longer|used to|nicht|nie)|n['’]t)\b(?:(?!\b(?:and|but|so|because|since|as)\b)[^,;:.–—])*$",
+    re.IGNORECASE,
+)
+"""What makes a preference that comes after it another's, a text to be worked on, denied, or asked for."""
+_ONCE = re.compile(
+    r"\b(?:tomorrow|this (?:one|time)|for now|the (?:former|latter)|"
+    r"the (?:first|second|third|fourth|last|other) (?:one|option|version|variant|idea|plan|suggestion|draft))\b",
+    re.IGNORECASE,
+)
+"""What is preferred only now, among what was just spoken of."""
 _BESIDE = re.compile(
     r"(?:[,;:–—]|\s-)\s*(?:but|so|yet|though|although|can|could|would|will|what|how|is|are|am|do|does|did|which|who|where|maybe|"
     r"perhaps|please|right|ok(?:ay)?|you know|I|I['’]\w+|we['’]\w+|and (?:I|I['’]\w+|since|now|then|you|he|she|they)|"
@@ -152,7 +171,23 @@ def standing(sentence: str) -> Standing | None:
     """Whether *sentence* says a rule for every answer to come, or what somebody prefers."""
     if _STANDING.match(sentence):
         return "rule"
-    return "preference" if _stated(sentence, _PREFERS) else None
+    return "preference" if _preferred(sentence) else None
+
+
+def opposed(text: str, other: str) -> bool:
+    """Whether two preferences cannot both hold: the same but for what is preferred ("dark mode in apps", "light mode in
+    apps"), or turned around ("tea to coffee", "coffee to tea")."""
+    one, before = _LIKED.search(text), _LIKED.search(other)
+    if one is None or before is None:
+        return False
+    first, second = _words(text[one.end() :]), _words(other[before.end() :])
+    if len(first) != len(second) or len(first) < _MIN_WORDS or first == second:
+        return False
+    return first[1:] == second[1:] or sorted(first) == sorted(second)
+
+
+def _words(text: str) -> list[str]:
+    return text.casefold().strip(" .!").split()
 
 
 class _Facts:
@@ -171,7 +206,9 @@ class _Facts:
 
     def hear(self, entry: Entry, sentence: str) -> None:
         by, is_private = speaker(entry.author, ""), bool(self._window.owner)
-        if is_private and (text := _stated(sentence, _PREFERS) or _stated(sentence, _STANDING)):
+        if is_private and (text := _preferred(sentence) or _stated(sentence, _STANDING)):
+            for former in [one for one in self._stated if opposed(text, one)]:
+                del self._stated[former]
             self._stated[text] = (text, entry)
             return
         if _LABEL.match(sentence) or _PASSING.search(sentence):
@@ -194,7 +231,7 @@ class _Facts:
     def found(self) -> Iterator[Extracted]:
         stands: list[str] = []
         for subject, (text, entry) in self._stated.items():
-            rivals = [one for one in self._known if subject_of(one.text) == subject.casefold() and not one.verbatim]
+            rivals = [one for one in self._known if _gives_way(one, subject, text)]
             before = max(rivals, key=lambda one: one.changed_at, default=None)
             new = settled(NewRecord(Type.FACT, text, confidence=CONFIDENCE), self._known, before)
             if of := standing(text):
@@ -206,6 +243,26 @@ class _Facts:
 def _decision(sentence: str, *, is_private: bool) -> str:
     """The decision that *sentence* tells of; empty where it tells of none, or of one that was not made."""
     return _stated(sentence, _DECIDED) or (_stated(sentence, _I_DECIDED) if is_private else "")
+
+
+def _gives_way(known: Record, subject: str, text: str) -> bool:
+    """Whether what is stated now takes the place of *known*; of what is kept word for word only preferences do."""
+    if known.verbatim:
+        return is_heard_preference(known) and opposed(text, known.text)
+    return subject_of(known.text) == subject.casefold() or opposed(text, known.text)
+
+
+def is_heard_preference(record: Record) -> bool:
+    """Whether *record* is kept word for word as somebody was heard to prefer it: nobody asked for that."""
+    return record.provenance.origin == _OWN and not _STANDING.match(record.text) and bool(_TOLD.search(record.text))
+
+
+def _preferred(sentence: str) -> str:
+    """What people say in *sentence* that they prefer, not only now; empty where they do not, or tell what others do."""
+    match, clause = _PREFERS.search(sentence), _stated(sentence, _PREFERS)
+    if match is None or not clause or _NOT_OWN.search(before := sentence[: match.start()]):
+        return ""
+    return "" if any(one.search(f"{before}{clause}") for one in (_PASSING, _ONCE)) else clause
 
 
 def _stated(sentence: str, pattern: re.Pattern[str]) -> str:

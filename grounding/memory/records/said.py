@@ -108,14 +108,8 @@ def confirms(new: NewRecord, old: Record) -> bool:
 
 
 def may_replace(new: NewRecord, old: Record) -> bool:
-    """Whether *new*, which is said to contradict *old*, may take its place: facts about the same, where no person wants
-    *old* kept word for word."""
-    return (
-        old.type is new.type is Type.FACT
-        and old.state not in GONE
-        and not old.verbatim
-        and _shared(new.text, old.text) >= REPLACES
-    )
+    """Whether *new*, which is said to contradict *old*, may take its place: facts about the same."""
+    return old.type is new.type is Type.FACT and old.state not in GONE and _shared(new.text, old.text) >= REPLACES
 
 
 def numbers(text: str) -> set[str]:
@@ -141,8 +135,10 @@ Standing = Literal["rule", "preference"]
 
 def as_standing(new: NewRecord, of: Standing, known: Iterable[Record], so_far: Iterable[str]) -> NewRecord:
     """*new*, a rule for every answer or a preference, kept word for word, as long as its owner has no more of both than
-    `MOST_RULES` or `MOST_PREFERENCES`, and no longer ones; *so_far* are those of its window, *new* too."""
-    held = {*so_far, *(one.text for one in known if one.verbatim and one.state not in GONE)}
+    `MOST_RULES` or `MOST_PREFERENCES`, and no longer ones; *so_far* are those of its window, *new* too. One that it
+    takes the place of makes room for it."""
+    left = (one for one in known if one.verbatim and one.state not in GONE and one.id != new.supersedes)
+    held = {*so_far, *(one.text for one in left)}
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in held)
     most = (MOST_RULES, MOST_RULES_BYTES) if of == "rule" else (MOST_PREFERENCES, MOST_PREFERENCES_BYTES)
     return replace(new, verbatim=True) if len(held) <= most[0] and size <= most[1] else new

@@ -15,7 +15,7 @@ from grounding.memory.frames.choosing import Chosen
 from grounding.memory.frames.complexity import scale
 from grounding.memory.frames.frame import LOADED
 from grounding.memory.global_context_origin import Foreign
-from grounding.memory.records.patterns import standing
+from grounding.memory.records.patterns import is_heard_preference
 from grounding.memory.records.port import Found, ReadsRecords
 from grounding.memory.records.record import Record, State, Type
 from grounding.memory.selection.calibration import MOST_REVIEWED, calibrated
@@ -205,7 +205,8 @@ class Selecting:
             brought = held | {one.record.id for one in above}
             if left := _before(looked, brought, CARRIED - len(others)):
                 others = without_repeated([*others, *left], shown)
-        taken = RESERVED_TOKENS + sum(one.tokens for one in stands)
+        # What stands is told once the tail says it no more, beside what is chosen now.
+        taken = RESERVED_TOKENS + sum(self._costs(one, "summary") for one in looked.pinned)
         filled = fill(others, _less(budgets, taken), self._costs)
         kept = Kept(
             frame=chosen.frame.name, records=tuple(map(_kept, filled)), pinned=tuple(sorted(held)), budget=whole
@@ -228,7 +229,7 @@ class Selecting:
         return [
             Filled(Scored(one, 1.0, looked.similarity(one.id, 0.0), 0.0), "summary", self._costs(one, "summary"))
             for one in looked.pinned
-            if not (one.provenance.origin == "extraction" and standing(one.text) == "preference" and _says(shown, one))
+            if not (is_heard_preference(one) and _says(shown, one))
         ]
 
     def _again(
