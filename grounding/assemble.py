@@ -53,47 +53,100 @@ def prompt(context: RunContext, tokens: Tokens) -> Prompt:
     Each block is cut to its own budget, then blocks give up room in the order of `YIELDS`: until message, summary,
     tail, passages and hint keep their common ceilings in tokens and bytes, and then until all keep what a prompt may
     have in tokens and characters. To these neither the message gives way nor what is kept word for word: where they do
-    not fit, `ContextTooLarge` is raised. So it is where that takes more of the model's window than our tokens tell.
+    not fit, `ContextTooLarge` is raised. So it is where that takes more of the model's window than our tokens tell
+    (`grounding.weighing`); else what stands before all that comes with a turn is cut until there is room for a message
+    behind it, whatever this one is, and then the rest in the order of `YIELDS`.
     """
     tokens = Remembered(tokens)
     budgets = context.budgets
-    made = _fitted(context, budgets, tokens)
-    part = 1.0
-    for _ in range(weighing.MOST_ATTEMPTS):
-        room = weighing.own_room(budgets, made)
-        if context.memory is None and weighing.is_small(made, room):
-            return made
+    begun = _begun(context, budgets, tokens)
+    made = _finished(context, begun, tokens)
+    room = weighing.own_room(budgets, made.blocks)
+    if context.memory is None and weighing.is_small(budgets, made, room):
+        return made
+    narrow = _narrowed(context, begun, room, tokens)
+    made = made if narrow is begun else _finished(context, narrow, tokens)
+    weight = weighing.weight(made, tokens)
+    if weight > room:
+        left = room - weighing.of_system(narrow.system, tokens)
+        texts = _floor(context, narrow.drafts, narrow.order, tokens)
+        if tokens.weigh(_join(texts, narrow.order)) > left:
+            floor = [narrow.drafts[name].block(name, text, tokens) for name, text in texts.items() if text]
+            raise weighing.too_large(budgets, [*narrow.system, *floor], tokens)
+        made = _finished(context, narrow, tokens, left)
         weight = weighing.weight(made, tokens)
-        if weight <= room:
-            return replace(made, weighs=weight)
-        part *= max(room, 0) / weight
-        try:
-            made = _fitted(context, weighing.narrowed(budgets, made, part), tokens)
-        except ContextTooLarge:
-            break
-    raise weighing.too_large(budgets, made, tokens)
+    return replace(made, weighs=weight)
 
 
-def _fitted(context: RunContext, budgets: Budgets, tokens: Tokens) -> Prompt:
-    """The prompt of *context* within *budgets*, as we count. Raises `ContextTooLarge`."""
-    context = context if budgets is context.budgets else context.model_copy(update={"budgets": budgets})
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A prompt of which is cut what no message moves: the system message, and what stands in front of a turn's own."""
+
+    system: list[Block]
+    drafts: dict[str, Draft]
+    order: list[str]
+    texts: dict[str, str]
+
+    def bounded(self) -> list[str]:
+        """The blocks that keep the common ceilings."""
+        free = {name for name in self.drafts if name in evidence.FREE or self.drafts[name].placed}
+        return [name for name in self.order if name not in free]
+
+    def front(self) -> str:
+        """What stands in the user message before all that comes with the turn."""
+        return _join(self.texts, list(takewhile(lambda name: not _changes(self.drafts, name), self.order)))
+
+    def kept(self) -> str:
+        """What stands there whatever else has to go, beside the message."""
+        return _join({name: draft.least for name, draft in self.drafts.items()}, self.order)
+
+
+def _begun(context: RunContext, budgets: Budgets, tokens: Tokens) -> _Begun:
+    """The prompt of *context* begun within *budgets*: its own, or those of a smaller window. Raises `ContextTooLarge`
+    where its own do not do."""
     drafts = evidence.drafts(context, tokens)
     kept = sum(tokens.count(draft.least) + JOINT_TOKENS for draft in drafts.values() if draft.least)
-    system = constitutive.blocks(context, tokens, kept)
-    free = {name for name in drafts if name in evidence.FREE or drafts[name].placed}
+    is_own = budgets is context.budgets
+    standing = context if is_own else context.model_copy(update={"budgets": budgets})
+    system = constitutive.blocks(standing, tokens, kept)
     order = _order(context.layout, drafts)
-    _require_floor(context, system, drafts, order, tokens)
-    texts = {
-        name: draft.section.fit(tokens, draft.budget, NO_CEILING_BYTES if name in free else budgets.prompt_bytes)
-        for name, draft in drafts.items()
-    }
+    if is_own:
+        _require_floor(context, system, drafts, order, tokens)
+    begun = _Begun(system, drafts, order, {})
+    bounded = begun.bounded()
+    for name, draft in drafts.items():
+        most_bytes = budgets.prompt_bytes if name in bounded else NO_CEILING_BYTES
+        begun.texts[name] = draft.section.fit(tokens, draft.budget, most_bytes)
+    _reserve(begun.texts, drafts, order, bounded, tokens, budgets, taken(system))
+    return begun
+
+
+def _narrowed(context: RunContext, begun: _Begun, room: int, tokens: Tokens) -> _Begun:
+    """*begun*, or begun once more for a smaller window, so that in *room* tokens of the model's own there is room for a
+    message behind it. Whether there is, and how small the window is, depends on no message."""
+    part = 1.0
+    for _ in range(weighing.MOST_ATTEMPTS):
+        share = weighing.share(context.budgets, begun.system, begun.front(), begun.kept(), room, tokens)
+        if share >= 1:
+            break
+        part *= share
+        begun = _begun(context, weighing.narrowed(context.budgets, begun.system, part), tokens)
+    return begun
+
+
+def _finished(context: RunContext, begun: _Begun, tokens: Tokens, most_own: int | None = None) -> Prompt:
+    """The prompt of *context* that was *begun*, within its budgets as we count; its user message takes at most
+    *most_own* tokens of the model's own, too."""
+    budgets, system, drafts, order = context.budgets, begun.system, begun.drafts, begun.order
+    texts = dict(begun.texts)
     told = SEPARATOR.join(block.text for block in system if block.used)
     ceiling = min(budgets.context_tokens, window_room(budgets) - taken(system))
-    bounded = [name for name in order if name not in free]
-    _reserve(texts, drafts, order, bounded, tokens, budgets, taken(system))
-    _shrink(texts, drafts, bounded, tokens, _Ceilings(min(ceiling, budgets.prompt_tokens), budgets.prompt_bytes))
+    four = _Ceilings(min(ceiling, budgets.prompt_tokens), budgets.prompt_bytes)
+    _shrink(texts, drafts, begun.bounded(), tokens, four)
     characters = budgets.prompt_characters - len(told) + uncounted(budgets, system)
     whole = _shrink(texts, drafts, order, tokens, _Ceilings(ceiling, characters=characters))
+    if most_own is not None:
+        whole = _lighten(texts, drafts, order, tokens, most_own)
     blocks = [*system, *(drafts[name].block(name, texts[name], tokens) for name in order)]
     return Prompt(tuple(blocks), context.layout, told, whole, tokens.count(whole))
 
@@ -103,7 +156,7 @@ def rounds_room(context: RunContext, prompt: Prompt) -> int:
     system = [block for block in prompt.blocks if block.place.message == "system"]
     room = window_room(context.budgets) - taken(system) - prompt.tokens_total
     if prompt.weighs:
-        room = min(room, int((weighing.own_room(context.budgets, prompt) - prompt.weighs) / WINDOW_SAFETY))
+        room = min(room, int((weighing.own_room(context.budgets, prompt.blocks) - prompt.weighs) / WINDOW_SAFETY))
     return max(0, room)
 
 
@@ -164,17 +217,22 @@ def _order(layout: Layout, drafts: Mapping[str, Draft]) -> list[str]:
 
 
 def _require_floor(
-    context: RunContext, system: Sequence[Block], drafts: dict[str, Draft], order: Sequence[str], tokens: Tokens
+    context: RunContext, system: Sequence[Block], drafts: Mapping[str, Draft], order: Sequence[str], tokens: Tokens
 ) -> None:
     """Raises `ContextTooLarge` where the message (cut to its own ceilings, and without the text of its files) and what
     is kept word for word have no room beside the *system* message."""
+    texts = _floor(context, drafts, order, tokens)
+    floor = [drafts[name].block(name, texts[name], tokens) for name in order if texts[name]]
+    require_room(context.budgets, system, floor, tokens.count(_join(texts, order)))
+
+
+def _floor(context: RunContext, drafts: Mapping[str, Draft], order: Sequence[str], tokens: Tokens) -> dict[str, str]:
+    """What of the user message yields to no window, by block: the message without the text of its files, and what is
+    kept word for word."""
     budgets = context.budgets
     own = min(budgets.query_tokens, budgets.prompt_tokens, budgets.context_tokens)
-    texts = {name: drafts[name].least for name in order}
     words = query.section(query.words(context.query), budgets.query_tokens)
-    texts["query"] = words.fit(tokens, own, budgets.prompt_bytes)
-    floor = [drafts[name].block(name, texts[name], tokens) for name in order if texts[name]]
-    require_room(budgets, system, floor, tokens.count(_join(texts, order)))
+    return {name: drafts[name].least for name in order} | {"query": words.fit(tokens, own, budgets.prompt_bytes)}
 
 
 def _join(texts: dict[str, str], order: Sequence[str]) -> str:
@@ -204,5 +262,23 @@ def _shrink(
             allowed_tokens -= over_tokens
             allowed_bytes -= over_bytes
             texts[name] = drafts[name].section.fit(tokens, max(allowed_tokens, 0), max(allowed_bytes, 0))
+            whole = _join(texts, order)
+    return whole
+
+
+def _lighten(
+    texts: dict[str, str], drafts: Mapping[str, Draft], order: Sequence[str], tokens: Tokens, most: int
+) -> str:
+    """As `_shrink`, to *most* tokens of the model's own. No block gets more of ours than it had."""
+    whole = _join(texts, order)
+    for name in _yielding(order, drafts):
+        weights = weighing.Weights(tokens, tokens.count(texts[name]))
+        allowed, most_bytes = tokens.weigh(texts[name]), utf8_length(texts[name])
+        while texts[name] != drafts[name].least:
+            over = tokens.weigh(whole) - most
+            if over <= 0:
+                return whole
+            allowed -= over
+            texts[name] = drafts[name].section.fit(weights, max(allowed, 0), most_bytes)
             whole = _join(texts, order)
     return whole

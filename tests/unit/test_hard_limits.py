@@ -145,6 +145,22 @@ def test_what_does_not_fit_is_named_with_its_size_and_nothing_is_cut(
     assert f"{refused.value.tokens} of {refused.value.window}" in refused.value.user_text
 
 
+@pytest.mark.parametrize("said", ["고객님의 주문을 확인했습니다. ", "ฉันต้องการข้อมูลเพิ่มเติม "])
+def test_of_two_messages_the_shorter_is_not_refused_where_the_longer_is_answered(said: str) -> None:
+    lines = tuple(ContextLine(number=number, content=said * 3) for number in range(15))
+    for part in (0.2, 0.3, 0.4, 0.5):
+        identity = said * int(8192 / WINDOW_SAFETY * part / TOKENS.count(said))
+        answered = []
+        for times in (1, 2, 3, 5, 8, 12, 20, 40):
+            try:
+                prompt = build(identity=identity, global_context=lines, query=Query(text=said * times))
+                assert_within(prompt, 8192, BUDGETS.prompt_characters)
+                answered.append(True)
+            except ContextTooLarge:
+                answered.append(False)
+        assert answered == sorted(answered, reverse=True)
+
+
 def test_what_yields_is_never_named_and_gives_its_room_to_what_is_kept_word_for_word() -> None:
     lines = tuple(ContextLine(number=number, content="a wish of long standing " * 8) for number in range(40))
 

@@ -25,6 +25,7 @@ from grounding.run_context import (
 from grounding.sessions.growing import grown
 from grounding.sessions.prefix import UNKNOWN, Prefix, compared, stood, tokens_between
 from grounding.sessions.shown import Shown, after, session
+from grounding.window import WINDOW_SAFETY
 from tests.unit.test_assemble import ANY_TEXT, TOKENS, build, context, record
 
 STABLE: dict[str, Any] = {"layout": "prefix_stable", "today": "2026-11-22"}
@@ -128,6 +129,33 @@ def test_a_message_of_any_size_leaves_what_stands_before_it(word: str, words: in
     assert before_boundary(build(**STABLE, **full, query=Query(text=word * words))) == before_boundary(
         build(**STABLE, **full)
     )
+
+
+@pytest.mark.parametrize("said", ["고객님의 주문을 확인했습니다. ", "ฉันต้องการข้อมูลเพิ่มเติม ", "27182818 "])
+@pytest.mark.parametrize("window", [4096, 6000, 8192])
+def test_no_usual_message_moves_what_stands_before_it_where_all_of_it_takes_more_of_a_model_than_of_our_tokens(
+    said: str, window: int
+) -> None:
+    """Each message had the window narrowed by what it took itself: no two shared a beginning, and some were refused
+    that were shorter than others that were answered."""
+    full: dict[str, Any] = {
+        "identity": said * int(window / WINDOW_SAFETY * 0.3 / TOKENS.count(said)),
+        "global_context": tuple(ContextLine(number=number, content=said * 3) for number in range(15)),
+        "summary": SummaryInput(text="## Facts\n" + f"- {said}\n" * 30, turns=3, version=1),
+        "tail": tuple(TailEntry(speaker="Lena", text=said * 3, turn_id=f"t{n}") for n in range(12)),
+        "budgets": Budgets.from_settings(load({}).settings, window_tokens=window),
+        "layout": "prefix_stable",
+    }
+    found = (Passage(source="a.md", heading="h", text=said * 60, score=1.0),)
+
+    prompts = [
+        build(**full, query=Query(text=said * times), passages=passages)
+        for times in (1, 3, 6, 9)
+        for passages in ((), found)
+    ]
+
+    assert len({before_boundary(prompt) for prompt in prompts}) == 1
+    assert "recent_conversation" in before_boundary(prompts[0])
 
 
 def test_a_tail_that_grows_takes_nothing_off_the_document_before_it() -> None:
