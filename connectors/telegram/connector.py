@@ -125,16 +125,17 @@ class TelegramConnector:
 
     async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
         try:
-            return await self._send(self._where_it_is_now(message), part)
+            return await self._send(message, part)
         except SendFailed as failed:
             new = moved_to(failed)
             if new is None:
                 raise
         # Refused, and so shown to nobody: it may be said once more where the group is now.
         self._places.moved(calls.to_place(message.key.external_id)[0], new)
-        return await self._send(self._where_it_is_now(message), part)
+        return await self._send(message, part)
 
     async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
+        message = self._where_it_stands(message, receipt)
         try:
             await self._api.ask_formatted(part, lambda said: calls.to_edit(message, said, receipt))
         except SendFailed as failed:
@@ -142,6 +143,7 @@ class TelegramConnector:
                 raise
 
     async def take_back(self, message: OutboundMessage, receipt: Receipt) -> None:
+        message = self._where_it_stands(message, receipt)
         try:
             await self._api.ask(lambda: calls.to_delete(message, receipt))
         except SendFailed as failed:
@@ -190,13 +192,20 @@ class TelegramConnector:
     # Inside
 
     async def _send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
-        sent = await self._api.ask_formatted(part, lambda said: calls.to_send(message, said))
-        chat, topic = calls.to_place(message.key.external_id)
+        now = calls.moved(message, self._places.now)
+        sent = await self._api.ask_formatted(part, lambda said: calls.to_send(now, said))
+        chat, topic = calls.to_place(now.key.external_id)
         self._places.stands(chat, sent.message_id, topic)
-        return Receipt(message_id=str(sent.message_id))
+        receipt = Receipt(message_id=str(sent.message_id))
+        if now is not message:
+            self._places.followed(message.turn_id, receipt.message_id)
+        return receipt
 
-    def _where_it_is_now(self, message: OutboundMessage) -> OutboundMessage:
-        return calls.moved(message, self._places.now)
+    def _where_it_stands(self, message: OutboundMessage, receipt: Receipt) -> OutboundMessage:
+        """*message* in the chat in which that of *receipt* was said: the former one of a group knows only what was said
+        before it moved, and of what was said since only the present one."""
+        has_followed = self._places.has_followed(message.turn_id, receipt.message_id)
+        return calls.moved(message, self._places.now) if has_followed else message
 
     async def _sign_in(self) -> Identity:
         while True:

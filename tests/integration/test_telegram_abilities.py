@@ -246,6 +246,25 @@ async def test_a_reply_follows_its_group_when_that_has_moved(
     assert [m.kind for m in gateway.accepted] == [InboundKind.MESSAGE]
 
 
+async def test_what_was_said_where_a_group_moved_to_is_changed_and_taken_back_there(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """As first words are that a moved group is sent: what the former one was told stays as it is."""
+    async with running(bot, gateway):
+        said = await asked(telegram, gateway, VILLAGE)
+        whole = bot.render(said)[0]
+        earlier = replace(said, turn_id="earlier")
+        before = await bot.send(earlier, whole)
+        town = await telegram.upgrade(VILLAGE, -100300)
+        begun, unwanted = [await bot.send(said, replace(whole, text=words)) for words in ("hel…", "nobody wants this")]
+        await bot.edit(said, whole, begun)
+        await bot.take_back(said, unwanted)
+        with pytest.raises(SendFailed):
+            await bot.edit(earlier, replace(whole, text="of the former group"), before)
+
+    assert [m.text for m in telegram.shown(town)] == ["hello"]
+
+
 async def test_a_reaction_belongs_to_the_topic_of_its_message(
     telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
 ) -> None:
