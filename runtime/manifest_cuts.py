@@ -30,7 +30,8 @@ colon and is slow to write in Python."""
 
 # Keys: the turn, the turns of the workspace, what was cut, the first turn whose records are known, censors that were
 # shown, its material where ARGV[5] is 1, and the turns of each record that it shows (ARGV[6] names them). Turn ids sort
-# by time, so that equal scores list them in order. Gives back what was cut meanwhile, and then keeps nothing.
+# by time, so that equal scores list them in order. Gives back what was cut meanwhile, and then keeps nothing; which
+# turns are not among the newest any more; and whether its material was there.
 KEEP = """
 local shown, censors, gone = cjson.decode(ARGV[6]), cjson.decode(ARGV[7]), {}
 if redis.call('EXISTS', KEYS[3]) == 1 then
@@ -39,10 +40,11 @@ if redis.call('EXISTS', KEYS[3]) == 1 then
       if redis.call('ZSCORE', KEYS[3], id) then gone[#gone + 1] = id end
     end
   end
-  if #gone > 0 then return gone end
+  if #gone > 0 then return {gone, {}, 0} end
 end
 redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
 redis.call('ZADD', KEYS[2], 0, ARGV[3])
+local dropped = redis.call('ZRANGE', KEYS[2], 0, ARGV[4])
 redis.call('ZREMRANGEBYRANK', KEYS[2], 0, ARGV[4])
 redis.call('SETNX', KEYS[4], ARGV[3])
 local oldest, first = redis.call('ZRANGE', KEYS[2], 0, 0)[1], 5 + tonumber(ARGV[5])
@@ -55,8 +57,7 @@ if #censors > 0 then
   redis.call('SADD', KEYS[5], unpack(censors))
   redis.call('EXPIRE', KEYS[5], ARGV[2])
 end
-if ARGV[5] == '1' then return redis.call('EXPIRE', KEYS[6], ARGV[2]) end
-return 1
+return {{}, dropped, ARGV[5] == '1' and redis.call('EXPIRE', KEYS[6], ARGV[2]) or 1}
 """
 # A manifest as it was read gives way to a shorter one; 0 where another took its place meanwhile.
 REPLACE = """

@@ -154,17 +154,21 @@ class Manifests:
                 **({"cut": cut} if cut else {}),
             )
             packed = f'{packed[:-1]},"context":{_dumped(shown, without_files=bool(material))}}}'
-            done = await self._kept_with(scope, shown, packed, material)
-            if not isinstance(done, list):
+            gone, dropped, is_there = await self._kept_with(scope, shown, packed, material)
+            if not gone:
                 break
-            shown, more = spared(shown, {one.decode() if isinstance(one, bytes) else one for one in done})
+            shown, more = spared(shown, gone)
             cut += more
-        if material and not done:  # the store was emptied, or another workspace was given the same
+        if dropped:  # no cut would find what they say any more
+            await self.forget(scope, sorted(dropped))
+        if material and not is_there:  # the store was emptied, or another workspace was given the same
             await self._keep_material(scope, material, files)
 
-    async def _kept_with(self, scope: Scope, context: RunContext, packed: str, material: str) -> Any:
-        """What the step says that keeps *packed*: a list of the records of *context* that were cut meanwhile, where it
-        therefore kept nothing."""
+    async def _kept_with(
+        self, scope: Scope, context: RunContext, packed: str, material: str
+    ) -> tuple[set[str], set[str], bool]:
+        """What the step says that keeps *packed*: the records of *context* that were cut meanwhile, where it therefore
+        kept nothing; the turns that are too old now; and whether *material* was there."""
         records = sorted({one.id for one in context.records})
         censors = sorted({one.id for one in context.censors})
         keys = [self._key(scope, "turn", context.turn_id), *(self._key(scope, name) for name in _OF_ALL)]
@@ -172,7 +176,9 @@ class Manifests:
         keys += [self._key(scope, "showing", one) for one in records]
         listed: list[str | int] = [int(bool(material)), json.dumps(records), json.dumps(censors)]
         args: list[str | int] = [compressed(packed), KEPT_SECONDS, context.turn_id, -KEPT_TURNS - 1]
-        return await self._keep(keys=keys, args=[*args, *listed])
+        told: Any = await self._keep(keys=keys, args=[*args, *listed])
+        gone, dropped = ({one.decode() if isinstance(one, bytes) else one for one in part} for part in told[:2])
+        return gone, dropped - {context.turn_id}, bool(told[2])
 
     async def keep_anew(self, context: RunContext, prompt: Prompt, at: str, *, prefix: Prefix) -> None:
         """`keep` for a turn that was kept before: where it was forgotten meanwhile it stays so, and records that were

@@ -396,6 +396,23 @@ async def test_a_turn_that_is_kept_after_its_record_was_cut_is_kept_without_it(r
     assert ([one.id for one in kept.context.records], kept.context.censors, kept.cut) == (["r2"], rules("c1"), 2)
 
 
+async def test_a_turn_that_is_not_among_the_newest_any_more_is_kept_nowhere(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody who has a record forgotten would find it there."""
+    monkeypatch.setattr("runtime.manifests.KEPT_TURNS", 2)
+    manifests, tokens, acme = Manifests(redis), load_tokens(), Scope("acme")
+    for number in range(4):
+        one = context(turn_id=f"t{number}").model_copy(update={"records": (fact("r1"),)})
+        await manifests.keep(one, assemble.prompt(one, tokens), "2026-11-21T10:00:00Z")
+        await manifests.finish(acme, one.turn_id, {"error": ""})
+    await manifests.cut_records(acme, ["r1"])
+
+    assert set(await manifests.contexts(acme, ["t0", "t1", "t2", "t3"])) == {"t2", "t3"}
+    assert [one.cut for one in await manifests.newest(acme, 10)] == [1, 1]
+    assert not [key async for key in redis.scan_iter() if key.endswith(("t0", "t1"))]
+
+
 async def test_records_are_cut_while_turns_are_kept_and_kept_anew_and_none_holds_them_after(redis: Redis) -> None:
     manifests, tokens, acme = Manifests(redis), load_tokens(), Scope("acme")
     turns = [
