@@ -47,7 +47,7 @@ class EventStream:
     """
 
     def __init__(self, capacity: int = QUEUE_LENGTH) -> None:
-        self._waiting: deque[Event] = deque()
+        self._waiting: deque[str] = deque()
         self._capacity = capacity
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -55,9 +55,9 @@ class EventStream:
         self.dropped = 0
         """How many events were dropped since the process started."""
 
-    def put(self, event: Event) -> None:
-        """Keep *event* for writing. Never waits, never raises."""
-        self._waiting.append(event)
+    def put(self, line: str) -> None:
+        """Keep an event, as JSON, for writing. Never waits, never raises."""
+        self._waiting.append(line)
         if len(self._waiting) > self._capacity:
             with suppress(IndexError):  # written in this very moment
                 self._waiting.popleft()
@@ -100,8 +100,8 @@ class EventStream:
             batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
             try:
                 pipeline = redis.pipeline(transaction=False)
-                for event in batch:
-                    entry: dict[Any, Any] = {"v": _FORMAT, "e": json.dumps(event)}
+                for line in batch:
+                    entry: dict[Any, Any] = {"v": _FORMAT, "e": line}
                     pipeline.xadd(_STREAM, entry, maxlen=STREAM_LENGTH, approximate=True)
                 await pipeline.execute()
             except BaseException:

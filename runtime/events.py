@@ -27,6 +27,8 @@ CONTEXT_FIELDS = ("workspace_id", "context_id", "connector", "turn_id")
 _LEADING = ("event", "level", "timestamp", *CONTEXT_FIELDS)
 
 Event = dict[str, Any]
+Keep = Callable[[Event, str], None]
+"""Is given each event, and the same as one line of JSON."""
 Format = Literal["json", "console"]
 
 # These see what people write, and put it into their log lines.
@@ -48,10 +50,10 @@ def configure(
     log_format: Format = "json",
     level: int = logging.INFO,
     output: IO[str] | None = None,
-    keep: Callable[[Event], None] | None = None,
+    keep: Keep | None = None,
     silent: bool = False,
 ) -> None:
-    """Send events to *output* (standard output by default) and to *keep* (`EventStream.put`).
+    """Send events to *output* (standard output by default) and to *keep*.
 
     *silent* prints none, for commands whose output is for people; *keep* gets them all the same. Logging
     of libraries comes out as the event ``library.log``, from WARNING on. May be called again.
@@ -86,9 +88,9 @@ def about(**fields: str) -> Iterator[None]:
 
 
 class _Finish:
-    """The last processor: cleans and orders the fields, then hands the event to stream and printer."""
+    """The last processor: cleans and orders the fields, then hands the event and its line to stream and printer."""
 
-    def __init__(self, redaction: Redaction, keep: Callable[[Event], None] | None, printer: _Printer | None) -> None:
+    def __init__(self, redaction: Redaction, keep: Keep | None, printer: _Printer | None) -> None:
         self._redaction = redaction
         self._keep = keep
         self._printer = printer
@@ -96,22 +98,22 @@ class _Finish:
     def __call__(self, _logger: object, _method: str, fields: MutableMapping[str, Any]) -> Event:
         failure = _failure(fields.pop("exc_info", None))
         fields.pop("stack_info", None)
-        event = ordered(self._redaction.clean({**fields, **failure}), datetime.now(UTC))
+        event, line = _written(ordered(self._redaction.clean({**fields, **failure}), datetime.now(UTC)))
         if self._keep is not None:
-            self._keep(event)
+            self._keep(event, line)
         if self._printer is not None:
-            self._printer.print(event)
+            self._printer.print(event, line)
         raise structlog.DropEvent
 
 
 class _Printer:
     def __init__(self, output: IO[str], log_format: Format) -> None:
         self._output = output
-        self._line = json_line if log_format == "json" else _ConsoleLine(output)
+        self._for_people = _ConsoleLine(output) if log_format == "console" else None
 
-    def print(self, event: Event) -> None:
+    def print(self, event: Event, line: str) -> None:
         try:
-            self._output.write(self._line(event) + "\n")
+            self._output.write((self._for_people(event) if self._for_people else line) + "\n")
             self._output.flush()
         except (OSError, ValueError):
             # Nobody reads (any more): the reader went away or the file is closed. What happens here must
@@ -163,6 +165,15 @@ def ordered(fields: Event, now: datetime) -> Event:
     timestamp = now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     known = {**fields, "timestamp": timestamp}
     return {name: known[name] for name in (*_LEADING, *(n for n in fields if n not in _LEADING)) if name in known}
+
+
+def _written(event: Event) -> tuple[Event, str]:
+    """*event* and its line: of one that cannot be written only what every event has."""
+    try:
+        return event, json_line(event)
+    except ValueError:  # a number of thousands of digits
+        known = {name: event[name] for name in _LEADING if name in event and not isinstance(event[name], int)}
+        return known, json_line(known)
 
 
 def json_line(event: Event) -> str:

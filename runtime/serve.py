@@ -58,8 +58,8 @@ async def serve(
     await asyncio.to_thread(check_installed, settings)
     stream, metrics, redaction = EventStream(), Metrics(), Redaction.of(settings)
 
-    def keep(event: events.Event) -> None:
-        stream.put(event)
+    def keep(event: events.Event, line: str) -> None:
+        stream.put(line)
         metrics.observe(event)
 
     events.configure(redaction, log_format=log_format, keep=keep)

@@ -40,7 +40,7 @@ async def open_local(
     named. Raises what `runtime.bootstrap.open_runtime` raises.
     """
     stream, redaction = EventStream(), Redaction.of(settings)
-    events.configure(redaction, keep=stream.put, silent=True)
+    events.configure(redaction, keep=lambda _, line: stream.put(line), silent=True)
     name = socket_name or f"command-{os.getpid()}.sock"
     async with open_runtime(settings, stream, platforms=platforms, parts=parts) as runtime:
         redaction.add(runtime.admin_token)

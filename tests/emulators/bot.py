@@ -106,9 +106,9 @@ async def running_bot(
     seen: list[dict[str, Any]] = []
     stream = EventStream()
 
-    def keep(event: dict[str, Any]) -> None:
-        seen.append(json.loads(events.json_line(event)))
-        stream.put(event)
+    def keep(_: events.Event, line: str) -> None:
+        seen.append(json.loads(line))
+        stream.put(line)
 
     events.configure(Redaction.of(settings), keep=keep, silent=True)
     async with (

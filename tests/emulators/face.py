@@ -67,8 +67,8 @@ async def serving_face(settings: Settings) -> AsyncIterator[Face]:
     """A face that lives as long as the block, with its index open."""
     stream, metrics = EventStream(), Metrics()
 
-    def keep(event: events.Event) -> None:
-        stream.put(event)
+    def keep(event: events.Event, line: str) -> None:
+        stream.put(line)
         metrics.observe(event)
 
     events.configure(Redaction.of(settings), keep=keep, silent=True)

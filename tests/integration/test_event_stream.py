@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -56,10 +57,10 @@ async def until_written(redis: Redis, count: int) -> None:
 async def test_what_was_logged_before_redis_was_open_is_written_in_order(redis: Redis) -> None:
     """Events of the start are kept until there is a store, and come before the later ones."""
     stream = EventStream()
-    stream.put({"event": "early"})
+    stream.put(json.dumps({"event": "early"}))
     async with running(stream, redis):
         await until_written(redis, 1)
-        stream.put({"event": "late"})
+        stream.put(json.dumps({"event": "late"}))
         await until_written(redis, 2)
         await asyncio.sleep(0.1)  # who is ended before the answer to a write does not know of it, and writes again
     assert await names(redis) == ["early", "late"]
@@ -71,7 +72,7 @@ async def test_what_is_left_at_the_end_is_written(redis: Redis) -> None:
     async with running(stream, redis):
         await asyncio.sleep(0)
         for n in range(500):
-            stream.put({"event": str(n)})
+            stream.put(json.dumps({"event": str(n)}))
     assert await names(redis, limit=1000) == [str(n) for n in range(500)]
 
 
@@ -82,7 +83,7 @@ async def test_an_outage_of_redis_loses_no_event_that_fits_and_counts_the_rest(r
     stream = EventStream(capacity=10)
     async with running(stream, switch):
         for n in range(15):
-            stream.put({"event": str(n)})
+            stream.put(json.dumps({"event": str(n)}))
         await switch.refused.wait()
         assert stream.dropped == 5
         switch.away = False
@@ -95,7 +96,7 @@ async def test_events_from_other_threads_arrive(redis: Redis) -> None:
     stream = EventStream()
     async with running(stream, redis):
         await asyncio.sleep(0.01)
-        await asyncio.gather(*(asyncio.to_thread(stream.put, {"event": str(n)}) for n in range(20)))
+        await asyncio.gather(*(asyncio.to_thread(stream.put, json.dumps({"event": str(n)})) for n in range(20)))
         await until_written(redis, 20)
     assert stream.dropped == 0
 
@@ -104,7 +105,9 @@ async def test_the_last_events_are_read_oldest_first_and_filtered(redis: Redis) 
     """Reading gives the last so many that fit workspace and strategy, oldest first, however far back they lie."""
     stream = EventStream()
     for n in range(1200):
-        stream.put({"event": str(n), "workspace_id": "acme" if n % 400 == 0 else "other", "strategy": "qmd"})
+        stream.put(
+            json.dumps({"event": str(n), "workspace_id": "acme" if n % 400 == 0 else "other", "strategy": "qmd"})
+        )
     await stream.flush(redis)
     assert await names(redis, limit=3) == ["1197", "1198", "1199"]
     assert await names(redis, limit=50, workspace="acme") == ["0", "400", "800"]
@@ -115,7 +118,7 @@ async def test_the_last_events_are_read_oldest_first_and_filtered(redis: Redis) 
 async def test_following_gives_each_new_event_once(redis: Redis) -> None:
     """Following yields the last ones and then each new one that fits, none twice and none left out."""
     stream = EventStream()
-    stream.put({"event": "before", "workspace_id": "acme"})
+    stream.put(json.dumps({"event": "before", "workspace_id": "acme"}))
     await stream.flush(redis)
     seen: list[str] = []
 
@@ -128,19 +131,19 @@ async def test_following_gives_each_new_event_once(redis: Redis) -> None:
     async with asyncio.timeout(20), running(stream, redis), asyncio.TaskGroup() as tasks:
         tasks.create_task(follow())
         for n in range(20):
-            stream.put({"event": str(n), "workspace_id": "acme" if n % 2 else "other"})
+            stream.put(json.dumps({"event": str(n), "workspace_id": "acme" if n % 2 else "other"}))
             await asyncio.sleep(0.01)
-        stream.put({"event": "last", "workspace_id": "acme"})
+        stream.put(json.dumps({"event": "last", "workspace_id": "acme"}))
     assert seen == ["before", *(str(n) for n in range(20) if n % 2), "last"]
 
 
 async def test_following_misses_nothing_that_came_between_a_place_and_the_first_look(redis: Redis) -> None:
     """Whoever was told that following began sees what happened from then on, however late the first look is."""
     stream = EventStream()
-    stream.put({"event": "before"})
+    stream.put(json.dumps({"event": "before"}))
     await stream.flush(redis)
     place = await newest(redis)
-    stream.put({"event": "between"})
+    stream.put(json.dumps({"event": "between"}))
     await stream.flush(redis)
     async with asyncio.timeout(20):
         assert (await anext(tail(redis, until=place, limit=0, follow=True)))["event"] == "between"
@@ -152,7 +155,7 @@ async def test_the_stream_is_capped(redis: Redis, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("runtime.event_stream.STREAM_LENGTH", 100)
     stream = EventStream()
     for n in range(1000):
-        stream.put({"event": str(n)})
+        stream.put(json.dumps({"event": str(n)}))
     await stream.flush(redis)
     assert 100 <= await redis.xlen(KEY) < 400
     assert await names(redis, limit=1) == ["999"]

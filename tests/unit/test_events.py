@@ -34,8 +34,13 @@ class Sink:
     def __init__(self, **options: Any) -> None:
         self.output = io.StringIO()
         self.kept: list[dict[str, Any]] = []
+        self.kept_lines: list[str] = []
         logging.getLogger().handlers.clear()  # pytest's own fail on what libraries get wrong
-        events.configure(Redaction(["hunter22"]), output=self.output, keep=self.kept.append, **options)
+        events.configure(Redaction(["hunter22"]), output=self.output, keep=self._keep, **options)
+
+    def _keep(self, event: dict[str, Any], line: str) -> None:
+        self.kept.append(event)
+        self.kept_lines.append(line)
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.output.getvalue().splitlines()]
@@ -57,6 +62,17 @@ def test_an_event_is_one_line_with_its_fields_in_a_stable_order() -> None:
     assert datetime.fromisoformat(first["timestamp"]).utcoffset() is not None
     assert list(second) == ["event", "level", "timestamp", "why"]
     assert sink.kept == [first, second]
+    assert sink.kept_lines == sink.output.getvalue().splitlines()
+
+
+def test_an_event_that_cannot_be_written_is_told_by_what_every_event_has() -> None:
+    """A number of thousands of digits, which Python does not print, neither breaks who logs it nor hides the event."""
+    sink = Sink()
+    with events.about(workspace_id="acme"):
+        structlog.get_logger().warning("tool.failed", amount=10**5000)
+    (line,) = sink.lines()
+    assert sink.kept == [line]
+    assert (line["event"], line["level"], line["workspace_id"]) == ("tool.failed", "warning", "acme")
 
 
 def test_only_the_known_ids_are_bound_to_all_events() -> None:
