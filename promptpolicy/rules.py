@@ -95,6 +95,12 @@ _CONDITION = re.compile(
     r"|si|quand|lorsque|sauf|cuando|salvo|se|quando|tenzij|als|wanneer)\b(?P<what>[^,;.!?:]*)",
     re.IGNORECASE,
 )
+_IF_POSSIBLE = re.compile(
+    r"\b(?:if|when|whenever|where|wherever|wenn|falls|si|se)\s+(?:(?:at all|irgend|c'est|è)\s+)?"
+    r"(?=(?:possible|möglich|posible|possibile|possível)\b)",
+    re.IGNORECASE,
+)
+"""No condition, but a rule put softly: what is left says as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +171,8 @@ def _likeness(rule: _Sentence, stems: Set[str], weights: Mapping[str, float]) ->
 def _sentences(text: str) -> Iterator[_Sentence]:
     for piece in _pieces(text):
         for sentence in _ENDS.split(piece):
-            if sentence and (words := _WORD.findall(sentence)):
-                yield _sentence(sentence.strip(), words)
+            if _WORD.search(sentence):
+                yield _sentence(sentence.strip())
 
 
 def _pieces(text: str) -> Iterator[str]:
@@ -183,16 +189,17 @@ def _pieces(text: str) -> Iterator[str]:
         yield " ".join(piece)
 
 
-def _sentence(text: str, words: Sequence[str]) -> _Sentence:
+def _sentence(text: str) -> _Sentence:
+    plain = _IF_POSSIBLE.sub("", text)
     kinds: dict[str, str] = {}
-    for folded in (word.casefold() for word in words):
+    for folded in map(str.casefold, _WORD.findall(plain)):
         if kind := _kind(folded):
             kinds.setdefault(kind, folded)
     for kind, signs in _SIGNS.items():
         if found := next((sign for sign in signs if sign in text), ""):
             kinds.setdefault(kind, found.strip())
-    conditions = tuple(stems for found in _CONDITION.finditer(text) if (stems := _stems(_WORD.findall(found["what"]))))
-    return _Sentence(text, _stems(_WORD.findall(_REASON.sub("", text))), kinds, conditions)
+    conditions = tuple(stems for found in _CONDITION.finditer(plain) if (stems := _stems(_WORD.findall(found["what"]))))
+    return _Sentence(text, _stems(_WORD.findall(_REASON.sub("", plain))), kinds, conditions)
 
 
 def _kind(word: str) -> str:

@@ -186,6 +186,20 @@ def test_a_text_has_lost_no_rule_of_its_own(text: str) -> None:
     assert list(rules.lost(text, text)) == []
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("If at all possible, please keep each of your answers below 40 words.", "Keep answers below 40 words.", ""),
+        ("Please answer in short sentences wherever possible.", "Answer in short sentences.", ""),
+        ("Bitte antworte wenn möglich immer in kurzen Sätzen.", "Antworte immer in kurzen Sätzen.", ""),
+        ("If the invoice is possible, keep answers below 40 words.", "Keep answers below 40 words.", "condition"),
+    ],
+)
+def test_a_rule_that_is_put_softly_has_no_condition_to_lose(old: str, new: str, said: str) -> None:
+    noted = "; ".join(judge(old, new, COUNT).notes)
+    assert ("condition" in noted) == bool(said)
+
+
 def test_of_many_rules_that_are_gone_the_first_are_told_and_the_others_counted() -> None:
     told = judge(" ".join(f"Never sell {chr(97 + n) * 5}." for n in range(20)), "Buy.", COUNT).notes
     assert (len(told), told[-1]) == (13, "and 10 more")
