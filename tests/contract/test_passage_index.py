@@ -115,6 +115,33 @@ async def test_what_was_found_before_it_was_changed_is_found_as_it_is_now(index:
     assert await found(index, ACME, "refund") == []
 
 
+class Breaking:
+    """A shard that does what it is told, and fails then."""
+
+    def __init__(self, shard: Any) -> None:
+        self._shard = shard
+
+    def update(self, operation: Any) -> None:
+        self._shard.update(operation)
+        raise RuntimeError("the disk is full")
+
+
+async def test_what_an_engine_did_before_it_failed_is_found_as_it_is_now(tmp_path: Path) -> None:
+    """What was read before a change that broke off is read again."""
+    index = EmbeddedIndex(tmp_path, EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=10)
+    before = await entry("refund windows")
+    await index.upsert(ACME, [before])
+    assert await found(index, ACME, "refund") == ["refund windows"]
+    changed = Entry(Passage(before.passage.id, DOCUMENT, "a.md", "refund doors"), before.dense, before.sparse)
+    whole = index._shard
+    index._shard = Breaking(whole)
+    with pytest.raises(IndexUnavailable):
+        await index.upsert(ACME, [changed])
+    index._shard = whole
+    assert await found(index, ACME, "refund") == ["refund doors"]
+    await index.close()
+
+
 async def test_a_look_while_the_engine_stores_something_waits_beside_the_loop(tmp_path: Path) -> None:
     index = EmbeddedIndex(tmp_path, EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=10)
     await index.upsert(ACME, [await entry("refund")])
