@@ -7,6 +7,16 @@ from typing import Any
 
 from config.settings import Settings
 
+_WITHOUT_SLASH = {
+    "openai": (
+        "gpt-", "chatgpt-", "o1", "o3", "o4", "ft:", "text-embedding-", "whisper-", "tts-", "omni-", "computer-use-",
+        "codex-", "davinci-", "babbage-",
+    ),
+    "anthropic": ("claude-",),
+    "cohere": ("command", "embed-", "rerank-"),
+}  # fmt: skip
+"""What the names of models begin with that LiteLLM takes without their provider, too."""
+
 
 def credentials(settings: Settings, model: str) -> dict[str, Any]:
     """The configured address and key as LiteLLM's arguments, for models of ``LLM_MODEL``'s own provider only."""
@@ -28,5 +38,10 @@ def has_own_server() -> bool:
 
 
 def _provider(model: str) -> str:
-    """What stands before the first slash; OpenAI's models may go without."""
-    return model.partition("/")[0] if "/" in model else "openai"
+    """What stands before the first slash; where nothing does, whose model it is by its name, and else the name: what
+    nobody knows shares its key with nothing."""
+    if "/" in model:
+        return model.partition("/")[0]
+    if not model:
+        return "openai"
+    return next((provider for provider, names in _WITHOUT_SLASH.items() if model.startswith(names)), model)

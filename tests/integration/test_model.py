@@ -208,6 +208,27 @@ async def test_a_key_is_never_sent_to_another_providers_model(settings: MakeSett
     assert runtime.credentials.credentials(made, "gpt-4o") == {}
 
 
+@pytest.mark.parametrize(
+    ("model", "others", "own"),
+    [
+        (
+            "gpt-4o",
+            ["claude-sonnet-4-5", "embed-english-v3.0", "anthropic/x", "somebody-elses"],
+            ["openai/y", "o3-mini"],
+        ),
+        ("claude-sonnet-4-5", ["gpt-4o", "text-embedding-3-small", "openai/x"], ["anthropic/y", "claude-3-haiku"]),
+        ("nobodys", ["gpt-4o", "claude-3-haiku", "another"], ["nobodys"]),
+    ],
+)
+def test_nor_where_models_are_named_without_their_providers(
+    settings: MakeSettings, model: str, others: list[str], own: list[str]
+) -> None:
+    """LiteLLM knows some by their names alone: a key of OpenAI went to Anthropic, and to whoever embeds."""
+    made = settings(llm_model=model, llm_api_key="secret", llm_api_base="http://127.0.0.1:1")
+    assert [runtime.credentials.credentials(made, other) for other in others] == [{}] * len(others)
+    assert {runtime.credentials.credentials(made, one)["api_key"] for one in (model, *own)} == {"secret"}
+
+
 @pytest.mark.parametrize("trouble", ["break_off", "stall"])
 async def test_a_stream_that_breaks_is_not_begun_again_below_what_was_shown(
     model_settings: MakeSettings, openai_server: FakeOpenAI, trouble: Any
