@@ -21,6 +21,7 @@ AS_GOOD = 0.75
 LONGEST_CHARACTERS = 60_000
 """Longer texts are not looked through: no directive that can be published is."""
 _SHOWN_CHARACTERS = 90
+_LAST_LATIN = "\u024f"
 _STEM_CHARACTERS = 5
 _LEAST_STEM_CHARACTERS = 3
 
@@ -120,7 +121,11 @@ class _Sentence:
 
 
 def lost(old: str, new: str) -> Iterator[str]:
-    """What a person should look at: each rule of *old* that *new* may have lost or turned, as it was."""
+    """What a person should look at: each rule of *old* that *new* may have lost or turned, as it was; and that nobody
+    looked, where the script is of none of the languages whose words are known."""
+    if old != new and _is_foreign(old):
+        yield "in this script no rules are looked for: compare both texts"
+        return
     if max(len(old), len(new)) > LONGEST_CHARACTERS:
         return
     before, after = list(_sentences(old)), list(_sentences(new))
@@ -128,6 +133,12 @@ def lost(old: str, new: str) -> Iterator[str]:
     for rule in before:
         if rule.is_rule and rule.stems and (said := _lost(rule, after, weights)):
             yield f"{said}: {_shown(rule.text)}"
+
+
+def _is_foreign(text: str) -> bool:
+    """Whether most letters of *text* are neither Latin nor of the signs that are known."""
+    letters = [char for char in text if char.isalpha()]
+    return sum(1 for char in letters if char > _LAST_LATIN and not _WIDE.match(char)) * 2 > len(letters)
 
 
 def _lost(rule: _Sentence, after: Sequence[_Sentence], weights: Mapping[str, float]) -> str:

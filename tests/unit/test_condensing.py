@@ -181,6 +181,19 @@ def test_rules_of_other_languages_are_told_too(old: str, kept: str, lost: str, s
     assert said in next(rules.lost(old, lost))
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Никогда не передавайте адреса клиентов третьим лицам.", "Передавайте адреса клиентов."),
+        ("لا تشارك عناوين العملاء مع أطراف ثالثة أبدا.", "شارك عناوين العملاء."),
+        ("Μην δίνεις ποτέ διευθύνσεις πελατών σε τρίτους.", "Δίνε διευθύνσεις."),
+    ],
+)
+def test_where_no_rule_can_be_looked_for_that_is_told(old: str, new: str) -> None:
+    """Nothing to look at was said of a rule that was turned around, and published without a person."""
+    assert judge(old, new, COUNT).notes == ("in this script no rules are looked for: compare both texts",)
+
+
 @given(st.text(max_size=300))
 def test_a_text_has_lost_no_rule_of_its_own(text: str) -> None:
     assert list(rules.lost(text, text)) == []
