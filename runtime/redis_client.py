@@ -65,6 +65,9 @@ class _Pipeline(Pipeline):
             return answers
 
     async def reset(self) -> None:  # type: ignore[override]
+        if self.connection is None and not self.watching:  # nothing to tell the server of, and nothing to give back
+            self.command_stack, self.scripts, self.explicit_transaction = [], set(), False
+            return
         with translated():
             await super().reset()
 

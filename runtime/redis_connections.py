@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import hiredis
@@ -89,17 +89,32 @@ def why_unavailable(error: BaseException) -> str | None:
     return None
 
 
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
-    try:
-        yield
-    except (errors.RedisError, errors.RedisClusterException, OSError) as error:
+class _Translated:
+    """A block whose errors that mean an outage are `StoreUnavailable`. Keeps nothing, so that one does for all: a turn
+    enters some eighty."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None or not isinstance(error, errors.RedisError | errors.RedisClusterException | OSError):
+            return
         why = why_unavailable(error)
         if why is None:
-            raise
+            return
         # An error reply may quote the command, which may hold what people wrote.
         detail = "" if isinstance(error, ResponseError) else f" ({error})"
         raise StoreUnavailable(f"Redis: {why}{detail}") from error
+
+
+_TRANSLATED = _Translated()
+
+
+def translated() -> _Translated:
+    """A block whose outages of Redis are `connectors.message.StoreUnavailable`."""
+    return _TRANSLATED
 
 
 class NotSent(errors.ConnectionError):
