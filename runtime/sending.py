@@ -145,11 +145,14 @@ class Sending:
             if follows:
                 self._governor.follows()
                 self._may_go = True
-            try:
-                await self._until_taken(part, lambda: _within(connector.edit(message, part, receipt)))
-            except SendFailed as error:
-                _log.info("reply.resent", part=part.index, why=str(error))
-            else:
+            for waits in (True, False):
+                try:
+                    await self._until_taken(part, lambda: _within(connector.edit(message, part, receipt)))
+                except SendFailed as error:
+                    if waits and error.retry_after_seconds:
+                        continue  # it stands there: a message in its place would have to wait as long
+                    _log.info("reply.resent", part=part.index, why=str(error))
+                    break
                 return receipt
         await self._take_back(state)
         return None

@@ -67,6 +67,20 @@ class Wide(Board):
             raise asyncio.CancelledError
 
 
+class HoldsBack(Wide):
+    """It takes no edit at first, and says for how long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._holds_back = True
+
+    async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
+        if self._holds_back:
+            self._holds_back = False
+            raise SendFailed("flood control", retryable=True, retry_after_seconds=0.01)
+        await super().edit(message, part, receipt)
+
+
 class WideKnowsAgain(Wide, KnowsAgain):
     pass
 
@@ -105,6 +119,17 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_reply_is_begun_by_a_few_words_and_made_whole_in_the_same_message(redis: Redis) -> None:
     board = Wide()
+    await Box(redis, board).deliver(REPLY)
+
+    assert board.seen == [{"id1": FIRST}, {"id1": TEXT}]
+
+
+async def test_first_words_become_whole_when_a_platform_that_holds_everything_back_for_long_lets_go(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not left above a second message, which would have to wait as long."""
+    monkeypatch.setattr("runtime.sending._GIVE_UP_SECONDS", 0.0)
+    board = HoldsBack()
     await Box(redis, board).deliver(REPLY)
 
     assert board.seen == [{"id1": FIRST}, {"id1": TEXT}]
