@@ -223,10 +223,13 @@ class DiskCopy:
         return {}
 
     def _save(self, scope: Scope, base: _Base) -> None:
+        """Nothing where the workspace's folder is gone: of the next one's documents nobody has deleted any here."""
         documents = {path: [same.sha256, same.size_bytes, same.modified_ns] for path, same in sorted(base.items())}
         file = self._base_file(scope)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".documents-")
+        try:
+            descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".documents-")
+        except FileNotFoundError:
+            return
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
                 json.dump({"v": VERSION, "documents": documents}, opened)

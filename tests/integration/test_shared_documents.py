@@ -8,6 +8,7 @@ import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -176,6 +177,32 @@ async def test_a_damaged_note_of_what_was_the_same_deletes_nothing(machines: Mac
     await asyncio.to_thread(os.unlink, machines.one.docs / "a.md")
     assert await machines.one.follow() == set()
     assert await machines.shared() == {"a.md": "Refunds"}
+
+
+async def test_a_workspace_that_is_deleted_while_its_files_are_read_leaves_nothing_that_deletes_the_next_ones(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = machines.one
+    for path in ("a.md", "b.md"):
+        one.write(path, "the yak")
+    put_if = one.shelf.put_if
+
+    async def deleted_meanwhile(scope: Scope, path: str, *given: Any) -> Any:
+        done = await put_if(scope, path, *given)
+        if path == "b.md":
+            await asyncio.to_thread(shutil.rmtree, one.docs.parent)
+            await machines.redis.flushall()
+        return done
+
+    with monkeypatch.context() as patched:
+        patched.setattr(one.shelf, "put_if", deleted_meanwhile)
+        await one.copy.bring_in_step(ACME, {"a.md", "b.md"})
+    assert not one.docs.parent.exists()
+
+    await one.shelf.put(ACME, "a.md", "the yak")
+    await one.copy.bring_in_step(ACME)
+    assert one.files() == {"a.md": "the yak"}
+    assert (await one.shelf.get(ACME, "a.md")).text == "the yak"
 
 
 async def test_files_that_are_no_documents_stay_and_are_named(machines: Machines) -> None:
