@@ -419,6 +419,8 @@ def test_what_is_said_before_a_preference_does_not_take_it_from_who_has_it(said:
         ("I prefer tea to coffee", "I really prefer coffee to tea", True),
         ("I prefer short answers with examples", "I prefer short answers with sources", False),
         ("I prefer trains over planes", "I prefer tea over coffee", False),
+        ("I prefer short answers in mails", "I prefer German answers in mails", False),
+        ("I prefer tea in the morning", "I prefer walks in the morning", False),
     ],
 )
 def test_of_two_preferences_that_contradict_each_other_the_latest_stands(
@@ -439,9 +441,10 @@ def test_of_two_preferences_that_contradict_each_other_the_latest_stands(
 def test_a_preference_that_takes_the_place_of_another_finds_its_room() -> None:
     heard = Provenance(origin="extraction")
     held = tuple(
-        record(f"I prefer tea at {n} o'clock", f"p{n}", verbatim=True, user=LENA, provenance=heard) for n in range(10)
+        record(f"I prefer short answers about subject {n}", f"p{n}", verbatim=True, user=LENA, provenance=heard)
+        for n in range(10)
     )
-    found = found_in(window("Lena> I prefer coffee at 3 o'clock.", owner=LENA), held)
+    found = found_in(window("Lena> I prefer detailed answers about subject 3.", owner=LENA), held)
     assert [(one.new.supersedes, one.new.verbatim) for one in found] == [("p3", True)]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
+from itertools import product
 
 from grounding.documents.sparse import terms
 from grounding.memory.facts import Facts, corrects
@@ -73,6 +74,16 @@ _ONCE = re.compile(
     re.IGNORECASE,
 )
 """What is preferred only now, among what was just spoken of."""
+_OPPOSITES = tuple(
+    tuple(side.split() for side in pair.split(" / "))
+    for pair in (
+        "short shorter brief concise / long longer detailed verbose", "dark / light", "formal / casual informal",
+        "early earlier / late later", "morning mornings / evening evenings", "more / fewer less", "simple / complex",
+        "window / aisle", "metric / imperial", "celsius / fahrenheit", "cheap cheaper / expensive", "hot / cold",
+        "kurze kürzere knappe / lange längere ausführliche", "du / sie", "dunkle / helle", "formelle / informelle",
+        "cortas breves / largas detalladas", "courtes brèves / longues détaillées",
+    )
+)  # fmt: skip
 _BESIDE = re.compile(
     r"(?:[,;:–—]|\s-)\s*(?:but|so|yet|though|although|can|could|would|will|what|how|is|are|am|do|does|did|which|who|where|maybe|"
     r"perhaps|please|right|ok(?:ay)?|you know|I|I['’]\w+|we['’]\w+|and (?:I|I['’]\w+|since|now|then|you|he|she|they)|"
@@ -175,15 +186,17 @@ def standing(sentence: str) -> Standing | None:
 
 
 def opposed(text: str, other: str) -> bool:
-    """Whether two preferences cannot both hold: the same but for what is preferred ("dark mode in apps", "light mode in
-    apps"), or turned around ("tea to coffee", "coffee to tea")."""
+    """Whether two preferences cannot both hold: the same but for one word and its opposite ("dark mode", "light mode"),
+    or turned around ("tea to coffee", "coffee to tea"). "Short answers" and "German answers" both do."""
     one, before = _LIKED.search(text), _LIKED.search(other)
     if one is None or before is None:
         return False
     first, second = _words(text[one.end() :]), _words(other[before.end() :])
     if len(first) != len(second) or len(first) < _MIN_WORDS or first == second:
         return False
-    return first[1:] == second[1:] or sorted(first) == sorted(second)
+    differing = [pair for pair in zip(first, second, strict=True) if pair[0] != pair[1]]
+    is_opposite = any(set(differing[0]) == {one, other} for sides in _OPPOSITES for one, other in product(*sides))
+    return (len(differing) == 1 and is_opposite) or sorted(first) == sorted(second)
 
 
 def _words(text: str) -> list[str]:
