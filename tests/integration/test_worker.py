@@ -469,7 +469,10 @@ async def test_two_hundred_abandoned_conversations_of_one_connector_are_each_rec
                 await asyncio.sleep(0.01)
 
     assert sorted(key.external_id for key in answered) == sorted(key.external_id for key in keys)
-    assert [log["event"] for log in logs] == ["turn.reclaimed"] * 200
+    # A machine that stands still for a second lets leases end: whose turn is taken away is told, and given again.
+    told = Counter(log["event"] for log in logs)
+    assert set(told) <= {"turn.reclaimed", "turn.superseded"}
+    assert told["turn.reclaimed"] == 200 + told["turn.superseded"]
 
 
 async def test_what_waits_for_a_slot_when_its_worker_stops_goes_to_another_at_once_and_was_no_attempt(

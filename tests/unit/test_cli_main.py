@@ -106,7 +106,7 @@ def test_doctor_reports_a_wrong_configuration_as_failed_checks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AGENT_RUNTIME_HTTP_PORT", "zero")
-    assert invoke(["doctor"]) == 1
+    assert invoke(["doctor"]) == 2
     shown = capsys.readouterr().out
     assert "FAILED  settings: AGENT_RUNTIME_HTTP_PORT='zero'" in shown
     assert "→ correct it" in shown
