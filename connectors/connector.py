@@ -243,6 +243,15 @@ class SharesPace(Protocol):
 
 
 @runtime_checkable
+class CountsByMinute(Protocol):
+    """The platform bounds how much may be said in some places within a minute, beside any pace."""
+
+    def most_in_a_minute(self, place: str) -> int:
+        """How many messages and edits *place* takes in any minute, by its name from `SharesPace.paced_as` (else the
+        conversation's ``external_id``); 0 for no such limit. Pure."""
+
+
+@runtime_checkable
 class ReadsBack(Protocol):
     """What became of an ambiguous send can be found out."""
 

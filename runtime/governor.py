@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from connectors.connector import Connector, SendFailed, SharesPace
+from connectors.connector import Connector, CountsByMinute, SendFailed, SharesPace
 from connectors.message import ConversationKey
 from runtime.schedule import Rates, Schedule, Ticket, Urgency
 
@@ -18,7 +18,10 @@ class Governor:
     def __init__(self, connector: Connector) -> None:
         able = connector.capabilities
         self._connector = connector
-        self._schedule = Schedule(Rates(able.sends_per_second, able.edits_per_second, able.sends_per_second_overall))
+        rates = Rates(able.sends_per_second, able.edits_per_second, able.sends_per_second_overall)
+        self._schedule = (
+            Schedule(rates, connector.most_in_a_minute) if isinstance(connector, CountsByMinute) else Schedule(rates)
+        )
         self._waiting: dict[Ticket, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -40,9 +43,10 @@ class Governor:
         """Whether a call for *key* may be made now, without waiting; it counts as made then."""
         return self._schedule.take(self._chat(key), urgency, asyncio.get_running_loop().time())
 
-    def follows(self) -> None:
-        """A call is made that belongs to the one before it, in the same place: it counts for the platform alone."""
-        self._schedule.follows(asyncio.get_running_loop().time())
+    def follows(self, key: ConversationKey) -> bool:
+        """Whether a call for *key* may be made at once that belongs to the one before it, in the same place: it counts
+        for the platform, and where a place's minute is bounded for that, but not for the pace there."""
+        return self._schedule.follows(self._chat(key), asyncio.get_running_loop().time())
 
     def told(self, key: ConversationKey, error: SendFailed) -> None:
         """Let nothing go there, or anywhere where the platform means that, for as long as *error* asks for."""

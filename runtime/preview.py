@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from itertools import takewhile
 
 import structlog
 
@@ -206,16 +207,19 @@ class Growing(_Paced):
     async def _show_now(self) -> None:
         message = replace(self._message, text=self.text)
         parts = await asyncio.to_thread(self._connector.render, message)
-        for part in parts:
-            if part.file_name:
-                return
-            known = self._shown.get(part.index)
-            if known is None:
-                await self._begin(message, part)
-                return  # one message at a time, at the pace
-            if known[0] != part.text:
-                await self._edits.edit(message, part, known[1])
-                self._shown[part.index] = (part.text, known[1])
+        shown = list(takewhile(lambda part: not part.file_name, parts))
+        stale = [part for part in shown if self._shown.get(part.index, (None,))[0] != part.text]
+        if not stale:
+            return
+        if len(stale) > 1:
+            self._news.set()  # one message at a time, at the pace
+        part = stale[0]
+        if part.index not in self._shown:
+            await self._begin(message, part)
+            return
+        receipt = self._shown[part.index][1]
+        await self._edits.edit(message, part, receipt)
+        self._shown[part.index] = (part.text, receipt)
 
     async def _begin(self, message: OutboundMessage, part: OutboundPart) -> None:
         first = part

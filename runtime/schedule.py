@@ -3,14 +3,16 @@
 Rates are kept by the generic cell rate algorithm (ITU-T I.371): each call moves a bucket's theoretical arrival time on
 by 1 / rate, and a burst of calls may run ahead of it. A call has to be free in two buckets, its chat's and the
 platform's. Only final parts may run ahead: signs and previews leave them that room, so that none of them ever has a
-final part wait. Chats of the same urgency are served by start-time fair queueing (Goyal, Vin and Cheng, 1996): whoever
-has many calls waiting lines up behind those who have few.
+final part wait. Where a platform also counts how much is said in a place within a minute, a third bucket holds the
+times of those calls, so that no minute ever has more (`Minute`). Chats of the same urgency are served by start-time
+fair queueing (Goyal, Vin and Cheng, 1996): whoever has many calls waiting lines up behind those who have few.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -18,6 +20,10 @@ CHAT_BURST = 3
 """Final parts that may go to one chat at once before its rate holds; all platforms name a sustained rate."""
 OVERALL_BURST = 10
 """Final parts that may go to all chats together at once."""
+MINUTE_SECONDS = 60.0
+MINUTE_PREVIEW_BURST = 4
+"""Previews and first words that may follow each other as fast as the other rates allow; after that they are spread
+over the minute."""
 _REMEMBERED = 4096
 
 
@@ -57,8 +63,47 @@ class Ticket:
     number: int
 
 
+class Minute:
+    """The last calls in a place that takes *most* of them in any minute. Signs are none: they are no messages.
+
+    Final parts may take all of it, previews and first words three fifths. Previews are spread: after a few at once, the
+    k-th last call has to be the longer ago the larger k is, so that a long reply grows until its end, slower, and what
+    is left of a minute is there for last forms.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._shown = most * 3 // 5
+        self._made: deque[float] = deque(maxlen=most)
+
+    def free_at(self, urgency: Urgency) -> float:
+        """When a call may be made."""
+        made = self._made
+        if urgency is Urgency.SIGN:
+            return -math.inf
+        if urgency is Urgency.FINAL:
+            return made[0] + MINUTE_SECONDS if len(made) == made.maxlen else -math.inf
+        if urgency is Urgency.BEGINNING:
+            return made[-self._shown] + MINUTE_SECONDS if len(made) >= self._shown else -math.inf
+        spread = range(min(MINUTE_PREVIEW_BURST, self._shown), len(made) + 1)
+        steps = max(1, self._shown - MINUTE_PREVIEW_BURST + 1)
+        return max(
+            (made[-k] + MINUTE_SECONDS * min(1.0, (k - MINUTE_PREVIEW_BURST + 1) / steps) for k in spread),
+            default=-math.inf,
+        )
+
+    def count(self, urgency: Urgency, now: float) -> None:
+        """A call is made."""
+        if urgency is not Urgency.SIGN:
+            self._made.append(now)
+
+    def is_over(self, now: float) -> bool:
+        """Whether it is as if nothing had ever been said there."""
+        return not self._made or self._made[-1] + MINUTE_SECONDS <= now
+
+
 @dataclass(slots=True)
 class _Chat:
+    minute: Minute | None = None
     arrival: float = -math.inf
     held_until: float = -math.inf
     waiting: dict[Urgency, deque[Ticket]] = field(default_factory=dict)
@@ -70,10 +115,12 @@ class _Chat:
 
 
 class Schedule:
-    """The calls to one platform. Times are seconds on any clock that does not go back."""
+    """The calls to one platform. Times are seconds on any clock that does not go back. *most_in_a_minute* says of a
+    chat how many messages and edits it takes in a minute; 0 for no limit of that kind."""
 
-    def __init__(self, rates: Rates) -> None:
+    def __init__(self, rates: Rates, most_in_a_minute: Callable[[str], int] = lambda _: 0) -> None:
         self._rates = rates
+        self._most = most_in_a_minute
         self._arrival = -math.inf
         self._held_until = -math.inf
         self._chats: dict[str, _Chat] = {}
@@ -82,12 +129,13 @@ class Schedule:
         self._served = dict.fromkeys(Urgency, 0)
         """By urgency: the tag of the call that was last allowed."""
         self._numbers = 0
+        self._forgets_beyond = _REMEMBERED
 
     def add(self, chat: str, urgency: Urgency, now: float) -> Ticket:
         """Line a call up."""
-        if len(self._chats) > _REMEMBERED:
+        if len(self._chats) > self._forgets_beyond:
             self._forget(now)
-        place = self._chats.setdefault(chat, _Chat())
+        place = self._place(chat)
         tag = max(self._served[urgency], place.tags.get(urgency, -1) + 1)
         place.tags[urgency] = tag
         self._numbers += 1
@@ -107,9 +155,16 @@ class Schedule:
         self.remove(ticket)
         return False
 
-    def follows(self, now: float) -> None:
-        """Count a call that belongs to one that was allowed already: for the platform, and not for its chat again."""
+    def follows(self, chat: str, now: float) -> bool:
+        """Count a call that belongs to one that was allowed already: for the platform and the chat's minute, and not
+        for the chat's rate again. False, and nothing is counted, where that minute is full."""
+        minute = self._place(chat).minute
+        if minute is not None:
+            if minute.free_at(Urgency.FINAL) > now:
+                return False
+            minute.count(Urgency.FINAL, now)
         self._arrival = _moved(self._arrival, self._rates.overall, now)
+        return True
 
     def remove(self, ticket: Ticket) -> None:
         """Take a call out that nobody wants any more; one that was allowed already is none."""
@@ -128,7 +183,7 @@ class Schedule:
         if chat is None:
             self._held_until = max(self._held_until, until)
         else:
-            place = self._chats.setdefault(chat, _Chat())
+            place = self._place(chat)
             place.held_until = max(place.held_until, until)
 
     def due(self, now: float) -> list[Ticket]:
@@ -159,6 +214,7 @@ class Schedule:
             place.held_until,
             place.arrival - _ahead(self._rates.sends, CHAT_BURST if last else 1),
             self._arrival - _ahead(self._rates.overall, OVERALL_BURST if last else 1),
+            place.minute.free_at(ticket.urgency) if place.minute else -math.inf,
         )
 
     def _count(self, ticket: Ticket, now: float) -> None:
@@ -166,6 +222,8 @@ class Schedule:
         self._served[ticket.urgency] = max(self._served[ticket.urgency], ticket.tag)
         place = self._chats[ticket.chat]
         place.arrival = _moved(place.arrival, self._rates.of(ticket.urgency), now)
+        if place.minute is not None:
+            place.minute.count(ticket.urgency, now)
         self._arrival = _moved(self._arrival, self._rates.overall, now)
 
     def _forget(self, now: float) -> None:
@@ -173,8 +231,18 @@ class Schedule:
         self._chats = {
             name: place
             for name, place in self._chats.items()
-            if place.waiting or max(place.arrival, place.held_until) > now
+            if place.waiting
+            or max(place.arrival, place.held_until) > now
+            or (place.minute is not None and not place.minute.is_over(now))
         }
+        self._forgets_beyond = max(_REMEMBERED, 2 * len(self._chats))  # not with each call, where many are not quiet
+
+    def _place(self, chat: str) -> _Chat:
+        place = self._chats.get(chat)
+        if place is None:
+            most = self._most(chat)
+            place = self._chats[chat] = _Chat(Minute(most) if most else None)
+        return place
 
 
 def _ahead(rate: float, burst: int) -> float:

@@ -143,8 +143,7 @@ class Sending:
         receipt, connector, message = Receipt(state.message_id), self._connector, self._message
         if isinstance(connector, EditsMessages) and self._becomes(part):
             if follows:
-                self._governor.follows()
-                self._may_go = True
+                self._may_go = self._governor.follows(message.key)
             for waits in (True, False):
                 try:
                     await self._until_taken(part, lambda: _within(connector.edit(message, part, receipt)))

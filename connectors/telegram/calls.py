@@ -37,6 +37,10 @@ CONNECTOR = "telegram"
 MAX_TEXT_UNITS = 4096
 """Bot API, sendMessage: "1-4096 characters after entities parsing", counted in UTF-16 code units."""
 
+GROUP_MESSAGES_A_MINUTE = 20
+"""Bot FAQ, "My bot is hitting limits": "In a group, bots are not be able to send more than 20 messages per minute."
+Edits count: "Limits for message editing and sending are shared" (the server's maintainer, tdlib/td issue 3034)."""
+
 HTML = "html"
 """The payload of a part whose text is HTML; any other is plain."""
 

@@ -48,7 +48,7 @@ KEPT_ELSEWHERE = "I cannot reach the place where the Bot API server keeps this f
 
 class TelegramConnector:
     """A bot on Telegram: `connectors.connector.Connector`, `EditsMessages`, `ShowsTyping`, `Reacts`,
-    `LocatesAttachments`, `RegistersCommands` and `MountsRoutes`.
+    `SharesPace`, `CountsByMinute`, `LocatesAttachments`, `RegistersCommands` and `MountsRoutes`.
 
     With *webhook_secret* updates are posted to ``/telegram/webhook``, which is registered below *public_url* if
     there is one and looked after every ``check_seconds``; else they come by long polling, of which Telegram may hold
@@ -62,8 +62,8 @@ class TelegramConnector:
         max_part_units=calls.MAX_TEXT_UNITS,
         units="utf16",
         threads=True,
-        # "avoid sending more than one message per second" in one chat, and 20 a minute in a group
-        # (Bot FAQ, "My bot is hitting limits"); edits count like messages. To all chats together 30 a second.
+        # "avoid sending more than one message per second" in one chat (Bot FAQ, "My bot is hitting limits"); edits
+        # count like messages. To all chats together 30 a second. In a group see `most_in_a_minute`.
         sends_per_second=1.0,
         edits_per_second=0.5,
         sends_per_second_overall=30.0,
@@ -152,6 +152,10 @@ class TelegramConnector:
 
     def paced_as(self, key: ConversationKey) -> str:
         return key.external_id.partition("/")[0]
+
+    def most_in_a_minute(self, place: str) -> int:
+        """Groups have negative ids, as channels have, for which the same is said to hold."""
+        return calls.GROUP_MESSAGES_A_MINUTE if place.startswith("-") else 0
 
     async def typing(self, key: ConversationKey) -> None:
         await self._api.ask_in_passing(lambda: calls.to_typing(key.external_id))

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 
 import httpx
+import pytest
 import pytest_asyncio
 
 from config.settings import Settings
@@ -104,6 +105,29 @@ async def test_topics_of_one_group_are_conversations_of_their_own(chat: Chat) ->
     await chat.hears(f"{chat.at_bot} as I said, what is the code?", to=TOPICS, topic=8)
 
     assert "1234" not in chat.bot.sent["user"]
+
+
+async def test_a_busy_group_is_answered_within_what_telegram_lets_a_bot_say_there(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Signs, previews and replies of all its topics together are never refused for being too many. In the test a
+    "minute" has one and a half seconds and takes four messages."""
+    monkeypatch.setattr("runtime.schedule.MINUTE_SECONDS", 1.6)
+    monkeypatch.setattr("connectors.telegram.calls.GROUP_MESSAGES_A_MINUTE", 4)
+    chat.telegram.group_limit = (4, 1.5)
+    busy = Room(id=-100400, topics=tuple(range(1, 7)))
+
+    chat.bot.model.chunk_delay_seconds = 0.02
+    chat.bot.model.will(*["A reply that takes its time. " * 6] * len(busy.topics))
+    for topic in busy.topics:
+        await chat.telegram.say(f"{chat.at_bot} how deep is it?", to=busy, topic=topic)
+    await chat.telegram.until(
+        lambda telegram: all(
+            [one.text.endswith("time.") for one in telegram.said(busy, topic)] == [True] for topic in busy.topics
+        ),
+        seconds=30.0,
+    )
+    assert chat.telegram.too_many == []
 
 
 async def test_a_message_that_is_delivered_twice_is_answered_once(chat: Chat) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,6 +25,7 @@ from tests.emulators.telegram_nouns import (
     BLOCKED,
     FIRST_UPDATE,
     GATEWAY_PAGE,
+    GROUP_MESSAGES_A_MINUTE,
     LOST_ANSWER,
     LOST_REQUEST,
     MAX_CAPTION_UNITS,
@@ -64,6 +67,7 @@ __all__ = [
     "rate_limited",
 ]
 
+_IN_A_MINUTE = frozenset({"sendmessage", "senddocument", "editmessagetext", "editmessagemedia"})
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
 _TOKEN = re.compile(r"\d+:[A-Za-z0-9_-]{30,}")
 
@@ -105,6 +109,12 @@ class TelegramEmulator:
         self.webhook = Webhook(self._waiting, self._changed)
         self._deliveries: asyncio.Task[None] | None = None
         self._poller = 0
+        self._minutes: defaultdict[int, deque[float]] = defaultdict(deque)
+        """By group: when what was said or edited there in the last minute was."""
+        self.group_limit = (GROUP_MESSAGES_A_MINUTE, 60.0)
+        """How many of these it takes in how many seconds."""
+        self.too_many: list[int] = []
+        """The groups in which the bot was refused for more than a minute takes, a time each."""
         self._runner: web.AppRunner | None = None
         self._methods: dict[str, Callable[[Params], Any]] = {
             "getme": lambda _: self.me.as_json() | {"can_join_groups": True},
@@ -301,8 +311,26 @@ class TelegramEmulator:
             return await self._get_updates(params)
         if method not in self._methods:
             raise Refused(404, "Not Found: method not found")
+        minute = self._minute(params) if method in _IN_A_MINUTE else None
         result = self._methods[method](params)
+        if minute is not None:
+            minute.append(time.monotonic())
         return await result if asyncio.iscoroutine(result) else result
+
+    def _minute(self, params: Params) -> deque[float] | None:
+        """What a group was told in the last minute; None for a chat that is none. Refuses more than it takes."""
+        chat = int(params["chat_id"]) if str(params["chat_id"]).lstrip("-").isdecimal() else 0
+        if chat >= 0:
+            return None
+        minute, now = self._minutes[chat], time.monotonic()
+        most, window = self.group_limit
+        while minute and minute[0] <= now - window:
+            minute.popleft()
+        if len(minute) >= most:
+            self.too_many.append(chat)
+            seconds = math.ceil(minute[0] + window - now)
+            raise Refused(429, f"Too Many Requests: retry after {seconds}", {"retry_after": seconds})
+        return minute
 
     def _drops(self, fault: Fault | None, moment: str) -> bool:
         return self.down or (fault is not None and fault.lost == moment)

@@ -10,6 +10,8 @@ from tests.emulators.telegram_html import Entity
 
 MAX_TEXT_UNITS = 4096
 MAX_CAPTION_UNITS = 1024
+GROUP_MESSAGES_A_MINUTE = 20
+"""Edits included."""
 MAX_DOWNLOAD_BYTES = 20 * 1024 * 1024
 FIRST_UPDATE = 1000
 REACTIONS = frozenset(

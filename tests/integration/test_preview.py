@@ -13,11 +13,12 @@ from connectors.connector import Connector, SendFailed
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt
 from runtime.delivery import Delivery
 from runtime.envelopes import Watched
-from runtime.governor import Governors
+from runtime.governor import Governor, Governors
 from runtime.hub import Hub
 from runtime.outbox import Outbox
 from runtime.parts import Stage
 from runtime.progress import Telling, telling
+from runtime.schedule import Urgency
 from runtime.shows import Shows
 from tests.emulators.board import Board, FoundAgain, KnowsAgain
 
@@ -123,6 +124,32 @@ async def test_a_reply_that_outgrows_a_message_goes_on_in_the_next(redis: Redis)
     await outbox.deliver(replace(DRAFT, text="123456789x"))
 
     assert board.shown == ["12345678", "9x"]
+
+
+async def test_each_message_that_a_growing_reply_changes_has_a_turn_of_its_own(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where two messages have to change at once, the platform hears no more than its limits allow."""
+    turns: list[Urgency] = []
+    granted = Governor.turn
+
+    async def turn(governor: Governor, key: ConversationKey, urgency: Urgency) -> None:
+        await granted(governor, key, urgency)
+        turns.append(urgency)
+
+    monkeypatch.setattr(Governor, "turn", turn)
+    board = Board()
+    async with box(redis, board).preview(DRAFT) as preview:
+        await preview.show("12345678")
+        await until(board, "12345678")
+        await preview.show("9")
+        await until(board, "12345678", "9")
+        await preview.restart()
+        await preview.show("abcdefghij")
+        await until(board, "abcdefgh", "ij")
+
+    assert len(board.seen) == 4
+    assert len([one for one in turns if one in (Urgency.BEGINNING, Urgency.PREVIEW)]) >= len(board.seen)
 
 
 async def test_a_reply_that_becomes_a_file_leaves_nothing_of_its_growth_behind(redis: Redis) -> None:

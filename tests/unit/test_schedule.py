@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.schedule import CHAT_BURST, OVERALL_BURST, Rates, Schedule, Ticket, Urgency
+from runtime.schedule import CHAT_BURST, MINUTE_SECONDS, OVERALL_BURST, Rates, Schedule, Ticket, Urgency
 
 CHATS = ("harbour", "deck", "bridge")
 rates = st.sampled_from([0.5, 1.0, 4.0])
@@ -209,7 +210,7 @@ def test_a_call_that_belongs_to_the_one_before_counts_for_the_platform_and_not_f
     schedule = Schedule(Rates(sends=1.0, edits=0.5, overall=10.0))
     for _ in range(CHAT_BURST):
         assert schedule.take("harbour", Urgency.FINAL, 0.0)
-        schedule.follows(0.0)
+        assert schedule.follows("harbour", 0.0)
     assert not schedule.take("harbour", Urgency.FINAL, 0.0)
 
     others = 0
@@ -226,3 +227,95 @@ def test_first_words_keep_their_chat_as_long_as_a_message_and_no_longer(urgency:
     schedule.add("harbour", Urgency.BEGINNING, 0.0)
 
     assert schedule.next_at() == seconds
+
+
+MOST = 20
+
+
+def in_groups(chat: str) -> int:
+    """The harbour and the deck are groups that take so much a minute; on the bridge nobody counts."""
+    return 0 if chat == "bridge" else MOST
+
+
+@given(st.lists(st.builds(Step, st.floats(0, 4), st.sampled_from(CHATS), st.sampled_from(list(Urgency))), max_size=90))
+def test_no_minute_in_a_group_holds_more_messages_than_it_takes(script: list[Step]) -> None:
+    """Final parts, first words and previews together; a sign is no message, and waits for none of them."""
+    made, added = played(Schedule(Rates(4.0, 2.0), in_groups), script)
+
+    for chat in ("harbour", "deck"):
+        said = [one.at for one in made if one.ticket.chat == chat and one.ticket.urgency is not Urgency.SIGN]
+        assert all(later - sooner >= MINUTE_SECONDS - 1e-6 for sooner, later in zip(said, said[MOST:], strict=False))
+    assert {one.ticket for one in made} == set(added)
+
+
+def shown(seconds: int, most: int) -> list[float]:
+    """When a reply that is written for so long is shown, with something new all the time."""
+    schedule, times = Schedule(Rates(1.0, 0.5), lambda _: most), [0.0]
+    assert schedule.take("harbour", Urgency.BEGINNING, 0.0)
+    schedule.add("harbour", Urgency.PREVIEW, 0.0)
+    while (at := schedule.next_at()) is not None and at < seconds:
+        times += [at] * len(schedule.due(at))
+        schedule.add("harbour", Urgency.PREVIEW, at)
+    return times
+
+
+def test_a_long_reply_in_a_group_grows_until_its_end_and_never_stops_for_long() -> None:
+    times = shown(300, MOST)
+    gaps = [later - sooner for sooner, later in pairwise(times)]
+
+    assert gaps[:3] == [1.0, 2.0, 2.0]
+    assert max(gaps) < 8.0
+    assert len([one for one in times if one < 60]) == MOST * 3 // 5
+    assert len(shown(60, 0)) == 31
+
+
+@given(st.floats(0, 200), st.integers(1, MOST))
+def test_previews_leave_a_groups_last_forms_their_room(at: float, parts: int) -> None:
+    """However long a reply grew there, two fifths of a minute's messages go as soon as the pace allows."""
+    schedule, now = Schedule(Rates(1.0, 0.5), in_groups), 0.0
+    ticket = schedule.add("harbour", Urgency.PREVIEW, now)
+    while (free := schedule.next_at()) is not None and free <= at:
+        now = max(now, free)
+        schedule.due(now)
+        ticket = schedule.add("harbour", Urgency.PREVIEW, now)
+    schedule.remove(ticket)
+
+    last = {schedule.add("harbour", Urgency.FINAL, at) for _ in range(min(parts, MOST - MOST * 3 // 5))}
+    allowed: set[Ticket] = set()
+    while (free := schedule.next_at()) is not None:
+        assert free <= at + len(last) + 2.0
+        allowed.update(schedule.due(max(free, at)))
+    assert allowed == last
+
+
+def test_a_full_minute_ends_and_holds_up_no_other_place() -> None:
+    schedule = Schedule(Rates(), in_groups)
+    for second in range(MOST):
+        assert schedule.take("harbour", Urgency.FINAL, float(second))
+    assert not schedule.take("harbour", Urgency.FINAL, float(MOST))
+    assert not schedule.follows("harbour", float(MOST))
+    assert schedule.take("deck", Urgency.FINAL, float(MOST))
+    assert schedule.take("bridge", Urgency.FINAL, float(MOST))
+    assert schedule.take("harbour", Urgency.SIGN, float(MOST))
+
+    held = schedule.add("harbour", Urgency.FINAL, float(MOST))
+    assert schedule.next_at() == MINUTE_SECONDS
+    assert schedule.due(MINUTE_SECONDS) == [held]
+    assert schedule.follows("harbour", MINUTE_SECONDS + 1.0)
+
+
+def test_first_words_and_the_edit_that_makes_them_whole_are_two_messages_of_a_minute() -> None:
+    schedule = Schedule(Rates(), in_groups)
+    for _ in range(MOST // 2):
+        assert schedule.take("harbour", Urgency.FINAL, 0.0)
+        assert schedule.follows("harbour", 0.0)
+    assert not schedule.take("harbour", Urgency.FINAL, 0.0)
+
+
+def test_a_groups_minute_is_remembered_among_many_quiet_chats() -> None:
+    schedule = Schedule(Rates(), in_groups)
+    for _ in range(MOST):
+        assert schedule.take("harbour", Urgency.FINAL, 0.0)
+    for number in range(20_000):
+        assert schedule.take(str(number), Urgency.FINAL, 1.0)
+    assert not schedule.take("harbour", Urgency.FINAL, 1.0)
