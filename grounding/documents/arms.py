@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from typing import Any
 
 from grounding.documents.index import Arm, Hit, Passage
-from grounding.documents.stored import passage_of
+from grounding.documents.stored import DEEP, passage_of
 
 TIES = 8
 """How many passages more than wanted are asked for, so that the last places do not fall to chance."""
@@ -26,9 +26,9 @@ def hits_of(
     compared: int | None = None,
     passages_of: Callable[[Sequence[Any]], Sequence[Passage]] | None = None,
 ) -> list[Hit]:
-    """The best *top_k* of the *fused* points, with what each of *arms* (``dense``, ``sparse``; all points are best
-    first) says of them, in an order that is the same on every call: engines leave the order of equal scores to chance,
-    here source, ordinal and id decide.
+    """The best *top_k* of the *fused* points, with what each of *arms* (``dense``, ``sparse``, ``deep``; all points are
+    best first) says of them, in an order that is the same on every call: engines leave the order of equal scores to
+    chance, here source, ordinal and id decide.
 
     With *explain* an arm tells ranks, too; *cosine_of* stands in for the dense one, of the best *compared*
     or of all. *passages_of* gives what points hold, which else is in their payloads. Raises
@@ -45,7 +45,11 @@ def hits_of(
     if cosine_of is not None:
         told["dense"] = {point: Arm(0, cosine_of(one)) for point, one, _ in best[:compared]}
     dense, sparse = told.get("dense", {}), told.get("sparse", {})
-    return [Hit(passage, one.score, dense.get(point), sparse.get(point)) for point, one, passage in best]
+    deep = told.get(DEEP, {})
+    return [
+        Hit(passage, one.score, dense.get(point), sparse.get(point), deep=deep.get(point))
+        for point, one, passage in best
+    ]
 
 
 def _leading(fused: Sequence[Any], top_k: int) -> Sequence[Any]:

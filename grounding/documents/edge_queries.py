@@ -24,7 +24,11 @@ def point_of(scope: Scope, entry: Entry) -> Any:
     """The point of a passage."""
     return edge.Point(
         stored.point_id(scope, entry.passage),
-        {"dense": entry.dense, "sparse": sparse_vector(entry.sparse)},
+        {
+            "dense": entry.dense,
+            "sparse": sparse_vector(entry.sparse),
+            **({} if entry.deep is None else {stored.DEEP: entry.deep}),
+        },
         stored.payload(scope, entry.passage),
     )
 
@@ -64,4 +68,7 @@ def filter_of(condition: Where) -> Any:
     def conditions(matches: Sequence[stored.Match]) -> list[Any]:
         return [edge.FieldCondition(key=match.key, match=_match(match.values)) for match in matches]
 
+    if condition.is_shallow:
+        lacks = cast("Any", edge.HasVectorCondition(stored.DEEP))
+        return edge.Filter(must=conditions(condition.must), must_not=[lacks])
     return edge.Filter(must=conditions(condition.must))

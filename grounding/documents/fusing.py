@@ -45,8 +45,8 @@ def by_scores(dense: Mapping[Id, float], sparse: Mapping[Id, float], top_k: int)
     """The best *top_k* points by the sum of both arms' scores, each on its own scale, with that sum; equal ones in the
     order of their ids. *sparse* is all that has any of the words, at most as many as *dense* offers count beside it."""
     missing = max(0, len(dense) - len(sparse))
-    near = _scale([*dense.values()])
-    worded = _scale([*sparse.values(), *[0.0] * missing])
+    near = scale_of([*dense.values()])
+    worded = scale_of([*sparse.values(), *[0.0] * missing])
     without = worded(0.0) if missing else 0.0
     summed = {
         point: (near(dense[point]) if point in dense else 0.0) + (worded(sparse[point]) if point in sparse else without)
@@ -54,6 +54,22 @@ def by_scores(dense: Mapping[Id, float], sparse: Mapping[Id, float], top_k: int)
     }
     # UUIDs as numbers have the order that they have as words: ties are the same with every adapter.
     return sorted(summed.items(), key=lambda one: (-one[1], cast("Any", one[0])))[:top_k]
+
+
+def by_ranks(dense: Sequence[Id], sparse: Sequence[Id], fusion: Fusion, top_k: int) -> list[tuple[Id, float]]:
+    """The best *top_k* points by weighted reciprocal ranks of both arms, which are best first; as the engine's own."""
+    summed: dict[Id, float] = {}
+    for arm, weight in ((dense, fusion.dense), (sparse, fusion.sparse)):
+        for rank, point in enumerate(arm if weight > 0 else (), start=1):
+            summed[point] = summed.get(point, 0.0) + 1 / (fusion.k - 1 + rank / weight)
+    return sorted(summed.items(), key=lambda one: (-one[1], cast("Any", one[0])))[:top_k]
+
+
+def both(dense: Mapping[Id, float], sparse: Mapping[Id, float], fusion: Fusion, top_k: int) -> list[tuple[Id, float]]:
+    """The best *top_k* points of both arms, which are best first, as *fusion* has it."""
+    if fusion.method == "rrf":
+        return by_ranks([*dense], [*sparse], fusion, top_k)
+    return by_scores(dense, sparse, top_k)
 
 
 def absent(best: Sequence[tuple[Id, float]], there: Collection[Any]) -> list[Id]:
@@ -68,7 +84,9 @@ def merged(best: Sequence[tuple[Id, float]], *there: Collection[Any]) -> list[Fu
     return [Fused(name, score, points[name].payload, points[name].vector) for name, score in best if name in points]
 
 
-def _scale(scores: Sequence[float]) -> Callable[[float], float]:
+def scale_of(scores: Sequence[float]) -> Callable[[float], float]:
+    """What makes one of *scores* a number on their scale: from three standard deviations below their mean, which is 0,
+    to three above it, which is 1."""
     mean = math.fsum(scores) / len(scores) if scores else 0.0  # the same in every order
     spread = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / max(1, len(scores) - 1))
     if spread == 0:

@@ -69,11 +69,13 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A passage with the vectors under which it is found."""
+    """A passage with the vectors under which it is found. ``deep``, that of a second, deeper model, may follow later
+    (`PassageIndex.deepen`)."""
 
     passage: Passage
     dense: Vector
     sparse: SparseVector
+    deep: Vector | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ class Arm:
 class Hit:
     """A passage that was found. ``score`` is the fused one; the arms are there when they were asked for,
     ``None`` where the arm did not have the passage among its candidates. ``fused`` and ``rerank`` are there where a
-    reranker decided the order: the place before, and what it said."""
+    reranker decided the order: the place before, and what it said. ``deep`` is the cosine of question and passage by
+    their deeper vectors, where both have one and the passage was among those that were looked at again."""
 
     passage: Passage
     score: float
@@ -107,6 +110,7 @@ class Hit:
     sparse: Arm | None = None
     fused: Arm | None = None
     rerank: Arm | None = None
+    deep: Arm | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,8 @@ class Fusion:
     weight, 1 / (k - 1 + rank / weight).
 
     ``candidates`` is how many passages each arm offers. ``centring`` is the share (0 to 1) of the scope's mean vector
-    that is taken from the question before the arms are fused (see `grounding.documents.centre`).
+    that is taken from the question before the arms are fused (see `grounding.documents.centre`). ``looked_again``
+    is how many of the best of both arms are compared by their deeper vectors, where the question has one.
     """
 
     method: Literal["dbsf", "rrf"] = "dbsf"
@@ -128,11 +133,20 @@ class Fusion:
     sparse: float = 1.5
     candidates: int = 300
     centring: float = 0.75
+    looked_again: int = 100
 
 
 class PassageIndex(Protocol):
     """What both adapters do. Every method raises `IndexUnavailable`; those that take a kind raise
-    `ValueError` where it is a conversation's and the scope names no context."""
+    `ValueError` where it is a conversation's and the scope names no context.
+
+    Passages may have a second, deeper vector, which may come later and goes when the passage is stored again without.
+    An index that is made without one, or of a server that cannot add it, has none: ``deepens`` is false then, what is
+    told of deeper vectors has no effect, and no passage lacks one.
+    """
+
+    deepens: bool
+    """Whether passages can have a deeper vector; known once `ensure` has returned."""
 
     async def ensure(self) -> None:
         """Make the collection of this embedding model, with its payload indexes, where it is missing."""
@@ -158,8 +172,12 @@ class PassageIndex(Protocol):
         scores: bool = False,
         compared: int = 0,
         only_sources: Sequence[str] = (),
+        deep: Vector | None = None,
     ) -> list[Hit]:
         """The best *top_k* passages, best first; with one vector only that arm's ranking and raw score.
+
+        *deep* is the question's vector by the deeper model: the best of both arms are looked at again with it (see
+        `grounding.documents.second_look`), those that have none of their own stand by what the arms say.
 
         Of records both the workspace's and the scope's user's are searched, if it names one, and of material both the
         workspace's and the scope's context's; every other method is about the scope's own alone.
@@ -177,8 +195,18 @@ class PassageIndex(Protocol):
     ) -> list[Passage]:
         """The first passage of each of *sources*, and of each source whose `Passage.previous` is one of *followed*."""
 
-    async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str]) -> dict[str, Vector]:
-        """The stored dense vectors of those of *ids* that exist."""
+    async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str], *, deep: bool = False) -> dict[str, Vector]:
+        """The stored dense vectors of those of *ids* that exist, or the *deep* ones of those that have one."""
+
+    async def deepen(self, scope: Scope, kind: Kind, vectors: Mapping[str, Vector]) -> int:
+        """Give passages, by their ids, a deeper vector, which replaces the one that they have; what was deleted
+        meanwhile stays so. How many there were."""
+
+    async def shallow(self, scope: Scope, kind: Kind, limit: int, *, source: str | None = None) -> list[Passage]:
+        """At most *limit* passages (of *source*) without a deeper vector, in no particular order."""
+
+    async def count_shallow(self, scope: Scope, kind: Kind) -> int:
+        """How many passages have no deeper vector."""
 
     async def ids(self, scope: Scope, kind: Kind, source: str | None = None) -> list[str]:
         """Ids of all passages (of *source*), sorted."""

@@ -28,6 +28,7 @@ from grounding.documents.edge_errors import unavailable
 from grounding.documents.edge_kept import Kept
 from grounding.documents.edge_queries import filter_of, point_of
 from grounding.documents.edge_search import EdgeSearch
+from grounding.documents.edge_shard import deepen, is_there, opened
 from grounding.documents.embedding import Vector
 from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source
 from grounding.documents.sparse import SparseVector
@@ -40,16 +41,9 @@ UPSERT_BATCH = 32
 """The engine holds the interpreter's lock while it stores a batch, and the event loop waits as long: 4 ms of processor
 time for 64 passages, 2 for 32, which cost no more each (8 cost 1.5 times as much)."""
 SCROLL_BATCH = 1000
-SEARCH_THREADS = 1
-"""Without `optimize` all passages are in one segment, which one thread looks through; others that are there wake up for
-every search and find nothing to do."""
 SHORT_PASSAGES = 2000
 """A look into so few takes less than 1 ms, and is made where it is asked for: the way to a thread and back takes a
 fifth of that, and frees nothing, as the engine holds the interpreter's lock while it searches."""
-CONFIGURATION = "edge_config.json"
-"""The file that every shard has."""
-
-_SHORT_CODES = edge.TurboQuantQuantizationConfig(memory=edge.Memory.Pinned)
 
 
 class EmbeddedIndex:
@@ -65,9 +59,12 @@ class EmbeddedIndex:
         timeout_seconds: float,
         fusion: Fusion | None = None,
         version: int = stored.PAYLOAD_VERSION,
+        deep_dimensions: int | None = None,
     ) -> None:
         self._path = folder / stored.collection_name(model, dimensions, version)
         self._dimensions = dimensions
+        self._deep_dimensions = deep_dimensions
+        self.deepens = deep_dimensions is not None
         self._timeout_seconds = timeout_seconds
         self._fusion = fusion or Fusion()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="qdrant-edge")
@@ -109,7 +106,7 @@ class EmbeddedIndex:
             if self._shard is None:
                 if not opens:
                     return cast("T", None)
-                self._shard = self._open()
+                self._shard = opened(self._path, self._dimensions, self._deep_dimensions)
             return call(self._shard)
         except (IndexUnavailable, KeyboardInterrupt, SystemExit):
             raise
@@ -117,28 +114,6 @@ class EmbeddedIndex:
             # The engine has no classes of errors; all of them go through the table. Where it panics over damaged
             # files, what it raises is not even an Exception, and would end the process.
             raise unavailable(error, self._path) from error
-
-    def _open(self) -> Any:
-        if self._is_there():
-            return edge.EdgeShard.load(str(self._path), self._config())
-        # A folder without configuration is what a crash during creation leaves: nothing is in it yet.
-        shutil.rmtree(self._path, ignore_errors=True)
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return edge.EdgeShard.create(str(self._path), self._config())
-
-    def _config(self) -> Any:
-        return edge.EdgeConfig(
-            vectors={
-                "dense": edge.EdgeVectorParams(
-                    size=self._dimensions,
-                    distance=edge.Distance.Cosine,
-                    memory=edge.Memory.Cold,  # the few that are wanted are read from their file
-                    quantization_config=_SHORT_CODES,
-                )
-            },
-            sparse_vectors={"sparse": edge.EdgeSparseVectorParams(modifier=edge.Modifier.Idf)},
-            max_search_threads=SEARCH_THREADS,
-        )
 
     async def ensure(self) -> None:
         await self._run(_ensure_fields)
@@ -220,8 +195,12 @@ class EmbeddedIndex:
         scores: bool = False,
         compared: int = 0,
         only_sources: Sequence[str] = (),
+        deep: Vector | None = None,
     ) -> list[Hit]:
-        given = EdgeSearch(scope, kind, dense, sparse, top_k, explain, scores, compared, only_sources, self._fusion)
+        deep = deep if self.deepens else None
+        given = EdgeSearch(
+            scope, kind, dense, sparse, top_k, explain, scores, compared, only_sources, self._fusion, deep
+        )
         if not given.arms or top_k < 1:
             return []
         seen = stored.seen(scope, kind)
@@ -253,17 +232,43 @@ class EmbeddedIndex:
             return []
         return await self._look(stored.where(scope, kind), lambda shard: self._passages(shard, conditions))
 
-    async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str]) -> dict[str, Vector]:
-        if not ids:
+    async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str], *, deep: bool = False) -> dict[str, Vector]:
+        if not ids or (deep and not self.deepens):
             return {}
         stored.where(scope, kind)  # a scope that may not hold these is refused here
+        name = stored.DEEP if deep else "dense"
 
         def read(shard: Any) -> dict[str, Vector]:
             names = dict(zip(stored.point_ids(scope, kind, ids), ids, strict=True))
-            records = shard.retrieve(list(names), with_payload=False, with_vector=["dense"])
-            return {names[str(record.id)]: list(record.vector["dense"]) for record in records}
+            records = shard.retrieve(list(names), with_payload=False, with_vector=[name])
+            return {names[str(record.id)]: list(record.vector[name]) for record in records if name in record.vector}
 
         return await self._run(read)
+
+    async def deepen(self, scope: Scope, kind: Kind, vectors: Mapping[str, Vector]) -> int:
+        if not self.deepens:
+            return 0
+        points = [*zip(stored.point_ids(scope, kind, vectors), vectors.values(), strict=True)]
+        batches = [dict(points[start : start + UPSERT_BATCH]) for start in range(0, len(points), UPSERT_BATCH)]
+        return sum([await self._run(partial(deepen, vectors=batch)) for batch in batches])
+
+    async def shallow(self, scope: Scope, kind: Kind, limit: int, *, source: str | None = None) -> list[Passage]:
+        condition = stored.shallow(scope, kind, source)
+        if not self.deepens or limit < 1:
+            return []
+
+        def found(shard: Any) -> list[Passage]:
+            request = edge.ScrollRequest(limit=limit, filter=filter_of(condition), with_payload=True, with_vector=False)
+            return [stored.passage_of(record.payload) for record in shard.scroll(request)[0]]
+
+        return await self._run(found)
+
+    async def count_shallow(self, scope: Scope, kind: Kind) -> int:
+        condition = stored.shallow(scope, kind)
+        if not self.deepens:
+            return 0
+        request = edge.CountRequest(exact=True, filter=filter_of(condition))
+        return int(await self._look(condition, lambda shard: shard.count(request)))
 
     async def ids(self, scope: Scope, kind: Kind, source: str | None = None) -> list[str]:
         condition = stored.where(scope, kind, source=source)
@@ -293,10 +298,7 @@ class EmbeddedIndex:
         await self._run(lambda shard: shard.info())
 
     async def exists(self) -> bool:
-        return self._shard is not None or await asyncio.to_thread(self._is_there)
-
-    def _is_there(self) -> bool:
-        return (self._path / CONFIGURATION).exists()
+        return self._shard is not None or await asyncio.to_thread(is_there, self._path)
 
     async def drop(self) -> None:
         await self.close()

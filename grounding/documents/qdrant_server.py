@@ -1,8 +1,9 @@
 """The passage index on a Qdrant server or cluster.
 
-With `grounding.documents.server_queries` and `server_errors` the only module that imports ``qdrant_client``: its import
-takes more than half a second, and is paid only where ``QDRANT_URL`` is set. It is tested against the client's own local
-mode, which has the same classes but no network, and against a refused connection; not against a real server.
+With `grounding.documents.server_queries`, `server_deeper` and `server_errors` the only module that imports
+``qdrant_client``: its import takes more than half a second, and is paid only where ``QDRANT_URL`` is set. It is tested
+against the client's own local mode, which has the same classes but no network, and against a refused connection; not
+against a real server.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, off_c
 from grounding.documents.embedding import Vector
 from grounding.documents.fusing import absent, by_scores, may_say_little, merged, says_little
 from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, cosine
+from grounding.documents.server_deeper import deepen, has_room, look_again
 from grounding.documents.server_errors import ERRORS, unavailable
 from grounding.documents.server_queries import (
     FIELDS,
+    best_of,
     dense_arm,
     dense_of,
     filter_of,
-    fusion_query,
     nearest,
     points_of,
     sparse_arm,
@@ -58,10 +60,13 @@ class ServerIndex:
         api_key: str | None = None,
         fusion: Fusion | None = None,
         version: int = stored.PAYLOAD_VERSION,
+        deep_dimensions: int | None = None,
         client: AsyncQdrantClient | None = None,
     ) -> None:
         self._collection = stored.collection_name(model, dimensions, version)
         self._dimensions = dimensions
+        self._deep_dimensions = deep_dimensions
+        self.deepens = deep_dimensions is not None
         self._place = url
         self._timeout_seconds = timeout_seconds
         self._fusion = fusion or Fusion()
@@ -98,11 +103,14 @@ class ServerIndex:
     async def ensure(self) -> None:
         if not await self._ask((await self._client()).collection_exists(self._collection)):
             try:
+                sizes = {"dense": self._dimensions, stored.DEEP: self._deep_dimensions}
                 await self._ask(
                     (await self._client()).create_collection(
                         self._collection,
                         vectors_config={
-                            "dense": models.VectorParams(size=self._dimensions, distance=models.Distance.COSINE)
+                            name: models.VectorParams(size=size, distance=models.Distance.COSINE)
+                            for name, size in sizes.items()
+                            if size is not None
                         },
                         sparse_vectors_config={"sparse": models.SparseVectorParams(modifier=models.Modifier.IDF)},
                     )
@@ -115,6 +123,8 @@ class ServerIndex:
         for name, schema in FIELDS.items():
             if name not in present:
                 await self._ask((await self._client()).create_payload_index(self._collection, name, schema))
+        if self._deep_dimensions is not None:
+            self.deepens = await self._ask(has_room(await self._client(), self._collection, self._deep_dimensions))
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
         for kind in {entry.passage.kind for entry in entries}:
@@ -170,6 +180,7 @@ class ServerIndex:
         scores: bool = False,
         compared: int = 0,
         only_sources: Sequence[str] = (),
+        deep: Vector | None = None,
     ) -> list[Hit]:
         condition = filter_of(stored.seen(scope, kind, only=only_sources))
         corpus = filter_of(stored.seen(scope, kind))
@@ -187,8 +198,19 @@ class ServerIndex:
         if dense is not None and "sparse" in arms and self._fusion.centring:
             centre = await self._centre(stored.tenant(scope, kind), corpus)
             fused_arms["dense"] = nearest(off_centre(dense, centre, self._fusion.centring))
+        near = None if cosines is None else lambda point: cosine(cosines, dense_of(point))
+        most = None if scores else compared
+        if deep is not None and self.deepens and len(arms) == 2:
+            asked = {"near": fused_arms["dense"], **(arms if explain else {"sparse": arms["sparse"]})}
+            looking = look_again(
+                await self._client(), self._collection, asked, deep, self._fusion, condition, top_k + TIES
+            )
+            best, every = await self._ask(looking)
+            shown = {name: every[name] for name in asked if name != "near" and (explain or scores)}
+            shown[stored.DEEP] = every[stored.DEEP]
+            return hits_of(best, shown, top_k, explain=explain, cosine_of=near, compared=most)
         requests = [
-            self._request(list(fused_arms.values()), condition, top_k + TIES, with_vector=cosines is not None),
+            best_of([*fused_arms.values()], self._fusion, condition, top_k + TIES, vector=cosines is not None),
             *(
                 models.QueryRequest(**arms[name], filter=condition, limit=self._fusion.candidates, with_payload=False)
                 for name in apart
@@ -199,8 +221,6 @@ class ServerIndex:
         if is_judged and says_little(self._fusion, kind, len(found[-1])):
             found[0] = await self._fused(fused_arms["dense"], found[-1], found[0], condition, top_k + TIES)
         told = dict(zip(apart, found[1:], strict=True)) if explain or scores else {}
-        near = None if cosines is None else lambda point: cosine(cosines, dense_of(point))
-        most = None if scores else compared
         return hits_of(found[0], told, top_k, explain=explain, cosine_of=near, compared=most)
 
     async def _fused(
@@ -238,20 +258,6 @@ class ServerIndex:
             self._centres.put(tenant, known)
         return known
 
-    def _request(
-        self, arms: Sequence[dict[str, Any]], condition: models.Filter, limit: int, *, with_vector: bool = False
-    ) -> models.QueryRequest:
-        shown: dict[str, Any] = {"with_payload": True, "with_vector": ["dense"] if with_vector else False}
-        if len(arms) == 1:
-            return models.QueryRequest(**arms[0], filter=condition, limit=limit, **shown)
-        candidates = max(self._fusion.candidates, limit)
-        return models.QueryRequest(
-            prefetch=[models.Prefetch(**arm, filter=condition, limit=candidates) for arm in arms],
-            query=fusion_query(self._fusion),
-            limit=limit,
-            **shown,
-        )
-
     async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
         async def found(source: str, ordinals: Collection[int]) -> list[Passage]:
             if not ordinals:
@@ -271,14 +277,40 @@ class ServerIndex:
         passages = await asyncio.gather(*map(found, stored.where_beside(scope, kind, sources, followed)))
         return [one for some in passages for one in some]
 
-    async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str]) -> dict[str, Vector]:
-        if not ids:
+    async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str], *, deep: bool = False) -> dict[str, Vector]:
+        if not ids or (deep and not self.deepens):
             return {}
+        name = stored.DEEP if deep else "dense"
         names = dict(zip(stored.point_ids(scope, kind, ids), ids, strict=True))
         records = await self._ask(
-            (await self._client()).retrieve(self._collection, list(names), with_payload=False, with_vectors=["dense"])
+            (await self._client()).retrieve(self._collection, list(names), with_payload=False, with_vectors=[name])
         )
-        return {names[str(record.id)]: dense_of(record) for record in records}
+        return {names[str(record.id)]: dense_of(record, name) for record in records if name in (record.vector or {})}
+
+    async def deepen(self, scope: Scope, kind: Kind, vectors: Mapping[str, Vector]) -> int:
+        points = [*zip(stored.point_ids(scope, kind, vectors), vectors.values(), strict=True)]
+        if not self.deepens:
+            return 0
+        batches = [dict(points[start : start + UPSERT_BATCH]) for start in range(0, len(points), UPSERT_BATCH)]
+        client = await self._client()
+        return sum([await self._ask(deepen(client, self._collection, batch)) for batch in batches])
+
+    async def shallow(self, scope: Scope, kind: Kind, limit: int, *, source: str | None = None) -> list[Passage]:
+        condition = filter_of(stored.shallow(scope, kind, source))
+        if not self.deepens or limit < 1:
+            return []
+        records, _ = await self._ask(
+            (await self._client()).scroll(
+                self._collection, scroll_filter=condition, limit=limit, with_payload=True, with_vectors=False
+            )
+        )
+        return [stored.passage_of(record.payload) for record in records]
+
+    async def count_shallow(self, scope: Scope, kind: Kind) -> int:
+        condition = filter_of(stored.shallow(scope, kind))
+        if not self.deepens:
+            return 0
+        return (await self._ask((await self._client()).count(self._collection, count_filter=condition))).count
 
     async def ids(self, scope: Scope, kind: Kind, source: str | None = None) -> list[str]:
         condition = filter_of(stored.where(scope, kind, source=source))

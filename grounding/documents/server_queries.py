@@ -28,7 +28,11 @@ def points_of(entries: Sequence[tuple[Scope, Entry]]) -> list[models.PointStruct
     return [
         models.PointStruct(
             id=stored.point_id(scope, entry.passage),
-            vector={"dense": entry.dense, "sparse": sparse_vector(entry.sparse)},
+            vector={
+                "dense": entry.dense,
+                "sparse": sparse_vector(entry.sparse),
+                **({} if entry.deep is None else {stored.DEEP: entry.deep}),
+            },
             payload=stored.payload(scope, entry.passage),
         )
         for scope, entry in entries
@@ -39,9 +43,9 @@ def sparse_vector(vector: SparseVector) -> models.SparseVector:
     return models.SparseVector(indices=list(vector.indices), values=list(vector.values))
 
 
-def dense_of(record: models.Record | models.ScoredPoint) -> Vector:
+def dense_of(record: models.Record | models.ScoredPoint, name: str = "dense") -> Vector:
     assert isinstance(record.vector, dict)
-    dense = record.vector["dense"]
+    dense = record.vector[name]
     assert isinstance(dense, list)
     return [float(number) for number in dense if isinstance(number, int | float)]
 
@@ -68,11 +72,39 @@ def fusion_query(fusion: Fusion) -> models.FusionQuery | models.RrfQuery:
     return models.RrfQuery(rrf=models.Rrf(k=fusion.k, weights=[fusion.dense, fusion.sparse]))
 
 
+def best_of(
+    arms: Sequence[dict[str, Any]],
+    fusion: Fusion,
+    condition: models.Filter,
+    limit: int,
+    *,
+    vector: bool,
+) -> models.QueryRequest:
+    """The best points of *arms*, with their payload and, if wanted, their dense *vector*."""
+    shown: dict[str, Any] = {"with_payload": True, "with_vector": ["dense"] if vector else False}
+    if len(arms) == 1:
+        return models.QueryRequest(**arms[0], filter=condition, limit=limit, **shown)
+    candidates = max(fusion.candidates, limit)
+    return models.QueryRequest(
+        prefetch=[models.Prefetch(**arm, filter=condition, limit=candidates) for arm in arms],
+        query=fusion_query(fusion),
+        limit=limit,
+        **shown,
+    )
+
+
 def filter_of(condition: Where) -> models.Filter:
     def conditions(matches: Sequence[stored.Match]) -> list[models.Condition]:
         return [models.FieldCondition(key=match.key, match=_match(match.values)) for match in matches]
 
-    return models.Filter(must=conditions(condition.must))
+    lacks: list[models.Condition] = [models.HasVectorCondition(has_vector=stored.DEEP)]
+    return models.Filter(must=conditions(condition.must), must_not=lacks if condition.is_shallow else None)
+
+
+def among(points: Sequence[Any], condition: models.Filter) -> models.Filter:
+    """Those of *points* that meet *condition*."""
+    must = condition.must if isinstance(condition.must, list) else []
+    return models.Filter(must=[*must, models.HasIdCondition(has_id=list(points))])
 
 
 def stale(source: Source) -> models.Filter:

@@ -17,6 +17,8 @@ from connectors.message import Scope
 from grounding.documents.index import IndexUnavailable, Kind, Passage, Source
 
 PAYLOAD_VERSION = 2
+DEEP = "deep"
+"""The name of the deeper vector, beside ``dense`` and ``sparse``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +31,10 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """All of *must*."""
+    """All of *must*, and where *is_shallow* no deeper vector."""
 
     must: tuple[Match, ...]
+    is_shallow: bool = False
 
 
 def collection_name(model: str, dimensions: int, version: int = PAYLOAD_VERSION) -> str:
@@ -107,6 +110,11 @@ def where(
     if ordinals is not None:
         must.append(Match("ordinal", tuple(ordinals)))
     return Where(tuple(must))
+
+
+def shallow(scope: Scope, kind: Kind, source: str | None = None) -> Where:
+    """The condition that a passage (of *source*) has no deeper vector."""
+    return Where(where(scope, kind, source=source).must, is_shallow=True)
 
 
 def where_beside(scope: Scope, kind: Kind, sources: Collection[str], followed: Collection[str]) -> list[Where]:

@@ -22,7 +22,7 @@ from tests.emulators.embedder import HashedWords
 
 pytestmark = pytest.mark.filterwarnings("ignore:Payload indexes have no effect")
 
-EMBEDDER = HashedWords()
+EMBEDDER, DEEPER = HashedWords(), HashedWords(24, "deeper")
 WORKSPACES = ("acme", "acme-2", "acme.", "a", "acme.turn", "document")
 CONTEXTS = (
     "http:1", "http:1/7", "http:1 ", "http:", "http:*", "http:caf\u00e9", "http:cafe\u0301", "http:1\x00", "HTTP:1",
@@ -39,12 +39,21 @@ OWNERS: tuple[Owner, ...] = (
 
 
 def embedded(folder: Path) -> PassageIndex:
-    return EmbeddedIndex(folder, EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=30)
+    return EmbeddedIndex(
+        folder, EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=30, deep_dimensions=DEEPER.dimensions
+    )
 
 
 def server(_: Path) -> PassageIndex:
     client = AsyncQdrantClient(location=":memory:")
-    return ServerIndex("local", EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=30, client=client)
+    return ServerIndex(
+        "local",
+        EMBEDDER.name,
+        EMBEDDER.dimensions,
+        timeout_seconds=30,
+        deep_dimensions=DEEPER.dimensions,
+        client=client,
+    )
 
 
 @dataclass
@@ -76,6 +85,13 @@ class World:
         await self.index.replace([Source(*owner, source, entries)])
         self.held[owner][source] = {one.passage.id: one.passage.text for one in entries}
 
+    async def deepen(self, owner: Owner, source: str, words: tuple[str, ...]) -> None:
+        """Passages of all owners have these ids; those of the others stay as they are."""
+        vectors = {f"{source}:{n}": DEEPER._embed(word) for n, word in enumerate(words)}
+        held = self.held[owner].get(source, {})
+        assert await self.index.deepen(*owner, vectors) == len(held.keys() & vectors.keys())
+        assert (await self.index.vectors(*owner, [*vectors], deep=True)).keys() == held.keys() & vectors.keys()
+
     async def delete_source(self, owner: Owner, source: str, _: tuple[str, ...]) -> None:
         await self.index.delete(*owner, source=source)
         self.held[owner].pop(source, None)
@@ -104,6 +120,13 @@ class World:
         for dense_asked, sparse_asked in ((vector, sparse), (vector, None), (None, sparse)):
             hits = await self.index.search(*owner, dense_asked, sparse_asked, 500)
             assert {hit.passage.id: hit.passage.text for hit in hits} == texts
+        hits = await self.index.search(*owner, vector, sparse, 500, deep=DEEPER._embed(word))
+        assert {hit.passage.id: hit.passage.text for hit in hits} == texts
+        deep = await self.index.vectors(*owner, [*texts], deep=True)
+        assert {hit.passage.id for hit in hits if hit.deep} <= deep.keys()
+        shallow = await self.index.shallow(*owner, 500)
+        assert {one.id: one.text for one in shallow} == {name: texts[name] for name in texts.keys() - deep.keys()}
+        assert await self.index.count_shallow(*owner) == len(shallow)
         assert await self.index.count(*owner) == len(texts)
         assert await self.index.ids(*owner) == sorted(texts)
         assert await self.index.sources(*owner) == {source: len(passages) for source, passages in sources.items()}
@@ -115,8 +138,8 @@ class World:
 
 ACTS = st.tuples(
     st.sampled_from(
-        [World.upsert, World.upsert, World.replace, World.replace, World.delete_source, World.delete_ids,
-         World.delete_all, World.drop]
+        [World.upsert, World.upsert, World.replace, World.replace, World.deepen, World.deepen,
+         World.delete_source, World.delete_ids, World.delete_all, World.drop]
     ),
     st.sampled_from(OWNERS), st.sampled_from(SOURCES), st.lists(st.sampled_from(WORDS), max_size=4).map(tuple),
 )  # fmt: skip

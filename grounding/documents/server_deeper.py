@@ -1,0 +1,87 @@
+"""The deeper vectors of a Qdrant server's passages. Each function asks the server once or twice and raises what its
+client does. Imported by `qdrant_server` alone, because the client's import is slow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from qdrant_client import AsyncQdrantClient, models
+from qdrant_client.http.exceptions import UnexpectedResponse
+
+from grounding.documents.arms import TIES
+from grounding.documents.embedding import Vector
+from grounding.documents.fusing import Fused, both, merged
+from grounding.documents.index import Fusion
+from grounding.documents.second_look import looked_again
+from grounding.documents.server_queries import among
+from grounding.documents.stored import DEEP
+
+log = structlog.get_logger()
+
+CANNOT = (400, 404, 405, 501)
+"""HTTP statuses of a server that knows no such request."""
+
+
+async def has_room(client: AsyncQdrantClient, collection: str, dimensions: int) -> bool:
+    """Let the passages of *collection* have deeper vectors, where they cannot yet; False where the server is too old to
+    add a vector to a collection that it has."""
+    vectors = (await client.get_collection(collection)).config.params.vectors
+    if isinstance(vectors, dict) and DEEP in vectors:
+        return True
+    config = models.DenseVectorNameConfig(
+        dense=models.DenseVectorConfig(size=dimensions, distance=models.Distance.COSINE)
+    )
+    try:
+        await client.create_vector_name(collection, DEEP, config)
+    except UnexpectedResponse as error:
+        if error.status_code not in CANNOT:
+            raise
+        why = f"the server cannot add a vector to a collection (HTTP {error.status_code}): none is searched more deeply"
+        log.warning("store.degraded", store="qdrant", why=why)
+        return False
+    return True
+
+
+async def deepen(client: AsyncQdrantClient, collection: str, vectors: Mapping[str, Vector]) -> int:
+    """Give the points of *vectors*, as far as they exist, deeper ones; how many there were."""
+    there = await client.retrieve(collection, list(vectors), with_payload=False, with_vectors=False)
+    points = [models.PointVectors(id=one.id, vector={DEEP: vectors[str(one.id)]}) for one in there]
+    if points:
+        await client.update_vectors(collection, points, wait=True)
+    return len(points)
+
+
+async def look_again(
+    client: AsyncQdrantClient,
+    collection: str,
+    arms: Mapping[str, dict[str, Any]],
+    deep: Vector,
+    fusion: Fusion,
+    condition: models.Filter,
+    top_k: int,
+) -> tuple[list[Fused[Any]], dict[str, list[Any]]]:
+    """The best *top_k* points, with what they carry, after the best by ``near`` and ``sparse`` of *arms* were compared
+    by their deeper vectors; and what each of *arms*, and that comparison as ``deep``, found, best first."""
+    asked = [
+        models.QueryRequest(**arm, filter=condition, limit=fusion.candidates, with_payload=False)
+        for arm in arms.values()
+    ]
+    answers = await client.query_batch_points(collection, asked)
+    told: dict[str, list[Any]] = {name: answer.points for name, answer in zip(arms, answers, strict=True)}
+    near, worded = ({one.id: one.score for one in told[name]} for name in ("near", "sparse"))
+    best = both(near, worded, fusion, max(top_k, fusion.looked_again + TIES))
+    looked_at = [point for point, _ in best[: fusion.looked_again]]
+    answer = await client.query_points(
+        collection,
+        query=deep,
+        using=DEEP,
+        query_filter=among(looked_at, condition),
+        limit=max(len(looked_at), 1),
+        with_payload=False,
+    )
+    told[DEEP] = answer.points
+    ranked = looked_again(best, near, worded, {one.id: one.score for one in answer.points})[:top_k]
+    there = await client.retrieve(collection, [point for point, _ in ranked], with_payload=True, with_vectors=["dense"])
+    return merged(ranked, there), told

@@ -1,0 +1,237 @@
+"""Passages get deeper vectors later, and are compared by them once more: both adapters do the same."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from qdrant_client import AsyncQdrantClient
+from qdrant_client.http.exceptions import UnexpectedResponse
+
+from connectors.message import Scope
+from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, PassageIndex, Source
+from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_server import ServerIndex
+from grounding.documents.sparse import encode_document, encode_query
+from tests.emulators.embedder import HashedWords
+from tests.emulators.qdrant import SharedQdrant
+
+pytestmark = pytest.mark.filterwarnings("ignore:Payload indexes have no effect")
+
+ACME, OTHER = Scope("acme"), Scope("other")
+QUICK, DEEPER = HashedWords(), HashedWords(32, "deeper")
+DOCUMENT = Kind.DOCUMENT
+Make = Callable[..., PassageIndex]
+
+
+def makers(folder: Path) -> list[Make]:
+    client = SharedQdrant(":memory:")
+
+    def embedded(deep: int | None, **options: Any) -> PassageIndex:
+        return EmbeddedIndex(folder, QUICK.name, QUICK.dimensions, timeout_seconds=10, deep_dimensions=deep, **options)
+
+    def server(deep: int | None, **options: Any) -> PassageIndex:
+        return ServerIndex(
+            "local", QUICK.name, QUICK.dimensions, timeout_seconds=10, deep_dimensions=deep, client=client, **options
+        )
+
+    return [embedded, server]
+
+
+@pytest.fixture(params=[0, 1], ids=["embedded", "server"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    """Opens the same collection again and again."""
+    opens: Make = makers(tmp_path)[request.param]
+    return opens
+
+
+@pytest_asyncio.fixture
+async def index(make: Make) -> AsyncIterator[PassageIndex]:
+    opened = make(DEEPER.dimensions)
+    await opened.ensure()
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+def entry(text: str, number: int = 0, source: str = "a.md", deep: str = "") -> Entry:
+    passage = Passage(f"{source}#{number}", DOCUMENT, source, text, ordinal=number)
+    vector = DEEPER._embed(deep) if deep else None
+    return Entry(passage, QUICK._embed(text), encode_document(text), vector)
+
+
+async def hits_of(index: PassageIndex, query: str, deep: str = "", top_k: int = 10, **options: Any) -> list[Hit]:
+    vector = DEEPER._embed(deep) if deep else None
+    return await index.search(ACME, DOCUMENT, QUICK._embed(query), encode_query(query), top_k, deep=vector, **options)
+
+
+def sources_of(passages: list[Passage]) -> set[str]:
+    return {one.source for one in passages}
+
+
+async def test_a_passage_lacks_its_deeper_vector_until_it_is_given_one(index: PassageIndex) -> None:
+    assert index.deepens
+    await index.upsert(ACME, [entry("refund", 0), entry("refund windows", 1), entry("doors", 0, "b.md")])
+    await index.upsert(OTHER, [entry("refund", 0)])
+    assert await index.count_shallow(ACME, DOCUMENT) == 3
+    assert sources_of(await index.shallow(ACME, DOCUMENT, 10)) == {"a.md", "b.md"}
+    assert len(await index.shallow(ACME, DOCUMENT, 2)) == 2
+    assert sources_of(await index.shallow(ACME, DOCUMENT, 10, source="b.md")) == {"b.md"}
+
+    vector = DEEPER._embed("money back")
+    assert await index.deepen(ACME, DOCUMENT, {"a.md#0": vector, "gone.md#0": vector}) == 1
+    assert [one.id for one in await index.shallow(ACME, DOCUMENT, 10, source="a.md")] == ["a.md#1"]
+    assert await index.count_shallow(ACME, DOCUMENT) == 2
+    assert await index.count_shallow(OTHER, DOCUMENT) == 1
+    stored = await index.vectors(ACME, DOCUMENT, ["a.md#0", "a.md#1"], deep=True)
+    assert stored == {"a.md#0": pytest.approx(vector, abs=1e-6)}
+    assert (await index.vectors(ACME, DOCUMENT, ["a.md#0"])).keys() == {"a.md#0"}
+
+
+async def test_a_deleted_passage_does_not_come_back_with_a_deeper_vector(index: PassageIndex) -> None:
+    await index.upsert(ACME, [entry("refund", 0), entry("refund", 1)])
+    await index.delete(ACME, DOCUMENT, ids=["a.md#0"])
+    assert await index.deepen(ACME, DOCUMENT, {f"a.md#{n}": DEEPER._embed("refund") for n in range(2)}) == 1
+    assert await index.ids(ACME, DOCUMENT) == ["a.md#1"]
+    await index.delete(ACME, DOCUMENT)
+    assert await index.deepen(ACME, DOCUMENT, {"a.md#1": DEEPER._embed("refund")}) == 0
+    assert await index.count(ACME, DOCUMENT) == 0
+
+
+async def test_many_passages_are_given_theirs_at_once(index: PassageIndex) -> None:
+    await index.upsert(ACME, [entry("refund", n) for n in range(300)])
+    vectors = {f"a.md#{n}": DEEPER._embed(f"refund {n}") for n in range(300)}
+    assert await index.deepen(ACME, DOCUMENT, vectors) == 300
+    assert await index.count_shallow(ACME, DOCUMENT) == 0
+    assert await index.shallow(ACME, DOCUMENT, 10) == []
+
+
+async def test_a_source_that_is_stored_again_keeps_the_deeper_vectors_that_it_brings(index: PassageIndex) -> None:
+    await index.upsert(ACME, [entry("refund", n, deep="refund") for n in range(3)])
+    assert await index.count_shallow(ACME, DOCUMENT) == 0
+    again = [entry("refund", 0, deep="refund"), entry("refund", 1)]
+    await index.replace([Source(ACME, DOCUMENT, "a.md", again)])
+    assert [one.ordinal for one in await index.shallow(ACME, DOCUMENT, 10)] == [1]
+
+
+async def test_the_best_are_put_in_order_by_the_deeper_vectors_too(index: PassageIndex) -> None:
+    """What is found, and each arm's raw scores, stay as they are."""
+    await index.upsert(ACME, [entry("refund windows", n) for n in range(3)])
+    before = await hits_of(index, "refund windows", scores=True)
+    assert await hits_of(index, "refund windows", "steamer", scores=True) == before
+    last = before[-1].passage
+    words = {one.passage.id: "steamer" if one.passage is last else "other words" for one in before}
+    await index.deepen(ACME, DOCUMENT, {name: DEEPER._embed(text) for name, text in words.items()})
+
+    again = await hits_of(index, "refund windows", "steamer", scores=True)
+    assert again[0].passage == last
+    assert again[0].deep is not None
+    assert again[0].deep.score == pytest.approx(1, abs=1e-5)
+    arms = {hit.passage.id: (hit.dense, hit.sparse) for hit in before}
+    assert {hit.passage.id: (hit.dense, hit.sparse) for hit in again} == arms
+    assert [one.passage for one in await hits_of(index, "refund windows", scores=True)] == [
+        one.passage for one in before
+    ]
+    explained = await hits_of(index, "refund windows", "steamer", explain=True)
+    assert [one.passage for one in explained] == [one.passage for one in again]
+    assert explained[0].deep is not None
+    assert explained[0].deep.rank == 1
+    (only,) = await hits_of(index, "refund windows", "steamer", 1)
+    assert only.passage == last
+
+
+async def test_only_the_best_of_both_arms_are_looked_at_again(tmp_path: Path) -> None:
+    for make in makers(tmp_path):
+        opened = make(DEEPER.dimensions, fusion=Fusion(looked_again=2))
+        await opened.ensure()
+        await opened.upsert(ACME, [entry("refund", 0), entry("refund for all", 1), entry("one of many words", 2)])
+        words = {"a.md#0": "other", "a.md#1": "other things", "a.md#2": "steamer"}
+        await opened.deepen(ACME, DOCUMENT, {name: DEEPER._embed(text) for name, text in words.items()})
+        hits = await hits_of(opened, "refund", "steamer")
+        assert hits[-1].passage.id == "a.md#2"
+        assert [hit.deep is None for hit in hits] == [False, False, True]
+        await opened.close()
+
+
+async def test_both_adapters_give_the_same_order_where_some_have_no_deeper_vector(tmp_path: Path) -> None:
+    answers = []
+    for make in makers(tmp_path):
+        opened = make(DEEPER.dimensions)
+        await opened.ensure()
+        words = ["refund", "window", "harbour", "ticket", "parcel"]
+        texts = [" ".join(words[: n % 5 + 1]) + f" {n}" for n in range(60)]
+        entries = [
+            entry(text, n, deep=f"{words[n % 3]} {words[n % 4]}" if n % 2 else "") for n, text in enumerate(texts)
+        ]
+        await opened.upsert(ACME, entries)
+        hits = await hits_of(opened, "refund ticket", "harbour window", 20, scores=True)
+        answers.append([(hit.passage.id, round(hit.score, 4), hit.deep and round(hit.deep.score, 4)) for hit in hits])
+        await opened.close()
+    assert answers[0] == answers[1]
+    assert {deep is None for _, _, deep in answers[0]} == {True, False}
+
+
+async def test_a_collection_of_before_is_given_room_and_nothing_in_it_is_stored_anew(make: Make) -> None:
+    before = make(None)
+    await before.ensure()
+    assert not before.deepens
+    await before.upsert(ACME, [entry("refund", n) for n in range(3)])
+    assert await before.deepen(ACME, DOCUMENT, {"a.md#0": DEEPER._embed("refund")}) == 0
+    assert await before.shallow(ACME, DOCUMENT, 10) == []
+    assert await before.count_shallow(ACME, DOCUMENT) == 0
+    assert await before.vectors(ACME, DOCUMENT, ["a.md#0"], deep=True) == {}
+    found = await hits_of(before, "refund", "refund")
+    await before.close()
+
+    for missing in (3, 2):  # as it is opened first, and again later
+        opened = make(DEEPER.dimensions)
+        await opened.ensure()
+        assert opened.deepens
+        assert await opened.count_shallow(ACME, DOCUMENT) == missing
+        assert [hit.passage for hit in await hits_of(opened, "refund")] == [hit.passage for hit in found]
+        await opened.deepen(ACME, DOCUMENT, {"a.md#1": DEEPER._embed("refund")})
+        assert await opened.count_shallow(ACME, DOCUMENT) == 2
+        await opened.close()
+
+    without = make(None)  # deeper vectors are turned off: what is there does no harm
+    await without.ensure()
+    assert await hits_of(without, "refund", "refund") == found
+    await without.upsert(ACME, [entry("refund", 7)])
+    assert await without.count(ACME, DOCUMENT) == 4
+    await without.close()
+
+
+@pytest.mark.parametrize("status", [404, 405])
+async def test_a_server_that_cannot_add_a_vector_goes_on_without(status: int) -> None:
+    client = SharedQdrant(":memory:")
+    before = ServerIndex("local", QUICK.name, QUICK.dimensions, timeout_seconds=10, client=client)
+    await before.ensure()
+
+    async def refused(*_: Any, **__: Any) -> Any:
+        raise UnexpectedResponse(status, "no", b"", httpx.Headers())
+
+    client.create_vector_name = refused  # type: ignore[method-assign]
+    opened = ServerIndex("local", QUICK.name, QUICK.dimensions, timeout_seconds=10, deep_dimensions=32, client=client)
+    await opened.ensure()
+    assert not opened.deepens
+    await opened.upsert(ACME, [entry("refund")])
+    assert len(await hits_of(opened, "refund", "refund")) == 1
+
+
+async def test_a_server_that_is_busy_is_asked_again_to_add_a_vector() -> None:
+    client: AsyncQdrantClient = SharedQdrant(":memory:")
+    before = ServerIndex("local", QUICK.name, QUICK.dimensions, timeout_seconds=10, client=client)
+    await before.ensure()
+
+    async def refused(*_: Any, **__: Any) -> Any:
+        raise UnexpectedResponse(503, "busy", b"", httpx.Headers())
+
+    client.create_vector_name = refused  # type: ignore[method-assign]
+    opened = ServerIndex("local", QUICK.name, QUICK.dimensions, timeout_seconds=10, deep_dimensions=32, client=client)
+    with pytest.raises(IndexUnavailable):
+        await opened.ensure()
