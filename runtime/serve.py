@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 import structlog
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from config.load import FallenBack
 from config.settings import Settings
@@ -89,7 +89,7 @@ def check_role(settings: Settings, role: Role) -> None:
         )
 
 
-async def _run(runtime: Runtime, app: FastAPI, sockets: list[socket.socket], stop: asyncio.Event) -> None:
+async def _run(runtime: Runtime, app: Starlette, sockets: list[socket.socket], stop: asyncio.Event) -> None:
     async with serving(app, sockets, runtime.settings.shutdown_grace_seconds) as server, asyncio.TaskGroup() as tasks:
         supervisor = tasks.create_task(runtime.supervisor.run(runtime.accept), name="connectors")
         _tell_where(runtime.settings, sockets)

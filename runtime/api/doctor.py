@@ -13,6 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from starlette.requests import Request
+from starlette.responses import Response
+
 from connectors.connector import Health, State
 from connectors.examination import Examined
 from connectors.message import AgentRuntimeError, Role, Scope
@@ -22,6 +25,9 @@ from grounding.documents.rerank import RerankUnavailable
 from grounding.run_context import ModelMemory
 from grounding.source_tree import NAME as SOURCE_TREE
 from promptpolicy.sigils import Sigils
+from runtime.api.guard import caller_of, require_everywhere
+from runtime.api.replies import reply
+from runtime.api.routing import Routes
 from runtime.changeover import DAY_SECONDS, former_collections, underway
 from runtime.embedded.model_server import check_platform, find_weights
 from runtime.environment.machine import Seen
@@ -50,6 +56,17 @@ class Check:
 
     def row(self) -> dict[str, Any]:
         return asdict(self)
+
+
+class DoctorRoutes(Routes):
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("health")
+        self._runtime = runtime
+        self.add("GET", "/doctor", self.examine, Role.ADMIN, answers="Each check, and what to do where it failed")
+
+    async def examine(self, request: Request) -> Response:
+        require_everywhere(caller_of(request))
+        return reply({"checks": [check.row() for check in await examine(self._runtime)]})
 
 
 async def examine(runtime: Runtime) -> list[Check]:

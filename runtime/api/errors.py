@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 import structlog
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -124,8 +123,6 @@ def as_api_error(error: Exception) -> ApiError:
     """*error* by the table."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, RequestValidationError):
-        return ApiError(400, "bad_request", _describe_validation(error))
     if isinstance(error, HTTPException):
         return ApiError(error.status_code, _code(error.status_code), error.detail)
     if isinstance(error, AgentRuntimeError):
@@ -155,9 +152,3 @@ def _of_ours(error: AgentRuntimeError) -> ApiError:
 
 def _code(status: int) -> str:
     return _CODES.get(status) or HTTPStatus(status).phrase.lower().replace(" ", "_")
-
-
-def _describe_validation(error: RequestValidationError) -> str:
-    """The first few mistakes, each as ``query.top_k: what was expected``; values are never repeated."""
-    found = [f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors()[:5]]
-    return "; ".join(found)

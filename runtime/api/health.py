@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from fastapi import APIRouter
-from starlette.requests import Request
 from starlette.responses import Response
 
 from connectors.connector import Health, State
-from connectors.message import Role, Scope, StoreUnavailable
-from runtime.api.doctor import examine
-from runtime.api.guard import caller_of, require_everywhere
+from connectors.message import Scope, StoreUnavailable
 from runtime.api.metrics import CONTENT_TYPE, Gauge, Metrics
 from runtime.api.replies import reply
-from runtime.api.routing import Routes
 from runtime.environment.machine import MIB, Seen
 from runtime.stored import NewerFormat
 
@@ -34,14 +29,14 @@ class HealthRoutes:
     def __init__(self, runtime: Runtime, metrics: Metrics) -> None:
         self._runtime = runtime
         self._metrics = metrics
-        self.router = APIRouter(tags=["health"])
-        for path, endpoint, answers in (
+
+    def endpoints(self) -> tuple[tuple[str, Callable[[], Awaitable[Response]], str], ...]:
+        """Each path, what answers ``GET`` there, and with what."""
+        return (
             ("/healthz", self.alive, "The process is alive"),
             ("/readyz", self.ready, "Ready for messages; 503 where it is not"),
             ("/metrics", self.measure, "Prometheus text"),
-        ):
-            responses: dict[int | str, dict[str, Any]] = {200: {"description": answers}}
-            self.router.add_api_route(path, endpoint, methods=["GET"], response_class=Response, responses=responses)
+        )
 
     async def alive(self) -> Response:
         return reply({"status": "ok", "name": "agent-runtime"})
@@ -73,17 +68,6 @@ class HealthRoutes:
         except (StoreUnavailable, NewerFormat, TimeoutError):
             pass  # nobody knows how many wait; that the store is away is among the gauges
         return Response(self._metrics.exposition(gauges), media_type=CONTENT_TYPE)
-
-
-class DoctorRoutes(Routes):
-    def __init__(self, runtime: Runtime) -> None:
-        super().__init__("health")
-        self._runtime = runtime
-        self.add("GET", "/doctor", self.examine, Role.ADMIN, answers="Each check, and what to do where it failed")
-
-    async def examine(self, request: Request) -> Response:
-        require_everywhere(caller_of(request))
-        return reply({"checks": [check.row() for check in await examine(self._runtime)]})
 
 
 def _shown(healths: Mapping[str, Health]) -> dict[str, dict[str, str]]:

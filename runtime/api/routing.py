@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from fastapi import APIRouter
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
 from connectors.message import Role
+from runtime.api.errors import ApiError
 from runtime.api.guard import caller_of, require_role
 
 ERROR = {"description": "An error", "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
@@ -28,7 +30,10 @@ class _RouteOfRole(APIRoute):
 
         async def guarded(request: Request) -> Response:
             require_role(caller_of(request), least)
-            return await handle(request)
+            try:
+                return await handle(request)
+            except RequestValidationError as error:
+                raise ApiError(400, "bad_request", _told(error)) from None
 
         return guarded
 
@@ -68,6 +73,12 @@ class Routes:
         schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
         self.schemas |= schema.pop("$defs", {})
         return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _told(error: RequestValidationError) -> str:
+    """The first few mistakes, each as ``query.top_k: what was expected``; values are never repeated."""
+    found = [f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors()[:5]]
+    return "; ".join(found)
 
 
 def _words(path: str) -> str:

@@ -14,7 +14,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from connectors.message import AgentRuntimeError
 from runtime.api.protocol import BoundedProtocol
@@ -45,7 +45,7 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """One server on *sockets*, which it closes. *grace_seconds* is what open requests have to end."""
 
-    def __init__(self, app: FastAPI, sockets: Sequence[socket.socket], grace_seconds: float) -> None:
+    def __init__(self, app: Starlette, sockets: Sequence[socket.socket], grace_seconds: float) -> None:
         self._app = app
         self._sockets = list(sockets)
         self._server = _Server(
@@ -77,7 +77,7 @@ class HttpServer:
 
 
 @asynccontextmanager
-async def serving(app: FastAPI, sockets: Sequence[socket.socket], grace_seconds: float) -> AsyncIterator[HttpServer]:
+async def serving(app: Starlette, sockets: Sequence[socket.socket], grace_seconds: float) -> AsyncIterator[HttpServer]:
     """*app* served on *sockets* as long as the block lasts; what the block raises leaves unwrapped."""
     raised: Exception | None = None
     async with asyncio.TaskGroup() as tasks:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from config.settings import Settings
 from runtime import events
@@ -29,7 +29,7 @@ class Face:
     """A running face. ``client`` speaks as the admin; `as_token` and `bare` as others."""
 
     runtime: Runtime
-    app: FastAPI
+    app: Starlette
     url: str
     client: httpx.AsyncClient
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from connectors.web.page import FILES
+from runtime.api.app import create_app
 from tests.emulators.face import ADMIN, Face
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -67,7 +70,7 @@ NEEDS_EVERYWHERE = [
 
 def routes(face: Face) -> Iterator[tuple[str, str]]:
     """Every method and path that the application knows."""
-    stack: list[Any] = list(face.app.routes)
+    stack: list[Any] = [*face.app.routes, *face.app.state.described().routes]
     while stack:
         route = stack.pop()
         # FastAPI keeps an included router as it is.
@@ -86,6 +89,18 @@ async def test_the_table_of_routes_is_not_empty(face: Face) -> None:
     assert ("POST", "/v1/workspaces/acme/messages") in known
     assert ("GET", "/v1/events") in known
     assert len(known) > 35
+
+
+async def test_those_who_ask_first_are_all_answered_and_the_paths_are_made_once(face: Face) -> None:
+    """Most paths are made when one of them is asked for, and by then several may be."""
+    app = create_app(face.runtime)
+    transport, token = httpx.ASGITransport(app), {"Authorization": f"Bearer {ADMIN}"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=token) as client:
+        assert (await client.get("/healthz")).status_code == 200
+        assert app.state.described.cache_info().misses == 0
+        answers = await asyncio.gather(*(client.get("/v1/workspaces") for _ in range(5)), client.get("/v1/nothing"))
+    assert [answer.status_code for answer in answers] == [200] * 5 + [404]
+    assert app.state.described.cache_info().misses == 1
 
 
 async def test_everything_under_v1_needs_a_token(face: Face) -> None:
