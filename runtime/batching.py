@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 Ask = Callable[[list[Any]], Awaitable[list[Any]]]
+Told = Callable[["list[Any] | Exception"], None]
+Begin = Callable[[list[Any], Told], bool]
 
 
 class Batching:
@@ -15,14 +17,19 @@ class Batching:
     Every batch is on its own: none waits for an earlier one, as long as fewer than *most* are on their way; what is
     asked beyond that gathers until one is back, and goes together. Who stops waiting for an answer takes nothing from
     the others of the batch.
+
+    *begin* does what *ask* does without a task, where it can; where not, it says False. Later, and not before it
+    returns, it gives the answers, or why there are none, to its second argument: once. It must not raise.
     """
 
-    def __init__(self, ask: Ask, most: int) -> None:
+    def __init__(self, ask: Ask, most: int, begin: Begin | None = None) -> None:
         self._ask = ask
         self._most = most
+        self._begins = begin
         self._held_back = False
         self._waiting: list[tuple[Any, asyncio.Future[Any]]] = []
-        self._asking: set[asyncio.Task[None]] = set()
+        self._under_way = 0
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def call(self, question: Any) -> Any:
         """The answer to *question*. Raises what *ask* gave or raised."""
@@ -34,40 +41,63 @@ class Batching:
             loop.call_soon(loop.call_soon, loop.call_soon, self._begin)
         return await answer
 
+    def aside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have *work* done that nobody waits for."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     def _begin(self) -> None:
-        if len(self._asking) >= self._most:
+        if self._under_way >= self._most:
             self._held_back = True
             return
         waiting, self._waiting = [one for one in self._waiting if not one[1].done()], []
         if not waiting:
             return
-        # Nobody's own task: it answers several callers, of whom any may be cancelled.
-        asking = asyncio.create_task(self._answer(waiting))
-        self._asking.add(asking)
-        asking.add_done_callback(self._end)
+        self._under_way += 1
+        if self._begins is not None:
 
-    def _end(self, asking: asyncio.Task[None]) -> None:
-        self._asking.discard(asking)
+            def told(answers: list[Any] | Exception) -> None:
+                _tell(waiting, answers)
+                self._end()
+
+            if self._begins([question for question, _ in waiting], told):
+                return
+        # Nobody's own task: it answers several callers, of whom any may be cancelled.
+        self.aside(self._answer(waiting))
+
+    def _end(self) -> None:
+        self._under_way -= 1
         if self._held_back:
             self._held_back = False
             self._begin()
 
-    async def _answer(self, waiting: list[tuple[Any, asyncio.Future[Any]]]) -> None:
+    async def _answer(self, waiting: _Waiting) -> None:
         try:
-            answers = await self._ask([question for question, _ in waiting])
+            _tell(waiting, await self._ask([question for question, _ in waiting]))
         except asyncio.CancelledError:
             for _, answer in waiting:
                 answer.cancel()
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is raised by each of the callers
-            answers = [_again(error) for _ in waiting]
-        for (_, answer), found in zip(waiting, answers, strict=True):
-            if answer.done():  # cancelled in the meantime
-                continue
-            if isinstance(found, Exception):
-                answer.set_exception(found)
-            else:
-                answer.set_result(found)
+            _tell(waiting, error)
+        finally:
+            self._end()
+
+
+_Waiting = list[tuple[Any, "asyncio.Future[Any]"]]
+
+
+def _tell(waiting: _Waiting, answers: list[Any] | Exception) -> None:
+    if isinstance(answers, Exception):
+        answers = [_again(answers) for _ in waiting]
+    for (_, answer), found in zip(waiting, answers, strict=True):
+        if answer.done():  # cancelled in the meantime
+            continue
+        if isinstance(found, Exception):
+            answer.set_exception(found)
+        else:
+            answer.set_result(found)
 
 
 def _again(error: Exception) -> Exception:

@@ -17,8 +17,8 @@ from redis.asyncio.client import Pipeline, PubSub
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 
 from connectors.message import StoreUnavailable
-from runtime.batching import Batching
-from runtime.redis_connections import blocking_seconds, translated, why_unavailable
+from runtime.batching import Batching, Told
+from runtime.redis_connections import Pool, as_unavailable, blocking_seconds, translated, why_unavailable
 
 MOST_TOGETHER = 64
 """A pipeline of more commands has a round trip of its own: short questions do not wait for long answers."""
@@ -88,7 +88,7 @@ class Client(Redis):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         half = self.connection_pool.max_connections // 2
-        self._batching = Batching(self._execute_all, most=max(1, min(half, MAX_BATCHES)))
+        self._batching = Batching(self._execute_all, max(1, min(half, MAX_BATCHES)), self._begin_all)
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         if not _goes_together(args, options):
@@ -113,6 +113,38 @@ class Client(Redis):
                 raise
             return [await self._answers_or_error(commands) for commands in asked]
         return [[next(answers) for _ in commands] for commands in asked]
+
+    def _begin_all(self, asked: list[Sequence[_Command]], told: Told) -> bool:
+        """`_execute_all` without a task, where a connection is at hand; False where there is none, or what is asked
+        cannot be sent: the other way says so to whoever asked it."""
+        pool: Any = self.connection_pool  # by redis-py's declaration any that it has
+        if not isinstance(pool, Pool) or (connection := pool.at_hand()) is None:
+            return False
+        commands = [command for of_one in asked for command in of_one]
+
+        def read(result: list[Any] | Exception) -> None:
+            if under_way.pushed:
+                self._batching.aside(connection.heed(under_way.pushed))
+            if not pool.take_back(connection):
+                self._batching.aside(pool.release(connection))
+            if isinstance(result, Exception):
+                told(as_unavailable(result) or result)
+                return
+            answers = (self._read(answer, *command) for answer, command in zip(result, commands, strict=True))
+            try:
+                found = [[next(answers) for _ in of_one] for of_one in asked]
+            except Exception as error:  # noqa: BLE001 - redis-py cannot read an answer: whoever asked is told
+                told(error)
+            else:
+                told(found)
+
+        try:
+            under_way = connection.begin([args for args, _ in commands], read)
+        except Exception:  # noqa: BLE001 - the other way raises it, to whoever it concerns
+            if not pool.take_back(connection):
+                self._batching.aside(pool.release(connection))
+            return False
+        return True
 
     async def _answers_or_error(self, commands: Sequence[_Command]) -> list[Any] | Exception:
         try:

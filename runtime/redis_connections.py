@@ -27,6 +27,7 @@ from redis.connection import HiredisRespSerializer
 from redis.exceptions import ResponseError, WatchError
 
 from connectors.message import StoreUnavailable
+from runtime.redis_exchange import GONE, Exchange
 
 CONNECT_ATTEMPTS = 4
 CONNECT_BACKOFF_SECONDS = (0.05, 0.5)
@@ -89,6 +90,18 @@ def why_unavailable(error: BaseException) -> str | None:
     return None
 
 
+def as_unavailable(error: BaseException) -> StoreUnavailable | None:
+    """What is raised in place of *error*, where it means that the store cannot be had."""
+    why = why_unavailable(error)
+    if why is None:
+        return None
+    # An error reply may quote the command, which may hold what people wrote.
+    detail = "" if isinstance(error, ResponseError) else f" ({error})"
+    unavailable = StoreUnavailable(f"Redis: {why}{detail}")
+    unavailable.__cause__ = error
+    return unavailable
+
+
 class _Translated:
     """A block whose errors that mean an outage are `StoreUnavailable`. Keeps nothing, so that one does for all: a turn
     enters some eighty."""
@@ -99,14 +112,8 @@ class _Translated:
         return None
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is None or not isinstance(error, errors.RedisError | errors.RedisClusterException | OSError):
-            return
-        why = why_unavailable(error)
-        if why is None:
-            return
-        # An error reply may quote the command, which may hold what people wrote.
-        detail = "" if isinstance(error, ResponseError) else f" ({error})"
-        raise StoreUnavailable(f"Redis: {why}{detail}") from error
+        if error is not None and (unavailable := as_unavailable(error)) is not None:
+            raise unavailable
 
 
 _TRANSLATED = _Translated()
@@ -138,7 +145,7 @@ def _packed(args: Sequence[Any]) -> bytes:
     return b"".join(_SERIALIZER.pack(*args))
 
 
-class _Bounded(AbstractConnection):
+class Bounded(AbstractConnection):
     """A connection that is made with patience, never repeats a command, and waits longer for blocking reads."""
 
     connect_attempts = CONNECT_ATTEMPTS
@@ -147,7 +154,7 @@ class _Bounded(AbstractConnection):
     async def connect_check_health(self, check_health: bool = True, retry_socket_connect: bool = False) -> None:
         if not self.is_connected:
             await _patiently(
-                lambda: super(_Bounded, self).connect_check_health(check_health, False),
+                lambda: super(Bounded, self).connect_check_health(check_health, False),
                 self.connect_attempts,
                 self.socket_connect_timeout,
             )
@@ -176,38 +183,70 @@ class _Bounded(AbstractConnection):
         self._waits = 0.0
         return [part for args in commands for part in _SERIALIZER.pack(*args)]
 
-    async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """The answers to *commands* in their order, in one round trip; an error reply stands where its answer would.
+    def is_at_hand(self) -> bool:
+        """Whether it can be used without a look at it first: connected, nothing left to read, not silent for long."""
+        reader, parser = self._reader, cast("Any", self._parser)
+        if reader is None or self._writer is None or self._writer.transport.is_closing():
+            return False
+        if reader.at_eof() or reader._buffer or parser._reader.has_data():  # type: ignore[attr-defined]
+            return False
+        return not self.health_check_interval or asyncio.get_running_loop().time() <= self.next_health_check
 
-        It does what `send_packed_command` and a `read_response` for each command do, in a third of their time: one
-        time limit instead of one for each, which every answer renews, and nothing told to observers that nobody set.
+    def begin(self, commands: Sequence[Sequence[Any]], told: Callable[[list[Any] | Exception], None]) -> Exchange:
+        """Ask *commands* in one round trip; *told* is given their answers later, see `runtime.redis_exchange`. Where it
+        is given an error, the connection is closed.
+
+        Raises `redis.exceptions.DataError` and others for what cannot be sent; then nothing was.
         """
-        reader: Any = self._parser  # declared without its method
-        packed = b"".join(map(_packed, commands))  # may refuse a command
+        packed = b"".join(map(_packed, commands))
+        if self._writer is None or self._writer.transport.is_closing():  # a check found nobody there
+            self.cut()
+            raise errors.ConnectionError(GONE)
+
+        def ended(exchange: Exchange, result: list[Any] | Exception) -> None:
+            if isinstance(result, Exception):
+                self.cut()
+            else:
+                self.next_health_check = asyncio.get_running_loop().time() + self.health_check_interval
+            told(result)
+
+        parser = cast("Any", self._parser)._reader
+        transport: Any = self._writer.transport
+        return Exchange(transport, parser, packed, len(commands), self.socket_timeout, ended)
+
+    async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """The answers to *commands* in their order, in one round trip; an error reply stands where its answer would."""
         await self.check_health()
-        loop, seconds, writer = asyncio.get_running_loop(), self.socket_timeout, self._writer
-        if writer is None:  # the check found nobody there
-            raise errors.ConnectionError("the connection is gone")
+        answers: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+
+        def told(result: list[Any] | Exception) -> None:
+            if answers.done():
+                return
+            if isinstance(result, Exception):
+                answers.set_exception(result)
+            else:
+                answers.set_result(result)
+
+        under_way = self.begin(commands, told)
         try:
-            async with asyncio.timeout(seconds) as limit:
-                writer.write(packed)
-                await writer.drain()
-                answers = []
-                for _ in commands:
-                    answers.append(await reader.read_response())
-                    if seconds is not None and limit.when() - loop.time() < seconds / 2:  # type: ignore[operator]
-                        limit.reschedule(loop.time() + seconds)
-        except TimeoutError as error:
-            await self.disconnect(nowait=True)
-            raise errors.TimeoutError("no answer in time") from error
-        except OSError as error:
-            await self.disconnect(nowait=True)
-            raise errors.ConnectionError(str(error)) from error
-        except BaseException:  # what was asked may still be answered: nobody else may read that
-            await self.disconnect(nowait=True)
+            found = await answers
+        except asyncio.CancelledError:  # what was asked may still be answered: nobody else may read that
+            under_way.abandon()
+            self.cut()
             raise
-        self.next_health_check = loop.time() + self.health_check_interval
-        return answers
+        await self.heed(under_way.pushed)
+        return found
+
+    async def heed(self, pushed: Sequence[Any]) -> None:
+        """Have redis-py do what is due after what the server said unasked."""
+        for one in pushed:
+            await cast("Any", self._parser).handle_push_response(one)
+
+    def cut(self) -> None:
+        """Close it without waiting for that."""
+        cast("Any", self._parser).on_disconnect()
+        self.reset_should_reconnect()
+        self._close()
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
         usual = self.socket_timeout
@@ -248,19 +287,19 @@ def _word(arg: object) -> str:
     return (arg.decode("utf-8", "replace") if isinstance(arg, bytes) else str(arg)).upper()
 
 
-class TcpConnection(_Bounded, Connection):
+class TcpConnection(Bounded, Connection):
     pass
 
 
-class TlsConnection(_Bounded, SSLConnection):
+class TlsConnection(Bounded, SSLConnection):
     pass
 
 
-class UnixConnection(_Bounded, UnixDomainSocketConnection):
+class UnixConnection(Bounded, UnixDomainSocketConnection):
     pass
 
 
-class OneMaster(_Bounded, SentinelManagedConnection):
+class OneMaster(Bounded, SentinelManagedConnection):
     # Each attempt asks the sentinels again, because they may have named another master meanwhile.
     connect_attempts = 1
 
@@ -302,12 +341,25 @@ class Pool(BlockingConnectionPool):
             raise
         return connection
 
-    async def release(self, connection: AbstractConnection) -> None:
+    def at_hand(self) -> Bounded | None:
+        """A connection that can be used at once; None where one would have to be looked after, made or waited for."""
+        if not self._available_connections or self._is_disputed():
+            return None
+        if not cast("Bounded", self._available_connections[-1]).is_at_hand():
+            return None
+        return cast("Bounded", self.get_available_connection())
+
+    def take_back(self, connection: AbstractConnection) -> bool:
+        """`release` where nothing is to be waited for; False where there is, and it was not done."""
         if connection.should_reconnect() or self._is_disputed():
+            return False
+        self._in_use_connections.remove(connection)
+        self._available_connections.append(connection)
+        return True
+
+    async def release(self, connection: AbstractConnection) -> None:
+        if not self.take_back(connection):
             await super().release(connection)
-        else:
-            self._in_use_connections.remove(connection)
-            self._available_connections.append(connection)
 
     def _is_disputed(self) -> bool:
         """Whether somebody waits for a connection, or is about to be given one."""

@@ -29,3 +29,29 @@ async def test_commands_alone_never_take_all_connections_while_the_server_is_slo
 
     assert all(await asyncio.gather(*asked))
     assert taken == MAX_BATCHES
+
+
+async def test_what_is_asked_takes_no_task_of_its_own_where_a_connection_is_at_hand(redis: Redis) -> None:
+    await redis.set("k", "v")
+    before = asyncio.all_tasks()
+
+    async def ask() -> Any:
+        return await redis.get("k")
+
+    asking = asyncio.create_task(ask())
+    begun: set[Any] = set()
+    while not asking.done():
+        begun |= asyncio.all_tasks() - before
+        await asyncio.sleep(0)
+
+    assert begun == {asking}
+    assert await asking == "v"
+
+
+async def test_a_connection_that_was_closed_meanwhile_is_made_anew(redis: Redis) -> None:
+    await redis.set("k", "v")
+    await redis.client_kill_filter(_type="normal", skipme=False)
+    while redis.connection_pool._available_connections[-1].is_at_hand():  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+
+    assert await redis.get("k") == "v"

@@ -47,7 +47,9 @@ async def test_redis_py_still_keeps_what_the_pool_reads(name: str, kind: type) -
     assert callable(ConnectionPool.ensure_connection)
 
 
-@pytest.mark.parametrize("name", ["_parser", "_writer", "socket_timeout", "next_health_check", "health_check_interval"])
+@pytest.mark.parametrize(
+    "name", ["_parser", "_reader", "_writer", "_close", "socket_timeout", "next_health_check", "health_check_interval"]
+)
 async def test_redis_py_still_keeps_what_an_exchange_reads(name: str) -> None:
     """Where this fails, `runtime.redis_connections._Bounded.exchange` has to follow."""
     assert hasattr(TcpConnection(), name), f"redis-py {redis.__version__} has no {name} in its connections any more"
