@@ -1,8 +1,9 @@
 """Opens Redis: the embedded server, a server, a cluster, or the master that sentinels name.
 
 With the modules `runtime.redis_…` all that imports redis at run time. The clients that it makes raise
-`connectors.message.StoreUnavailable` wherever the store cannot be reached or cannot keep what it is given (`why_unavailable` is the one table), on every path: commands, pipelines, transactions, scripts,
-locks, subscriptions, one server or a cluster. What the caller did wrong, and `WatchError`, pass unchanged.
+`connectors.message.StoreUnavailable` wherever the store cannot be reached or cannot keep what it is given
+(`why_unavailable` is the one table), on every path: commands, pipelines, transactions, scripts, locks, subscriptions,
+one server or a cluster. What the caller did wrong, and `WatchError`, pass unchanged.
 
 A command that may have reached the server is never sent again: its outcome is unknown, and only the
 caller knows whether a repetition is harmless. What is tried again, with backoff, is connecting.
