@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from connectors.message import AgentRuntimeError
+from grounding.documents.word_ids import WordIds
 from grounding.recent import Recent
 
 Vector = list[float]
@@ -60,6 +61,7 @@ class WordLlamaEmbedder:
 
     def __init__(self) -> None:
         self._model: Any = None
+        self._word_ids: WordIds
         self._known: Recent[Vector] = Recent(self.QUESTIONS)
         self._loading = threading.Lock()
 
@@ -97,12 +99,9 @@ class WordLlamaEmbedder:
 
         # What its own `embed` gives, to the last bit. That fills all texts of a batch up to the longest one's tokens,
         # which takes up to twice the time, tens of megabytes, and longer holds of the interpreter.
-        encoded = model.tokenizer.encode_batch(
-            [text[: self.MAX_CHARACTERS] for text in texts], add_special_tokens=False
-        )
         raw = np.zeros((len(texts), self.dimensions), dtype=np.float32)
-        for row, one in zip(raw, encoded, strict=True):
-            if ids := one.ids:
+        for row, text in zip(raw, texts, strict=True):
+            if ids := self._word_ids.of(text[: self.MAX_CHARACTERS]):
                 row[:] = model.embedding.take(ids, axis=0, mode="clip").sum(axis=0, dtype=np.float32) / len(ids)
         lengths = np.linalg.norm(raw, axis=1, keepdims=True)
         # Text without tokens has length zero and must stay a zero vector: a division would make it NaN.
@@ -112,7 +111,9 @@ class WordLlamaEmbedder:
     def _loaded(self) -> Any:
         with self._loading:
             if self._model is None:
-                self._model = _load_wordllama()
+                model = _load_wordllama()
+                self._word_ids = WordIds(model.tokenizer)
+                self._model = model
             return self._model
 
 

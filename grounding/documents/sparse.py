@@ -16,7 +16,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain, pairwise
 
 import snowballstemmer
@@ -31,11 +30,15 @@ DOCUMENT_AVERAGE_TERMS = 120.0
 TURN_AVERAGE_TERMS = 60.0
 """Of a chat turn. They have fewer (15 to 25 on average); with more here short ones are not preferred that much, which
 on long conversations is worth .02 of nDCG@10 and more."""
-PAIR_INDICES = 1 << 16
+_PAIR_BITS = 16
+PAIR_INDICES = 1 << _PAIR_BITS
 """So many indices are shared by all pairs: nearly every pair is the only one of its kind, and a list for each would
 cost several times what it holds. What is met by chance costs .001 of mean nDCG@10."""
 PAIR_WEIGHT = 0.3
 """What two terms that follow each other count in a question, beside each of them: docs/decisions/0009."""
+
+_KNUTH = 0x9E3779B1
+"""2^32 / golden ratio, made odd (Knuth, The Art of Computer Programming 3, 6.4)."""
 
 HEAD_TERMS = 15
 HEAD_SHARE = 0.5
@@ -49,7 +52,14 @@ _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?(?:_+[^\W_]+)*", re.UNICODE)
 _UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+"
 )
+# The same in a text without underscores; the second where words have apostrophes.
+_PLAIN_WORD = re.compile(r"[^\W_]+", re.UNICODE)
+_SHORTENED_WORD = re.compile(r"([^\W_]+)(?:['’][^\W_]+)?", re.UNICODE)
 _MAX_TERM_CHARACTERS = 64
+_MOST_WORDS = 200_000
+_MANY_TERMS = 16
+"""From so many on a vector is made with numpy, to the last bit the same: for 117 terms in a third of the time, while of
+few it would take longer."""
 
 _FUNCTION_WORDS = """
     a about above after again against all am an and any are as at be because been before being below between both
@@ -83,30 +93,59 @@ class SparseVector:
     values: tuple[float, ...]
 
 
-@lru_cache(maxsize=200_000)
 def _stem(word: str) -> str:
     return str(_stemmer.stem(word)) if word.isascii() else word
 
 
-@lru_cache(maxsize=200_000)
+class _Terms(dict[str, str]):
+    """Of words their terms, empty of stop words. Any thread may ask: at worst two of them find the same."""
+
+    def __missing__(self, word: str) -> str:
+        if len(word) > _MAX_TERM_CHARACTERS:
+            return self[word[:_MAX_TERM_CHARACTERS]]
+        if len(self) >= _MOST_WORDS:
+            self.clear()
+        self[word] = term = "" if word in STOP_WORDS else _stem(word)
+        return term
+
+
+class _TermIndices(dict[str, int]):
+    """Of words the indices of their terms, less than 0 of stop words. Any thread may ask, as above."""
+
+    def __missing__(self, word: str) -> int:
+        if len(word) > _MAX_TERM_CHARACTERS:
+            return self[word[:_MAX_TERM_CHARACTERS]]
+        if len(self) >= _MOST_WORDS:
+            self.clear()
+        term = _terms[word]
+        self[word] = index = term_index(term) if term else -1
+        return index
+
+
+_terms, _term_indices = _Terms(), _TermIndices()
+
+
 def term_index(term: str) -> int:
     """The 32-bit index of *term*: the first four bytes of its BLAKE2b digest, the same on every machine."""
     return int.from_bytes(hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=4).digest(), "big")
 
 
-def _words(text: str) -> Iterator[str]:
-    if text.isascii() and "'" not in text and "_" not in text:
-        yield from (word[:_MAX_TERM_CHARACTERS] for word in _WORD.findall(text))
-        return
-    for match in _WORD.finditer(text):
-        word = match[0].partition("'")[0].partition("’")[0] if "'" in match[0] or "’" in match[0] else match[0]
-        if _UNSPACED.search(word):
+def _words(text: str) -> list[str]:
+    if "_" not in text and (text.isascii() or not _UNSPACED.search(text)):  # nearly every text
+        return (_SHORTENED_WORD if "'" in text or "’" in text else _PLAIN_WORD).findall(text)
+    return list(_any_words(text))
+
+
+def _any_words(text: str) -> Iterator[str]:
+    for whole in _WORD.findall(text):
+        word = whole.partition("'")[0].partition("’")[0] if "'" in whole or "’" in whole else whole
+        if not word.isascii() and _UNSPACED.search(word):
             yield from _unspaced_words(word)
             continue
-        yield word[:_MAX_TERM_CHARACTERS]
+        yield word
         if "_" in word:
             # `redis_url` is found by its whole name and by its words.
-            yield from (part[:_MAX_TERM_CHARACTERS] for part in word.split("_") if part)
+            yield from (part for part in word.split("_") if part)
 
 
 def _unspaced_words(word: str) -> Iterator[str]:
@@ -114,27 +153,30 @@ def _unspaced_words(word: str) -> Iterator[str]:
         if len(run) == 1:
             yield run
         yield from (run[i : i + 2] for i in range(len(run) - 1))
-    yield from (part[:_MAX_TERM_CHARACTERS] for part in _UNSPACED.split(word) if part)
+    yield from (part for part in _UNSPACED.split(word) if part)
 
 
 def terms(text: str) -> list[str]:
     """The terms of *text* in reading order, with repetitions."""
-    folded = unicodedata.normalize("NFKC", text).lower()
-    return [_stem(word) for word in _words(folded) if word not in STOP_WORDS]
+    return [term for term in map(_terms.__getitem__, _words(_folded(text))) if term]
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).lower()
 
 
 def pair_index(first: int, second: int) -> int:
     """The index, below `PAIR_INDICES`, of two terms that follow each other, of their own indices; the other way round
     it is another.
 
-    By multiplicative hashing (Knuth, The Art of Computer Programming 3, 6.4: 2^32 / golden ratio, made odd).
+    By multiplicative hashing: see `_KNUTH`.
     """
-    mixed = ((first * 0x9E3779B1) & 0xFFFFFFFF) ^ second
-    return ((mixed * 0x9E3779B1) & 0xFFFFFFFF) * PAIR_INDICES >> 32
+    mixed = ((first * _KNUTH) & 0xFFFFFFFF) ^ second
+    return ((mixed * _KNUTH) & 0xFFFFFFFF) * PAIR_INDICES >> 32
 
 
 def _indices(text: str) -> list[int]:
-    return [term_index(term) for term in terms(text)]
+    return [index for index in map(_term_indices.__getitem__, _words(_folded(text))) if index >= 0]
 
 
 def _pairs(indices: Sequence[int]) -> Counter[int]:
@@ -142,7 +184,7 @@ def _pairs(indices: Sequence[int]) -> Counter[int]:
     # `pair_index`, written out: a call for each pair would take twice as long as all the rest.
     return Counter(
         [
-            ((((first * 0x9E3779B1) & 0xFFFFFFFF) ^ second) * 0x9E3779B1 & 0xFFFFFFFF) * PAIR_INDICES >> 32
+            ((((first * _KNUTH) & 0xFFFFFFFF) ^ second) * _KNUTH & 0xFFFFFFFF) * PAIR_INDICES >> 32
             for first, second in pairwise(indices)
         ]
     )
@@ -173,10 +215,32 @@ def encode_chunk(text: str) -> SparseVector:
 
 def _saturated(indices: Sequence[int], average_terms: float, head: Sequence[int]) -> SparseVector:
     norm = K1 * (1 - B + B * len(indices) / average_terms)
-    words = Counter(indices)
-    words.update(dict.fromkeys(head, HEAD_COUNT))
-    counts = chain(words.items(), _pairs(indices).items())
-    return _vector([(index, count * (K1 + 1) / (count + norm)) for index, count in counts])
+    # A term may have the index of a pair, and the weights of both are added.
+    if len(indices) < _MANY_TERMS or min(indices) < PAIR_INDICES:
+        words = Counter(indices)
+        words.update(dict.fromkeys(head, HEAD_COUNT))
+        counts = chain(words.items(), _pairs(indices).items())
+        return _vector([(index, count * (K1 + 1) / (count + norm)) for index, count in counts])
+    import numpy as np
+
+    length = len(indices)
+    both = np.empty(2 * length - 1, dtype=np.uint32)
+    both[:length] = indices
+    words_of, pairs_of, factor = both[:length], both[length:], np.uint32(_KNUTH)
+    np.multiply(words_of[:-1], factor, out=pairs_of)  # `pair_index` of all
+    pairs_of ^= words_of[1:]
+    pairs_of *= factor
+    pairs_of >>= np.uint32(32 - _PAIR_BITS)
+    first_terms = np.unique(words_of[: len(head)])
+    both.sort()
+    edges = np.empty(2 * length, dtype=np.bool_)
+    edges[0] = edges[-1] = True
+    np.not_equal(both[1:], both[:-1], out=edges[1:-1])
+    at = edges.nonzero()[0]
+    found, times = both[at[:-1]], at[1:] - at[:-1]
+    times[found.searchsorted(first_terms)] += HEAD_COUNT
+    weights = times * (K1 + 1) / (times + norm)
+    return SparseVector(tuple(found.tolist()), tuple(weights.tolist()))
 
 
 def encode_query(text: str) -> SparseVector:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grounding.documents import sparse
 from grounding.documents.sparse import (
     PAIR_WEIGHT,
     _pairs,
@@ -94,7 +96,7 @@ def test_threads_that_stem_at_once_get_no_stems_of_one_another() -> None:
     alone = [_stem(word) for word in words]
 
     def stems(_: int) -> list[str]:
-        return [_stem.__wrapped__(word) for word in words]  # else the first one is remembered
+        return [_stem(word) for word in words]
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -104,6 +106,23 @@ def test_threads_that_stem_at_once_get_no_stems_of_one_another() -> None:
     finally:
         sys.setswitchinterval(interval)
     assert beside == [alone] * 8
+
+
+@given(
+    st.lists(st.integers(0, 2**32 - 1) | st.integers(2**32 - 9, 2**32 - 1) | st.integers(2**16, 2**17), max_size=60),
+    st.integers(0, 30),
+)
+def test_a_vector_of_many_terms_is_what_it_would_be_of_few(indices: list[int], head: int) -> None:
+    by_numbers = sparse._saturated(indices, 60.0, indices[:head])
+    with patch.object(sparse, "_MANY_TERMS", len(indices) + 1):
+        assert sparse._saturated(indices, 60.0, indices[:head]) == by_numbers
+
+
+def test_a_word_that_is_far_too_long_is_not_remembered_as_it_is() -> None:
+    before, word = len(sparse._terms), "blob" * 30_000
+    assert terms(f"{word} {word}s") == [word[:64]] * 2
+    assert len(sparse._terms) <= before + 1
+    assert word not in sparse._terms
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=30))
