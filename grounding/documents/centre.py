@@ -36,6 +36,11 @@ class Centre:
     count: int
 
 
+def deeper(tenant: str) -> str:
+    """Under which name the centre of a tenant's deeper vectors is known."""
+    return f"{tenant}\0deep"
+
+
 def centre_of(vectors: Sequence[Sequence[float]]) -> Centre:
     """The centre of *vectors*, all of one size."""
     count = len(vectors)
@@ -100,14 +105,19 @@ class Centres:
     def changed(self, tenant: str, count: int) -> None:
         """*count* passages of *tenant* were stored or deleted."""
         self._resized(tenant)
-        if tenant in self._known:
-            self._changes[tenant] = self._changes.get(tenant, 0) + count
+        self._moved(tenant, count)
+        self._moved(deeper(tenant), count)
+
+    def deepened(self, tenant: str, count: int) -> None:
+        """*count* passages of *tenant* were given a deeper vector."""
+        self._moved(deeper(tenant), count)
 
     def forget(self, tenant: str) -> None:
         """Passages of *tenant* were deleted, nobody knows how many."""
         self._resized(tenant)
-        self._known.pop(tenant, None)
-        self._changes.pop(tenant, None)
+        for name in (tenant, deeper(tenant)):
+            self._known.pop(name, None)
+            self._changes.pop(name, None)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -115,6 +125,10 @@ class Centres:
         self._changes.clear()
         self._sizes.clear()
         self._changed += 1
+
+    def _moved(self, name: str, count: int) -> None:
+        if name in self._known:
+            self._changes[name] = self._changes.get(name, 0) + count
 
     def _resized(self, tenant: str) -> None:
         self._sizes.pop(tenant, None)

@@ -15,14 +15,14 @@ import qdrant_edge as edge
 from connectors.message import Scope
 from grounding.documents import stored
 from grounding.documents.arms import TIES, hits_of
-from grounding.documents.centre import SAMPLE, Centre, Centres, off_centre
+from grounding.documents.centre import SAMPLE, Centre, Centres, deeper, off_centre
 from grounding.documents.edge_kept import Kept
 from grounding.documents.edge_queries import dense_query, filter_of, fusion_query, nearest, sparse_query
-from grounding.documents.edge_shard import deep_cosines
+from grounding.documents.edge_shard import deep_centre, deep_cosines, deep_vectors
 from grounding.documents.embedding import Vector
 from grounding.documents.fusing import both, by_scores, may_say_little, says_little
 from grounding.documents.index import Fusion, Hit, Kind, Passage
-from grounding.documents.second_look import looked_again
+from grounding.documents.second_look import BEST, looked_again, towards
 from grounding.documents.sparse import SparseVector
 
 Arm = tuple[Any, Any]
@@ -95,7 +95,7 @@ class EdgeSearch:
         size = centres.known_size(stored.tenant(self.scope, self.kind))
         small = None
         if self.deep is not None and len(self.arms) == 2:
-            return self._looked_again(shard, fused, self.deep, kept)
+            return self._looked_again(shard, fused, self.deep, centres, kept)
         if self.is_judged and not self.explain and size < self.fusion.candidates:
             small = self._small(shard, fused)
         best, *others = small or self._found(shard, fused, apart)
@@ -104,23 +104,39 @@ class EdgeSearch:
             told = {name: map(_point, arm) for name, arm in zip(apart, others, strict=True)}
         return self._hits(shard, best, told, kept)
 
-    def _looked_again(self, shard: Any, arms: Mapping[str, Arm], deep: Vector, kept: Kept) -> list[Hit]:
+    def _looked_again(
+        self, shard: Any, arms: Mapping[str, Arm], deep: Vector, centres: Centres, kept: Kept
+    ) -> list[Hit]:
         """As `answered`, of a question with a deeper vector: each arm is asked once, and what both find is compared."""
         requests = [self._bare(arm) for arm in (arms["dense"], self.arms["sparse"])]
         if self.explain:
             requests.append(self._bare(self.arms["dense"]))
         near, worded, *plain = shard.query_batch(edge.QueryBatchRequest(requests))
         by_meaning, by_words = ({one.id.int: one.score for one in arm} for arm in (near, worded))
-        looked_at = self.fusion.looked_again
-        best = both(by_meaning, by_words, self.fusion, max(self.top_k, looked_at) + TIES)
-        cosines = deep_cosines(shard, deep, [point for point, _ in best[:looked_at]], self.wanted)
-        ranked = looked_again(best, by_meaning, by_words, cosines)
-        told: dict[str, Iterable[Point]] = {stored.DEEP: (Point(*one) for one in cosines.items())}
+        most = self.fusion.looked_again
+        best = both(by_meaning, by_words, self.fusion, max(self.top_k, most) + TIES)
+        looked_at = [point for point, _ in best[:most]]
+        asked = towards(deep, deep_vectors(shard, looked_at[:BEST]))
+        asked = off_centre(asked, self._deep_centre(shard, centres), self.fusion.centring)
+        cosines = deep_cosines(shard, asked, looked_at, self.wanted)
+        ranked = looked_again(best, by_meaning, by_words, cosines, most)
+        told: dict[str, Iterable[Point]] = {}
         if self.explain or self.scores:
+            shown = looked_at if self.explain else [point for point, _ in ranked[: self.top_k + TIES]]
+            plainly = deep_cosines(shard, deep, [point for point in shown if point in cosines], self.wanted)
+            told[stored.DEEP] = (Point(*one) for one in plainly.items())
             told["sparse"] = (Point(*one) for one in by_words.items())
         if plain:
             told["dense"] = map(_point, plain[0])
         return self._hits(shard, [Point(*one) for one in ranked], told, kept)
+
+    def _deep_centre(self, shard: Any, centres: Centres) -> Centre:
+        name = deeper(stored.tenant(self.scope, self.kind))
+        centre = centres.of(name)
+        if centre is None:
+            centre = deep_centre(shard, self.corpus)
+            centres.put(name, centre)
+        return centre
 
     def _hits(self, shard: Any, best: Sequence[Point], told: Mapping[str, Iterable[Point]], kept: Kept) -> list[Hit]:
         most = None if self.scores else self.compared

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import qdrant_edge as edge
 
+from grounding.documents.centre import SAMPLE, Centre, centre_of
 from grounding.documents.embedding import Vector
 from grounding.documents.stored import DEEP
 
@@ -84,6 +85,21 @@ def deepen(shard: Any, vectors: Mapping[str, Vector]) -> int:
     if points:
         shard.update(edge.UpdateOperation.update_vectors(points))
     return len(points)
+
+
+def deep_centre(shard: Any, corpus: Any) -> Centre:
+    """The centre of the deeper vectors of what meets *corpus*, as far as its sample has any."""
+    records, _ = shard.scroll(edge.ScrollRequest(limit=SAMPLE, filter=corpus, with_payload=False, with_vector=[DEEP]))
+    return centre_of(_deep_of(records))
+
+
+def deep_vectors(shard: Any, points: list[int]) -> list[Vector]:
+    """The deeper vectors of those of *points*, UUIDs as numbers, that have one."""
+    return _deep_of(shard.retrieve([UUID(int=one) for one in points], with_payload=False, with_vector=[DEEP]))
+
+
+def _deep_of(records: Any) -> list[Vector]:
+    return [record.vector[DEEP] for record in records if DEEP in (record.vector or {})]
 
 
 def deep_cosines(shard: Any, to: Vector, points: list[int], wanted: Any) -> dict[int, float]:

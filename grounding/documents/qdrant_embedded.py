@@ -250,7 +250,9 @@ class EmbeddedIndex:
             return 0
         points = [*zip(stored.point_ids(scope, kind, vectors), vectors.values(), strict=True)]
         batches = [dict(points[start : start + UPSERT_BATCH]) for start in range(0, len(points), UPSERT_BATCH)]
-        return sum([await self._run(partial(deepen, vectors=batch)) for batch in batches])
+        given = sum([await self._run(partial(deepen, vectors=batch)) for batch in batches])
+        self._centres.deepened(stored.tenant(scope, kind), given)
+        return given
 
     async def shallow(self, scope: Scope, kind: Kind, limit: int, *, source: str | None = None) -> list[Passage]:
         condition = stored.shallow(scope, kind, source)

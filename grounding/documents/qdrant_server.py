@@ -20,11 +20,11 @@ from qdrant_client import AsyncQdrantClient, models
 from connectors.message import Scope
 from grounding.documents import stored
 from grounding.documents.arms import TIES, hits_of
-from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, off_centre
+from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, deeper, off_centre
 from grounding.documents.embedding import Vector
 from grounding.documents.fusing import absent, by_scores, may_say_little, merged, says_little
 from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, cosine
-from grounding.documents.server_deeper import deepen, has_room, look_again
+from grounding.documents.server_deeper import Look, deepen, has_room, look_again
 from grounding.documents.server_errors import ERRORS, unavailable
 from grounding.documents.server_queries import (
     FIELDS,
@@ -202,12 +202,12 @@ class ServerIndex:
         most = None if scores else compared
         if deep is not None and self.deepens and len(arms) == 2:
             asked = {"near": fused_arms["dense"], **(arms if explain else {"sparse": arms["sparse"]})}
-            looking = look_again(
-                await self._client(), self._collection, asked, deep, self._fusion, condition, top_k + TIES
+            centre = await self._centre(stored.tenant(scope, kind), corpus, stored.DEEP)
+            look = Look(deep, centre, self._fusion, condition, top_k + TIES)
+            best, every = await self._ask(
+                look_again(await self._client(), self._collection, asked, look, tells=explain or scores)
             )
-            best, every = await self._ask(looking)
-            shown = {name: every[name] for name in asked if name != "near" and (explain or scores)}
-            shown[stored.DEEP] = every[stored.DEEP]
+            shown = {name: found for name, found in every.items() if name != "near" and (explain or scores)}
             return hits_of(best, shown, top_k, explain=explain, cosine_of=near, compared=most)
         requests = [
             best_of([*fused_arms.values()], self._fusion, condition, top_k + TIES, vector=cosines is not None),
@@ -245,17 +245,19 @@ class ServerIndex:
         )
         return merged(best, there, more)
 
-    async def _centre(self, tenant: str, corpus: models.Filter) -> Centre:
+    async def _centre(self, tenant: str, corpus: models.Filter, vector: str = "dense") -> Centre:
         """The first request of a tenant's first search, and of one now and then; it is remembered."""
-        known = self._centres.of(tenant)
+        name = tenant if vector == "dense" else deeper(tenant)
+        known = self._centres.of(name)
         if known is None:
             records, _ = await self._ask(
                 (await self._client()).scroll(
-                    self._collection, scroll_filter=corpus, limit=SAMPLE, with_payload=False, with_vectors=["dense"]
+                    self._collection, scroll_filter=corpus, limit=SAMPLE, with_payload=False, with_vectors=[vector]
                 )
             )
-            known = await asyncio.to_thread(centre_of, [dense_of(record) for record in records])
-            self._centres.put(tenant, known)
+            vectors = [dense_of(record, vector) for record in records if vector in (record.vector or {})]
+            known = await asyncio.to_thread(centre_of, vectors)
+            self._centres.put(name, known)
         return known
 
     async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
@@ -293,7 +295,9 @@ class ServerIndex:
             return 0
         batches = [dict(points[start : start + UPSERT_BATCH]) for start in range(0, len(points), UPSERT_BATCH)]
         client = await self._client()
-        return sum([await self._ask(deepen(client, self._collection, batch)) for batch in batches])
+        given = sum([await self._ask(deepen(client, self._collection, batch)) for batch in batches])
+        self._centres.deepened(stored.tenant(scope, kind), given)
+        return given
 
     async def shallow(self, scope: Scope, kind: Kind, limit: int, *, source: str | None = None) -> list[Passage]:
         condition = filter_of(stored.shallow(scope, kind, source))

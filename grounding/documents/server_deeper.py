@@ -4,6 +4,7 @@ client does. Imported by `qdrant_server` alone, because the client's import is s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -11,11 +12,12 @@ from qdrant_client import AsyncQdrantClient, models
 from qdrant_client.http.exceptions import UnexpectedResponse
 
 from grounding.documents.arms import TIES
+from grounding.documents.centre import Centre, off_centre
 from grounding.documents.embedding import Vector
 from grounding.documents.fusing import Fused, both, merged
 from grounding.documents.index import Fusion
-from grounding.documents.second_look import looked_again
-from grounding.documents.server_queries import among
+from grounding.documents.second_look import BEST, looked_again, towards
+from grounding.documents.server_queries import among, dense_of
 from grounding.documents.stored import DEEP
 
 log = structlog.get_logger()
@@ -53,17 +55,25 @@ async def deepen(client: AsyncQdrantClient, collection: str, vectors: Mapping[st
     return len(points)
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is looked at again: the best of what meets *condition*, with the *question*'s deeper vector, which is seen
+    from the *centre* of deeper vectors; *top_k* points are wanted in the end."""
+
+    question: Vector
+    centre: Centre
+    fusion: Fusion
+    condition: models.Filter
+    top_k: int
+
+
 async def look_again(
-    client: AsyncQdrantClient,
-    collection: str,
-    arms: Mapping[str, dict[str, Any]],
-    deep: Vector,
-    fusion: Fusion,
-    condition: models.Filter,
-    top_k: int,
+    client: AsyncQdrantClient, collection: str, arms: Mapping[str, dict[str, Any]], look: Look, *, tells: bool
 ) -> tuple[list[Fused[Any]], dict[str, list[Any]]]:
-    """The best *top_k* points, with what they carry, after the best by ``near`` and ``sparse`` of *arms* were compared
-    by their deeper vectors; and what each of *arms*, and that comparison as ``deep``, found, best first."""
+    """The best points, with what they carry, after the best by ``near`` and ``sparse`` of *arms* were compared
+    by their deeper vectors; and what each of *arms* found, best first, where it *tells* that also the cosines of the
+    deeper vectors, as ``deep``."""
+    fusion, condition = look.fusion, look.condition
     asked = [
         models.QueryRequest(**arm, filter=condition, limit=fusion.candidates, with_payload=False)
         for arm in arms.values()
@@ -71,17 +81,26 @@ async def look_again(
     answers = await client.query_batch_points(collection, asked)
     told: dict[str, list[Any]] = {name: answer.points for name, answer in zip(arms, answers, strict=True)}
     near, worded = ({one.id: one.score for one in told[name]} for name in ("near", "sparse"))
-    best = both(near, worded, fusion, max(top_k, fusion.looked_again + TIES))
+    best = both(near, worded, fusion, max(look.top_k, fusion.looked_again + TIES))
     looked_at = [point for point, _ in best[: fusion.looked_again]]
-    answer = await client.query_points(
-        collection,
-        query=deep,
-        using=DEEP,
-        query_filter=among(looked_at, condition),
-        limit=max(len(looked_at), 1),
-        with_payload=False,
-    )
-    told[DEEP] = answer.points
-    ranked = looked_again(best, near, worded, {one.id: one.score for one in answer.points})[:top_k]
+    first = await client.retrieve(collection, looked_at[:BEST], with_payload=False, with_vectors=[DEEP])
+    deep = [dense_of(one, DEEP) for one in first if DEEP in (one.vector or {})]
+    moved = off_centre(towards(look.question, deep), look.centre, fusion.centring)
+    questions = [moved, *([look.question] if tells else [])]
+    compared = [
+        models.QueryRequest(
+            query=question,
+            using=DEEP,
+            filter=among(looked_at, condition),
+            limit=max(len(looked_at), 1),
+            with_payload=False,
+        )
+        for question in questions
+    ]
+    cosines, *plain = await client.query_batch_points(collection, compared)
+    for answer in plain:
+        told[DEEP] = answer.points
+    found = {one.id: one.score for one in cosines.points}
+    ranked = looked_again(best, near, worded, found, fusion.looked_again)[: look.top_k]
     there = await client.retrieve(collection, [point for point, _ in ranked], with_payload=True, with_vectors=["dense"])
     return merged(ranked, there), told

@@ -152,7 +152,7 @@ async def test_only_the_best_of_both_arms_are_looked_at_again(tmp_path: Path) ->
         await opened.upsert(ACME, [entry("refund", 0), entry("refund for all", 1), entry("one of many words", 2)])
         words = {"a.md#0": "other", "a.md#1": "other things", "a.md#2": "steamer"}
         await opened.deepen(ACME, DOCUMENT, {name: DEEPER._embed(text) for name, text in words.items()})
-        hits = await hits_of(opened, "refund", "steamer")
+        hits = await hits_of(opened, "refund", "steamer", scores=True)
         assert hits[-1].passage.id == "a.md#2"
         assert [hit.deep is None for hit in hits] == [False, False, True]
         await opened.close()

@@ -16,6 +16,7 @@ from grounding.documents.centre import (
     Centre,
     Centres,
     centre_of,
+    deeper,
     off_centre,
 )
 
@@ -64,6 +65,21 @@ def test_a_centre_holds_until_more_than_a_tenth_of_its_sample_has_changed() -> N
     assert centres.of("a") is None
     centres.put("a", centre)
     assert centres.of("a") == centre
+
+
+def test_the_centre_of_deeper_vectors_is_one_of_its_own_and_changes_with_the_passages() -> None:
+    centres, centre = Centres(), Centre((1.0,), 100)
+    for name in ("a", deeper("a")):
+        centres.put(name, centre)
+    centres.deepened("a", 11)
+    assert centres.of("a") == centre
+    assert centres.of(deeper("a")) is None
+    centres.put(deeper("a"), centre)
+    centres.changed("a", 11)
+    assert centres.of(deeper("a")) is None
+    centres.put(deeper("a"), centre)
+    centres.forget("a")
+    assert centres.of(deeper("a")) is None
 
 
 @pytest.mark.parametrize("lose", [lambda centres: centres.forget("a"), lambda centres: centres.clear()])
