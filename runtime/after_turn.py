@@ -172,13 +172,10 @@ class SummaryRefresh:
         )
         if not asked:
             return refresh.Rejected("no room in the model's window")
-        await self._spending.reserve_background(job.key.scope, job.turn_id, "summary", asked)
         try:
-            completion = await self._model.complete(asked, purpose="summary")
+            completion = await self._spending.ask(job.key.scope, job.turn_id, "summary", asked)
         except ModelFailed as error:
-            await self._spending.release(job.key.scope, job.turn_id, "summary")
             return refresh.Rejected(error.why)
-        await self._spending.settle(job.key.scope, job.turn_id, "summary", completion.model, completion.usage)
         if completion.finish_reason == "length":  # the end of a section is missing, and nobody could tell which
             return refresh.Rejected("cut off")
         verdict = refresh.accept(completion.text, previous, settings.context_document_max_bytes, kept)

@@ -20,16 +20,16 @@ from runtime import censoring
 from runtime.attachments.reading import Contents
 from runtime.budget_terms import BudgetExceeded
 from runtime.caching import Standing
-from runtime.exchange import Completion, Message
+from runtime.exchange import Completion, Message, Tries
 from runtime.journal import Journal
 from runtime.made import Made
 from runtime.model import Model
 from runtime.model_errors import ModelFailed, ModelUnavailable
 from runtime.progress import Telling
 from runtime.question import Built, Question
-from runtime.rounds import Round, as_one, asked, said
+from runtime.rounds import Round, as_one, asked, said, total
 from runtime.senses import with_images
-from runtime.spending import Spending, prompt_tokens
+from runtime.spending import Spending, prompt_tokens, user_of
 from runtime.tools import NOTHING, Asked, Offer, Tooling
 from runtime.usage import REPLY
 
@@ -89,9 +89,9 @@ class Asking:
                 await voice.checked(built, as_one(made.rounds, completion).text)
                 return
             await self._journal.completed(made.batch, number, completion)
+            made.asked = False  # from now on whoever takes the turn up counts it
             await self._spending.settle_round(made.batch, number, completion, made.sent)
             made.rounds.append(Round(completion))
-            made.asked = False
             await voice.goes_on(said(made.rounds))
             await self._run_tools(made, built, question, offer)
 
@@ -101,7 +101,7 @@ class Asking:
         made.sent = sent + self._taken(made)
         if made.rounds:
             await self._spending.reserve_reply(made.batch, made.sent, made.first)
-        made.asked = True
+        made.asked, made.tries = True, Tries(made.sent)
         narrow = _Narrow(made, built, contents, self._tokens)
         try:
             completion = await self._model.complete(
@@ -112,17 +112,30 @@ class Asking:
                 first=made.first,
                 standing=Standing.of(built.prompt, made.batch.key),
                 fitted=narrow.fitted,
+                tries=made.tries,
             )
         except ModelFailed:
             made.asked = False
-            if written := made.written(voice.told.text).strip():  # the connection was lost: what came is paid for
-                await self._spending.settle_interrupted(made.batch, made.sent, written, made.first)
+            await self.count_lost(made)
             await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
             raise
 
+        await self.count_lost(made)
         if narrow.built is not None and not made.rounds:
             made.built = narrow.built
         return await self._spending.counted(completion, made.sent)
+
+    async def count_lost(self, made: Made) -> None:
+        """Count the attempts of the last call that brought no answer; again does no harm. Raises
+        `connectors.message.Superseded` and `connectors.message.StoreUnavailable`."""
+        batch = made.batch
+        if not made.tries.lost:
+            return
+        scope, user = batch.key.scope, user_of(batch)
+        lost = await self._spending.settle_lost(scope, batch.turn_id, REPLY, made.tries, user)
+        made.lost = total([made.lost, *lost.values()])
+        for name, usage in lost.items():
+            await self._journal.lost(batch, name, usage)
 
     async def _puts_back(self, made: Made, built: Built, completion: Completion) -> bool:
         """Put an answer that sets off warnings back to the model, once, where there is room for it; whether that was
@@ -134,9 +147,9 @@ class Asking:
         if self._room(made, built) < Round(draft).count(self._tokens) + LEAST_ROOM_TOKENS:
             return False
         await self._journal.completed(made.batch, number, draft)
+        made.asked = False
         await self._spending.settle_round(made.batch, number, draft, made.sent)
         made.rounds.append(Round(draft))
-        made.asked = False
         return True
 
     def _as_it_was(self, made: Made) -> Completion:
@@ -153,6 +166,7 @@ class Asking:
         if completion.text.strip():
             return replace(completion, tool_calls=())
         await self._spending.settle_round(made.batch, len(made.rounds), completion, made.sent)
+        made.lost = total([made.lost, completion.usage])
         made.asked = False
         await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
         raise ModelUnavailable(f"{completion.model}: wants tools and says nothing", why="empty", model=completion.model)

@@ -122,14 +122,8 @@ class Condensing:
 
     async def _asked(self, scope: Scope, call: str, messages: list[dict[str, str]], most: int) -> tuple[str, bool, str]:
         """The model's words, whether they are cut off, and which model it was."""
-        await self._spending.reserve_background(scope, call, _PURPOSE, messages, output_tokens=most)
         try:
-            completion = await self._model.complete(messages, purpose=_PURPOSE, max_output_tokens=most)
+            completion = await self._spending.ask(scope, call, _PURPOSE, messages, output_tokens=most)
         except ModelFailed as error:
-            await self._spending.release(scope, call, _PURPOSE)
             raise ModelSilent(f"the model did not answer ({error.why})") from None
-        except asyncio.CancelledError:  # its time is over
-            await self._spending.release(scope, call, _PURPOSE)
-            raise
-        await self._spending.settle(scope, call, _PURPOSE, completion.model, completion.usage)
         return completion.text, completion.finish_reason == "length", completion.model

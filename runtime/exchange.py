@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,6 +69,33 @@ class CallerFailed(Exception):
 
 
 @dataclass
+class Tries:
+    """The attempts that one call took, for whoever pays for it: also after it failed or was cancelled."""
+
+    sent: int = 0
+    """What each takes of a prompt, in tokens, by the caller's estimate."""
+    open: Exchange | None = None
+    """The one that is being made or has brought the answer."""
+    lost: list[Completion] = field(default_factory=list)
+    """What came of those that brought none and are not counted yet."""
+    counted: int = 0
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """No other call's, so that what is counted of each attempt is counted once."""
+
+    def broke(self) -> None:
+        """The one that is being made failed. Where nothing came of it, it costs nothing."""
+        if self.open is not None and self.open.has_begun:
+            self.lost.append(self.open.so_far())
+        self.open = None
+
+    def cut_off(self) -> None:
+        """The one that is being made is broken off by us, or nobody will see its answer: the provider has worked."""
+        if self.open is not None:
+            self.lost.append(self.open.so_far())
+        self.open = None
+
+
+@dataclass
 class Call:
     """What is asked, and what has been shown of the answer so far."""
 
@@ -75,6 +103,7 @@ class Call:
     on_delta: OnDelta | None
     on_restart: OnRestart | None
     options: dict[str, Any]
+    tries: Tries = field(default_factory=Tries)
     started: float = field(default_factory=time.monotonic)
     attempts: int = 0
     shown: bool = False
@@ -112,6 +141,8 @@ class Exchange:
         self._finish = ""
         self._usage: Any = None
         self._first_ms: int | None = None
+        self.has_begun = False
+        """Whether anything of the answer came."""
 
     async def run(self) -> Completion:
         """Raises whatever LiteLLM raises, and `TimeoutError` for a stream that stalls."""
@@ -131,6 +162,10 @@ class Exchange:
             gather(stream)
             async with _closing(stream):
                 await self._take_stream(stream)
+        return self.so_far()
+
+    def so_far(self) -> Completion:
+        """What came of the answer until now."""
         return Completion(
             text=whole("".join(self._text)),
             model=self._target.shown_as,
@@ -141,6 +176,7 @@ class Exchange:
         )
 
     def _take_whole(self, response: Any) -> None:
+        self.has_begun = True
         choice = response.choices[0]
         self._text.append(choice.message.content or "")
         self._finish = choice.finish_reason or ""
@@ -156,6 +192,7 @@ class Exchange:
                     chunk = await anext(chunks)
             except StopAsyncIteration:
                 return
+            self.has_begun = True
             self._usage = getattr(chunk, "usage", None) or self._usage
             for choice in chunk.choices[:1]:
                 self._finish = choice.finish_reason or self._finish

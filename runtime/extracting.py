@@ -143,13 +143,10 @@ class RecordsExtraction:
             return extraction.Rejected("no room in the model's window")
         asked = extraction.plan(told, known)
         try:
-            await self._spending.reserve_background(scope, job.turn_id, purpose, asked)
-            completion = await self._model.complete(asked, purpose="extraction")
-            await self._spending.settle(scope, job.turn_id, purpose, completion.model, completion.usage)
+            completion = await self._spending.ask(scope, job.turn_id, purpose, asked, told_as="extraction")
         except BudgetExceeded:
             return extraction.Rejected("budget")
         except ModelFailed as error:
-            await self._spending.release(scope, job.turn_id, purpose)
             return extraction.Rejected(error.why)
         return await asyncio.to_thread(extraction.accept, completion.text, told, known)
 

@@ -6,8 +6,9 @@ between.
 
 Keys (owner ``journal``, in the conversation's partition): ``turn`` one hash per turn: ``words:<n>`` of its n-th message
 where voice was written down, ``round:<n>`` the answer of its n-th model call and how many messages that answers: a
-question that has grown since is another one, and its answer has to be asked for; ``tool:<messages>:<round>:<place>``
-what came of one tool call of such an answer, or that it was begun.
+question that has grown since is another one, and its answer has to be asked for; ``lost:<name>`` what an attempt took
+that brought none; ``tool:<messages>:<round>:<place>`` what came of one tool call of such an answer, or that it was
+begun.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from connectors.message import Superseded, redis_key
+from connectors.message import Superseded, Usage, redis_key
 from runtime.envelopes import Batch
 from runtime.exchange import Completion
-from runtime.rounds import Result, Round
+from runtime.rounds import Result, Round, total
 from runtime.stored import pack, unpack
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ _VERSION = 1
 _KEPT_SECONDS = 24 * 3600
 _COMPLETION = TypeAdapter(Completion)
 _RESULT = TypeAdapter(Result)
+_USAGE = TypeAdapter(Usage)
 _WRITE = """
 if redis.call('HGET', KEYS[2], 'token') ~= ARGV[1] then return -1 end
 redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
@@ -55,6 +57,8 @@ class Done:
     words: Mapping[int, str] = field(default_factory=dict)
     completions: tuple[Completion, ...] = ()
     results: Mapping[tuple[int, int], Result | None] = field(default_factory=dict)
+    lost: Usage = field(default_factory=Usage)
+    """What attempts took that brought no answer."""
 
     @property
     def last(self) -> Completion | None:
@@ -93,12 +97,15 @@ class Journal:
         stored: Any = await self._redis.hgetall(_key(batch))
         words: dict[int, str] = {}
         completions: list[Completion] = []
+        lost: list[Usage] = []
         results: dict[tuple[int, int], Result | None] = {}
         tools = f"tool:{len(batch.envelopes)}:"
         for step in sorted(stored):
             if step.startswith("words"):
                 said = unpack(stored[step], _VERSION, "a turn's journal")["words"]
                 words |= {int(place): text for place, text in said.items()}
+            elif step.startswith("lost:"):
+                lost.append(_USAGE.validate_python(unpack(stored[step], _VERSION, "a turn's journal")["usage"]))
             elif step.startswith(tools):
                 number, place = map(int, step.removeprefix(tools).split(":"))
                 result = unpack(stored[step], _VERSION, "a turn's journal")["result"]
@@ -108,7 +115,7 @@ class Journal:
             if fields.get("messages", len(batch.envelopes)) != len(batch.envelopes):
                 break
             completions.append(_COMPLETION.validate_python(fields["completion"]))
-        return Done(words, tuple(completions), results)
+        return Done(words, tuple(completions), results, total(lost))
 
     async def heard(self, batch: Batch, words: Mapping[int, str]) -> None:
         """Keep what the messages of *batch* say, by their place. Raises `connectors.message.Superseded`."""
@@ -119,6 +126,11 @@ class Journal:
         """Keep the answer of the model's call *number* (from 0). Raises `connectors.message.Superseded`."""
         answer = _COMPLETION.dump_python(completion, mode="json")
         await self._keep(batch, f"round:{number}", pack(_VERSION, completion=answer, messages=len(batch.envelopes)))
+
+    async def lost(self, batch: Batch, name: str, usage: Usage) -> None:
+        """Keep what an attempt took that brought no answer, by a *name* of its own. Raises
+        `connectors.message.Superseded`."""
+        await self._keep(batch, f"lost:{name}", pack(_VERSION, usage=_USAGE.dump_python(usage, mode="json")))
 
     async def begin_tool(self, batch: Batch, number: int, place: int) -> bool:
         """Say that a tool is called for the *place*-th call of round *number*; False where that was said before.

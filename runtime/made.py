@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from connectors.message import OutboundMessage
+from connectors.message import OutboundMessage, Usage
 from runtime import replies
 from runtime.envelopes import Batch
-from runtime.exchange import Completion
+from runtime.exchange import Completion, Tries
 from runtime.journal import Done
 from runtime.question import Built
 from runtime.rounds import Result, Round, said
@@ -34,6 +34,10 @@ class Made:
     """Whether a model is being asked, which costs whatever comes of it, or has given its last answer."""
     sent: int = 0
     """What that call takes of a prompt, in tokens, by our estimate."""
+    tries: Tries = field(default_factory=Tries)
+    """Its attempts."""
+    lost: Usage = field(default_factory=Usage)
+    """What attempts of all its calls took that brought no answer."""
     known: Mapping[tuple[int, int], Result | None] = field(default_factory=dict)
     """What an interrupted attempt left of tool calls, by round and place: see `Done.results`."""
 
@@ -41,8 +45,19 @@ class Made:
     def of(cls, batch: Batch, done: Done) -> Made:
         """What is there of *batch*'s reply when its turn is taken up."""
         return cls(
-            _as_heard(batch, done), replies.draft(batch), rounds=done.rounds, completion=done.last, known=done.results
+            _as_heard(batch, done),
+            replies.draft(batch),
+            rounds=done.rounds,
+            completion=done.last,
+            known=done.results,
+            lost=done.lost,
         )
+
+    def cut_off(self) -> None:
+        """What is being asked will be no answer."""
+        if self.asked:
+            self.tries.cut_off()
+        self.asked = False
 
     def written(self, text: str) -> str:
         """What was written by the call that is being made, where *text* was written in all."""

@@ -35,6 +35,7 @@ from runtime.exchange import (
     OnRestart,
     Target,
     ToolCall,
+    Tries,
 )
 from runtime.loading import import_what_tools_import, loaded_litellm, ready_litellm
 from runtime.model_errors import (
@@ -155,6 +156,7 @@ class Model:
         first: str | None = None,
         standing: Standing | None = None,
         fitted: Fitted | None = None,
+        tries: Tries | None = None,
     ) -> Completion:
         """The model's answer to *messages* (OpenAI's form). Streams where *on_delta* is given. Models that cannot see
         get the text of messages with pictures; those that cannot call tools get what tools told as text.
@@ -163,10 +165,11 @@ class Model:
         into events only. *first* is one of `names`, which is asked before the others; any other name counts as none, so
         that a choice may outlive the settings under which it was made. *standing* says what of *messages* will come
         again; providers are told where they want to be. *fitted* gives both for a fallback, which may read less than
-        the model that is asked first; one that *fitted* has nothing for is not asked. Raises `ModelRefused` or
+        the model that is asked first; one that *fitted* has nothing for is not asked. *tries* is told of
+        every attempt, however the call ends. Raises `ModelRefused` or
         `ModelUnavailable`: the failure of the model that was asked first, when every model failed.
         """
-        call = Call(messages, on_delta, on_restart, {})
+        call = Call(messages, on_delta, on_restart, {}, tries or Tries())
         failed: ModelFailed | None = None
         for name in self._order(first):
             try:
@@ -280,6 +283,7 @@ class Model:
                 completion = await self._once(call, target)
                 if completion.text.strip() or completion.tool_calls:
                     return completion
+                call.tries.broke()
                 empty += 1
                 failure: ModelFailed = ModelUnavailable(
                     f"{target.shown_as}: answered nothing", why="empty", model=target.shown_as, retryable=True
@@ -305,8 +309,10 @@ class Model:
         try:
             litellm = await loaded_litellm()
             async with asyncio.timeout(seconds):
-                completion = await Exchange(litellm, call, target, seconds * STALL_FRACTION).run()
+                call.tries.open = exchange = Exchange(litellm, call, target, seconds * STALL_FRACTION)
+                completion = await exchange.run()
         except Exception as error:  # noqa: BLE001 - LiteLLM's adapters let all kinds through; each gets its verdict
+            call.tries.broke()
             if isinstance(error, CallerFailed):
                 raise error.error from None
             # "from None": the provider's words may quote the prompt, and tracebacks are logged.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from connectors.message import AgentRuntimeError, Degraded, OutboundMessage, Source
+from connectors.message import AgentRuntimeError, Degraded, OutboundMessage, Source, Usage
 from grounding import assemble
 from grounding.layers import citations
 from grounding.layers.retrieval import label
@@ -20,6 +20,7 @@ from runtime.question import Built
 from runtime.rounds import Round, as_one, total
 
 MAX_EXCERPT_CHARACTERS = 280
+NO_USAGE = Usage()
 
 
 BUDGET_EXCEEDED = "budget_exceeded"
@@ -56,10 +57,13 @@ def stopped(reply: OutboundMessage) -> OutboundMessage:
     return replace(reply, silent=reply.text == NOTHING_SAID)
 
 
-def answer(batch: Batch, built: Built, completion: Completion, rounds: Sequence[Round] = ()) -> OutboundMessage:
+def answer(
+    batch: Batch, built: Built, completion: Completion, rounds: Sequence[Round] = (), lost: Usage = NO_USAGE
+) -> OutboundMessage:
     """The model's answer to *batch*: *completion*, which the *rounds* before it are part of. Its sources are what it
-    cites, or where it cites nothing what it was given."""
+    cites, or where it cites nothing what it was given. *lost* was paid for attempts that brought none."""
     one = as_one(rounds, completion)
+    one = replace(one, usage=total((one.usage, lost)))
     censor = censoring.stopping(built.context.censors, one.text)
     if censor is not None:
         return _censored(batch, built, one, censor)
@@ -90,11 +94,15 @@ def _censored(batch: Batch, built: Built, completion: Completion, censor: Censor
 
 
 def apology(
-    batch: Batch, built: Built | None, error: assemble.ContextTooLarge | ModelFailed, rounds: Sequence[Round] = ()
+    batch: Batch,
+    built: Built | None,
+    error: assemble.ContextTooLarge | ModelFailed,
+    rounds: Sequence[Round] = (),
+    lost: Usage = NO_USAGE,
 ) -> OutboundMessage:
-    """What is said when no model answered: why, and what the documents say, where they were searched. *rounds* were
-    paid for before."""
-    base = replace(draft(batch), kind="apology", usage=total(one.completion.usage for one in rounds))
+    """What is said when no model answered: why, and what the documents say, where they were searched. *rounds*, and
+    what was *lost*, were paid for before."""
+    base = replace(draft(batch), kind="apology", usage=total([*(one.completion.usage for one in rounds), lost]))
     if isinstance(error, assemble.ContextTooLarge) or built is None:
         return replace(base, text=error.user_text, error_code="context_too_large")
     lines = [error.user_text]
@@ -125,14 +133,15 @@ def unheard(batch: Batch, contents: Contents) -> OutboundMessage:
     )
 
 
-def spent(batch: Batch, error: BudgetExceeded, rounds: Sequence[Round] = ()) -> OutboundMessage:
-    """What is said where a budget leaves nothing for a model call; *rounds* were paid for before."""
+def spent(batch: Batch, error: BudgetExceeded, rounds: Sequence[Round] = (), lost: Usage = NO_USAGE) -> OutboundMessage:
+    """What is said where a budget leaves nothing for a model call; *rounds*, and what was *lost*, were paid for
+    before."""
     return replace(
         draft(batch),
         text=error.user_text,
         kind="apology",
         error_code=BUDGET_EXCEEDED,
-        usage=total(one.completion.usage for one in rounds),
+        usage=total([*(one.completion.usage for one in rounds), lost]),
     )
 
 

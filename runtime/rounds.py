@@ -142,9 +142,9 @@ def total(usages: Iterable[Usage]) -> Usage:
     return Usage(prompt, cached, completion, cost, estimated)
 
 
-def rest(all_of_it: Usage, rounds: Sequence[Round]) -> Usage:
-    """What is left of a turn's usage when that of *rounds* is taken off."""
-    known = total(one.completion.usage for one in rounds)
+def rest(all_of_it: Usage, rounds: Sequence[Round], lost: Usage) -> Usage:
+    """What is left of a turn's usage when that of *rounds*, and what was *lost*, is taken off."""
+    known = total([*(one.completion.usage for one in rounds), lost])
     return Usage(
         max(0, all_of_it.prompt - known.prompt),
         max(0, all_of_it.cached - known.cached),

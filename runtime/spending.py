@@ -20,7 +20,7 @@ from grounding.tokens import Tokens as Counting
 from runtime.budget_terms import BudgetExceeded, Cost
 from runtime.budgets import Budgets
 from runtime.envelopes import Batch
-from runtime.exchange import Completion, Message
+from runtime.exchange import Completion, Message, Tries
 from runtime.model import LOCAL_MAX_OUTPUT_TOKENS, Model
 from runtime.prices import Prices
 from runtime.senses import Heard
@@ -52,18 +52,19 @@ class Spending:
         before it. Raises `BudgetExceeded`."""
         await self._reserve(batch.key.scope, batch.turn_id, REPLY, sent, first, user_of(batch))
 
-    async def reserve_background(
+    async def _reserve_background(
         self,
         scope: Scope,
         turn_id: str,
         purpose: str,
         messages: Sequence[Message],
-        output_tokens: int | None = None,
-    ) -> None:
-        """Hold what asking *messages* may take, which no person asked for. Raises `BudgetExceeded`."""
+        output_tokens: int | None,
+    ) -> int:
+        """Hold what asking *messages* may take; how many tokens they are."""
         text = "\n".join(str(message["content"]) for message in messages)
         tokens = await asyncio.to_thread(self._counting.count, text) + MESSAGE_TOKENS * len(messages)
         await self._reserve(scope, turn_id, purpose, tokens, None, "", output_tokens)
+        return tokens
 
     async def check(self, batch: Batch, purpose: str) -> None:
         """Before calls whose cost nobody knows beforehand. Raises `BudgetExceeded` where nothing is left."""
@@ -100,13 +101,70 @@ class Spending:
 
     async def settle(
         self, scope: Scope, turn_id: str, purpose: str, model: str, tokens: Tokens, user: str = ""
-    ) -> None:
-        """Count a call, once per turn and *purpose*, as the provider did."""
+    ) -> bool:
+        """Count a call, once per turn and *purpose*, as the provider did; False if it was counted before."""
         cost = Cost(tokens.prompt + tokens.completion, tokens.cost_usd)
-        await asyncio.gather(
+        is_new, _ = await asyncio.gather(
             self._usage.record(scope, turn_id, purpose, model, tokens),
             self._budgets.settle(scope, _call(turn_id, purpose), cost, user),
         )
+        return is_new
+
+    async def settle_lost(
+        self, scope: Scope, turn_id: str, purpose: str, tries: Tries, user: str = ""
+    ) -> dict[str, Tokens]:
+        """Count the attempts of a call that brought no answer, each as a call of its own, and once however often this
+        is asked; what each took that was not counted before, by a name of its own."""
+        found: dict[str, Tokens] = {}
+        while tries.lost:
+            name = f"{tries.id}.{tries.counted}"
+            lost = await self.counted(tries.lost[0], tries.sent)
+            told = lost.usage
+            if await self.settle(scope, turn_id, f"{purpose}.lost.{name}", lost.model, told, user):
+                _log.info(
+                    "model.paid_in_vain",
+                    model=lost.model,
+                    purpose=purpose,
+                    tokens_prompt=told.prompt,
+                    tokens_completion=told.completion,
+                    cost_usd=told.cost_usd,
+                    **({"tokens_estimated": True} if told.estimated else {}),
+                )
+            found[name] = told
+            tries.lost.pop(0)
+            tries.counted += 1
+        return found
+
+    async def ask(
+        self,
+        scope: Scope,
+        turn_id: str,
+        purpose: str,
+        messages: Sequence[Message],
+        *,
+        told_as: str = "",
+        output_tokens: int | None = None,
+    ) -> Completion:
+        """The model's answer to *messages*, which no person asked for, paid for with all its attempts. Events call it
+        *told_as*, or as its *purpose*.
+
+        Raises `BudgetExceeded`, `runtime.model_errors.ModelFailed` and `connectors.message.StoreUnavailable`.
+        """
+        tries = Tries(await self._reserve_background(scope, turn_id, purpose, messages, output_tokens))
+        is_settled = False
+        try:
+            completion = await self._model.complete(
+                messages, purpose=told_as or purpose, max_output_tokens=output_tokens, tries=tries
+            )
+            completion = await self.counted(completion, tries.sent)
+            await self.settle(scope, turn_id, purpose, completion.model, completion.usage)
+            is_settled = True
+            return completion
+        finally:
+            if not is_settled:
+                tries.cut_off()
+                await self.release(scope, turn_id, purpose)
+            await self.settle_lost(scope, turn_id, purpose, tries)
 
     async def counted(self, completion: Completion, sent: int) -> Completion:
         """*completion* to a prompt of about *sent* tokens with our own count of both, marked as such, where its
@@ -135,13 +193,6 @@ class Spending:
     async def settle_round(self, batch: Batch, number: int, completion: Completion, sent: int) -> None:
         """Count the call of round *number* (from 0) that wanted tools."""
         await self._settle_call(batch, f"{REPLY}.round.{len(batch.envelopes)}.{number}", completion, sent)
-
-    async def settle_interrupted(self, batch: Batch, sent: int, written: str, first: str | None) -> None:
-        """Count a call that was broken off, because *batch* grew or the connection was lost, by what was sent and
-        *written* until then."""
-        purpose = f"{REPLY}.interrupted.{len(batch.envelopes)}"
-        broken_off = Completion(written, first or self._model.name)
-        await self._settle_call(batch, purpose, broken_off, sent)
 
     async def _settle_call(self, batch: Batch, purpose: str, completion: Completion, sent: int) -> None:
         counted = await self.counted(completion, sent)

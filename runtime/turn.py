@@ -121,17 +121,18 @@ class Turns:
         # Whose budget is used up shall not spend the workspace's on summaries of being told so.
         kinds = REMEMBER if reply.error_code == replies.BUDGET_EXCEEDED else AFTER_TURN
         over: list[Awaitable[object]] = [self._jobs.enqueue(*(Job(kind, batch.key, batch.turn_id) for kind in kinds))]
-        if batch.resumed or made.completion is not None or made.heard or made.rounds:
+        if batch.resumed or made.completion is not None or made.heard or made.rounds or made.lost.prompt:
             over.append(self._journal.forget(batch))
         await asyncio.gather(*over)
         if made.completion is not None and made.built is not None:
             await self._accounting.account(made.batch, made.built, made.rounds, made.completion)
-            log_answer(made.completion, made.built, (time.perf_counter() - started) * 1000, made.rounds)
+            elapsed_ms = (time.perf_counter() - started) * 1000
+            log_answer(made.completion, made.built, elapsed_ms, made.rounds, made.lost)
 
     def _asked_for(self, reply: OutboundMessage, made: Made) -> Completion | None:
         """The model's last call behind a *reply* that was stored by a process that ended before it could account for
         it."""
-        counted = rest(reply.usage, made.rounds)
+        counted = rest(reply.usage, made.rounds, made.lost)
         return Completion(reply.text, self._model.name, usage=counted) if counted.prompt or counted.completion else None
 
     async def _keep(self, made: Made, done: Done) -> None:

@@ -14,14 +14,14 @@ from datetime import UTC, datetime
 import structlog
 
 from config.settings import Settings
-from connectors.message import AgentRuntimeError, StoreUnavailable
+from connectors.message import AgentRuntimeError, StoreUnavailable, Superseded
 from grounding import assemble
 from grounding.pipeline import why
 from runtime import replies
 from runtime.asking import Asking
 from runtime.attachments.reading import Contents, Reading
 from runtime.budget_terms import BudgetExceeded
-from runtime.envelopes import Batch, Merged
+from runtime.envelopes import Batch
 from runtime.journal import Journal
 from runtime.made import Made
 from runtime.manifests import Manifests, UnknownTurn
@@ -80,26 +80,26 @@ class Writing:
         batch = made.batch
         with self._stops.heard(batch.turn_id) as wishes:
             writing = asyncio.create_task(self._write(made, told))
+            is_paid = False
             try:
                 ended = await self._unless_stopped(writing, batch, wishes)
-            except Merged:
-                await _break_off(writing)
-                if made.asked and made.built is not None:
-                    written = made.written(told.text)
-                    await self._spending.settle_interrupted(made.batch, made.sent, written, made.first)
-                raise
+                is_paid = not ended or writing.exception() is None
             finally:
+                # Wherever it was broken off: because people said more, or the process ends.
                 await _break_off(writing)
-                await self._count_heard(made)  # where it was broken off in between
+                if not is_paid:
+                    made.cut_off()
+                await self._count_heard(made)
+                await self._count_lost(made)
         if not ended:
             await self._cut_short(made, told)
             return
         try:
             writing.result()
         except BudgetExceeded as error:
-            made.reply = replies.spent(batch, error, made.rounds)
+            made.reply = replies.spent(batch, error, made.rounds, made.lost)
         except (assemble.ContextTooLarge, ModelFailed) as error:
-            made.reply = replies.apology(batch, made.built, error, made.rounds)
+            made.reply = replies.apology(batch, made.built, error, made.rounds, made.lost)
             _log.error("turn.failed", why=made.reply.error_code, detail=str(error), attempts=batch.attempt)
 
     async def _unless_stopped(self, writing: asyncio.Task[None], batch: Batch, wishes: Wishes) -> bool:
@@ -119,11 +119,15 @@ class Writing:
         return writing.done()
 
     async def _cut_short(self, made: Made, told: Telling) -> None:
+        asked = made.tries.open if made.asked else None  # none is, between two attempts
         written, model = made.written(told.text), made.first or self._model.name
-        completion = replies.cut_short(written, model, asked=made.asked)
-        if (made.asked or made.rounds) and made.built is not None:
-            made.completion = await self._spending.counted(completion, made.sent if made.asked else 0)
-            made.reply = replies.stopped(replies.answer(made.batch, made.built, made.completion, made.rounds))
+        completion = replies.cut_short(written, model, asked=asked is not None)
+        if asked is not None:
+            came = await self._spending.counted(asked.so_far(), made.sent)
+            completion = replace(completion, model=came.model, usage=came.usage)
+        if (asked or made.rounds or made.lost.prompt) and made.built is not None:
+            made.completion = completion
+            made.reply = replies.stopped(replies.answer(made.batch, made.built, completion, made.rounds, made.lost))
             return
         made.reply = replies.stopped(replace(made.reply, text=completion.text))
         await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
@@ -134,7 +138,7 @@ class Writing:
         grounded = await self._grounded_before(batch)
         if grounded is not None and made.completion is not None:
             made.built = grounded
-            made.reply = replies.answer(batch, grounded, made.completion, made.rounds)
+            made.reply = replies.answer(batch, grounded, made.completion, made.rounds, made.lost)
             return
         made.batch, contents = await self._read(made)
         if contents.unheard:
@@ -147,7 +151,7 @@ class Writing:
         if made.built is not built:  # a fallback read less
             built = made.built
             await self._manifests.keep_anew(built.context, built.prompt, now(), prefix=built.prefix)
-        made.reply = replies.answer(batch, built, made.completion, made.rounds)
+        made.reply = replies.answer(batch, built, made.completion, made.rounds, made.lost)
 
     async def _first_model(self, batch: Batch) -> str | None:
         """The model that was chosen for the place; without the store the settings decide."""
@@ -186,6 +190,12 @@ class Writing:
         nothing is counted, and the turn cannot go on either."""
         with suppress(StoreUnavailable):
             await asyncio.gather(*(self._spending.settle_heard(made.batch, one) for one in made.heard))
+
+    async def _count_lost(self, made: Made) -> None:
+        """Count the attempts that brought no answer, as far as that was not done. While the store is away, or another
+        worker has the turn, it is at least not told with the turn."""
+        with suppress(StoreUnavailable, Superseded):
+            await self._asking.count_lost(made)
 
     async def _ground(self, made: Made, question: Question, contents: Contents) -> Built:
         """The prompt; kept, so that whoever goes on with this turn asks the same, and paid for beforehand.

@@ -289,5 +289,7 @@ async def test_a_call_that_is_broken_off_because_more_was_said_is_paid_for_too(c
 
     state = await chat.bot.runtime.budgets.state(ACME, "telegram:501")
     answered = chat.bot.told("turn.answered")[-1]
-    assert state.spent[Term("user", "tokens", "day")] > answered["tokens_prompt"] + answered["tokens_completion"]
+    assert state.spent[Term("user", "tokens", "day")] == answered["tokens_prompt"] + answered["tokens_completion"]
+    assert [one["purpose"] for one in chat.bot.told("model.paid_in_vain")] == ["reply"]
+    assert answered["tokens_estimated"]
     assert state.held[A_DAY] == 0

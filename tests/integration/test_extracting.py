@@ -42,12 +42,17 @@ class Asked:
     def __init__(self) -> None:
         self.answers: list[str | Exception] = []
         self.questions: list[str] = []
-        self.held: list[str] = []
+        self.purposes: list[str] = []
         self.is_broke = False
         self.window = 8192
 
-    async def complete(self, messages: Sequence[Any], *, purpose: str) -> Completion:
-        assert purpose == "extraction"
+    async def ask(
+        self, scope: Scope, turn_id: str, purpose: str, messages: Sequence[Any], *, told_as: str
+    ) -> Completion:
+        if self.is_broke:
+            raise BudgetExceeded(Term("workspace", "tokens", "day"), 1, first=True, until=datetime.now(UTC))
+        assert told_as == "extraction"
+        self.purposes.append(f"{turn_id}/{purpose}")
         self.questions.append(messages[1]["content"])
         answer = self.answers.pop(0) if self.answers else '{"records": []}'
         if isinstance(answer, Exception):
@@ -56,17 +61,6 @@ class Asked:
 
     async def window_tokens(self) -> int:
         return self.window
-
-    async def reserve_background(self, scope: Scope, turn_id: str, purpose: str, messages: Sequence[Any]) -> None:
-        if self.is_broke:
-            raise BudgetExceeded(Term("workspace", "tokens", "day"), 1, first=True, until=datetime.now(UTC))
-        self.held.append(f"{turn_id}/{purpose}")
-
-    async def settle(self, scope: Scope, turn_id: str, purpose: str, model: str, tokens: Usage) -> None:
-        self.held.remove(f"{turn_id}/{purpose}")
-
-    async def release(self, scope: Scope, turn_id: str, purpose: str) -> None:
-        self.held.remove(f"{turn_id}/{purpose}")
 
 
 class House:
@@ -214,7 +208,7 @@ async def test_a_model_is_asked_every_few_turns_and_what_it_found_says_what_its_
         "retrieved",
         "t001",
     )
-    assert model.model.held == []
+    assert model.model.purposes == ["t002/extraction"]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +240,7 @@ async def test_a_model_that_fails_or_costs_too_much_leaves_it_to_patterns(model:
     await model.look()
 
     assert await model.texts() == ["codename: Kite", "budget: 500 EUR"]
-    assert model.model.held == []
+    assert len(model.model.purposes) == 1
 
 
 async def test_a_model_with_a_small_window_is_told_what_was_said_last(model: House) -> None:
