@@ -10,6 +10,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 HEAD_MAX_BYTES = 65_536
 """Of a request's first line and headers, as much as uvicorn's reader in Python takes. What came with the last piece
 that was read, at most 256 KB, may go beyond."""
+_UNKNOWN = -1
+"""How much of a body is to come, where it comes in chunks."""
 TOO_LONG = f"The request has more than {HEAD_MAX_BYTES} bytes before its body."
 _HEAD_ENDS = b"\r\n\r\n"
 _OFFER, _OFFER_LINE = b"upgrade", re.compile(rb"\nupgrade[ \t]*:", re.IGNORECASE)
@@ -17,21 +19,43 @@ _OFFER, _OFFER_LINE = b"upgrade", re.compile(rb"\nupgrade[ \t]*:", re.IGNORECASE
 
 class BoundedProtocol(HttpToolsProtocol):
     """Ends a connection that sends more than `HEAD_MAX_BYTES` and no body: a first line or headers that do not end, or
-    trailers. All of it is held before anybody knows who asks. Bodies are bounded by who reads them."""
+    trailers. All of it is held before anybody knows who asks. Bodies are bounded by who reads them.
+
+    What comes at once is given to the parser request by request, so that each head is looked at (`Head`), also of those
+    that are sent before the one in front of them was answered."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._held_bytes = 0
         self._head: Head | None = Head()
+        self._body_left = 0
+        self._passed = b""
+        """The last of a body in chunks: where the next piece stands."""
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        self._held_bytes += len(data)
-        if self._head is not None:
-            data = self._head.without_offer(data)
-        super().data_received(data)
-        if self._held_bytes > HEAD_MAX_BYTES and not self.transport.is_closing():
-            self.send_400_response(TOO_LONG)
+        while data and not self.transport.is_closing():
+            if self._head is not None:
+                piece, rest = self._head.without_offer(data)
+            else:
+                piece, rest = self._of_body(data)
+            self._held_bytes += len(data) - len(rest)
+            data = rest
+            super().data_received(piece)
+            if self._held_bytes > HEAD_MAX_BYTES and not self.transport.is_closing():
+                self.send_400_response(TOO_LONG)
+
+    def _of_body(self, data: bytes) -> tuple[bytes, bytes]:
+        """What of *data* may belong to the body that is being read, and what follows. One in chunks ends with an empty
+        line, and may hold some."""
+        if self._body_left != _UNKNOWN:
+            piece, rest = data[: self._body_left], data[self._body_left :]
+            self._body_left -= len(piece)
+            return piece, rest
+        found = (self._passed + data).find(_HEAD_ENDS)
+        end = len(data) if found < 0 else found + len(_HEAD_ENDS) - len(self._passed)
+        self._passed = (self._passed + data[:end])[1 - len(_HEAD_ENDS) :] if found < 0 else b""
+        return data[:end], data[end:]
 
     def _unsupported_upgrade_warning(self) -> None:
         """Say nothing: nobody has to take such an offer up."""
@@ -40,6 +64,10 @@ class BoundedProtocol(HttpToolsProtocol):
         """Called by the parser, as are the others."""
         self._held_bytes = 0
         self._head = None
+        length = next((value for name, value in self.headers if name == b"content-length"), b"")
+        # Nothing else passes the parser; a request that tells no length has no body, unless it comes in chunks.
+        self._body_left = int(length) if length.isdigit() else _UNKNOWN
+        self._passed = b""
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -61,18 +89,19 @@ class Head:
         self._kept = b""
         """What may be the beginning of an offer."""
 
-    def without_offer(self, data: bytes) -> bytes:
-        """*data*, the next piece, without an offer to go on by another protocol, which ``curl --http2`` and the HTTP
-        client of Java make with every request. It is not taken up here, and httptools holds what follows such headers
-        for that protocol: the body would be lost. The body stays as it is."""
+    def without_offer(self, data: bytes) -> tuple[bytes, bytes]:
+        """What of *data*, the next piece, belongs to the head, without an offer to go on by another protocol, which
+        ``curl --http2`` and the HTTP client of Java make with every request; and what follows the head, as it is. The
+        offer is not taken up here, and httptools holds what follows such headers for that protocol: the body would be
+        lost."""
         head, end, body = (self._passed + self._kept + data).partition(_HEAD_ENDS)
         self._kept = b"" if end else _begun(head)
         head = head[: len(head) - len(self._kept)]
         if _OFFER in head.lower():
             head = _OFFER_LINE.sub(b"\nx-offer:", head)
-        whole, before = head + end + body, len(self._passed)
+        whole, before = head + end, len(self._passed)
         self._passed = whole[1 - len(_HEAD_ENDS) :]
-        return whole[before:]
+        return whole[before:], body
 
 
 def _begun(head: bytes) -> bytes:

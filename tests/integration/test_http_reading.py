@@ -111,7 +111,10 @@ def test_an_offer_is_taken_out_of_a_head_and_nothing_out_of_its_body_wherever_th
     head, cuts = Head(), sorted({0, len(OFFERED), *ends})
     went_on = b""
     for start, end in itertools.pairwise(cuts):
-        went_on += OFFERED[start:end] if b"\r\n\r\n" in went_on else head.without_offer(OFFERED[start:end])
+        if b"\r\n\r\n" in went_on:
+            went_on += OFFERED[start:end]
+        else:
+            went_on += b"".join(head.without_offer(OFFERED[start:end]))
 
     assert went_on == TAKEN
 
@@ -126,3 +129,56 @@ async def test_a_body_arrives_as_it_is_wherever_the_pieces_of_its_head_end(port:
     writer.close()
 
     assert found.endswith(b"\r\n\r\n" + BODY)
+
+
+def offer(body: bytes, *, in_chunks: bool = False) -> bytes:
+    """A request that offers to go on by another protocol, and whose answer is *body*."""
+    head = b"POST /echo HTTP/1.1\r\nHost: here\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+    if not in_chunks:
+        return head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+    cut = len(body) // 2
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(some), some) for some in (body[:cut], body[cut:]))
+    return head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\nX-End: 1\r\n\r\n"
+
+
+PLAIN = b"POST /echo HTTP/1.1\r\nHost: here\r\nContent-Length: 5\r\n\r\nplain"
+ONE_AFTER_ANOTHER = (
+    b"\r\n\r\n"  # a client may send empty lines in front
+    + offer(b"first\r\n\r\nbody")
+    + offer(b"a second,\r\n\r\n in chunks", in_chunks=True)
+    + PLAIN
+    + b"GET /?nothing HTTP/1.1\r\nHost: here\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n"
+    + offer(b"the third " + BODY)
+    + HEAD
+    + b"Content-Length: 4\r\n\r\nlast"
+)
+
+
+@pytest.mark.parametrize("size", [1, 7, 60, 101, len(ONE_AFTER_ANOTHER)])
+async def test_requests_that_come_one_right_after_another_keep_their_bodies_though_they_offer_another_protocol(
+    port: int, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However the connection cuts them into pieces."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for start in range(0, len(ONE_AFTER_ANOTHER), size):
+        writer.write(ONE_AFTER_ANOTHER[start : start + size])
+        if size > 1:
+            await asyncio.sleep(0.002)
+    found = await reader.read()
+    writer.close()
+
+    answers = [answer.partition(b"\r\n\r\n")[2] for answer in found.split(b"HTTP/1.1 200 OK\r\n")[1:]]
+    assert answers == [
+        b"first\r\n\r\nbody",
+        b"a second,\r\n\r\n in chunks",
+        b"plain",
+        b"0",
+        b"the third " + BODY,
+        b"4",
+    ]
+    assert caplog.records == []
+
+
+async def test_a_head_that_does_not_end_is_not_held_behind_a_whole_request_either(port: int) -> None:
+    found = await answered(port, PLAIN, HEAD + b"X-Long: " + b"a" * FAR_TOO_MUCH, b"\r\n\r\n")
+    assert found.count(b" 200 ") <= 1
