@@ -118,16 +118,14 @@ class EdgeSearch:
         looked_at = [point for point, _ in best[:most]]
         asked = towards(deep, deep_vectors(shard, looked_at[:BEST]))
         asked = off_centre(asked, self._deep_centre(shard, centres), self.fusion.centring)
-        cosines = deep_cosines(shard, asked, looked_at, self.wanted)
+        cosines = deep_cosines(shard, asked, looked_at) if looked_at else {}
         ranked = looked_again(best, by_meaning, by_words, cosines, most)
         told: dict[str, Iterable[Point]] = {}
-        if self.explain or self.scores:
-            shown = looked_at if self.explain else [point for point, _ in ranked[: self.top_k + TIES]]
-            plainly = deep_cosines(shard, deep, [point for point in shown if point in cosines], self.wanted)
-            told[stored.DEEP] = (Point(*one) for one in plainly.items())
+        if self.scores:
             told["sparse"] = (Point(*one) for one in by_words.items())
-        if plain:
-            told["dense"] = map(_point, plain[0])
+        if self.explain:
+            told |= {"sparse": map(_point, worded), "dense": map(_point, plain[0])}
+            told[stored.DEEP] = (Point(*one) for one in deep_cosines(shard, deep, looked_at).items())
         return self._hits(shard, [Point(*one) for one in ranked], told, kept)
 
     def _deep_centre(self, shard: Any, centres: Centres) -> Centre:

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import qdrant_edge as edge
@@ -102,11 +102,10 @@ def _deep_of(records: Any) -> list[Vector]:
     return [record.vector[DEEP] for record in records if DEEP in (record.vector or {})]
 
 
-def deep_cosines(shard: Any, to: Vector, points: list[int], wanted: Any) -> dict[int, float]:
-    """The cosines of the deeper vectors of *points*, UUIDs as numbers, that have one and meet *wanted*, best first."""
-    among = edge.Filter(
-        must=[*(cast("Any", wanted).must or []), edge.HasIdCondition({UUID(int=one) for one in points})]
-    )
+def deep_cosines(shard: Any, to: Vector, points: list[int]) -> dict[int, float]:
+    """The cosines of the deeper vectors of those of *points*, UUIDs as numbers, that have one, best first."""
+    # By their ids alone: with the conditions that they met when they were found it takes twice as long.
+    among = edge.Filter(must=[edge.HasIdCondition({UUID(int=one) for one in points})])
     request = edge.QueryRequest(
         limit=len(points),
         query=edge.Query.Nearest(to, using=DEEP),

@@ -9,9 +9,9 @@ arm offers; so the fewer hold a word, the more it says.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from grounding.documents.index import Fusion, Kind
 
@@ -41,19 +41,52 @@ def says_little(fusion: Fusion, kind: Kind, found: int) -> bool:
     return may_say_little(fusion, kind) and 0 < found < fusion.candidates
 
 
+class Scale(NamedTuple):
+    """Makes a score a number on the scale of all scores of an arm: ``factor`` × score + ``shift``."""
+
+    factor: float
+    shift: float
+
+    def of(self, score: float) -> float:
+        return self.factor * score + self.shift
+
+
+def scale_of(scores: Collection[float], zeros: int = 0) -> Scale:
+    """The scale from three standard deviations below the mean of *scores*, and of as many *zeros*, which is 0, to three
+    above it, which is 1."""
+    count = len(scores) + zeros
+    mean = math.fsum(scores) / count if count else 0.0  # the same in every order
+    squares = math.fsum([(score - mean) ** 2 for score in scores]) + zeros * mean**2
+    width = 2 * DEVIATIONS * math.sqrt(squares / max(1, count - 1))
+    return Scale(1 / width, 0.5 - mean / width) if width else Scale(0.0, 0.5)
+
+
+def scales_of(dense: Mapping[Id, float], sparse: Mapping[Id, float]) -> tuple[Scale, Scale, float]:
+    """The scales of both arms, and what a passage without any of the words has on the second: nothing where words find
+    as many as are asked for, as in Qdrant."""
+    missing = max(0, len(dense) - len(sparse))
+    words = scale_of(sparse.values(), missing)
+    return scale_of(dense.values()), words, words.of(0.0) if missing else 0.0
+
+
 def by_scores(dense: Mapping[Id, float], sparse: Mapping[Id, float], top_k: int) -> list[tuple[Id, float]]:
     """The best *top_k* points by the sum of both arms' scores, each on its own scale, with that sum; equal ones in the
     order of their ids. *sparse* is all that has any of the words, at most as many as *dense* offers count beside it."""
-    missing = max(0, len(dense) - len(sparse))
-    near = scale_of([*dense.values()])
-    worded = scale_of([*sparse.values(), *[0.0] * missing])
-    without = worded(0.0) if missing else 0.0
-    summed = {
-        point: (near(dense[point]) if point in dense else 0.0) + (worded(sparse[point]) if point in sparse else without)
-        for point in {*dense, *sparse}
-    }
+    (factor, shift), words, without = scales_of(dense, sparse)
+    # Written out: a call for each point would take longer than all the rest.
+    summed = {point: factor * score + shift + without for point, score in dense.items()}
+    factor, shift = words
+    for point, score in sparse.items():
+        summed[point] = summed.get(point, without) - without + factor * score + shift
+    return best_first(summed)[:top_k]
+
+
+def best_first(scores: Mapping[Id, float]) -> list[tuple[Id, float]]:
+    """The points of *scores* with them; equal ones in the order of their ids."""
     # UUIDs as numbers have the order that they have as words: ties are the same with every adapter.
-    return sorted(summed.items(), key=lambda one: (-one[1], cast("Any", one[0])))[:top_k]
+    return [
+        (point, -score) for score, point in sorted([(-score, cast("Any", point)) for point, score in scores.items()])
+    ]
 
 
 def by_ranks(dense: Sequence[Id], sparse: Sequence[Id], fusion: Fusion, top_k: int) -> list[tuple[Id, float]]:
@@ -62,7 +95,7 @@ def by_ranks(dense: Sequence[Id], sparse: Sequence[Id], fusion: Fusion, top_k: i
     for arm, weight in ((dense, fusion.dense), (sparse, fusion.sparse)):
         for rank, point in enumerate(arm if weight > 0 else (), start=1):
             summed[point] = summed.get(point, 0.0) + 1 / (fusion.k - 1 + rank / weight)
-    return sorted(summed.items(), key=lambda one: (-one[1], cast("Any", one[0])))[:top_k]
+    return best_first(summed)[:top_k]
 
 
 def both(dense: Mapping[Id, float], sparse: Mapping[Id, float], fusion: Fusion, top_k: int) -> list[tuple[Id, float]]:
@@ -82,13 +115,3 @@ def merged(best: Sequence[tuple[Id, float]], *there: Collection[Any]) -> list[Fu
     """The points of *best* that are *there*, with what they carry; one that is not was deleted a moment ago."""
     points = {point.id: point for some in there for point in some}
     return [Fused(name, score, points[name].payload, points[name].vector) for name, score in best if name in points]
-
-
-def scale_of(scores: Sequence[float]) -> Callable[[float], float]:
-    """What makes one of *scores* a number on their scale: from three standard deviations below their mean, which is 0,
-    to three above it, which is 1."""
-    mean = math.fsum(scores) / len(scores) if scores else 0.0  # the same in every order
-    spread = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / max(1, len(scores) - 1))
-    if spread == 0:
-        return lambda score: 0.5
-    return lambda score: (score - mean + DEVIATIONS * spread) / (2 * DEVIATIONS * spread)

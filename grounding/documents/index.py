@@ -102,7 +102,7 @@ class Hit:
     """A passage that was found. ``score`` is the fused one; the arms are there when they were asked for,
     ``None`` where the arm did not have the passage among its candidates. ``fused`` and ``rerank`` are there where a
     reranker decided the order: the place before, and what it said. ``deep`` is the cosine of question and passage by
-    their deeper vectors, where both have one and the passage was among those that were looked at again."""
+    their deeper vectors, and its rank among those that were looked at again; where it is explained."""
 
     passage: Passage
     score: float

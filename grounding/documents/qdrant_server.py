@@ -205,7 +205,7 @@ class ServerIndex:
             centre = await self._centre(stored.tenant(scope, kind), corpus, stored.DEEP)
             look = Look(deep, centre, self._fusion, condition, top_k + TIES)
             best, every = await self._ask(
-                look_again(await self._client(), self._collection, asked, look, tells=explain or scores)
+                look_again(await self._client(), self._collection, asked, look, tells=explain)
             )
             shown = {name: found for name, found in every.items() if name != "near" and (explain or scores)}
             return hits_of(best, shown, top_k, explain=explain, cosine_of=near, compared=most)

@@ -8,11 +8,11 @@ compared: docs/decisions/0028.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
 
 from grounding.documents.embedding import Vector
-from grounding.documents.fusing import scale_of
+from grounding.documents.fusing import Scale, best_first, scale_of, scales_of
 
 Id = TypeVar("Id", bound=Hashable)
 QUICK = 0.5
@@ -31,8 +31,8 @@ def towards(question: Vector, best: Sequence[Vector]) -> Vector:
     as it is where there are none."""
     if not best:
         return question
-    means = [math.fsum(column) / len(best) for column in zip(*best, strict=True)]
-    moved = [own + FEEDBACK * mean for own, mean in zip(question, means, strict=True)]
+    share = FEEDBACK / len(best)
+    moved = [own + share * sum(column) for own, column in zip(question, zip(*best, strict=True), strict=True)]
     length = math.hypot(*moved)
     return [one / length for one in moved] if length > 0 else question
 
@@ -55,31 +55,29 @@ def looked_again(
     looked, behind = fused[:most], fused[most:]
     if not cosines or len(cosines) < min(ENOUGH, len(looked)):
         return list(fused)
-    missing = max(0, len(near) - len(worded))
-    words, quick, deep = (
-        scale_of([*worded.values(), *[0.0] * missing]),
-        scale_of([*near.values()]),
-        scale_of([*cosines.values()]),
-    )
-    without = words(0.0) if missing else 0.0
+    near_scale, words, without = scales_of(near, worded)
+    quick, shift, (deep, level) = QUICK * near_scale.factor, QUICK * near_scale.shift, scale_of(cosines.values())
 
     def again(point: Id) -> float:
-        by_words = words(worded[point]) if point in worded else without
-        by_meaning = quick(near[point]) if point in near else 0.0
-        return by_words + QUICK * by_meaning + DEEPER * deep(cosines[point])
+        by_words = words.of(worded[point]) if point in worded else without
+        by_meaning = quick * near[point] + shift if point in near else 0.0
+        return by_words + by_meaning + DEEPER * (deep * cosines[point] + level)
 
     known = {point: again(point) for point, _ in looked if point in cosines}
-    place = _matched([score for point, score in looked if point in known], [*known.values()])
-    scores = {point: known[point] if point in known else place(score) for point, score in looked}
-    ranked = sorted(scores.items(), key=lambda one: (-one[1], cast("Any", one[0])))
+    if len(known) == len(looked):
+        scores = known
+    else:
+        place = _matched([score for point, score in looked if point in known], [*known.values()])
+        scores = {point: known[point] if point in known else place.of(score) for point, score in looked}
+    ranked = best_first(scores)
     # Scores fall along the list, or whoever sorts by them again would mix both parts.
     last = ranked[-1][1] - looked[-1][1]
     return [*ranked, *((point, score + last) for point, score in behind)]
 
 
-def _matched(before: Sequence[float], now: Sequence[float]) -> Callable[[float], float]:
+def _matched(before: Sequence[float], now: Sequence[float]) -> Scale:
     """What takes a score from the scale of *before* to that of *now*: mean to mean, deviation to deviation."""
-    mean_before, mean_now = (math.fsum(scores) / len(scores) for scores in (before, now))
-    spread = math.sqrt(math.fsum((score - mean_before) ** 2 for score in before))
-    wider = math.sqrt(math.fsum((score - mean_now) ** 2 for score in now)) / spread if spread else 0.0
-    return lambda score: mean_now + wider * (score - mean_before)
+    old, new = scale_of(before), scale_of(now)
+    if not old.factor or not new.factor:
+        return Scale(0.0, math.fsum(now) / len(now))
+    return Scale(old.factor / new.factor, (old.shift - new.shift) / new.factor)

@@ -120,7 +120,7 @@ class World:
         for dense_asked, sparse_asked in ((vector, sparse), (vector, None), (None, sparse)):
             hits = await self.index.search(*owner, dense_asked, sparse_asked, 500)
             assert {hit.passage.id: hit.passage.text for hit in hits} == texts
-        hits = await self.index.search(*owner, vector, sparse, 500, deep=DEEPER._embed(word))
+        hits = await self.index.search(*owner, vector, sparse, 500, explain=True, deep=DEEPER._embed(word))
         assert {hit.passage.id: hit.passage.text for hit in hits} == texts
         deep = await self.index.vectors(*owner, [*texts], deep=True)
         assert {hit.passage.id for hit in hits if hit.deep} <= deep.keys()
