@@ -4,7 +4,7 @@ changed with many others: a long import keeps nothing else waiting, of other wor
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -14,9 +14,6 @@ from grounding.documents.library import is_document_path
 Work = Callable[[str, set[str] | None], Awaitable[None]]
 """Works off what changed in a workspace: these paths, or all where None. Never raises."""
 
-FEW = 16
-"""Documents that changed at once, all of them or those of one top folder, which no import is: they go before others,
-each in its turn."""
 NEWEST = 16
 """Documents of the others that are handed out at once, the newest first; an edit waits for so many at most."""
 OLDEST = 64
@@ -32,9 +29,9 @@ LOOKS = 4
 @dataclass(slots=True)
 class _Workspace:
     edits: dict[str, None] = field(default_factory=dict)
-    """Documents that wait and changed with few others, the newest last."""
+    """Documents that wait and are of no import, the newest last: they go before others, each in its turn."""
     imports: dict[str, None] = field(default_factory=dict)
-    """The same, of those that changed with many."""
+    """The same, of those that are."""
     folders: set[str] | None = field(default_factory=set)
     """Those that wait; None where everything does."""
     runs: set[int] = field(default_factory=set)
@@ -49,12 +46,10 @@ class _Workspace:
     def is_idle(self) -> bool:
         return not (self.documents or self.runs or self.is_looking or self.folders is None or self.folders)
 
-    def add(self, documents: Iterable[str]) -> None:
-        """Those changed at once."""
-        ordered = sorted(documents)
-        beside = Counter(map(_top_folder, ordered))
-        for path in ordered:
-            if len(ordered) <= FEW or beside[_top_folder(path)] <= FEW:
+    def add(self, documents: Iterable[str], *, is_import: bool) -> None:
+        """Those changed."""
+        for path in sorted(documents):
+            if not is_import:
                 self.imports.pop(path, None)
                 self.edits.setdefault(path)
             elif path not in self.edits:
@@ -85,11 +80,12 @@ class Changes:
         self._room_to_look = asyncio.Semaphore(LOOKS)
         self._workspaces: defaultdict[str, _Workspace] = defaultdict(_Workspace)
 
-    def add(self, workspace_id: str, paths: set[str] | None) -> None:
-        """Have *paths* of a workspace, documents or folders, all where None, worked off. Waits for nothing."""
+    def add(self, workspace_id: str, paths: set[str] | None, *, is_import: bool = False) -> None:
+        """Have *paths* of a workspace, documents or folders, all where None, worked off; those of an import after
+        others. Waits for nothing, so that *paths* should not be very many."""
         one = self._workspaces[workspace_id]
         documents = {path for path in paths or () if is_document_path(path)}
-        one.add(documents)
+        one.add(documents, is_import=is_import)
         if paths is None or one.folders is None:
             one.folders = None
         else:
@@ -125,8 +121,3 @@ class Changes:
     def _forget(self, workspace_id: str, one: _Workspace) -> None:
         if one.is_idle:
             self._workspaces.pop(workspace_id, None)
-
-
-def _top_folder(path: str) -> str:
-    """Where an import lies, mostly; nothing for what lies in no folder."""
-    return path.partition("/")[0] if "/" in path else ""

@@ -21,7 +21,7 @@ from connectors.message import Scope, StoreUnavailable
 from grounding.documents.backlog import Backlog
 from grounding.documents.disk_copy import DiskCopy
 from grounding.documents.shared_shelf import SharedShelf
-from grounding.documents.watch import changed_documents
+from grounding.documents.watch import changed_documents, in_pieces
 from promptpolicy.files import FilingPublisher
 from runtime.changes import Changes
 from runtime.unforeseen import tell_index_failed
@@ -172,7 +172,7 @@ class Following:
             documents = changed_documents(change)
             if documents is None or documents:
                 await self._note(change.workspace_id, documents or ())
-                changes.add(change.workspace_id, documents)
+                changes.add(change.workspace_id, documents, is_import=change.is_import)
             if any(path == "context" or path.startswith("context/") for path in change.paths):
                 await self._import_directives(change.workspace_id)
 
@@ -297,9 +297,11 @@ class Following:
                 scope = Scope(workspace.id)
                 if self._copy is not None:
                     await self._copy.bring_in_step(scope)
-                if paths := await self._index.unindexed(scope):
-                    await self._note(workspace.id, paths)
-                    changes.add(workspace.id, paths)
+                paths = await self._index.unindexed(scope)
+                for piece in await asyncio.to_thread(in_pieces, workspace.id, paths):
+                    await self._note(workspace.id, piece.paths)
+                    changes.add(workspace.id, set(piece.paths), is_import=piece.is_import)
+                    await asyncio.sleep(0)
         except BaseException:
             self.watching.look_soon()
             raise

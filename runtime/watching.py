@@ -54,7 +54,7 @@ class Watching:
             try:
                 async for change in watch(self._data_dir, begun=self._is_watched):
                     yield change
-                    if len(change.paths) >= MANY_CHANGES:
+                    if change.told >= MANY_CHANGES:
                         self.look_soon()
             except Exception as error:  # noqa: BLE001 - whatever ends a watch, files go on changing
                 self.why_not = f"files cannot be followed: {told(error)}"

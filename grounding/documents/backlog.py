@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 OWNER = "documents"
-_AT_ONCE = 1000
+_AT_ONCE = 250
 
 # What changed again in the meantime stays.
 _DONE = """

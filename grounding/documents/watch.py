@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,11 @@ from grounding.documents.library import is_document_path
 
 _FOLDERS = ("context", "docs")
 """What changed where a workspace's own folder came or went."""
+FEW = 16
+"""Documents that changed at once, all of them or those of one top folder, which no import is; and so many that were
+there before and were written anew among the files of one."""
+PIECE = 250
+"""Paths that are told at once: what is done with each takes the event loop microseconds, and it has to come round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +29,21 @@ class Changed:
 
     workspace_id: str
     paths: frozenset[str]
+    is_import: bool = False
+    """Whether they changed with so many others that whoever saved one by itself should not wait for them."""
+    told: int = 0
+    """How many files of all workspaces changed at once, these among them."""
 
 
 async def watch(
     data_dir: Path,
     *,
     stop: asyncio.Event | None = None,
-    debounce_seconds: float = 0.3,
+    debounce_seconds: float = 0.1,
     begun: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Changed]:
-    """What changes under ``DATA_DIR/workspaces``, in batches per workspace; ends when *stop* is set.
+    """What changes under ``DATA_DIR/workspaces``, at most `PIECE` paths of a workspace at once, those of imports last;
+    ends when *stop* is set. What changes within *debounce_seconds* of a first change is told together.
 
     What changed before *begun* is called is not told: a full sync that begins then finds that.
 
@@ -54,23 +65,56 @@ async def watch(
                 raise FileNotFoundError(f"{base} was removed")
             for change in await asyncio.to_thread(_looked_at, base, changes):
                 yield change
+                await asyncio.sleep(0)  # else all of them might be taken in one turn of the loop
     finally:
         telling.cancel()
 
 
-def _looked_at(base: Path, changes: Iterable[tuple[Change, str]]) -> list[Changed]:
-    """`group_changes` without files that are no documents, such as pictures: a path that may be a folder's is looked
-    through. Blocking."""
+def _looked_at(base: Path, changes: Collection[tuple[Change, str]]) -> list[Changed]:
+    """`group_changes` in pieces, without what is neither below ``context`` nor a document, such as logs and pictures: a
+    path that may be a folder's is looked through. Blocking."""
 
     def matters(change: Changed, path: str) -> bool:
+        if path.partition("/")[0] not in _FOLDERS:
+            return False
         if not path.startswith("docs/") or is_document_path(path.removeprefix("docs/")):
             return True
         return not (base / change.workspace_id / path).is_file()
 
+    rewritten = {path for kind, path in changes if kind is Change.modified}
+    rewritten -= {path for kind, path in changes if kind is not Change.modified}
+    pieces: list[Changed] = []
+    for one in group_changes(base, changes):
+        folder = f"{base}{os.sep}{one.workspace_id}{os.sep}"
+        paths = [path for path in one.paths if matters(one, path)]
+        pieces += in_pieces(
+            one.workspace_id, paths, {path for path in paths if folder + path in rewritten}, len(changes)
+        )
+    return sorted(pieces, key=lambda piece: piece.is_import)
+
+
+def in_pieces(workspace_id: str, paths: Iterable[str], rewritten: Collection[str] = (), told: int = 0) -> list[Changed]:
+    """*paths* of a workspace that changed at once, those that no import is first. *rewritten* are those of them that
+    were there before. Pure."""
+    ordered = sorted(paths)
+    beside = Counter(map(_top_folder, ordered))
+    if len(rewritten) > FEW:  # such as what a version control brings
+        rewritten = ()
+    lanes: tuple[list[str], list[str]] = [], []
+    for path in ordered:
+        alone = len(ordered) <= FEW or beside[_top_folder(path)] <= FEW
+        lanes[not (alone or path in rewritten)].append(path)
     return [
-        Changed(one.workspace_id, frozenset(path for path in one.paths if matters(one, path)))
-        for one in group_changes(base, changes)
+        Changed(workspace_id, frozenset(lane[start : start + PIECE]), is_import, told)
+        for is_import, lane in zip((False, True), lanes, strict=True)
+        for start in range(0, len(lane), PIECE)
     ]
+
+
+def _top_folder(path: str) -> str:
+    """Where an import lies, mostly; nothing for what lies in no folder, and for what is no file below ``docs``."""
+    above, _, name = path.removeprefix("docs/").partition("/")
+    return above if name else ""
 
 
 def group_changes(base: Path, changes: Iterable[tuple[Change, str]]) -> list[Changed]:

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.changes import FEW, NEWEST, OLDEST, RUNS, RUNS_OF_EACH, Changes
+from runtime.changes import NEWEST, OLDEST, RUNS, RUNS_OF_EACH, Changes
 
 
 class Slow:
@@ -56,7 +56,7 @@ async def test_what_is_saved_during_an_import_of_thousands_is_worked_off_next() 
     slow = Slow()
     async with asyncio.TaskGroup() as group:
         changes = Changes(slow.work, group)
-        changes.add("a", named(0, 5000))
+        changes.add("a", named(0, 5000), is_import=True)
         await passes()
         assert len(slow.done) == RUNS_OF_EACH
         changes.add("a", {"edited.md"})
@@ -69,20 +69,19 @@ async def test_what_is_saved_during_an_import_of_thousands_is_worked_off_next() 
 
 
 async def test_an_edit_that_is_told_early_in_an_import_is_not_buried_by_what_is_copied_after_it() -> None:
-    """Told alone or among files of the import, which go on coming: whoever is free next works it off."""
-    for told_with in (set[str](), {f"import/{path}" for path in named(0, 100)}):
-        slow = Slow()
-        async with asyncio.TaskGroup() as group:
-            changes = Changes(slow.work, group)
-            changes.add("a", {f"import/{path}" for path in named(100, 1000)})
-            await passes()
-            changes.add("a", {"edited.md"} | told_with)
-            changes.add("a", {f"import/{path}" for path in named(1000, 5000)})
-            changes.add("a", {f"import/{path}" for path in named(5000, 9000)} | {"edited.md"})
-            slow.goes_on.set()
+    """Nor where it is told once more among the files of the import: whoever is free next works it off."""
+    slow = Slow()
+    async with asyncio.TaskGroup() as group:
+        changes = Changes(slow.work, group)
+        changes.add("a", named(100, 1000), is_import=True)
+        await passes()
+        changes.add("a", {"edited.md"})
+        changes.add("a", named(1000, 5000), is_import=True)
+        changes.add("a", named(5000, 9000) | {"edited.md"}, is_import=True)
+        slow.goes_on.set()
 
-        taken = [paths or set() for _, paths in slow.done]
-        assert "edited.md" in taken[RUNS_OF_EACH] | taken[RUNS_OF_EACH + 1]
+    taken = [paths or set() for _, paths in slow.done]
+    assert "edited.md" in taken[RUNS_OF_EACH] | taken[RUNS_OF_EACH + 1]
 
 
 async def test_edits_are_worked_off_in_turn_and_an_import_goes_on_beside_them() -> None:
@@ -93,11 +92,11 @@ async def test_edits_are_worked_off_in_turn_and_an_import_goes_on_beside_them() 
         async def work(_: str, paths: set[str] | None) -> None:
             taken.append(paths or set())
             if len(taken) < 40:
-                changes.add("a", {f"{len(taken):05}.md"} | {f"{len(taken):05}-{one}.md" for one in range(FEW - 1)})
+                changes.add("a", {f"{len(taken):05}.md"} | {f"{len(taken):05}-{one}.md" for one in range(NEWEST - 1)})
             await passes()
 
         changes = Changes(work, group)
-        changes.add("a", {f"import/{path}" for path in named(0, 10 * OLDEST)})
+        changes.add("a", {f"import/{path}" for path in named(0, 10 * OLDEST)}, is_import=True)
 
     edits = [sorted(one) for one in taken if not any(path.startswith("import/") for path in one)]
     assert edits == sorted(edits)
@@ -114,12 +113,12 @@ async def test_what_waits_longest_does_not_wait_for_ever_though_newer_changes_go
                 oldest.append(len(added))
             if len(added) < 20:
                 added.append(OLDEST * (len(added) + 4))
-                changes.add("a", named(added[-1], added[-1] + OLDEST))
+                changes.add("a", named(added[-1], added[-1] + OLDEST), is_import=True)
             await passes()
 
         added: list[int] = []
         changes = Changes(work, group)
-        changes.add("a", named(0, 4 * OLDEST))
+        changes.add("a", named(0, 4 * OLDEST), is_import=True)
 
     assert len(oldest) == 1
     assert oldest[0] < 4

@@ -1,0 +1,83 @@
+"""What is told of files that change: in pieces, and what was saved by itself before an import."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from watchfiles import Change
+
+from grounding.documents.watch import FEW, PIECE, Changed, _looked_at, in_pieces, watch
+
+
+def first(pieces: list[Changed]) -> set[str]:
+    return {path for piece in pieces if not piece.is_import for path in piece.paths}
+
+
+def test_an_edit_that_is_told_with_an_import_of_another_folder_goes_before_it() -> None:
+    imported = [f"docs/import/{number}.md" for number in range(1000)]
+    assert first(in_pieces("acme", [*imported, "docs/edited.md"])) == {"docs/edited.md"}
+
+
+def test_an_edit_that_is_told_with_an_import_of_its_own_folder_goes_before_it(tmp_path: Path) -> None:
+    told = [(kind, str(tmp_path / f"acme/docs/{number}.md")) for number in range(1000) for kind in (1, 2)]
+    changes = [(Change(kind), path) for kind, path in told]
+    changes.append((Change.modified, str(tmp_path / "acme/docs/edited.md")))
+    pieces = _looked_at(tmp_path, changes)
+    assert first(pieces) == {"docs/edited.md"}
+    assert [piece.is_import for piece in pieces] == sorted(piece.is_import for piece in pieces)
+    assert {piece.told for piece in pieces} == {2001}
+
+
+def test_many_files_that_are_written_anew_at_once_are_an_import(tmp_path: Path) -> None:
+    changes = [(Change.modified, str(tmp_path / f"acme/docs/{number}.md")) for number in range(2 * FEW)]
+    assert first(_looked_at(tmp_path, changes)) == set()
+
+
+def test_logs_that_are_written_meanwhile_make_no_import_of_an_edit(tmp_path: Path) -> None:
+    changes = [(Change.added, str(tmp_path / f"acme/logs/chats/{number}.md")) for number in range(2 * FEW)]
+    changes.append((Change.added, str(tmp_path / "acme/docs/edited.md")))
+    assert first(_looked_at(tmp_path, changes)) == {"docs/edited.md"}
+
+
+@given(st.sets(st.from_regex(r"docs(/[ab]){0,2}/[0-9]{1,4}\.md", fullmatch=True), max_size=600), st.integers(0, 40))
+def test_every_path_is_told_once_and_never_very_many_together(paths: set[str], rewritten: int) -> None:
+    pieces = in_pieces("acme", paths, set(sorted(paths)[:rewritten]))
+    assert sorted(path for piece in pieces for path in piece.paths) == sorted(paths)
+    assert all(0 < len(piece.paths) <= PIECE for piece in pieces)
+
+
+async def test_the_event_loop_comes_round_between_the_pieces_of_what_changed_at_once(tmp_path: Path) -> None:
+    begun, rounds = asyncio.Event(), 0
+
+    async def turns() -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    def save() -> None:
+        for number in range(8 * PIECE):
+            (docs / f"{number}.md").touch()
+
+    docs = tmp_path / "workspaces" / "acme" / "docs"
+    docs.mkdir(parents=True)
+    told: list[tuple[int, int]] = []
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        turning = group.create_task(turns())
+
+        async def follow() -> None:
+            async for change in watch(tmp_path, begun=begun.set):
+                told.append((rounds, len(change.paths)))
+                if sum(paths for _, paths in told) >= 8 * PIECE:
+                    return
+
+        following = group.create_task(follow())
+        await begun.wait()
+        await asyncio.to_thread(save)
+        await following
+        turning.cancel()
+    assert max(paths for _, paths in told) <= PIECE
+    assert len({at for at, _ in told}) == len(told)
