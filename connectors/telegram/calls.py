@@ -100,6 +100,21 @@ def moved(message: OutboundMessage, now: Callable[[int], int]) -> OutboundMessag
     return replace(message, key=replace(message.key, external_id=f"{now(int(chat))}{slash}{topic}"))
 
 
+def receipt_of(message: OutboundMessage, now: OutboundMessage, message_id: int) -> Receipt:
+    """The receipt of *message*, which was said as *now*: where that is another chat, the receipt names it, so that
+    whichever process changes the message finds it. A supergroup counts its messages anew."""
+    if now is message:
+        return Receipt(str(message_id))
+    return Receipt(f"{to_place(now.key.external_id)[0]}/{message_id}")
+
+
+def where_it_stands(message: OutboundMessage, receipt: Receipt) -> tuple[OutboundMessage, Receipt]:
+    """*message* in the chat in which that of *receipt* was said, and its receipt there: the former chat of a group
+    knows only what was said before it moved, and of what was said since only the present one."""
+    chat, named, message_id = receipt.message_id.rpartition("/")
+    return (moved(message, lambda _: int(chat)), Receipt(message_id)) if named else (message, receipt)
+
+
 def to_send(message: OutboundMessage, part: OutboundPart) -> SendMessage | SendDocument:
     """The call that says *part* in its place; the first part hangs at the message that it replies to."""
     chat, topic = to_place(message.key.external_id)

@@ -135,7 +135,7 @@ class TelegramConnector:
         return await self._send(message, part)
 
     async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
-        message = self._where_it_stands(message, receipt)
+        message, receipt = calls.where_it_stands(message, receipt)
         try:
             await self._api.ask_formatted(part, lambda said: calls.to_edit(message, said, receipt))
         except SendFailed as failed:
@@ -143,7 +143,7 @@ class TelegramConnector:
                 raise
 
     async def take_back(self, message: OutboundMessage, receipt: Receipt) -> None:
-        message = self._where_it_stands(message, receipt)
+        message, receipt = calls.where_it_stands(message, receipt)
         try:
             await self._api.ask(lambda: calls.to_delete(message, receipt))
         except SendFailed as failed:
@@ -200,16 +200,7 @@ class TelegramConnector:
         sent = await self._api.ask_formatted(part, lambda said: calls.to_send(now, said))
         chat, topic = calls.to_place(now.key.external_id)
         self._places.stands(chat, sent.message_id, topic)
-        receipt = Receipt(message_id=str(sent.message_id))
-        if now is not message:
-            self._places.followed(message.turn_id, receipt.message_id)
-        return receipt
-
-    def _where_it_stands(self, message: OutboundMessage, receipt: Receipt) -> OutboundMessage:
-        """*message* in the chat in which that of *receipt* was said: the former one of a group knows only what was said
-        before it moved, and of what was said since only the present one."""
-        has_followed = self._places.has_followed(message.turn_id, receipt.message_id)
-        return calls.moved(message, self._places.now) if has_followed else message
+        return calls.receipt_of(message, now, sent.message_id)
 
     async def _sign_in(self) -> Identity:
         while True:

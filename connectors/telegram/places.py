@@ -10,14 +10,13 @@ _REMEMBERED_ALBUMS = 256
 
 class Places:
     """In which topic a message stands (a reaction to it does not say); which albums are meant for the bot (only the
-    file with the caption says so); where a group went that became a supergroup (what is on its way there still names
-    the group), and what was said there under its former name."""
+    file with the caption says so); where a group went that became a supergroup: what is on its way there still names
+    the group, and is refused once by each process that did not hear of it, with the new name."""
 
     def __init__(self) -> None:
         self._topics: OrderedDict[tuple[int, int], int] = OrderedDict()
         self._albums: OrderedDict[tuple[int, str], None] = OrderedDict()
         self._moved: dict[int, int] = {}
-        self._followed: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def stands(self, chat: int, message_id: int, topic: int | None) -> None:
         """A message stands in *topic*. The newest few thousand are remembered."""
@@ -49,14 +48,3 @@ class Places:
     def now(self, chat: int) -> int:
         """What *chat* is now."""
         return self._moved.get(chat, chat)
-
-    def followed(self, turn_id: str, message_id: str) -> None:
-        """A message of a turn that was meant for the former chat stands where that is now. The newest few
-        thousand are remembered, by their turns: a supergroup counts its messages anew."""
-        self._followed[turn_id, message_id] = None
-        if len(self._followed) > _REMEMBERED_MESSAGES:
-            self._followed.popitem(last=False)
-
-    def has_followed(self, turn_id: str, message_id: str) -> bool:
-        """Whether that message of a turn stands where its group is now."""
-        return (turn_id, message_id) in self._followed

@@ -265,6 +265,26 @@ async def test_what_was_said_where_a_group_moved_to_is_changed_and_taken_back_th
     assert [m.text for m in telegram.shown(town)] == ["hello"]
 
 
+async def test_what_followed_a_group_is_changed_there_by_a_process_that_never_heard_of_the_move(
+    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
+) -> None:
+    """As after a restart between first words and their last form. Messages of the same number, in the group's former
+    chat and for a turn that did not follow, are not mixed up with it."""
+    async with running(bot, gateway):
+        said = await asked(telegram, gateway, VILLAGE)
+        whole = bot.render(said)[0]
+        town = await telegram.upgrade(VILLAGE, -100300)
+        begun, unwanted = [await bot.send(said, replace(whole, text=words)) for words in ("hel…", "nobody wants this")]
+    restarted = telegram_connector(telegram)
+    await restarted.edit(said, whole, begun)
+    await restarted.take_back(said, unwanted)
+    with pytest.raises(SendFailed):
+        await restarted.edit(said, whole, Receipt(begun.message_id.rpartition("/")[2]))
+    await restarted.close()
+
+    assert [(m.text, m.edits) for m in telegram.shown(town)] == [("hello", 1)]
+
+
 async def test_a_reaction_belongs_to_the_topic_of_its_message(
     telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
 ) -> None:
