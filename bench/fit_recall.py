@@ -15,7 +15,7 @@ import argparse
 import asyncio
 import tempfile
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 FOLDS = 5
 RIDGE = 0.003
 STEPS = 300
-NAMES = [field.name for field in fields(Features)]
+NAMES = [*Features._fields]
 BOOSTS = [name != "asks" for name in NAMES]
 """Features that may only raise a turn: what is beside it never speaks against it."""
 
@@ -84,7 +84,7 @@ async def rows_of(conversation: Conversation, embedder: Embedder, folder: Path) 
         turns.seen = ([], [])
         await turns.recall(scope, asked.text, 1)
         given = candidates(asked.text, *turns.seen)
-        rows = np.array([astuple(one) for _, _, one in given]).reshape(len(given), len(NAMES))
+        rows = np.array([one for _, _, one in given]).reshape(len(given), len(NAMES))
         found.append(Row(rows, [passage.source for passage, _, _ in given], asked.evidence))
     await index.close()
     return found
@@ -142,7 +142,7 @@ def report(sets: dict[str, list[list[Row]]]) -> None:
         told = {
             "by the search": figures(everything, own),
             "fitted on others": np.concatenate(held[name]),
-            "as they are": figures(everything, np.array(astuple(WEIGHTS))),
+            "as they are": figures(everything, np.array(WEIGHTS)),
         }
         for what, scores in told.items():
             shares = "".join(f"{share:>10.3f}" for share in scores.mean(axis=0))

@@ -19,6 +19,11 @@ class Recent(Generic[V]):
         self._young: dict[tuple[int, int], V] = {}
         self._old: dict[tuple[int, int], V] = {}
 
+    def knows(self, text: str) -> bool:
+        """Whether something was found of *text* lately."""
+        name = hash(text), len(text)
+        return name in self._young or name in self._old
+
     def of(self, text: str, find: Callable[[str], V]) -> V:
         """What *find* gives for *text*. It must give the same for the same text, and not None."""
         name = hash(text), len(text)

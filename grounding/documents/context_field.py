@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 from connectors.message import ConversationKey, Scope
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
@@ -80,4 +79,4 @@ def _placed(floor: Floor, own: Hit, query: str, hits: Sequence[Hit], top_k: int,
     lower = (place for place, hit in enumerate(hits) if floor.relevance(query, hit, corpus) < relevance)
     before = next(lower, len(hits))
     neighbour = hits[min(before, len(hits) - 1)] if hits else own
-    return [*hits[:before], replace(own, score=neighbour.score), *hits[before:]][:top_k]
+    return [*hits[:before], own._replace(score=neighbour.score), *hits[before:]][:top_k]

@@ -1,4 +1,4 @@
-"""Questions and conditions in the words of the embedded engine. Pure."""
+"""Questions and conditions in the words of the embedded engine."""
 
 from __future__ import annotations
 
@@ -72,3 +72,9 @@ def filter_of(condition: Where) -> Any:
         lacks = cast("Any", edge.HasVectorCondition(stored.DEEP))
         return edge.Filter(must=conditions(condition.must), must_not=[lacks])
     return edge.Filter(must=conditions(condition.must))
+
+
+def points_of(shard: Any, seen: Any, most: int) -> list[int]:
+    """The first *most* points of *shard* that meet *seen*: their UUIDs as numbers, in their order."""
+    request = edge.ScrollRequest(limit=most, filter=seen, with_payload=False, with_vector=False)
+    return [record.id.int for record in shard.scroll(request)[0]]

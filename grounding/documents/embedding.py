@@ -103,7 +103,7 @@ class WordLlamaEmbedder:
         for row, text in zip(raw, texts, strict=True):
             if ids := self._word_ids.of(text[: self.MAX_CHARACTERS]):
                 row[:] = model.embedding.take(ids, axis=0, mode="clip").sum(axis=0, dtype=np.float32) / len(ids)
-        lengths = np.linalg.norm(raw, axis=1, keepdims=True)
+        lengths = np.sqrt(np.add.reduce(raw * raw, axis=1, keepdims=True))
         # Text without tokens has length zero and must stay a zero vector: a division would make it NaN.
         unit: list[Vector] = (raw / np.where(lengths > 0, lengths, 1.0)).tolist()
         return unit

@@ -14,7 +14,7 @@ import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from connectors.message import AgentRuntimeError, Scope
 from grounding.documents.embedding import Vector
@@ -88,8 +88,7 @@ class Source:
     entries: Sequence[Entry]
 
 
-@dataclass(frozen=True, slots=True)
-class Arm:
+class Arm(NamedTuple):
     """Where one arm of the search put a passage: its rank from 1 (0 where only the score was asked for), and its own
     raw score. The dense arm's is the cosine of question and passage as they are, without any centring."""
 
@@ -97,8 +96,7 @@ class Arm:
     score: float
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(NamedTuple):
     """A passage that was found. ``score`` is the fused one; the arms are there when they were asked for,
     ``None`` where the arm did not have the passage among its candidates. ``fused`` and ``rerank`` are there where a
     reranker decided the order: the place before, and what it said. ``deep`` is the cosine of question and passage by

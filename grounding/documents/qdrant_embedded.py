@@ -22,9 +22,10 @@ import qdrant_edge as edge
 import structlog
 
 from connectors.message import Scope
-from grounding.documents import stored
+from grounding.documents import edge_looking, stored
 from grounding.documents.centre import Centres
 from grounding.documents.edge_errors import unavailable
+from grounding.documents.edge_held import Held, Tenant
 from grounding.documents.edge_kept import Kept
 from grounding.documents.edge_queries import filter_of, point_of
 from grounding.documents.edge_search import EdgeSearch
@@ -72,14 +73,22 @@ class EmbeddedIndex:
         self._closed = False
         self._centres = Centres()
         self._kept = Kept()
+        self._held_whole = Held(dimensions)
         self._engine = threading.Lock()
 
-    async def _look(self, seen: Where, call: Callable[[Any], T]) -> T:
+    async def _look(self, seen: Where, call: Callable[[Any], T], here: Callable[[Tenant], T] | None = None) -> T:
         """*call*, which only reads what meets *seen*: at once where that is little, and the engine has nothing else to
-        do."""
+        do. Without the engine, by *here*, where *seen* is one tenant that is held whole."""
         if self._shard is not None and not self._closed and self._engine.acquire(blocking=False):
             try:
-                if self._held(partial(_is_short, seen=filter_of(seen)), opens=False):
+                tenant = str(seen.must[0].values[0])
+                if here is not None and (held := self._held_whole.of(tenant)) is not None:
+                    return here(held)
+                wanted = filter_of(seen)
+                count = self._held(partial(_count, seen=wanted), opens=False)
+                if count <= SHORT_PASSAGES:
+                    if here is not None:
+                        self._held(partial(self._held_whole.ask, tenant, seen=wanted, count=count), opens=False)
                     return self._held(call, opens=False)
             finally:
                 self._engine.release()
@@ -167,20 +176,27 @@ class EmbeddedIndex:
 
     async def _delete_where(self, condition: Where) -> None:
         delete = edge.UpdateOperation.delete_points_by_filter(filter_of(condition))
+        first = condition.must[0]
 
         def deleted(shard: Any) -> None:
             self._kept.clear()
+            self._held_whole.forget(map(str, first.values)) if first.key == "tenant" else self._held_whole.clear()
             shard.update(delete)
 
         await self._run(deleted)
 
     def _upsert(self, shard: Any, entries: Sequence[tuple[Scope, Entry]]) -> None:
         points = [point_of(scope, entry) for scope, entry in entries]
-        self._kept.forget([point.id.int for point in points])  # first: an update that fails may have done half
-        shard.update(edge.UpdateOperation.upsert_points(points))
+        ids = [point.id.int for point in points]
+        self._kept.forget(ids)  # first: an update that fails may have done half
+        tenants = (stored.tenant(scope, entry.passage.kind) for scope, entry in entries)
+        with self._held_whole.storing(list(zip(tenants, ids, (entry for _, entry in entries), strict=True))):
+            shard.update(edge.UpdateOperation.upsert_points(points))
 
     def _delete(self, shard: Any, points: Sequence[str]) -> None:
-        self._kept.forget([UUID(point).int for point in points])
+        ids = [UUID(point).int for point in points]
+        self._kept.forget(ids)
+        self._held_whole.forget_points(ids)
         shard.update(edge.UpdateOperation.delete_points([*points]))
 
     async def search(
@@ -201,10 +217,15 @@ class EmbeddedIndex:
         given = EdgeSearch(
             scope, kind, dense, sparse, top_k, explain, scores, compared, only_sources, self._fusion, deep
         )
-        if not given.arms or top_k < 1:
+        if (dense is None and sparse is None) or top_k < 1:
             return []
         seen = stored.seen(scope, kind)
-        return await self._look(seen, lambda shard: given.answered(shard, self._centres, self._kept))
+        is_here = edge_looking.is_answered_here(given)
+        return await self._look(
+            seen,
+            lambda shard: given.answered(shard, self._centres, self._kept),
+            (lambda held: edge_looking.answered(given, held, self._centres)) if is_here else None,
+        )
 
     async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
         conditions = {
@@ -216,7 +237,10 @@ class EmbeddedIndex:
         def found(shard: Any) -> dict[str, list[Passage]]:
             return {one: self._passages(shard, [where]) for one, where in conditions.items()}
 
-        by_source = await self._look(stored.where(scope, kind), found) if conditions else {}
+        def here(held: Tenant) -> dict[str, list[Passage]]:
+            return {source: held.of_source(source, wanted[source]) for source in conditions}
+
+        by_source = await self._look(stored.where(scope, kind), found, here) if conditions else {}
         return {source: sorted(by_source.get(source, ()), key=lambda passage: passage.ordinal) for source in wanted}
 
     def _passages(self, shard: Any, conditions: Iterable[Where]) -> list[Passage]:
@@ -230,7 +254,11 @@ class EmbeddedIndex:
         conditions = stored.where_beside(scope, kind, sources, followed)
         if not conditions:
             return []
-        return await self._look(stored.where(scope, kind), lambda shard: self._passages(shard, conditions))
+        return await self._look(
+            stored.where(scope, kind),
+            lambda shard: self._passages(shard, conditions),
+            lambda held: held.beside(sources, followed),
+        )
 
     async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str], *, deep: bool = False) -> dict[str, Vector]:
         if not ids or (deep and not self.deepens):
@@ -330,6 +358,7 @@ class EmbeddedIndex:
         finally:
             self._closed, self._shard = True, None
             self._kept.clear()
+            self._held_whole.clear()
             self._thread.shutdown(wait=False)
 
 
@@ -348,8 +377,8 @@ def _batches(entries: Sequence[tuple[Scope, Entry]]) -> Iterator[Sequence[tuple[
         yield entries[start : start + UPSERT_BATCH]
 
 
-def _is_short(shard: Any, seen: Any) -> bool:
-    return int(shard.count(edge.CountRequest(exact=False, filter=seen))) <= SHORT_PASSAGES
+def _count(shard: Any, seen: Any) -> int:
+    return int(shard.count(edge.CountRequest(exact=False, filter=seen)))
 
 
 def _scroll(shard: Any, condition: Where, *, with_payload: bool | list[str]) -> Iterator[Any]:

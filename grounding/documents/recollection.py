@@ -14,6 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import NamedTuple
 
 from grounding.documents.index import Hit, Passage
 from grounding.documents.sparse import term_set
@@ -32,8 +33,7 @@ _MONTHS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(NamedTuple):
     """What a turn is judged by. Scores are standard deviations above the mean of what was found, at least 0."""
 
     own: float
@@ -68,8 +68,7 @@ WEIGHTS = Features(
 (0.8, 3.6 and 3.4), which gains less than the noise, and would lose where a conversation is another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recollection:
+class Recollection(NamedTuple):
     """A part of a turn with its score; ``hit`` is there where the search found it by itself."""
 
     passage: Passage
@@ -104,8 +103,12 @@ class _Said:
 _said: Recent[_Said] = Recent(2048)
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
+def is_met(text: str) -> bool:
+    """Whether the words of *text* were looked at lately, so that to look again costs next to nothing."""
+    return _said.knows(text)
+
+
+class _Turn(NamedTuple):
     """A turn among those that were found or stand beside them."""
 
     source: str

@@ -6,7 +6,6 @@ It is dearer than the whole search, so that it is off unless a model is named, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Protocol
 
 from connectors.message import AgentRuntimeError, Scope
@@ -45,14 +44,14 @@ async def rerank(reranker: Reranker, scope: Scope, query: str, hits: Sequence[Hi
 
     Raises `RerankUnavailable`.
     """
-    placed = [replace(hit, fused=Arm(rank, hit.score)) for rank, hit in enumerate(hits, start=1)]
+    placed = [hit._replace(fused=Arm(rank, hit.score)) for rank, hit in enumerate(hits, start=1)]
     first, rest = placed[: reranker.candidates], placed[reranker.candidates :]
     if not first:
         return []
     scores = await reranker.scores(scope, query, [read_text(hit.passage) for hit in first])
     # Equal scores keep the fused order: the sort is stable.
     order = sorted(range(len(first)), key=lambda at: -scores[at])
-    return [replace(first[at], rerank=Arm(rank, scores[at])) for rank, at in enumerate(order, start=1)] + rest
+    return [first[at]._replace(rerank=Arm(rank, scores[at])) for rank, at in enumerate(order, start=1)] + rest
 
 
 def read_text(passage: Passage) -> str:

@@ -73,6 +73,7 @@ STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
 
 _term_sets: Recent[frozenset[str]] = Recent(1024)
 """Some 8 kB for each text of 120 terms."""
+_queries: Recent[SparseVector] = Recent(64)
 
 
 class _Stemmer(threading.local):
@@ -244,7 +245,12 @@ def _saturated(indices: Sequence[int], average_terms: float, head: Sequence[int]
 
 
 def encode_query(text: str) -> SparseVector:
-    """How often each term occurs in *text*, and `PAIR_WEIGHT` for each time that two follow each other."""
+    """How often each term occurs in *text*, and `PAIR_WEIGHT` for each time that two follow each other. Those of the
+    last texts are remembered: a turn asks several searches the same."""
+    return _queries.of(text, _encode_query)
+
+
+def _encode_query(text: str) -> SparseVector:
     indices = _indices(text)
     weighted = ((index, PAIR_WEIGHT * count) for index, count in _pairs(indices).items())
     return _vector(chain(((index, float(count)) for index, count in Counter(indices).items()), weighted))

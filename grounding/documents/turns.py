@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from connectors.message import Scope
 from grounding.documents import followup
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
 from grounding.documents.index import Entry, Hit, Kind, Passage, PassageIndex, Source
-from grounding.documents.recollection import Recollection, recollect, searched_text, speakers
+from grounding.documents.recollection import Recollection, is_met, recollect, searched_text, speakers
 from grounding.documents.relevance import TurnFloor, turn_floor_for
 from grounding.documents.search import SHORT_QUERY_CHARACTERS, encoded
 from grounding.documents.sparse import TURN_AVERAGE_TERMS, SparseVector, encode_document, term_set
@@ -46,7 +46,9 @@ pasted has up to `TURN_MAX_PARTS`: then it is searched again, for more."""
 NEAR = 16
 """The nearest by their vectors alone, by which is seen whether anything surely bears on what does not ask for it."""
 LONG_CHARACTERS = 6_000
-"""More text is weighed off the loop: so much takes 2 ms, and 6 where its words are met for the first time."""
+"""More text that is met for the first time is weighed off the loop: so much takes 6 ms."""
+MOST_CHARACTERS = 60_000
+"""The same of text that was weighed for a question before: so much takes 1 ms."""
 LOOKED_BESIDE = 16
 """The best of the pool, beside which turns are looked for that do not say the words themselves."""
 
@@ -192,7 +194,7 @@ class Turns:
 def _without(found: Sequence[Hit], excluded: frozenset[str]) -> list[Hit]:
     """The pool of *found* but for the turns *excluded*; the floor weighs the cosines of the best alone."""
     hits = [hit for hit in found if hit.passage.source not in excluded][:POOL]
-    return [*hits[:COMPARED], *(replace(hit, dense=None) if hit.dense else hit for hit in hits[COMPARED:])]
+    return [*hits[:COMPARED], *(hit._replace(dense=None) if hit.dense else hit for hit in hits[COMPARED:])]
 
 
 async def _is_sure(floor: TurnFloor, query: str, hits: Sequence[Hit]) -> bool:
@@ -211,7 +213,8 @@ async def _chosen(
 
 async def _weighed(passages: Sequence[Passage], weigh: Callable[[], T]) -> T:
     """What *weigh* makes of *passages*, in a thread where there is much to read."""
-    is_long = sum(len(passage.text) for passage in passages) > LONG_CHARACTERS
+    fresh = sum(len(passage.text) for passage in passages if not is_met(passage.text))
+    is_long = fresh > LONG_CHARACTERS or sum(len(passage.text) for passage in passages) > MOST_CHARACTERS
     return await asyncio.to_thread(weigh) if is_long else weigh()
 
 

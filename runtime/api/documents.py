@@ -232,11 +232,11 @@ def _row(hit: Hit, explain: bool) -> dict[str, Any]:
         "chunk_id": passage.id,
     }
     if explain:
-        row["dense"] = asdict(hit.dense) if hit.dense else None
-        row["sparse"] = asdict(hit.sparse) if hit.sparse else None
+        row["dense"] = hit.dense._asdict() if hit.dense else None
+        row["sparse"] = hit.sparse._asdict() if hit.sparse else None
         if hit.fused is not None:
-            row["fused"] = asdict(hit.fused)
-            row["rerank"] = asdict(hit.rerank) if hit.rerank else None
+            row["fused"] = hit.fused._asdict()
+            row["rerank"] = hit.rerank._asdict() if hit.rerank else None
     return row
 
 
