@@ -99,11 +99,13 @@ def deep_vectors(shard: Any, points: list[int]) -> list[Vector]:
 
 
 def _deep_of(records: Any) -> list[Vector]:
-    return [record.vector[DEEP] for record in records if DEEP in (record.vector or {})]
+    found = [(record.vector or {}).get(DEEP) for record in records]
+    return [vector for vector in found if vector and any(vector)]
 
 
 def deep_cosines(shard: Any, to: Vector, points: list[int]) -> dict[int, float]:
-    """The cosines of the deeper vectors of those of *points*, UUIDs as numbers, that have one, best first."""
+    """The cosines of the deeper vectors of those of *points*, UUIDs as numbers, that have one, best first. One of
+    zeros, whose cosine is 0 to the last bit, is none."""
     # By their ids alone: with the conditions that they met when they were found it takes twice as long.
     among = edge.Filter(must=[edge.HasIdCondition({UUID(int=one) for one in points})])
     request = edge.QueryRequest(
@@ -113,4 +115,4 @@ def deep_cosines(shard: Any, to: Vector, points: list[int]) -> dict[int, float]:
         with_payload=False,
         with_vector=False,
     )
-    return {one.id.int: one.score for one in shard.query(request)}
+    return {one.id.int: one.score for one in shard.query(request) if one.score}

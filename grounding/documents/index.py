@@ -175,7 +175,7 @@ class PassageIndex(Protocol):
         """The best *top_k* passages, best first; with one vector only that arm's ranking and raw score.
 
         *deep* is the question's vector by the deeper model: the best of both arms are looked at again with it (see
-        `grounding.documents.second_look`), those that have none of their own stand by what the arms say.
+        `grounding.documents.second_look`), those that have none of their own, or zeros, stand by what the arms say.
 
         Of records both the workspace's and the scope's user's are searched, if it names one, and of material both the
         workspace's and the scope's context's; every other method is about the scope's own alone.

@@ -24,7 +24,7 @@ from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, deepe
 from grounding.documents.embedding import Vector
 from grounding.documents.fusing import absent, by_scores, may_say_little, merged, says_little
 from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, cosine
-from grounding.documents.server_deeper import Look, deepen, has_room, look_again
+from grounding.documents.server_deeper import Look, deep_of, deepen, has_room, look_again
 from grounding.documents.server_errors import ERRORS, unavailable
 from grounding.documents.server_queries import (
     FIELDS,
@@ -255,7 +255,7 @@ class ServerIndex:
                     self._collection, scroll_filter=corpus, limit=SAMPLE, with_payload=False, with_vectors=[vector]
                 )
             )
-            vectors = [dense_of(record, vector) for record in records if vector in (record.vector or {})]
+            vectors = deep_of(records) if vector == stored.DEEP else [dense_of(record) for record in records]
             known = await asyncio.to_thread(centre_of, vectors)
             self._centres.put(name, known)
         return known

@@ -3,7 +3,7 @@ client does. Imported by `qdrant_server` alone, because the client's import is s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,12 @@ async def deepen(client: AsyncQdrantClient, collection: str, vectors: Mapping[st
     return len(points)
 
 
+def deep_of(records: Iterable[Any]) -> list[Vector]:
+    """The deeper vectors of those of *records* that have one."""
+    found = [dense_of(one, DEEP) for one in records if DEEP in (one.vector or {})]
+    return [vector for vector in found if any(vector)]
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """What is looked at again: the best of what meets *condition*, with the *question*'s deeper vector, which is seen
@@ -84,7 +90,7 @@ async def look_again(
     best = both(near, worded, fusion, max(look.top_k, fusion.looked_again + TIES))
     looked_at = [point for point, _ in best[: fusion.looked_again]]
     first = await client.retrieve(collection, looked_at[:BEST], with_payload=False, with_vectors=[DEEP])
-    deep = [dense_of(one, DEEP) for one in first if DEEP in (one.vector or {})]
+    deep = deep_of(first)
     moved = off_centre(towards(look.question, deep), look.centre, fusion.centring)
     questions = [moved, *([look.question] if tells else [])]
     compared = [
@@ -99,8 +105,8 @@ async def look_again(
     ]
     cosines, *plain = await client.query_batch_points(collection, compared)
     for answer in plain:
-        told[DEEP] = answer.points
-    found = {one.id: one.score for one in cosines.points}
+        told[DEEP] = [one for one in answer.points if one.score]
+    found = {one.id: one.score for one in cosines.points if one.score}  # a vector of zeros is none
     ranked = looked_again(best, near, worded, found, fusion.looked_again)[: look.top_k]
     there = await client.retrieve(collection, [point for point, _ in ranked], with_payload=True, with_vectors=["dense"])
     return merged(ranked, there), told

@@ -150,12 +150,23 @@ async def test_only_the_best_of_both_arms_are_looked_at_again(tmp_path: Path) ->
         opened = make(DEEPER.dimensions, fusion=Fusion(looked_again=2))
         await opened.ensure()
         await opened.upsert(ACME, [entry("refund", 0), entry("refund for all", 1), entry("one of many words", 2)])
-        words = {"a.md#0": "other", "a.md#1": "other things", "a.md#2": "steamer"}
+        words = {"a.md#0": "steamer for all", "a.md#1": "steamer and other things", "a.md#2": "steamer"}
         await opened.deepen(ACME, DOCUMENT, {name: DEEPER._embed(text) for name, text in words.items()})
         hits = await hits_of(opened, "refund", "steamer", explain=True)
         assert hits[-1].passage.id == "a.md#2"
         assert [hit.deep is None for hit in hits] == [False, False, True]
         await opened.close()
+
+
+async def test_a_deeper_vector_of_zeros_is_none(index: PassageIndex) -> None:
+    """What the deeper model cannot read has one, so that it is not asked again."""
+    await index.upsert(ACME, [entry(f"refund {n}", n) for n in range(30)])
+    before = [hit.passage.id for hit in await hits_of(index, "refund 7", top_k=30)]
+    await index.deepen(ACME, DOCUMENT, {f"a.md#{n}": [0.0] * DEEPER.dimensions for n in range(30)})
+    assert await index.count_shallow(ACME, DOCUMENT) == 0
+    again = await hits_of(index, "refund 7", "refund", 30, explain=True)
+    assert [hit.passage.id for hit in again] == before
+    assert {hit.deep for hit in again} == {None}
 
 
 async def test_both_adapters_give_the_same_order_where_some_have_no_deeper_vector(tmp_path: Path) -> None:
