@@ -11,7 +11,6 @@ import contextlib
 import importlib
 import logging
 import os
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,6 @@ _ready: Any = None
 """LiteLLM, once it is imported and set up."""
 _threads: list[threading.Thread] = []
 """Those that load something, and have not been seen to end."""
-_IMPORTED_BY_TOOLS = "litellm.responses.mcp.litellm_proxy_mcp_handler"
 _IMPORTED_BY_CALLS = (
     "anyio._backends._asyncio",
     "litellm._service_logger",
@@ -86,12 +84,11 @@ async def loaded_litellm() -> Any:
     return litellm
 
 
-async def import_what_tools_import() -> None:
-    """Have LiteLLM import what its first call with tools would import in the event loop (0.6 s)."""
-    if _IMPORTED_BY_TOOLS in sys.modules:
-        return
+async def import_what_failures_import() -> None:
+    """Have LiteLLM's first failing call not import FastAPI in the event loop (0.15 s): it asks of each error whether it
+    is one of its proxy's."""
     with contextlib.suppress(ImportError):
-        await beside_the_process(lambda: importlib.import_module(_IMPORTED_BY_TOOLS))
+        await beside_the_process(lambda: importlib.import_module("fastapi"))
 
 
 def is_loading() -> bool:

@@ -37,7 +37,7 @@ from runtime.exchange import (
     ToolCall,
     Tries,
 )
-from runtime.loading import import_what_tools_import, loaded_litellm, ready_litellm
+from runtime.loading import import_what_failures_import, loaded_litellm, ready_litellm
 from runtime.model_errors import (
     LONGEST_RETRY_AFTER_SECONDS,
     ModelFailed,
@@ -98,7 +98,7 @@ class Model:
         if self._settings.llm_model is None and self._local is not None:
             self._local.begin()
         await loaded_litellm()
-        await import_what_tools_import()  # last, because a first turn without tools need not wait for it
+        await import_what_failures_import()  # last, because a first turn need not wait for it
         collecting.settle()
 
     async def window_tokens(self, first: str | None = None) -> int:
@@ -189,8 +189,6 @@ class Model:
                     call.messages = without_images(call.messages)
                 if stands is not None and name is not None and self._settings.llm_prompt_caching:
                     await self._tell_what_stands(call, target, stands)
-                if can_call:
-                    await import_what_tools_import()
                 completion = await self._attempts(call, target, purpose)
                 self._reached = Health(State.DEGRADED, f"{failed.model}: {failed.why}") if failed else _CONNECTED
                 return completion  # noqa: TRY300 - an else for all of the above would hide what is tried
@@ -245,6 +243,9 @@ class Model:
         }
         if tools:
             options["tools"] = [dict(tool) for tool in tools]
+            # Else LiteLLM looks for tools of MCP servers among them, for which it imports a client and a server of that
+            # protocol: 0.45 s of processor before the first answer with tools, and 20 MB. There are none here.
+            options["_skip_mcp_handler"] = True
         if response_format is not None:
             options["response_format"] = dict(response_format)
         if temperature is not None:

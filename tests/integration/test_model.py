@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from runtime.pieces import GATHER_SECONDS
 from tests.conftest import MakeSettings
 from tests.emulators.openai import FakeOpenAI, Reply
 
+ROOT = Path(__file__).parents[2]
 MESSAGES = [{"role": "system", "content": "You are brief. " * 20}, {"role": "user", "content": "Grüße, wie geht's? 👋"}]
 TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}
 
@@ -107,6 +111,32 @@ async def test_tool_calls_arrive_whole_and_streamed(model: Model, openai_server:
     assert (await model.complete(MESSAGES, tools=[TOOL])).tool_calls == wanted
     assert (await model.complete(MESSAGES, tools=[TOOL], on_delta=Screen().show)).tool_calls == wanted
     assert openai_server.requests[0]["tools"] == [TOOL]
+    ours = {"model", "messages", "tools", "max_tokens", "stream", "stream_options"}
+    assert set(openai_server.requests[0]) | set(openai_server.requests[1]) <= ours, "nothing of LiteLLM's own is sent"
+
+
+_OFFERS_A_TOOL = """
+import asyncio, sys
+from config.settings import Settings
+from runtime.model import Model, ModelUnavailable
+
+async def offer():
+    model = Model(Settings(llm_model="openai/x", llm_api_base="http://127.0.0.1:1", llm_api_key="k",
+                           llm_tools="always", llm_max_attempts=1))
+    tool = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}
+    try:
+        await model.complete([{"role": "user", "content": "Hello"}], tools=[tool])
+    except ModelUnavailable:
+        print("asked", "mcp" in sys.modules)
+    await model.close()
+
+asyncio.run(offer())
+"""
+
+
+def test_a_call_with_tools_does_not_wait_for_the_import_of_a_protocol_that_it_does_not_speak() -> None:
+    done = subprocess.run([sys.executable, "-c", _OFFERS_A_TOOL], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1] == "asked False"
 
 
 @pytest.mark.parametrize("trouble", ["rate_limited", "server_error", "empty", "garbage"])
