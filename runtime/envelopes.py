@@ -113,11 +113,13 @@ class Batch:
 @dataclass(frozen=True, slots=True)
 class Stored:
     """Whether a message was new; ``turn_id`` is the turn that answered it before, if one did; ``at_hand`` the turn of
-    earlier messages that is being answered, if one is."""
+    earlier messages that is being answered, if one is. ``begun`` says that its own turn is being answered already: no
+    worker need be told of it."""
 
     new: bool
     turn_id: str = ""
     at_hand: str = ""
+    begun: bool = False
 
 
 class Merged(Exception):

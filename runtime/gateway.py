@@ -180,7 +180,8 @@ class Gateway:
             return Accepted("refused", "mailbox_full", retry_after_seconds=FULL_SECONDS, key=key)
         if not stored.new:
             return await self._duplicate(key, message, lane, admission)
-        await ring(self._hub, lane, key)
+        if not stored.begun:
+            await ring(self._hub, lane, key)
         if stored.at_hand and envelope.queue == "interrupt" and lane is Lane.TURNS:
             await interrupt(self._hub, stored.at_hand)
         _log.info("message.accepted", role=decision.role.value, direct=message.direct)

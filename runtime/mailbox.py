@@ -10,14 +10,18 @@ A conversation stands in ``work`` once, from its first waiting message until its
 given it claims it with a token of its own and renews its hold; one that stays silent for the lease loses it to another,
 whose token makes every write of the first void (`connectors.message.Fence`). A message leaves the inbox only when its
 turn is done, so a turn that was interrupted is taken up again under the same turn id.
+
+Where the only worker is in the process that stores a message, and has room, all of that is one step: the message is
+stored, its conversation given to the worker and claimed, and the turn begun.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from connectors.message import PARTITIONS, ConversationKey, Fence, Superseded, encode_id, partition_tag, redis_key
 from runtime import mailbox_scripts as scripts
@@ -36,6 +40,20 @@ MAX_WAITING = 200
 """Messages that may wait in one conversation."""
 _STALE = -1
 _FULL = -2
+
+
+class TakesHere(Protocol):
+    """Who answers in this very process what is stored by it."""
+
+    async def reserve(self, connector: str) -> bool:
+        """Whether a turn of *connector* can be begun at once: then there is room for it until one of the others is
+        called, once. Waits for nothing."""
+
+    def begin(self, lease: Lease, batch: Batch) -> None:
+        """Answer *batch*."""
+
+    def refuse(self, connector: str, given: Offer | None) -> None:
+        """No turn was begun; *given*, if any, is another conversation that this worker was given in its place."""
 
 
 class Mailbox:
@@ -60,6 +78,16 @@ class Mailbox:
         self._next = redis.register_script(scripts.NEXT)
         self._stop = redis.register_script(scripts.STOP)
         self._amend = redis.register_script(scripts.AMEND)
+        self._here: TakesHere | None = None
+
+    @contextmanager
+    def taken_here(self, by: TakesHere) -> Iterator[None]:
+        """While inside, the step that stores a message begins its turn, where *by* has room for that."""
+        self._here = by
+        try:
+            yield
+        finally:
+            self._here = None
 
     # What gateways do
 
@@ -68,19 +96,39 @@ class Mailbox:
 
         Raises `MailboxFull`.
         """
-        new, turn_id, at_hand = await self._store(
-            keys=[
-                self._seen(key, envelope.message.message_id),
-                self._key(key, "inbox"),
-                self._work(key.tag),
-                self._last(key.tag),
-                self._key(key, "current"),
-            ],
-            args=[_SEEN_SECONDS, packed(envelope), key.encoded, envelope.message.message_id, MAX_WAITING],
-        )
+        here, connector = self._here, key.connector
+        if here is not None and not await here.reserve(connector):
+            here = None
+        fence = Fence(self._key(key, "current"), uuid.uuid4().hex)
+        given: Offer | None = None
+        begun: Batch | None = None
+        try:
+            new, turn_id, at_hand, *taken = await self._store(
+                keys=[
+                    self._seen(key, envelope.message.message_id),
+                    self._key(key, "inbox"),
+                    self._work(key.tag),
+                    self._last(key.tag),
+                    fence.name,
+                ],
+                args=[
+                    *(_SEEN_SECONDS, packed(envelope), key.encoded, envelope.message.message_id, MAX_WAITING),
+                    *((self._streams.consumer, GROUP, fence.token, new_turn_id(), self._most) if here else ()),
+                ],
+            )
+            if taken:
+                entry_id, fields = taken[0]
+                given = Offer(ConversationKey.decode(fields[1]), entry_id)
+            if len(taken) > 1:
+                begun = _batch(Lease(key, entry_id, fence), taken[1])
+        finally:
+            if here is not None and begun is not None:
+                here.begin(Lease(key, entry_id, fence), begun)
+            elif here is not None:
+                here.refuse(connector, given)
         if new == _FULL:
             raise MailboxFull(f"{MAX_WAITING} messages wait in {key.context_id}", first=bool(turn_id))
-        return Stored(bool(new), turn_id, at_hand)
+        return Stored(bool(new), turn_id, at_hand, begun is not None)
 
     async def put_back(self, key: ConversationKey, turn_id: str, envelopes: Sequence[Envelope]) -> bool:
         """Have the messages of a turn that was given up answered after all, behind what waits, by a new turn or more.

@@ -82,11 +82,14 @@ class Worker:
         self._answers = answers
         self._dead_letters = dead_letters
         self._lane = lane
+        self._alone = alone
         self._silent_seconds = 0.0 if alone else self._lease_seconds
         self._prepared = False
         self._reclaims = True
         """Whether to look for abandoned conversations, before any new one is held: they have waited for longer."""
         self._rung: set[int] = set()
+        self._given: list[Offer] = []
+        """Conversations that this worker was given when it had asked for another."""
         self._bell = asyncio.Event()
         self._held = InHand(self._bell.set)
         self._queued: set[asyncio.Task[None]] = set()
@@ -107,20 +110,47 @@ class Worker:
 
     async def run(self) -> None:
         """Answer until cancelled; turns that run are then given (the rest of) the grace period to end."""
-        async with asyncio.TaskGroup() as group:
-            sweeper = group.create_task(self._sweep())
-            try:
-                while True:
-                    await self._bell.wait()
-                    self._bell.clear()
-                    await self._take_work()
-            finally:
-                # Shielded and bounded: a turn in hand ends well, or is handed back for another worker.
-                sweeper.cancel()
-                self._stopping = True
-                for task in self._queued:
-                    task.cancel()
-                await asyncio.shield(_finish(self._held.tasks, self._rest_of_grace()))
+        with self._mailbox.taken_here(self):
+            async with asyncio.TaskGroup() as group:
+                sweeper = group.create_task(self._sweep())
+                try:
+                    while True:
+                        await self._bell.wait()
+                        self._bell.clear()
+                        await self._take_work()
+                finally:
+                    # Shielded and bounded: a turn in hand ends well, or is handed back for another worker.
+                    sweeper.cancel()
+                    self._stopping = True
+                    for task in self._queued:
+                        task.cancel()
+                    await asyncio.shield(_finish(self._held.tasks, self._rest_of_grace()))
+
+    async def reserve(self, connector: str) -> bool:
+        """See `runtime.mailbox.TakesHere`. Only where no other is: they would get nothing to do while this one has
+        room."""
+        slot = self._slots[connector]
+        ready = self._alone and self._prepared and self._stop_by is None and not self._stopping
+        if not ready or slot.locked() or not self._held.room(connector):
+            return False
+        await slot.acquire()
+        return True
+
+    def begin(self, lease: Lease, batch: Batch) -> None:
+        """See `runtime.mailbox.TakesHere`."""
+        self._hold(Offer(lease.key, lease.entry), batch, lease)
+
+    def refuse(self, connector: str, given: Offer | None) -> None:
+        """See `runtime.mailbox.TakesHere`."""
+        self._slots[connector].release()
+        if given is not None:
+            self._given.append(given)
+            self._bell.set()
+
+    def _hold(self, offer: Offer, begun: Batch | None = None, lease: Lease | None = None) -> None:
+        # Not in the group: the end of `run` gives them time, where a group would cancel them.
+        task = asyncio.create_task(self._serve(offer, begun, lease), name=f"turns of {offer.key.context_id}")
+        self._held.hold(offer.key.connector, task)
 
     def _rest_of_grace(self) -> float:
         if self._stop_by is None:
@@ -133,6 +163,9 @@ class Worker:
             while True:
                 if self._reclaims:
                     await self._reclaim()
+                elif self._given:
+                    given, self._given = self._given, []
+                    await self._hold_all(given)
                 elif self._rung:
                     await self._take_rung()
                 elif (connector := self._held.roomy()) is not None:
@@ -177,9 +210,7 @@ class Worker:
         beyond: list[Offer] = []
         for offer in sorted(offers, key=lambda offer: offer.rank):
             if self._held.room(offer.key.connector):
-                # Not in the group: the end of `run` gives them time, where a group would cancel them.
-                task = asyncio.create_task(self._serve(offer), name=f"turns of {offer.key.context_id}")
-                self._held.hold(offer.key.connector, task)
+                self._hold(offer)
             else:
                 beyond.append(offer)
                 self._held.more(offer.key.connector, [offer.key.partition])
@@ -194,15 +225,17 @@ class Worker:
             self._bell.set()
             await asyncio.sleep(min(SWEEP_SECONDS, self._lease_seconds / 3))
 
-    async def _serve(self, offer: Offer) -> None:
-        """Answer everything that waits in the mailbox of *offer*."""
+    async def _serve(self, offer: Offer, begun: Batch | None = None, lease: Lease | None = None) -> None:
+        """Answer everything that waits in the mailbox of *offer*; what was *begun* under a *lease* has its slot."""
         key = offer.key
         with structlog.contextvars.bound_contextvars(
             workspace_id=key.workspace_id, context_id=key.context_id, connector=key.connector
         ):
             slot = self._slots[key.connector]
             try:
-                if slot.locked():
+                if lease is not None:
+                    await self._serve_begun(lease, begun, slot)
+                elif slot.locked():
                     await self._serve_later(offer, slot)
                 else:
                     await self._serve_now(offer, slot)
@@ -213,6 +246,13 @@ class Worker:
                 _log.warning("store.degraded", store="redis", why=str(error))
             except Exception:  # noqa: BLE001 - what waits there cannot be read now; the other conversations can
                 _log.exception("turn.failed", why="unreadable")
+
+    async def _serve_begun(self, lease: Lease, batch: Batch | None, slot: asyncio.Semaphore) -> None:
+        try:
+            async with holding(self._mailbox, lease, self._lease_seconds):
+                await self._answer_all(lease, batch)
+        finally:
+            slot.release()
 
     async def _serve_now(self, offer: Offer, slot: asyncio.Semaphore) -> None:
         async with slot:

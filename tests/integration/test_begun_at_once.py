@@ -1,0 +1,175 @@
+"""Where no other worker is, the step that stores a message begins its turn."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from redis.asyncio import Redis
+
+from config.settings import Settings
+from connectors.message import PARTITIONS, Author, ConversationKey, InboundMessage, Role
+from runtime import worker as module
+from runtime.envelopes import Batch, Envelope, Lease, Offer, Stored
+from runtime.hub import Hub
+from runtime.mailbox import Mailbox
+from runtime.worker import Worker
+
+KEY = ConversationKey("acme", "http", "desk")
+
+
+class Answered:
+    """Stands for the turns: keeps what it is given, and waits where it is to."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+
+    async def answer(self, batch: Batch) -> None:
+        self.batches.append(batch)
+        await self.goes_on.wait()
+
+    async def apologise(self, batch: Batch) -> None: ...
+
+    async def add(self, batch: Batch, why: str) -> None: ...
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.batches) < count:
+                await asyncio.sleep(0.001)
+
+
+class Gone:
+    """A process that ends in the moment in which it is given a turn."""
+
+    async def reserve(self, connector: str) -> bool:
+        return True
+
+    def begin(self, lease: Lease, batch: Batch) -> None: ...
+
+    def refuse(self, connector: str, given: Offer | None) -> None: ...
+
+
+@asynccontextmanager
+async def working(redis: Redis, settings: Settings, mailbox: Mailbox, *, alone: bool = True) -> AsyncIterator[Answered]:
+    answered = Answered()
+    worker = Worker(settings, mailbox, answered, Hub(redis, shared=False), answered, alone=alone)
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(10):
+        while not worker._prepared:  # it tells it nowhere else
+            await asyncio.sleep(0.001)
+    try:
+        yield answered
+    finally:
+        answered.goes_on.set()
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def store(mailbox: Mailbox, number: int, key: ConversationKey = KEY) -> Stored:
+    message = InboundMessage(
+        connector=key.connector,
+        external_id=key.external_id,
+        message_id=f"m{number}",
+        author=Author("u1", "Lena"),
+        text=str(number),
+        direct=True,
+        addressed=True,
+    )
+    return await mailbox.store(key, Envelope(message, Role.MEMBER, time.time()))
+
+
+def texts(batch: Batch) -> list[str]:
+    return [one.message.text for one in batch.envelopes]
+
+
+async def test_a_turn_is_begun_and_over_without_anybody_having_rung(
+    redis: Redis, settings: Callable[..., Settings]
+) -> None:
+    mailbox = Mailbox(redis)
+    async with working(redis, settings(), mailbox) as answered:
+        assert (await store(mailbox, 1)).begun
+        await answered.until(1)
+        async with asyncio.timeout(5):
+            while await mailbox.ready():
+                await asyncio.sleep(0.001)
+        assert (await store(mailbox, 2)).begun
+        await answered.until(2)
+
+    assert [texts(one) for one in answered.batches] == [["1"], ["2"]]
+    assert [(one.attempt, one.resumed) for one in answered.batches] == [(1, False)] * 2
+
+
+async def test_what_comes_during_a_turn_waits_for_the_next_one(redis: Redis, settings: Callable[..., Settings]) -> None:
+    mailbox = Mailbox(redis)
+    async with working(redis, settings(), mailbox) as answered:
+        answered.goes_on.clear()
+        await store(mailbox, 1)
+        await answered.until(1)
+        later = [await store(mailbox, number) for number in (2, 3)]
+        answered.goes_on.set()
+        await answered.until(2)
+
+    assert [(one.begun, one.at_hand) for one in later] == [(False, answered.batches[0].turn_id)] * 2
+    assert [texts(one) for one in answered.batches] == [["1"], ["2", "3"]]
+
+
+async def test_with_other_workers_there_nobody_takes_all_that_it_stores(
+    redis: Redis, settings: Callable[..., Settings]
+) -> None:
+    mailbox = Mailbox(redis)
+    async with working(redis, settings(), mailbox, alone=False):
+        assert not (await store(mailbox, 1)).begun
+
+
+async def test_what_has_waited_for_longer_in_the_partition_is_taken_first(
+    redis: Redis, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 3600.0)
+    mailbox = Mailbox(redis)
+    names = (ConversationKey("acme", "http", str(number)) for number in range(10 * PARTITIONS))
+    beside = next(key for key in names if key.partition == KEY.partition)
+    async with working(redis, settings(), mailbox) as answered:
+        await asyncio.sleep(0.2)  # its first look at all partitions is over
+        assert not (await store(Mailbox(redis), 1, beside)).begun
+        assert not (await store(mailbox, 2)).begun
+        await answered.until(1)
+
+    assert [one.key for one in answered.batches] == [beside]
+
+
+async def test_who_has_no_room_begins_nothing_and_room_comes_back_however_a_message_was_stored(
+    redis: Redis, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_CONCURRENT_TURNS", 1)
+    mailbox = Mailbox(redis)
+    async with working(redis, settings(), mailbox) as answered:
+        answered.goes_on.clear()
+        assert (await store(mailbox, 1)).begun
+        await answered.until(1)
+        assert not (await store(mailbox, 2, ConversationKey("acme", "http", "other"))).begun
+        answered.goes_on.set()
+        async with asyncio.timeout(5):
+            while await mailbox.ready():
+                await asyncio.sleep(0.001)
+        for _ in range(3):
+            assert not (await store(mailbox, 1)).new
+        assert (await store(mailbox, 3)).begun
+        await answered.until(3)
+
+
+async def test_a_turn_whose_process_ended_as_it_began_is_gone_on_with_by_the_next(
+    redis: Redis, settings: Callable[..., Settings]
+) -> None:
+    left = Mailbox(redis)
+    await left.prepare()
+    with left.taken_here(Gone()):
+        assert (await store(left, 1)).begun
+    async with working(redis, settings(), Mailbox(redis)) as answered:
+        await answered.until(1)
+
+    assert [(texts(one), one.attempt, one.resumed) for one in answered.batches] == [(["1"], 2, True)]
