@@ -1,23 +1,19 @@
 """Keeps the files of one machine and the shared documents the same: files are how people write, Redis is what runs.
 
-What both were when they last were the same is written down beside the files, in ``.documents.json``: it belongs to this
-disk, and goes with it. So a disk that is lost, or new, deletes nothing, and one that was away for a while does not
-bring back what was deleted meanwhile.
+What both were when they last were the same is written down beside the files (`grounding.documents.disk_base`): it
+belongs to this disk, and goes with it. So a disk that is lost, or new, deletes nothing, and one that was away for a
+while does not bring back what was deleted meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import tempfile
-from collections.abc import Collection
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Collection, Sequence
 
 import structlog
 
 from connectors.message import Scope
+from grounding.documents.disk_base import Base, DiskBase, Same
 from grounding.documents.library import (
     Document,
     DocumentMissing,
@@ -29,26 +25,18 @@ from grounding.documents.library import (
 )
 from grounding.documents.merging import Step, step
 from grounding.documents.shared_shelf import SharedShelf, sha256_of
-from grounding.documents.shelf import below
+from grounding.documents.shelf import READ_BYTES, below
 
 log = structlog.get_logger()
 
-BASE_NAME = ".documents.json"
-VERSION = 1
+AT_ONCE = 16
+"""Files that are read together, fewer where they are large; their documents are put together, too."""
 ATTEMPTS = 3
 """How often a document that somebody else changes at the same moment is looked at again."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Same:
-    """A file and its document when they last were the same; size and time are the file's."""
-
-    sha256: str
-    size_bytes: int
-    modified_ns: int
-
-
-_Base = dict[str, _Same]
+_Here = tuple[Same, Document | None] | Skipped | None
+"""A file, and its text where that had to be read."""
 
 
 class DiskCopy:
@@ -57,6 +45,7 @@ class DiskCopy:
     def __init__(self, library: Library, shelf: SharedShelf) -> None:
         self._library = library
         self._shelf = shelf
+        self._base = DiskBase()
         self._locks: dict[str, asyncio.Lock] = {}
         self._named: dict[str, dict[str, Skipped]] = {}
 
@@ -83,23 +72,31 @@ class DiskCopy:
         """
         async with self._locks.setdefault(scope.workspace_id, asyncio.Lock()):
             wanted: list[str] = []
-            base = await asyncio.to_thread(self._load, scope)
-            before = dict(base)
+            folder = self._library.root(scope).parent
+            base = await asyncio.to_thread(self._base.load, folder)
+            before: dict[str, Same | None] = {}
             changed: set[str] = set()
             skipped: dict[str, Skipped] = {}
             try:
                 wanted, shared = await self._wanted(scope, paths, base)
-                for path in wanted:
-                    if await self._one(scope, path, base, shared.get(path), skipped):
-                        changed.add(path)
+                before = {path: base.get(path) for path in wanted}
+                done = 0
+                while done < len(wanted):
+                    here = await asyncio.to_thread(self._look_at, scope, wanted[done : done + AT_ONCE], before)
+                    async with asyncio.TaskGroup() as group:
+                        for path, looks in here.items():
+                            group.create_task(self._one(scope, path, base, looks, shared.get(path), skipped, changed))
+                    done += len(here)
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from errors
             finally:
-                if base != before:
-                    await asyncio.to_thread(self._save, scope, base)
+                moved = [path for path, same in before.items() if base.get(path) != same]
+                await asyncio.to_thread(self._base.save, folder, base, moved)
             self._name(scope, skipped.values(), wanted)
             return changed
 
     async def _wanted(
-        self, scope: Scope, paths: Collection[str] | None, base: _Base
+        self, scope: Scope, paths: Collection[str] | None, base: Base
     ) -> tuple[list[str], dict[str, Found]]:
         """The paths to look at, and the shared documents among them."""
         if paths is not None and all(is_document_path(path) for path in paths):
@@ -112,21 +109,41 @@ class DiskCopy:
         return sorted(known if folders is None else {path for path in known if below(path, folders)}), shared
 
     async def _one(
-        self, scope: Scope, path: str, base: _Base, shared: Found | None, skipped: dict[str, Skipped]
-    ) -> bool:
-        """Whether the shared document changed."""
-        for _ in range(ATTEMPTS):
-            here = await asyncio.to_thread(self._look, scope, path, base.get(path))
+        self,
+        scope: Scope,
+        path: str,
+        base: Base,
+        here: _Here,
+        shared: Found | None,
+        skipped: dict[str, Skipped],
+        changed: set[str],
+    ) -> None:
+        """Make one file and its document the same; *changed* has it if the document changed."""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                here = await asyncio.to_thread(self._look, scope, path, base.get(path))
+                shared = (await self._shelf.catalogue(scope, [path])).get(path)
             if isinstance(here, Skipped):
                 skipped[path] = here
             done = await self._make_same(scope, path, base, here, shared)
+            if done:
+                changed.add(path)
             if done is not None:
-                return done
-            shared = (await self._shelf.catalogue(scope, [path])).get(path)
-        return False  # whoever goes on changing it tells of it
+                return
+        # Whoever goes on changing it tells of it.
 
-    def _look(self, scope: Scope, path: str, known: _Same | None) -> tuple[_Same, Document | None] | Skipped | None:
-        """The file, and its text where that had to be read."""
+    def _look_at(self, scope: Scope, paths: Sequence[str], known: dict[str, Same | None]) -> dict[str, _Here]:
+        """`_look` at the first of *paths*, as many as fit into about `READ_BYTES`."""
+        here: dict[str, _Here] = {}
+        size = 0
+        for path in paths:
+            here[path] = found = self._look(scope, path, known[path])
+            size += found[1].size_bytes if isinstance(found, tuple) and found[1] else 0
+            if size >= READ_BYTES:
+                break
+        return here
+
+    def _look(self, scope: Scope, path: str, known: Same | None) -> _Here:
         if known is not None:
             looks = self._library.looks(scope, path)
             if isinstance(looks, Found) and (looks.size_bytes, looks.modified_ns) == (
@@ -136,15 +153,15 @@ class DiskCopy:
                 return known, None
         found = self._library.look(scope, path)
         if isinstance(found, Document):
-            return _Same(sha256_of(found.text), found.size_bytes, found.modified_ns), found
+            return Same(sha256_of(found.text), found.size_bytes, found.modified_ns), found
         return found
 
     async def _make_same(
         self,
         scope: Scope,
         path: str,
-        base: _Base,
-        here: tuple[_Same, Document | None] | Skipped | None,
+        base: Base,
+        here: _Here,
         shared: Found | None,
     ) -> bool | None:
         """Whether the shared document changed; None where one of both changed in between."""
@@ -172,7 +189,7 @@ class DiskCopy:
         return False
 
     async def _put(
-        self, scope: Scope, path: str, base: _Base, here: tuple[_Same, Document | None], there: str
+        self, scope: Scope, path: str, base: Base, here: tuple[Same, Document | None], there: str
     ) -> bool | None:
         file, document = here
         assert document is not None, "a file that is as it was is not put"
@@ -181,7 +198,7 @@ class DiskCopy:
         base[path] = file
         return True
 
-    async def _to_disk(self, scope: Scope, path: str, base: _Base, file: _Same | None, *, write: bool) -> bool | None:
+    async def _to_disk(self, scope: Scope, path: str, base: Base, file: Same | None, *, write: bool) -> bool | None:
         """Write the shared document to the file, or delete the file, if it still is *file*."""
         try:
             text = (await self._shelf.get(scope, path)).text if write else None
@@ -194,12 +211,12 @@ class DiskCopy:
         if written is False:
             return None
         if isinstance(written, Found) and text is not None:
-            base[path] = _Same(sha256_of(text), written.size_bytes, written.modified_ns)
+            base[path] = Same(sha256_of(text), written.size_bytes, written.modified_ns)
         else:
             base.pop(path, None)
         return False
 
-    def _change_file(self, scope: Scope, path: str, text: str | None, file: _Same | None) -> Found | bool:
+    def _change_file(self, scope: Scope, path: str, text: str | None, file: Same | None) -> Found | bool:
         """False where the file is not *file* any more."""
         now = self._library.looks(scope, path)
         looks = (now.size_bytes, now.modified_ns) if isinstance(now, Found) else None
@@ -209,34 +226,3 @@ class DiskCopy:
             return self._library.put(scope, path, text)
         self._library.delete(scope, path)
         return True
-
-    def _load(self, scope: Scope) -> _Base:
-        try:
-            stored = json.loads(self._base_file(scope).read_text(encoding="utf-8"))
-            if stored["v"] == VERSION:
-                return {path: _Same(*same) for path, same in stored["documents"].items()}
-        except FileNotFoundError:
-            pass
-        except (ValueError, KeyError, TypeError) as error:
-            # Nothing is deleted without it, and what was deleted here meanwhile comes back.
-            log.warning("documents.copy_failed", workspace_id=scope.workspace_id, path=BASE_NAME, why=repr(error))
-        return {}
-
-    def _save(self, scope: Scope, base: _Base) -> None:
-        """Nothing where the workspace's folder is gone: of the next one's documents nobody has deleted any here."""
-        documents = {path: [same.sha256, same.size_bytes, same.modified_ns] for path, same in sorted(base.items())}
-        file = self._base_file(scope)
-        try:
-            descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".documents-")
-        except FileNotFoundError:
-            return
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
-                json.dump({"v": VERSION, "documents": documents}, opened)
-            os.replace(temporary, file)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-
-    def _base_file(self, scope: Scope) -> Path:
-        return self._library.root(scope).parent / BASE_NAME

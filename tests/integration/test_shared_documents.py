@@ -17,7 +17,8 @@ from redis.asyncio import Redis
 from connectors.message import Scope, redis_key
 from grounding.documents.backlog import Backlog
 from grounding.documents.chunking import Sizes
-from grounding.documents.disk_copy import BASE_NAME, DiskCopy
+from grounding.documents.disk_base import BASE_NAME
+from grounding.documents.disk_copy import DiskCopy
 from grounding.documents.indexer import Indexer
 from grounding.documents.lease import StoringLease
 from grounding.documents.library import DocumentMissing, DocumentRefused, Library
