@@ -219,10 +219,11 @@ class DocumentRoutes(Routes):
         lost: list[DegradedBlock] = []
         hits = await self._runtime.knowledge.finding.search(scope, q, top_k, explain=explain, lost=lost)
         degraded = [{"block": part.block, "why": part.why} for part in lost]
-        return reply({"results": [_row(hit, explain) for hit in hits], "degraded": degraded})
+        looks_again = any(hit.deep for hit in hits)
+        return reply({"results": [_row(hit, explain, looks_again) for hit in hits], "degraded": degraded})
 
 
-def _row(hit: Hit, explain: bool) -> dict[str, Any]:
+def _row(hit: Hit, explain: bool, looks_again: bool) -> dict[str, Any]:
     passage = hit.passage
     row: dict[str, Any] = {
         "source": passage.source,
@@ -234,6 +235,8 @@ def _row(hit: Hit, explain: bool) -> dict[str, Any]:
     if explain:
         row["dense"] = hit.dense._asdict() if hit.dense else None
         row["sparse"] = hit.sparse._asdict() if hit.sparse else None
+        if looks_again:
+            row["deep"] = hit.deep._asdict() if hit.deep else None
         if hit.fused is not None:
             row["fused"] = hit.fused._asdict()
             row["rerank"] = hit.rerank._asdict() if hit.rerank else None

@@ -31,8 +31,8 @@ def command(
 ) -> None:
     """Show the passages that retrieval finds for QUERY, the best first.
 
-    With --explain each shows its rank and score in each arm: words (bm25), meaning (dense), both together
-    (fused), and the reranker's where one is set.
+    With --explain each shows its rank and score in each arm: words (bm25), meaning (dense), the second look at
+    the best of both (deep), all together (fused), and the reranker's where one is set.
     """
     run(_search(invocation.settings(), query, workspace, top_k=top_k, explain=explain, as_json=as_json))
 
@@ -71,6 +71,8 @@ def explained(rank: int, result: dict[str, Any]) -> list[str]:
     """Where each arm of the search put *result*, and with which score of its own. Pure."""
     rows = [("bm25", "sparse", "BM25"), ("dense", "dense", "cosine")]
     told = [_arm(name, result.get(arm), what, "not among its candidates") for name, arm, what in rows]
+    if "deep" in result:
+        told.append(_arm("deep", result["deep"], "cosine", "has no deeper vector, or was not among the best"))
     fused = result.get("fused") or {"rank": rank, "score": result["score"]}
     told.append(_arm("fused", fused, "score", ""))
     if "rerank" in result:
