@@ -30,6 +30,16 @@ Arm = tuple[Any, Any]
 _BARE: dict[str, Any] = {"with_payload": False, "with_vector": False}
 """Points by their ids and scores: what they hold takes the engine far longer than to find them."""
 
+SHORT_PASSAGES = 12_000
+"""A look into so few takes some 2 ms (11,400 real passages), and is made where it is asked for: the way to a thread and
+back takes 0.4 ms of processor time and, where others wait, several times as long. It would free nothing: the engine
+holds the interpreter's lock while it searches."""
+SHORT_DEEP_PASSAGES = 2000
+"""The same for a search with a second look, which takes longer."""
+SHORT_CENTRE = 64
+"""The same for a search that has to read vectors for their mean first: 3.5 ms of Python for 256 of them, between which
+others have their turn on a thread."""
+
 
 class Point(NamedTuple):
     """A point that was found."""
@@ -76,6 +86,17 @@ class EdgeSearch:
     def is_judged(self) -> bool:
         """Whether it depends on what words alone find how the arms are fused."""
         return len(self.arms) == 2 and may_say_little(self.fusion, self.kind)
+
+    @property
+    def needs_centre(self) -> bool:
+        """Whether the question is asked from the centre of what may be found."""
+        return len(self.arms) == 2 and self.fusion.centring > 0
+
+    def short(self, centres: Centres) -> int:
+        """Among how many passages it is made where it is asked for."""
+        if self.needs_centre and centres.of(stored.tenant(self.scope, self.kind)) is None:
+            return SHORT_CENTRE
+        return SHORT_PASSAGES if self.deep is None else SHORT_DEEP_PASSAGES
 
     @property
     def takes_cosines(self) -> bool:
@@ -163,14 +184,14 @@ class EdgeSearch:
 
     def _off_centre(self, shard: Any, centres: Centres, kept: Kept) -> dict[str, Arm]:
         """The arms as they are fused: the dense one from the centre of what may be found."""
-        if self.dense is None or "sparse" not in self.arms or not self.fusion.centring:
+        if not self.needs_centre:
             return self.arms
         tenant = stored.tenant(self.scope, self.kind)
         centre = centres.of(tenant)
         if centre is None:
             centre = _centre(shard, self.corpus, kept)
             centres.put(tenant, centre)
-        return self.arms | {"dense": nearest(off_centre(self.dense, centre, self.fusion.centring))}
+        return self.arms | {"dense": nearest(off_centre(self.dense or [], centre, self.fusion.centring))}
 
     def _small(self, shard: Any, arms: Mapping[str, Arm]) -> list[Sequence[Any]] | None:
         """As `_found`, of fewer passages than an arm offers: each arm is asked once. Nothing where no passage has any

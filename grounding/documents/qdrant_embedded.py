@@ -28,7 +28,7 @@ from grounding.documents.edge_errors import unavailable
 from grounding.documents.edge_held import Held, Tenant
 from grounding.documents.edge_kept import Kept
 from grounding.documents.edge_queries import filter_of, point_of
-from grounding.documents.edge_search import EdgeSearch
+from grounding.documents.edge_search import SHORT_PASSAGES, EdgeSearch
 from grounding.documents.edge_shard import deepen, is_there, opened
 from grounding.documents.embedding import Vector
 from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source
@@ -36,15 +36,14 @@ from grounding.documents.sparse import SparseVector
 from grounding.documents.stored import Where
 
 T = TypeVar("T")
+Call = Callable[[Any], T]
+Here = Callable[[Tenant], T]
 log = structlog.get_logger()
 
 UPSERT_BATCH = 32
 """The engine holds the interpreter's lock while it stores a batch, and the event loop waits as long: 4 ms of processor
 time for 64 passages, 2 for 32, which cost no more each (8 cost 1.5 times as much)."""
 SCROLL_BATCH = 1000
-SHORT_PASSAGES = 2000
-"""A look into so few takes less than 1 ms, and is made where it is asked for: the way to a thread and back takes a
-fifth of that, and frees nothing, as the engine holds the interpreter's lock while it searches."""
 
 
 class EmbeddedIndex:
@@ -76,9 +75,9 @@ class EmbeddedIndex:
         self._held_whole = Held(dimensions)
         self._engine = threading.Lock()
 
-    async def _look(self, seen: Where, call: Callable[[Any], T], here: Callable[[Tenant], T] | None = None) -> T:
-        """*call*, which only reads what meets *seen*: at once where that is little, and the engine has nothing else to
-        do. Without the engine, by *here*, where *seen* is one tenant that is held whole."""
+    async def _look(self, seen: Where, call: Call[T], here: Here[T] | None = None, most: int = SHORT_PASSAGES) -> T:
+        """*call*, which only reads what meets *seen*: at once where that is at most about *most* passages, and the
+        engine has nothing else to do. Without the engine, by *here*, where *seen* is one tenant that is held whole."""
         if self._shard is not None and not self._closed and self._engine.acquire(blocking=False):
             try:
                 tenant = str(seen.must[0].values[0])
@@ -86,7 +85,7 @@ class EmbeddedIndex:
                     return here(held)
                 wanted = filter_of(seen)
                 count = self._held(partial(_count, seen=wanted), opens=False)
-                if count <= SHORT_PASSAGES:
+                if count <= most:
                     if here is not None:
                         self._held(partial(self._held_whole.ask, tenant, seen=wanted, count=count), opens=False)
                     return self._held(call, opens=False)
@@ -225,6 +224,7 @@ class EmbeddedIndex:
             seen,
             lambda shard: given.answered(shard, self._centres, self._kept),
             (lambda held: edge_looking.answered(given, held, self._centres)) if is_here else None,
+            given.short(self._centres),
         )
 
     async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:

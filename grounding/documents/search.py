@@ -13,6 +13,7 @@ from grounding.documents import followup
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
 from grounding.documents.excerpts import utf8
 from grounding.documents.index import Hit, Kind, Passage, PassageIndex
+from grounding.documents.judging import Judging
 from grounding.documents.packing import Retrieved, Room, choose, neighbours_wanted, pack
 from grounding.documents.relevance import Floor, fitting, floor_for
 from grounding.documents.rerank import Reranker, RerankUnavailable, rerank
@@ -26,9 +27,6 @@ _log = structlog.get_logger()
 CANDIDATES_PER_PASSAGE = 3
 """Hits looked at for each passage wanted: some are duplicates, some join into one."""
 SHORT_QUERY_CHARACTERS = 400
-FEW_PASSAGES = 2
-JUDGED_REMEMBERED = 512
-"""Fewer than the texts that `grounding.documents.sparse` remembers the terms of."""
 QUERY_MAX_CHARACTERS = 4000
 """What of a question is searched with; the beginning and the end of longer ones."""
 
@@ -60,7 +58,7 @@ class Search:
         self._reranker = reranker
         self._words_alone = words_alone
         self._kind = kind
-        self._judged: set[str] = set()
+        self._judging = Judging()
 
     async def search(
         self,
@@ -133,7 +131,8 @@ class Search:
         hits = await self.search(scope, query, top_k * CANDIDATES_PER_PASSAGE, scores=True, lost=lost, earlier=earlier)
         if not hits:
             return []
-        runs = choose(await self._relevant(query, hits, size), top_k)
+        floor = fitting(self._floor, hits)
+        runs = await self._judging.of(hits, lambda: choose(floor.keep(query, hits, size), top_k))
         if not runs:
             return []
         wanted: dict[str, set[int]] = defaultdict(set)
@@ -157,18 +156,6 @@ class Search:
             for source, passages in (await self._index.read(one, self._kind, wanted)).items():
                 found[source] += passages
         return found
-
-    async def _relevant(self, query: str, hits: list[Hit], size: int) -> list[Hit]:
-        """*hits* above the floor. The words of passages that were judged before are remembered; those of many others
-        take milliseconds: off the loop."""
-        new = {hit.passage.id for hit in hits} - self._judged
-        if len(self._judged) + len(new) > JUDGED_REMEMBERED:
-            self._judged.clear()
-        self._judged |= new
-        floor = fitting(self._floor, hits)
-        if len(new) <= FEW_PASSAGES:
-            return floor.keep(query, hits, size)
-        return await asyncio.to_thread(floor.keep, query, hits, size)
 
     async def passages(
         self,

@@ -11,6 +11,7 @@ import math
 from connectors.message import Scope
 from grounding.documents.embedding import Embedder
 from grounding.documents.index import Hit, Kind, PassageIndex
+from grounding.documents.judging import Judging
 from grounding.documents.relevance import Floor, floor_for
 from grounding.documents.search import encoded, shorten
 
@@ -27,6 +28,7 @@ class Vocabulary:
         self._index = index
         self._embedder = embedder
         self._floor = floor or floor_for(embedder.name)
+        self._judging = Judging()
 
     async def awake(self, scope: Scope) -> None:
         """It always is."""
@@ -42,7 +44,7 @@ class Vocabulary:
         hits = await self.hits(scope, text)
         if not hits:
             return NOTHING
-        return max(self._floor.relevance(text, hit, size) for hit in hits)
+        return await self._judging.of(hits, lambda: max(self._floor.relevance(text, hit, size) for hit in hits))
 
     async def hits(self, scope: Scope, text: str) -> list[Hit]:
         """The passages that are looked at, with their raw scores."""

@@ -1,0 +1,46 @@
+"""On which thread the embedded engine answers."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.message import Scope
+from grounding.documents.edge_search import SHORT_CENTRE, EdgeSearch
+from grounding.documents.index import Entry, Kind, Passage
+from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.sparse import encode_document, encode_query
+
+ACME = Scope("acme")
+
+
+def entry(number: int) -> Entry:
+    text = f"kiln number {number}"
+    return Entry(Passage(str(number), Kind.DOCUMENT, "kiln.md", text), [1.0, number / 100, 0.5], encode_document(text))
+
+
+@pytest.mark.parametrize(("count", "first"), [(SHORT_CENTRE, True), (SHORT_CENTRE + 1, False)])
+async def test_a_search_is_made_where_it_is_asked_for_but_off_the_loop_where_many_vectors_have_to_be_read_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, first: bool
+) -> None:
+    threads: list[int] = []
+    answered = EdgeSearch.answered
+
+    def noted(self: EdgeSearch, *given: Any) -> Any:
+        threads.append(threading.get_ident())
+        return answered(self, *given)
+
+    monkeypatch.setattr(EdgeSearch, "answered", noted)
+    index = EmbeddedIndex(tmp_path, "test", 3, timeout_seconds=20)
+    await index.ensure()
+    await index.upsert(ACME, [entry(number) for number in range(count)])
+
+    found = [
+        await index.search(ACME, Kind.DOCUMENT, [1.0, 0.2, 0.1], encode_query("kiln 7"), 3, explain=True)
+        for _ in range(2)
+    ]
+
+    await index.close()
+    assert found[0] == found[1]
+    assert [one == threading.get_ident() for one in threads] == [first, True]
