@@ -76,6 +76,8 @@ class Capabilities:
     """Pace of sends into one place; 0 for no limit of its own."""
     sends_per_second_overall: float = 0.0
     """Pace of all calls together; 0 for no limit of its own."""
+    edits_per_second_overall: float = 0.0
+    """Pace of all edits together; 0 for no limit of its own."""
     local: bool = False
     """Whether its people are connected to one process: only that one can answer them."""
 

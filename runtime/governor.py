@@ -18,7 +18,12 @@ class Governor:
     def __init__(self, connector: Connector) -> None:
         able = connector.capabilities
         self._connector = connector
-        rates = Rates(able.sends_per_second, able.edits_per_second, able.sends_per_second_overall)
+        rates = Rates(
+            able.sends_per_second,
+            able.edits_per_second,
+            able.sends_per_second_overall,
+            able.edits_per_second_overall,
+        )
         self._schedule = (
             Schedule(rates, connector.most_in_a_minute) if isinstance(connector, CountsByMinute) else Schedule(rates)
         )
@@ -47,6 +52,10 @@ class Governor:
         """Whether a call for *key* may be made at once that belongs to the one before it, in the same place: it counts
         for the platform, and where a place's minute is bounded for that, but not for the pace there."""
         return self._schedule.follows(self._chat(key), asyncio.get_running_loop().time())
+
+    def edited(self) -> None:
+        """A last form is given by an edit: where the platform bounds all edits together, previews make room for it."""
+        self._schedule.edited(asyncio.get_running_loop().time())
 
     def told(self, key: ConversationKey, error: SendFailed) -> None:
         """Let nothing go there, or anywhere where the platform means that, for as long as *error* asks for."""

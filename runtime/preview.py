@@ -249,6 +249,10 @@ class Appending(_Paced):
         self._shown = ""
         self._taken_up = False
 
+    @property
+    def _urgency(self) -> Urgency:
+        return Urgency.PREVIEW if self._receipt is None else Urgency.ADDITION
+
     async def _take_up(self, states: Mapping[int, PartState]) -> None:
         self._taken_up = any(state.stage is Stage.SHOWN for state in states.values())
 

@@ -35,22 +35,25 @@ class Urgency(IntEnum):
     BEGINNING = 1
     """The first words of a reply: a message like any other."""
     PREVIEW = 2
-    """How a reply grows; the next one says the same and more."""
-    SIGN = 3
+    """How a reply grows by edits; the next one says the same and more."""
+    ADDITION = 3
+    """How a reply grows by the platform's own means, which only add to it."""
+    SIGN = 4
     """That an answer is on its way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Calls a second: to one chat by what they are, and to the platform; 0 for no limit."""
+    """Calls a second: to one chat by what they are, to the platform, and edits alone to all of it; 0 for no limit."""
 
     sends: float = 0.0
     edits: float = 0.0
     overall: float = 0.0
+    edits_overall: float = 0.0
 
     def of(self, urgency: Urgency) -> float:
         """The rate in one chat."""
-        return self.edits if urgency is Urgency.PREVIEW else self.sends
+        return self.edits if urgency in (Urgency.PREVIEW, Urgency.ADDITION) else self.sends
 
 
 @dataclass(slots=True, eq=False)
@@ -122,6 +125,7 @@ class Schedule:
         self._rates = rates
         self._most = most_in_a_minute
         self._arrival = -math.inf
+        self._edits_arrival = -math.inf
         self._held_until = -math.inf
         self._chats: dict[str, _Chat] = {}
         self._busy: dict[str, _Chat] = {}
@@ -165,6 +169,10 @@ class Schedule:
             minute.count(Urgency.FINAL, now)
         self._arrival = _moved(self._arrival, self._rates.overall, now)
         return True
+
+    def edited(self, now: float) -> None:
+        """Count a last form that is given by an edit. It waits for no preview, but previews everywhere for it."""
+        self._edits_arrival = _moved(self._edits_arrival, self._rates.edits_overall, now)
 
     def remove(self, ticket: Ticket) -> None:
         """Take a call out that nobody wants any more; one that was allowed already is none."""
@@ -215,6 +223,7 @@ class Schedule:
             place.arrival - _ahead(self._rates.sends, CHAT_BURST if last else 1),
             self._arrival - _ahead(self._rates.overall, OVERALL_BURST if last else 1),
             place.minute.free_at(ticket.urgency) if place.minute else -math.inf,
+            self._edits_arrival if ticket.urgency is Urgency.PREVIEW else -math.inf,
         )
 
     def _count(self, ticket: Ticket, now: float) -> None:
@@ -224,6 +233,8 @@ class Schedule:
         place.arrival = _moved(place.arrival, self._rates.of(ticket.urgency), now)
         if place.minute is not None:
             place.minute.count(ticket.urgency, now)
+        if ticket.urgency is Urgency.PREVIEW:
+            self.edited(now)
         self._arrival = _moved(self._arrival, self._rates.overall, now)
 
     def _forget(self, now: float) -> None:

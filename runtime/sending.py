@@ -144,6 +144,7 @@ class Sending:
         if isinstance(connector, EditsMessages) and self._becomes(part):
             if follows:
                 self._may_go = self._governor.follows(message.key)
+            self._governor.edited()
             for waits in (True, False):
                 try:
                     await self._until_taken(part, lambda: _within(connector.edit(message, part, receipt)))

@@ -55,9 +55,11 @@ class SlackConnector:
         max_part_units=outgoing.MAX_TEXT_CHARACTERS,
         threads=True,
         idempotency="metadata",
-        # docs.slack.dev, "Rate limits": one message a second in a channel; chat.update is of tier 3, 50 a minute.
+        # docs.slack.dev, "Rate limits": one message a second in a channel. Of all other methods each has a rate for the
+        # whole workspace: chat.update is of tier 3, 50 a minute.
         sends_per_second=1.0,
         edits_per_second=0.8,
+        edits_per_second_overall=50 / 60,
         sends_per_second_overall=5.0,  # "several hundred messages per minute" in a workspace
     )
     typing_lasts_seconds = 90.0  # Slack takes the status away after two minutes, and when the answer comes

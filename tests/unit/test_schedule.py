@@ -319,3 +319,24 @@ def test_a_groups_minute_is_remembered_among_many_quiet_chats() -> None:
     for number in range(20_000):
         assert schedule.take(str(number), Urgency.FINAL, 1.0)
     assert not schedule.take("harbour", Urgency.FINAL, 1.0)
+
+
+@given(steps, st.sampled_from([0.5, 1.0]))
+def test_all_edits_together_keep_their_own_rate_and_hold_up_nothing_else(script: list[Step], rate: float) -> None:
+    """Where many replies grow at once, each grows more slowly; messages go as if there were none of them."""
+    bound, added = played(Schedule(Rates(edits_overall=rate)), script)
+
+    assert kept([one.at for one in bound if one.ticket.urgency is Urgency.PREVIEW], rate, 1)
+    assert all(one.at == added[one.ticket] for one in bound if one.ticket.urgency < Urgency.PREVIEW)
+    assert len(bound) == len(added)
+
+
+def test_previews_everywhere_wait_for_a_last_form_that_is_an_edit_and_it_for_none_of_them() -> None:
+    schedule = Schedule(Rates(edits_overall=0.5))
+    assert schedule.take("harbour", Urgency.PREVIEW, 0.0)
+    assert schedule.take("deck", Urgency.FINAL, 0.0)
+    schedule.edited(0.0)
+    assert not schedule.take("bridge", Urgency.PREVIEW, 2.0)
+    assert schedule.take("bridge", Urgency.ADDITION, 2.0)
+    assert schedule.take("bridge", Urgency.FINAL, 2.0)
+    assert schedule.take("bridge", Urgency.PREVIEW, 4.0)
