@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
@@ -320,7 +321,7 @@ class Worker:
         with structlog.contextvars.bound_contextvars(turn_id=batch.turn_id):
             if batch.attempt > self._max_attempts:
                 # Each attempt ended with its process: the message may be what ends them.
-                await self._give_up(batch, "interrupted")
+                await self._give_up(replace(batch, attempt=batch.attempt - 1), "interrupted")  # this one is none
                 return batch
             return await self._answer(batch)
 

@@ -55,9 +55,11 @@ class Letters:
 
     def __init__(self) -> None:
         self.kept: dict[str, str] = {}
+        self.attempts: list[int] = []
 
     async def add(self, batch: Batch, why: str) -> None:
         self.kept[batch.turn_id] = why
+        self.attempts.append(batch.attempt)
 
 
 @dataclass
@@ -289,7 +291,7 @@ async def test_a_turn_that_breaks_every_time_is_given_up_and_the_next_one_answer
 async def test_a_message_that_ends_its_process_every_time_is_given_up(
     redis: Redis, settings: Callable[..., Settings]
 ) -> None:
-    """What was begun three times and never ended is not begun a fourth time."""
+    """What was begun three times and never ended is not begun a fourth time, and nobody is told that it was."""
     key, mailbox = ConversationKey("acme", "http", "desk"), Mailbox(redis)
     await mailbox.prepare()
     await mailbox.store(key, envelope(key, 0))
@@ -307,6 +309,7 @@ async def test_a_message_that_ends_its_process_every_time_is_given_up(
             await asyncio.sleep(0.01)
 
     assert list(now.letters.kept.values()) == ["interrupted"]
+    assert now.letters.attempts == [3]
 
 
 async def test_two_workers_share_the_work_and_keep_each_conversations_order(
