@@ -34,6 +34,7 @@ from grounding.documents.runs import (
     entries_of,
     groups,
     is_known,
+    portions,
     refused,
     sha256_of,
 )
@@ -111,15 +112,18 @@ class Indexer:
         done = 0
         while done < len(wanted):
             some = wanted[done : done + READ_DOCUMENTS]
+            before = run.documents + run.deleted
             async with self._at_hand[scope.workspace_id].some(some):
                 read = await self._step(run, some)
+                # In hand, or it would come back after the workspace was forgotten.
+                if run.documents + run.deleted > before and not self._leaves:
+                    await self._ledger.keep_lag(scope, run.lag_ms)
             done += len(read)
             if progress is not None:
                 for number, path in enumerate(read, start=done - len(read) + 1):
                     progress(Progress(number, len(wanted), path))
         result = run.result()
         if (result.documents or result.deleted) and not self._leaves:
-            await self._ledger.keep_lag(scope, result.lag_ms)
             log.info(
                 "index.updated",
                 workspace_id=scope.workspace_id,
@@ -182,17 +186,18 @@ class Indexer:
                 batch.same[path] = batch.known[path]
             else:
                 changed.append(item)
-        await self._prepare(batch, changed)
         self._name(run, batch.skipped, named)
-        for group in groups(batch.changed):
-            await self._store(run, batch, group)
+        for portion in portions(changed):
+            for group in groups(await self._prepare(batch, portion)):
+                await self._store(run, batch, group)
         await self._finish(run, batch, registered, named.keys(), list(read))
         return list(read)
 
-    async def _prepare(self, batch: Batch, documents: Sequence[Document]) -> None:
-        """Cut those of *documents* that the index does not have as they are."""
+    async def _prepare(self, batch: Batch, documents: Sequence[Document]) -> list[Prepared]:
+        """Cut those of *documents* that the index does not have as they are; those."""
 
-        def cut() -> None:
+        def cut() -> list[Prepared]:
+            prepared = []
             for document in documents:
                 sha256 = sha256_of(document)
                 known = batch.known.get(document.path)
@@ -203,10 +208,10 @@ class Indexer:
                     continue
                 chunks = chunk_document(document.path, document.text, self._count, self._sizes)
                 sparse = [encode_chunk(chunk.indexed_text) for chunk in chunks]
-                batch.changed.append(Prepared(document, sha256, chunks, sparse))
+                prepared.append(Prepared(document, sha256, chunks, sparse))
+            return prepared
 
-        if documents:
-            await asyncio.to_thread(cut)
+        return await asyncio.to_thread(cut)
 
     async def _store(self, run: Run, batch: Batch, group: Sequence[Prepared]) -> None:
         scope = run.scope

@@ -20,7 +20,7 @@ from typing import Literal
 
 from connectors.message import AgentRuntimeError, Scope
 
-Why = Literal["binary", "encoding", "size", "link", "unreadable"]
+Why = Literal["binary", "encoding", "size", "link", "unreadable", "name"]
 
 SUFFIXES = (".md", ".txt")
 NAME_MAX_BYTES = 240
@@ -113,7 +113,7 @@ def checked(path: str, rule: str, keeps: Callable[[str], bool]) -> str:
         problem = "must be relative, with forward slashes"
     elif any(part in ("", ".", "..") for part in parts):
         problem = "must not hold empty parts, '.' or '..'"
-    elif len(path.encode()) > PATH_MAX_BYTES or any(len(part.encode()) > NAME_MAX_BYTES for part in parts):
+    elif _is_too_long(path):
         problem = f"is too long ({NAME_MAX_BYTES} bytes a name, {PATH_MAX_BYTES} in all)"
     elif not keeps(path):
         problem = rule
@@ -121,6 +121,10 @@ def checked(path: str, rule: str, keeps: Callable[[str], bool]) -> str:
         shown = path if len(path) <= PATH_MAX_BYTES else path[:PATH_MAX_BYTES] + "…"
         raise DocumentRefused(f"the path {shown!r} {problem}", why="path")
     return path
+
+
+def _is_too_long(path: str) -> bool:
+    return len(path.encode()) > PATH_MAX_BYTES or any(len(part.encode()) > NAME_MAX_BYTES for part in path.split("/"))
 
 
 def decode(path: str, raw: bytes, max_bytes: int) -> str:
@@ -174,6 +178,8 @@ class Library:
                 path = f"{prefix}{name}"
                 if is_document_path(path) and not _CONTROL.search(path):
                     item = self._look(Path(folder) / name, path)
+                    if isinstance(item, Found) and _is_too_long(path):
+                        item = Skipped(path, "name", item.size_bytes, item.modified_ns)
                     if item is not None:
                         yield item
 
@@ -217,16 +223,26 @@ class Library:
 
     def look(self, scope: Scope, path: str) -> Document | Skipped | None:
         """What lies at *path*: a document, something that is none, or nothing (also for paths that no document may
-        have). A file that vanishes or changes its kind meanwhile is one of the three, and no error."""
+        have, but for those that are only too long). A file that vanishes or changes its kind meanwhile is one of the
+        three, and no error."""
         try:
             return self.get(scope, path)
         except DocumentMissing:
             return None
         except DocumentRefused as error:
             if error.why == "path":
-                return None
+                return self._too_long(scope, path)
             found = self._look(self.root(scope) / path, path)  # None for folders and the like: they say nothing
             return Skipped(path, error.why, found.size_bytes, found.modified_ns) if found else None
+
+    def _too_long(self, scope: Scope, path: str) -> Skipped | None:
+        if _CONTROL.search(path) or not _is_too_long(path) or not is_document_path(path):
+            return None
+        if "\\" in path or any(part in ("", ".", "..") for part in path.split("/")):
+            return None
+        file = self.root(scope) / path
+        found = None if _is_link_below(self._workspaces, file.parent) else self._look(file, path)
+        return Skipped(path, "name", found.size_bytes, found.modified_ns) if isinstance(found, Found) else None
 
     def put(self, scope: Scope, path: str, text: str | bytes) -> Found:
         """Write the document at *path*, whole or not at all. Raises `DocumentRefused`; `OSError` when the disk

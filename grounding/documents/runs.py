@@ -17,6 +17,10 @@ from grounding.documents.sparse import SparseVector
 GROUP_CHUNKS = 256
 """Chunks, of several documents, that are embedded and stored together."""
 
+PORTION_BYTES = 250_000
+"""Text that is cut before any of it is embedded and stored, more than a run's documents mostly are together. The
+smaller ones come first, so that none of them waits for one that takes seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -93,7 +97,6 @@ class Batch:
     known: dict[str, Registered]
     since: dict[str, float]
     same: dict[str, Registered] = field(default_factory=dict)
-    changed: list[Prepared] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
 
@@ -113,6 +116,19 @@ def is_known(item: Document | Found | Skipped | None, known: Registered | None) 
 def refused(items: Collection[object]) -> bool:
     """Whether some of *items* are no documents."""
     return any(isinstance(item, Skipped) for item in items)
+
+
+def portions(documents: Sequence[Document]) -> list[list[Document]]:
+    """*documents*, the smallest first, in portions of about `PORTION_BYTES`."""
+    portions: list[list[Document]] = []
+    size = 0
+    for document in sorted(documents, key=lambda document: document.size_bytes):
+        if not portions or size + document.size_bytes > PORTION_BYTES:
+            portions.append([])
+            size = 0
+        portions[-1].append(document)
+        size += document.size_bytes
+    return portions
 
 
 def groups(prepared: Sequence[Prepared]) -> list[list[Prepared]]:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,9 +22,10 @@ from structlog.testing import capture_logs
 from watchfiles import Change
 
 from connectors.message import Scope, redis_key
-from grounding.documents.chunking import Sizes
+from grounding.documents import runs
+from grounding.documents.chunking import Sizes, chunk_document
 from grounding.documents.embedding import EmbedderUnavailable
-from grounding.documents.index import Entry, Kind, Passage, PassageIndex
+from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source
 from grounding.documents.indexer import Indexer
 from grounding.documents.library import Library
 from grounding.documents.qdrant_embedded import EmbeddedIndex
@@ -136,6 +137,68 @@ async def test_a_folder_that_vanished_takes_its_documents_along(house: House) ->
     await asyncio.to_thread(shutil.rmtree, house.library.root(ACME) / "v1.2")
     assert (await house.indexer.sync(ACME, ["v1.2"])).deleted == 2
     assert await house.sources("refunds") == ["v1.3/c.md"]
+
+
+async def test_a_run_that_ends_as_its_workspace_is_forgotten_leaves_nothing_behind(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, reached, goes_on = house.indexer._ledger, asyncio.Event(), asyncio.Event()
+    keep_lag = ledger.keep_lag
+
+    async def slowly(scope: Scope, lag_ms: int) -> None:
+        reached.set()
+        await goes_on.wait()
+        await keep_lag(scope, lag_ms)
+
+    monkeypatch.setattr(ledger, "keep_lag", slowly)
+    await asyncio.to_thread(house.write, "a.md", "Refunds")
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(house.indexer.sync(ACME))
+        await reached.wait()
+        group.create_task(house.indexer.forget_workspace(ACME))
+        while not house.indexer._at_hand["acme"]._wanting_all:
+            await asyncio.sleep(0)
+        goes_on.set()
+    assert await house.redis.keys(f"*{ACME.tag}*") == []
+
+
+async def test_a_short_document_waits_for_no_long_one_that_is_read_with_it(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "PORTION_BYTES", 1000)
+    steps: list[str] = []
+    replace = house.index.replace
+
+    def cutting(path: str, *more: Any) -> Any:
+        steps.append(f"cut {path}")
+        return chunk_document(path, *more)
+
+    async def replacing(sources: Sequence[Source]) -> None:
+        await replace(sources)
+        steps.extend(f"stored {one.name}" for one in sources)
+
+    monkeypatch.setattr("grounding.documents.indexer.chunk_document", cutting)
+    monkeypatch.setattr(house.index, "replace", replacing)
+    for path, text in (("a.md", "words and words\n\n" * 200), ("b.md", "Refunds"), ("c.md", "Parcels")):
+        await asyncio.to_thread(house.write, path, text)
+    await house.indexer.sync(ACME)
+    assert steps == ["cut b.md", "cut c.md", "stored b.md", "stored c.md", "cut a.md", "stored a.md"]
+
+
+async def test_a_file_whose_name_is_too_long_is_named_and_left_out(house: House) -> None:
+    docs, long = house.library.root(ACME), "ä" * 120 + ".md"
+    await asyncio.to_thread(docs.mkdir, parents=True)
+    await asyncio.to_thread((docs / long).write_text, "Refunds")
+    for paths in (None, [long]):  # looked through, and told of
+        with capture_logs() as events:
+            done = await house.indexer.sync(ACME, paths)
+        assert [(one.path, one.why) for one in done.skipped] == [(long, "name")]
+        named = [(event["path"], event["why"]) for event in events if event["event"] == "index.skipped"]
+        assert named == ([(long, "name")] if paths is None else [])
+    assert await house.indexer.pending(ACME) == set()
+    await asyncio.to_thread((docs / long).rename, docs / "short.md")
+    done = await house.indexer.sync(ACME)
+    assert (done.documents, done.skipped, await house.indexer.skipped(ACME)) == (1, (), [])
 
 
 async def test_a_document_that_became_unreadable_is_no_longer_found(house: House) -> None:
