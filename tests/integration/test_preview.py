@@ -228,6 +228,25 @@ async def test_a_platform_that_asks_for_a_pause_gets_it_and_the_reply_grows_on(r
         await until(board, "one two!")
 
 
+async def test_what_is_only_added_to_takes_nothing_of_the_rate_for_edits(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins like a message, and grows by a means that has a rate of its own."""
+    turns: list[Urgency] = []
+    granted = Governor.turn
+
+    async def turn(governor: Governor, key: ConversationKey, urgency: Urgency) -> None:
+        await granted(governor, key, urgency)
+        turns.append(urgency)
+
+    monkeypatch.setattr(Governor, "turn", turn)
+    feed = Feed()
+    await write(box(redis, feed), feed, ("one", ("one",)), (" two", ("one two",)))
+
+    assert turns[0] is Urgency.BEGINNING
+    assert set(turns[1:]) == {Urgency.ADDITION}
+
+
 async def test_means_of_the_platforms_own_are_preferred_and_end_in_the_last_form(redis: Redis) -> None:
     """What is added arrives piece by piece; then the reply stands there as it is."""
     feed = Feed()
