@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from grounding.asked import ASSISTANT
 from grounding.run_context import TailEntry
 from grounding.sections import speaker
@@ -9,8 +11,10 @@ from grounding.sessions.growing import MAX_ENTRY_CHARACTERS
 from grounding.transcript.entry import Entry, EntryRole
 
 
+@lru_cache(maxsize=512)
 def tail_entry(entry: Entry) -> TailEntry:
-    """*entry* as a tail tells it."""
+    """*entry* as a tail tells it. That of the same entry is the same object, of which more is remembered
+    (`grounding.layers.tail`)."""
     by = ASSISTANT if entry.role is EntryRole.OUTBOUND else speaker(entry.author)
     text = entry.text[:MAX_ENTRY_CHARACTERS]
     return TailEntry(speaker=by, text=text, turn_id=entry.turn_id, user=entry.user, foreign=entry.foreign)

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import mul
 from statistics import fmean
+from types import MappingProxyType
 from typing import NamedTuple
 
 from grounding.documents.index import Hit, Passage
@@ -121,26 +123,28 @@ class _Turn(NamedTuple):
 def recollect(query: str, hits: Sequence[Hit], beside: Sequence[Passage]) -> list[Recollection]:
     """*hits* of *query*, and the parts of turns *beside* them, the best first. Turns in which the same was asked of the
     assistant before come last: nothing is as like a question as itself, and what answers it stands elsewhere."""
-    asked = term_set(query)
-    repeated = {one.source for one in (*(hit.passage for hit in hits), *beside) if repeats(asked, one.text)}
+    asked, passages = term_set(query), [*(hit.passage for hit in hits), *beside]
+    said = {one.id: _Said.of(one.text) for one in passages}
+    repeated = {one.source for one in passages if asked and said[one.id].question == asked}
     found = [
-        Recollection(passage, _weighed(one), hit) for passage, hit, one in candidates(query, hits, beside, repeated)
+        Recollection(passage, _weighed(one), hit)
+        for passage, hit, one in candidates(query, hits, beside, repeated, said)
     ]
     return sorted(
         found, key=lambda one: (one.passage.source in repeated, -one.score, one.passage.source, one.passage.ordinal)
     )
 
 
-def repeats(asked: frozenset[str], text: str) -> bool:
-    """Whether in *text* people ask just what *asked* says, in the same words, and the assistant answers them."""
-    return bool(asked) and _Said.of(text).question == asked
-
-
 def candidates(
-    query: str, hits: Sequence[Hit], beside: Sequence[Passage], repeated: Collection[str] = ()
+    query: str,
+    hits: Sequence[Hit],
+    beside: Sequence[Passage],
+    repeated: Collection[str] = (),
+    known: Mapping[str, _Said] = MappingProxyType({}),
 ) -> list[tuple[Passage, Hit | None, Features]]:
     """Everything that may be told, each once, and what it is judged by. What is *repeated* has no score of its own:
-    it would lift what stands beside them, and make the same of all that is less like the question than itself."""
+    it would lift what stands beside them, and make the same of all that is less like the question than itself. Of
+    passages that are *known*, by their ids, nobody has to look at the words again."""
     others = [hit for hit in hits if hit.passage.source not in repeated]
     own = dict.fromkeys((hit.passage.id for hit in hits), 0.0)
     own |= zip((hit.passage.id for hit in others), _standard([hit.score for hit in others]), strict=True)
@@ -148,7 +152,7 @@ def candidates(
     passages = {hit.passage.id: hit.passage for hit in hits} | {
         passage.id: passage for passage in beside if passage.id not in own
     }
-    said = {name: _Said.of(passage.text) for name, passage in passages.items()}
+    said = {name: known.get(name) or _Said.of(passage.text) for name, passage in passages.items()}
     turns = _turns(passages.values(), own, said)
     following = {turn.previous: turn for turn in turns.values() if turn.previous}
     days = _days(turns.values())
@@ -162,17 +166,8 @@ def candidates(
 
 
 def _weighed(one: Features) -> float:
-    return (
-        WEIGHTS.own * one.own
-        + WEIGHTS.next * one.next
-        + WEIGHTS.before_last * one.before_last
-        + WEIGHTS.after_next * one.after_next
-        + WEIGHTS.answers * one.answers
-        + WEIGHTS.day * one.day
-        + WEIGHTS.asks * one.asks
-        + WEIGHTS.named * one.named
-        + WEIGHTS.person * one.person
-    )
+    weighed: float = sum(map(mul, WEIGHTS, one))
+    return weighed
 
 
 def _standard(scores: Sequence[float]) -> list[float]:
@@ -215,25 +210,26 @@ def _features(
     said: _Said,
 ) -> Features:
     turn = turns[passage.source]
-    before, after = _same_day(turns.get(turn.previous), turn), _same_day(following.get(turn.source), turn)
-    before_last = _same_day(turns.get(before.previous), turn) if before else None
-    after_next = _same_day(following.get(after.source), turn) if after else None
-    lean = min(1.0, STANDS_ALONE_CHARACTERS / max(len(passage.text), 1))
+    day, length = turn.day, len(passage.text)
+    before, after = _on(day, turns.get(turn.previous)), _on(day, following.get(turn.source))
+    before_last = _on(day, turns.get(before.previous)) if before else None
+    after_next = _on(day, following.get(after.source)) if after else None
+    lean = 1.0 if length <= STANDS_ALONE_CHARACTERS else STANDS_ALONE_CHARACTERS / length
     return Features(
         own=own,
         next=lean * after.score if after else 0.0,
         before_last=lean * before_last.score if before_last else 0.0,
         after_next=lean * after_next.score if after_next else 0.0,
         answers=lean * before.score if before and before.asks else 0.0,
-        day=days[turn.day],
+        day=days[day],
         asks=float(said.asks),
         named=float(not named.isdisjoint(said.by)),
         person=float(said.by != [ASSISTANT]),
     )
 
 
-def _same_day(other: _Turn | None, turn: _Turn) -> _Turn | None:
-    return other if other is not None and other.day == turn.day else None
+def _on(day: str, turn: _Turn | None) -> _Turn | None:
+    return turn if turn is not None and turn.day == day else None
 
 
 def day_of(passage: Passage) -> str:

@@ -115,7 +115,10 @@ class TurnFloor:
     def could_be_sure(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
         """Those of *hits* that reach it if they say all that *query* says; none of their words is looked at."""
         enough = self._enough(query, term_set(query), asked_for=False)
-        return [hit for hit in hits if self.dense_weight * max(_cosine(hit), 0.0) + self.coverage_weight >= enough]
+        if self.coverage_weight >= enough:
+            return list(hits)
+        weight, words = self.dense_weight, self.coverage_weight
+        return [hit for hit in hits if hit.dense is not None and weight * max(hit.dense.score, 0.0) + words >= enough]
 
     def _enough(self, query: str, asked: frozenset[str], asked_for: bool) -> float:
         if asked_for:

@@ -11,6 +11,7 @@ import re
 import uuid
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from connectors.message import Scope
@@ -37,6 +38,7 @@ class Where:
     is_shallow: bool = False
 
 
+@cache  # for a few models, and asked for several times a turn
 def collection_name(model: str, dimensions: int, version: int = PAYLOAD_VERSION) -> str:
     """The collection of one embedding model and *version* of payloads: no other ever meets these vectors."""
     plain = re.sub(r"[^A-Za-z0-9]+", "-", model).strip("-").lower()[:60]

@@ -19,7 +19,7 @@ GAP = "…"
 LONGEST_ENTRY = 1 / 2
 """The share of the ceilings that one message may take: a request and its reply always have room together."""
 REMEMBERED = 512
-"""Messages whose lines are remembered: those of a few turns."""
+"""Messages whose lines are remembered: those of some twenty conversations that are talked in now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,19 @@ def shortened(entry: TailEntry, whole: Limits, tokens: Tokens) -> TailEntry:
     """*entry* with as many of its lines as one message may show of a block with the limits *whole*: of a longer one
     its beginning and its end, and of a single line that is too much by itself its beginning. What comes of it depends
     on nothing but the message."""
-    limits, spoken = whole.share(LONGEST_ENTRY), _spoken(entry)
+    known = _shortened.get((id(entry), whole))
+    if known is None or known[0] is not entry or known[1] is not tokens:
+        if len(_shortened) >= REMEMBERED:
+            _shortened.clear()
+        known = _shortened[id(entry), whole] = entry, tokens, _as_short(entry, whole.share(LONGEST_ENTRY), tokens)
+    return known[2]
+
+
+_shortened: dict[tuple[int, Limits], tuple[TailEntry, Tokens, TailEntry]] = {}
+
+
+def _as_short(entry: TailEntry, limits: Limits, tokens: Tokens) -> TailEntry:
+    spoken = _spoken(entry)
 
     def of(first: int, last: int) -> TailEntry:
         kept = [*spoken[:first], GAP, *spoken[len(spoken) - last :]]

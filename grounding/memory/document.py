@@ -7,9 +7,10 @@ is, and shown before the sections.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from grounding.recent import Recent
 from grounding.sections import as_data
 
 SECTIONS = (
@@ -48,8 +49,13 @@ class Line:
     text: str
 
 
-def parse(text: str) -> list[Part]:
-    """The sections of *text* in their order. Only the eight known headings separate sections."""
+def parse(text: str) -> Sequence[Part]:
+    """The sections of *text* in their order. Only the eight known headings separate sections. Those of the last texts
+    are remembered: a turn asks several times for those of two documents."""
+    return _parsed.of(text, _parse)
+
+
+def _parse(text: str) -> tuple[Part, ...]:
     parts: list[Part] = []
     title, body = "", list[str]()
     for line in text.removeprefix("\ufeff").splitlines():
@@ -60,7 +66,10 @@ def parse(text: str) -> list[Part]:
         parts.append(Part(title, "\n".join(body).strip("\n")))
         title, body = known, []
     parts.append(Part(title, "\n".join(body).strip("\n")))
-    return [part for part in parts if part.title or part.body.strip()]
+    return tuple(part for part in parts if part.title or part.body.strip())
+
+
+_parsed: Recent[tuple[Part, ...]] = Recent(64)
 
 
 def render(bodies: Mapping[str, str]) -> str:
@@ -154,6 +163,14 @@ def same(text: str, other: str) -> bool:
 def corrected(text: str, before: str) -> tuple[Line, ...]:
     """The lines ``subject: value`` of *text* whose subject had another value in the same section of *before* that it
     has no more: what the same person prefers besides, or decided next, corrects nothing."""
+    return _corrections.of(f"{len(before)}\n{before}{text}", lambda _: _corrected(text, before))
+
+
+_corrections: Recent[tuple[Line, ...]] = Recent(64)
+"""A turn asks for those of the document that its session shows and the newest, as the turns before it did."""
+
+
+def _corrected(text: str, before: str) -> tuple[Line, ...]:
     was = [(title, line) for title, body in bodies(before).items() for line in body.split("\n")]
     stays = {_folded(line) for body in bodies(text).values() for line in body.split("\n")}
     said = {_folded(line) for _, line in was}
