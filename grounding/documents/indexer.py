@@ -295,9 +295,8 @@ class Indexer:
     async def pending(self, scope: Scope) -> set[str]:
         """Documents that are not in the index as they are kept now, by their looks. Raises `StoreUnavailable`."""
         there, unfit = await self._shelf.look_through(scope)
-        return pending(
-            await self._ledger.all(scope), await self._ledger.skipped(scope), there, unfit, self._fingerprint
-        )
+        registry, named = await self._ledger.all(scope), await self._ledger.skipped(scope)
+        return await asyncio.to_thread(pending, registry, named, there, unfit, self._fingerprint)
 
     async def has(self, scope: Scope, paths: Sequence[str]) -> bool:
         """Whether the documents at *paths* are in the index as they are kept now, gone where they are none; False also

@@ -7,6 +7,7 @@ Keys (owner ``documents``, in the workspace's tag), each for one collection: ``r
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ class Ledger:
     async def all(self, scope: Scope) -> dict[str, Registered]:
         """Everything that the index has."""
         stored = await self._redis.hgetall(self._key(scope, "registry"))
-        return {str(path): Registered.from_json(str(entry)) for path, entry in stored.items()}
+        return await asyncio.to_thread(_registered, stored)  # thousands take the event loop too long
 
     async def paths(self, scope: Scope) -> set[str]:
         """The paths of `all`, whatever the form of their entries."""
@@ -85,6 +86,10 @@ class Ledger:
 
     def _key(self, scope: Scope, name: str) -> str:
         return redis_key(OWNER, scope.tag, name, self._collection)
+
+
+def _registered(stored: Mapping[Any, Any]) -> dict[str, Registered]:
+    return {str(path): Registered.from_json(str(entry)) for path, entry in stored.items()}
 
 
 def _packed(one: Skipped) -> str:

@@ -7,6 +7,7 @@ change, deleted ones too. A change and its place in the backlog of the index are
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import time
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 VERSION = 1
 REMEMBERED_CHANGES = 20_000
+FEW = 250
+"""Entries that are read on the event loop: thousands take it too long."""
 ANYTHING = "*"
 """For `SharedShelf.put_if` and `delete_if`: whatever is there."""
 
@@ -76,9 +79,10 @@ class SharedShelf:
         """All documents, or those of *paths* that there are. Raises `CatalogueTooNew`."""
         name = _key(scope, "catalogue")
         if paths is None:
-            return {str(path): _found(str(path), entry) for path, entry in (await self._redis.hgetall(name)).items()}
+            return await asyncio.to_thread(_all_found, await self._redis.hgetall(name))
         entries: Any = await self._redis.hmget(name, list(paths)) if paths else []
-        return {path: _found(path, entry) for path, entry in zip(paths, entries, strict=True) if entry}
+        found = dict(zip(paths, entries, strict=True))
+        return _all_found(found) if len(found) <= FEW else await asyncio.to_thread(_all_found, found)
 
     async def read(self, scope: Scope, paths: Sequence[str], known: Mapping[str, str]) -> Read:
         some = list(paths[:READ_DOCUMENTS])
@@ -172,6 +176,10 @@ class SharedShelf:
 def sha256_of(text: str) -> str:
     """Of *text* in UTF-8, in hexadecimal digits."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _all_found(entries: Mapping[Any, Any]) -> dict[str, Found]:
+    return {str(path): _found(str(path), entry) for path, entry in entries.items() if entry}
 
 
 def _found(path: str, entry: Any) -> Found:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,7 @@ from grounding.documents.library import DocumentMissing, DocumentRefused, Librar
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.relevance import Floor
 from grounding.documents.search import Search
-from grounding.documents.shared_shelf import CatalogueTooNew, SharedShelf
+from grounding.documents.shared_shelf import FEW, CatalogueTooNew, SharedShelf
 from tests.emulators.embedder import HashedWords
 
 ACME = Scope("acme")
@@ -161,6 +163,26 @@ async def test_a_disk_that_led_before_does_not_bring_back_what_was_deleted_meanw
     assert await machines.one.follow() == {"b.md"}
     assert await asyncio.to_thread(machines.one.files) == await machines.shared()
     assert await machines.shared() == {"b.md": "Parcels, changed while another led"}
+
+
+async def test_what_is_known_of_many_documents_is_not_read_on_the_event_loop(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, here, reads = threading.get_ident(), [], json.loads
+
+    def noted(text: str) -> Any:
+        here.append(threading.get_ident() == loop)
+        return reads(text)
+
+    one = machines.one
+    paths = [f"{number}.md" for number in range(FEW + 1)]
+    for path in paths:
+        await one.shelf.put(ACME, path, "Refunds")
+    await one.indexer.sync(ACME)
+    monkeypatch.setattr(json, "loads", noted)
+    assert len(await one.shelf.catalogue(ACME)) == len(await one.shelf.catalogue(ACME, paths)) == len(paths)
+    assert len(await one.indexer._ledger.all(ACME)) == len(paths)
+    assert here == [False] * (3 * len(paths))
 
 
 async def test_a_lost_disk_deletes_nothing(machines: Machines) -> None:
