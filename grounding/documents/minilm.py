@@ -53,7 +53,7 @@ class MiniLMEmbedder:
     """Questions whose vectors are kept: a turn looks the same words up for its strategy, documents and turns."""
 
     def __init__(self) -> None:
-        self._model: _Model | None = None
+        self._model: MiniLM | None = None
         self._loading = threading.Lock()
         self._documents = ThreadPoolExecutor(1, "minilm-documents")
         self._questions = ThreadPoolExecutor(1, "minilm-questions")
@@ -94,15 +94,15 @@ class MiniLMEmbedder:
     def _embed(self, text: str) -> Vector:
         return self._loaded().vector(text[: self.MAX_CHARACTERS])
 
-    def _loaded(self) -> _Model:
+    def _loaded(self) -> MiniLM:
         with self._loading:
             if self._model is None:
-                self._model = _Model(find_weights())
+                self._model = MiniLM(find_weights())
             return self._model
 
 
-class _Model:
-    """The open model. Threads may share it."""
+class MiniLM:
+    """The open model, of the file that `find_weights` gives. Threads may share it."""
 
     def __init__(self, weights: Path) -> None:
         self._tokenizer = load_tokenizer()

@@ -1,0 +1,55 @@
+"""The second, deeper embedding model: asked beside everything else, and searched without where it is late.
+
+It embeds what was found already, so nobody waits for it: documents get its vectors some time after they can be found,
+and a question goes without where its vector is not there in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from grounding.documents.embedding import Embedder, Vector
+
+BLOCK = "deep"
+"""What a search that went without is named after, in metrics and in the answers of `search`."""
+LATE = "late"
+
+
+class Deeper(Protocol):
+    """A deeper embedding model. Two of the same name give the same vectors."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dimensions(self) -> int: ...
+
+    def prepare(self, texts: Sequence[str]) -> None:
+        """Begin to embed questions that will be asked in a moment. Returns at once."""
+
+    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
+        """The unit vectors of a few questions. Raises `EmbedderUnavailable` where they are not there in time."""
+
+    async def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
+        """One unit vector (or zeros for text without words) per text, however long that takes. Raises
+        `EmbedderUnavailable`."""
+
+
+class AtHand:
+    """An *embedder* of this process as a deeper one, for whom questions are worth any wait."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self.name, self.dimensions = embedder.name, embedder.dimensions
+
+    def prepare(self, texts: Sequence[str]) -> None:
+        """Nothing can be begun."""
+
+    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
+        """Raises `EmbedderUnavailable`."""
+        return await self._embedder.embed_queries(texts)
+
+    async def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
+        """Raises `EmbedderUnavailable`."""
+        return await self._embedder.embed_documents(texts)
