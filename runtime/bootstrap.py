@@ -30,7 +30,9 @@ from runtime.budgets import Budgets
 from runtime.condensing import Condensing
 from runtime.context_keeping import ContextKeeping
 from runtime.dead_letters import DeadLetters
+from runtime.deeper import why_not
 from runtime.embedded.child import beside
+from runtime.embedded.deep_model import COMMAND_SECONDS, QUESTION_SECONDS, DeepModel, deep_model
 from runtime.embedded.model_server import local_model
 from runtime.envelopes import Lane
 from runtime.environment.sampling import Surroundings
@@ -99,6 +101,7 @@ class Runtime:
     directives: Directives
     publisher: FilingPublisher
     knowledge: Knowledge
+    deep: DeepModel | None
     manifests: Manifests
     model: Model
     surroundings: Surroundings
@@ -156,10 +159,14 @@ async def open_runtime(
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_redis(settings))
         model_server = await stack.enter_async_context(local_model(settings.data_dir))
+        deep = None
+        if not await asyncio.to_thread(why_not, settings):
+            seconds = QUESTION_SECONDS if parts else COMMAND_SECONDS
+            deep = await stack.enter_async_context(deep_model(settings.data_dir, seconds))
         process = await wire_process(
-            settings, store, model_server, await loading, await finding, platforms, has_faces=has_faces
+            settings, store, model_server, deep, await loading, await finding, platforms, has_faces=has_faces
         )
-        runtime = _runtime(settings, events, process)
+        runtime = _runtime(settings, events, process, deep)
         stack.push_async_callback(runtime.knowledge.close)
         stack.push_async_callback(runtime.model.close)
         await stack.enter_async_context(beside(events.run(store.client), "events"))
@@ -169,11 +176,13 @@ async def open_runtime(
             runtime.knowledge.will_follow()
         await stack.enter_async_context(beside(runtime.knowledge.open(), "knowledge"))
         await stack.enter_async_context(beside(runtime.surroundings.run(), "environment"))
-        await _run_parts(stack, runtime, process, parts)
+        await _run_parts(stack, runtime, process, parts, deep)
         yield runtime
 
 
-async def _run_parts(stack: AsyncExitStack, runtime: Runtime, process: Process, parts: frozenset[Part]) -> None:
+async def _run_parts(
+    stack: AsyncExitStack, runtime: Runtime, process: Process, parts: frozenset[Part], deep: DeepModel | None
+) -> None:
     for connector in runtime.connectors.values():  # after the worker: turns in hand are still delivered
         stack.push_async_callback(connector.close)
     if "jobs" in parts:
@@ -181,7 +190,7 @@ async def _run_parts(stack: AsyncExitStack, runtime: Runtime, process: Process, 
     if "jobs" in parts or "follow" in parts:
         jobs = runtime.jobs if "jobs" in parts else None
         knowledge = runtime.knowledge if "follow" in parts else None
-        duties = wire_duties(runtime.settings, process.kept, jobs, knowledge, runtime.records)
+        duties = wire_duties(runtime.settings, process.kept, jobs, knowledge, runtime.records, deep)
         await stack.enter_async_context(beside(duties.run(), "duties"))
     if "jobs" in parts:
         stack.push_async_callback(runtime.jobs.finish)  # before their runner ends
@@ -206,7 +215,7 @@ async def _warm_up(runtime: Runtime) -> None:
     await runtime.model.warm()
 
 
-def _runtime(settings: Settings, events: EventStream, process: Process) -> Runtime:
+def _runtime(settings: Settings, events: EventStream, process: Process, deep: DeepModel | None) -> Runtime:
     """Of all the parts those that faces ask for; nothing is made here."""
     kept, answering = process.kept, process.answering
     return Runtime(
@@ -232,6 +241,7 @@ def _runtime(settings: Settings, events: EventStream, process: Process) -> Runti
         directives=kept.directives,
         publisher=kept.publisher,
         knowledge=process.knowledge,
+        deep=deep,
         manifests=kept.manifests,
         model=process.model,
         surroundings=process.surroundings,

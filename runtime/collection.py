@@ -14,6 +14,7 @@ from grounding.documents.backlog import Backlog
 from grounding.documents.catalogue import Identity
 from grounding.documents.chunking import CountTokens
 from grounding.documents.context_field import ContextField
+from grounding.documents.deeper import Deeper
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
 from grounding.documents.index import Kind, PassageIndex
 from grounding.documents.indexer import Exclusive, Indexer
@@ -68,6 +69,8 @@ class Maker:
     exclusive: Exclusive
     reranker: Reranker | None
     material: CodexStore
+    deep: Deeper | None = None
+    """The model of deeper vectors, which the collection of the model that is set has."""
 
     def target(self, embedder: Embedder) -> Collection:
         """The collection of the model that is set."""
@@ -78,19 +81,28 @@ class Maker:
         return self._made(identity, former_embedder(self.settings, identity), is_former=True)
 
     def _made(self, identity: Identity, embedder: Embedder, *, is_former: bool) -> Collection:
-        index, words_alone = adapter(self.settings, identity), REBUILDING if is_former else ""
+        deep, words_alone = (None, REBUILDING) if is_former else (self.deep, "")
+        index = adapter(self.settings, identity, deep.dimensions if deep else None)
         backlog = None if is_former else self.backlog
         return Collection(
             identity,
             index,
             embedder,
-            Search(index, embedder, count=self.count, reranker=self.reranker, words_alone=words_alone),
+            Search(index, embedder, count=self.count, reranker=self.reranker, words_alone=words_alone, deep=deep),
             Vocabulary(index, embedder),
             Turns(index, embedder, words_alone=words_alone),
             ContextField(index, embedder, words_alone=is_former),
             RecordIndex(index, embedder, RecordStore(self.redis), is_former=is_former),
             CodexIndex(self.material, index, embedder, self.count),
-            Search(index, embedder, count=self.count, reranker=self.reranker, kind=Kind.CODEX, words_alone=words_alone),
+            Search(
+                index,
+                embedder,
+                count=self.count,
+                reranker=self.reranker,
+                kind=Kind.CODEX,
+                words_alone=words_alone,
+                deep=deep,
+            ),
             Indexer(
                 self.shelf,
                 index,
@@ -129,7 +141,7 @@ def former_embedder(settings: Settings, identity: Identity) -> Embedder:
     return FormerEmbedder(settings, LiteLLMEmbedder(settings, identity.model, identity.dimensions))
 
 
-def adapter(settings: Settings, identity: Identity) -> PassageIndex:
+def adapter(settings: Settings, identity: Identity, deep_dimensions: int | None = None) -> PassageIndex:
     """The index's adapter; its package is imported here, so that only the one in use costs anything. Blocking."""
     if settings.qdrant_url is None:
         from grounding.documents.qdrant_embedded import EmbeddedIndex
@@ -141,6 +153,7 @@ def adapter(settings: Settings, identity: Identity) -> PassageIndex:
             timeout_seconds=settings.qdrant_timeout_seconds,
             fusion=fusion_of(settings),
             version=identity.payload_version,
+            deep_dimensions=deep_dimensions,
         )
     from grounding.documents.qdrant_server import ServerIndex
 
@@ -153,6 +166,7 @@ def adapter(settings: Settings, identity: Identity) -> PassageIndex:
         api_key=key.get_secret_value() if key else None,
         fusion=fusion_of(settings),
         version=identity.payload_version,
+        deep_dimensions=deep_dimensions,
     )
 
 

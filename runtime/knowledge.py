@@ -17,11 +17,12 @@ from grounding.codex.store import CodexStore
 from grounding.documents.backlog import Backlog
 from grounding.documents.catalogue import Identity, Lacks
 from grounding.documents.context_field import ContextField
+from grounding.documents.deeper import Deeper
 from grounding.documents.disk_copy import DiskCopy
 from grounding.documents.embedding import Embedder, EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
 from grounding.documents.lease import StoringLease
-from grounding.documents.library import Library, Skipped
+from grounding.documents.library import Library, Skipped, is_document_path
 from grounding.documents.rerank import Reranker
 from grounding.documents.runs import Progress, Status, Synced
 from grounding.documents.shared_shelf import SharedShelf
@@ -34,6 +35,7 @@ from runtime.collection import Collection, Maker
 from runtime.doubts import Doubts
 from runtime.finding import Finding
 from runtime.following import Following
+from runtime.fresh import Fresh
 from runtime.opening import Opening
 from runtime.told import ToldContexts, ToldRecords, ToldTurns
 from runtime.workspaces import Workspaces
@@ -55,6 +57,7 @@ class Knowledge:
         workspaces: Workspaces,
         publisher: FilingPublisher,
         reranker: Reranker | None = None,
+        deep: Deeper | None = None,
     ) -> None:
         self.library = Library(settings.data_dir, max_bytes=settings.document_max_bytes)
         self.copy: DiskCopy | None = None
@@ -70,7 +73,11 @@ class Knowledge:
             redis, max_bytes=settings.codex_max_bytes, file_max_bytes=settings.codex_file_max_bytes
         )
         """What is given whole, or searched apart from the documents."""
-        maker = Maker(settings, redis, self.shelf, tokens.count, self._backlog, exclusive, reranker, self.material)
+        self.fresh = Fresh()
+        """What was stored a moment ago, and lacks its deeper vectors."""
+        maker = Maker(
+            settings, redis, self.shelf, tokens.count, self._backlog, exclusive, reranker, self.material, deep
+        )
         self.opening = Opening(settings, redis, workspaces, maker)
         self.catalogue = self.opening.catalogue
         self.formers = self.opening.formers
@@ -146,7 +153,10 @@ class Knowledge:
         async with self.formers.answering(scope, target.name) as former:
             if former is not None:
                 await self._keep_in_step(former, scope, paths)
-        return await target.indexer.sync(scope, paths, progress, fresh=fresh)
+        try:
+            return await target.indexer.sync(scope, paths, progress, fresh=fresh)
+        finally:  # interrupted, some of it may be stored
+            self.fresh.note(scope, sources=[path for path in paths or () if is_document_path(path)])
 
     async def keep_answering(self, scope: Scope) -> bool:
         """Bring what answers while the index of another model is filled in step with the documents, so that nothing
@@ -213,6 +223,10 @@ class Knowledge:
                 if former is not None:
                     await former.indexer.forget_workspace(scope)
             await self.catalogue.forget(scope, name)
+
+    async def deepens(self) -> bool:
+        """Whether passages get deeper vectors. Raises `IndexUnavailable` while nothing can be asked."""
+        return (await self.opening.ready()).index.deepens
 
     async def target(self) -> Identity:
         """The collection of the model that is set. Raises `IndexUnavailable` while it cannot be opened."""

@@ -75,10 +75,11 @@ def data_dir() -> Iterator[Path]:
 
 @pytest.fixture
 def settings(data_dir: Path) -> MakeSettings:
-    """Makes settings on a temporary DATA_DIR; arguments are fields. Secrets may be given as plain strings."""
+    """Makes settings on a temporary DATA_DIR; arguments are fields. Secrets may be given as plain strings. Without the
+    deeper embedding model: it would be a process of its own for each test."""
 
     def make(**fields: Any) -> Settings:
-        return Settings.model_validate({"data_dir": data_dir, **fields})
+        return Settings.model_validate({"data_dir": data_dir, "deep_embedding_model": "none", **fields})
 
     return make
 

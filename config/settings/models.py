@@ -47,6 +47,9 @@ class ModelSettings(BaseModel):
     embedding_model: EmbeddingModel | None = None
     """A LiteLLM embedding id, or bundled/minilm (finds more, indexes slowly) or bundled/wordllama. Unset:
     bundled/wordllama. Another model makes another index; the former one answers until that is filled."""
+    deep_embedding_model: Literal["bundled/minilm", "none"] = "bundled/minilm"
+    """A second model beside bundled/wordllama, in a process of its own: documents and material get its vectors in the
+    background, after they can be found, and searches put the best in order by them. none: there is no second model."""
     embedding_timeout_seconds: PositiveSeconds = 20.0
     """One embedding call."""
     rerank_model: str | None = None

@@ -9,11 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from grounding.documents.embedding import Embedder, Vector
+from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
 
 BLOCK = "deep"
 """What a search that went without is named after, in metrics and in the answers of `search`."""
 LATE = "late"
+
+
+class NotYet(EmbedderUnavailable):
+    """The model is still being loaded: what nobody could expect of it now is no loss."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is still being loaded", retryable=True)
 
 
 class Deeper(Protocol):
@@ -29,7 +36,8 @@ class Deeper(Protocol):
         """Begin to embed questions that will be asked in a moment. Returns at once."""
 
     async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
-        """The unit vectors of a few questions. Raises `EmbedderUnavailable` where they are not there in time."""
+        """The unit vectors of a few questions. Raises `EmbedderUnavailable` where they are not there in time, `NotYet`
+        where they could not be."""
 
     async def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
         """One unit vector (or zeros for text without words) per text, however long that takes. Raises

@@ -15,6 +15,7 @@ from itertools import islice
 
 from connectors.message import Scope
 from grounding.documents.chunking import Chunk, CountTokens, Sizes, chunk_document
+from grounding.documents.deeper import Deeper
 from grounding.documents.embedding import Embedder, Vector
 from grounding.documents.index import Entry, Hit, Kind, PassageIndex
 from grounding.documents.metrics import Ranking
@@ -86,10 +87,12 @@ async def evaluate(
     open_index: OpenIndex,
     *,
     reranker: Reranker | None = None,
+    deep: Deeper | None = None,
     sizes: Sizes | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Evaluation:
-    """Index the set with *open_index* (an empty index, which is closed at the end) and put each question to each arm.
+    """Index the set with *open_index* (an empty index, which is closed at the end), with deeper vectors where *deep*
+    makes them, and put each question to each arm.
 
     Raises `BadQuestionSet` for a set without questions, `IndexUnavailable` and `EmbedderUnavailable`.
     """
@@ -97,8 +100,8 @@ async def evaluate(
         raise BadQuestionSet("the set has no question with an expected document")
     scopes = _scopes(questions)
     async with _opened(open_index) as index:
-        chunks = await _fill(index, questions, scopes, embedder, count, sizes, progress)
-        run = _Run(index, questions, scopes, embedder, reranker)
+        chunks = await _fill(index, questions, scopes, embedder, deep, count, sizes, progress)
+        run = _Run(index, questions, scopes, embedder, reranker, deep)
         evaluation = Evaluation({arm: {} for arm in run.arms}, chunks, run.lost, run.first)
         await embedder.embed_query("warm up")
         for done, question in enumerate(questions.questions, start=1):
@@ -118,6 +121,7 @@ async def _fill(
     questions: QuestionSet,
     scopes: dict[str, Scope],
     embedder: Embedder,
+    deep: Deeper | None,
     count: CountTokens,
     sizes: Sizes | None,
     progress: Progress,
@@ -128,7 +132,10 @@ async def _fill(
     while group := await asyncio.to_thread(lambda: list(islice(documents, GROUP))):
         cut, texts = await asyncio.to_thread(_cut, group, count, sizes)
         vectors = await embedder.embed_documents(texts)
-        entries = await asyncio.to_thread(_entries, cut, texts, vectors)
+        deeper: Sequence[Vector | None] = [None] * len(texts)
+        if deep is not None:
+            deeper = await deep.embed_documents(texts)
+        entries = await asyncio.to_thread(_entries, cut, texts, vectors, deeper)
         for workspace, batch in entries.items():
             await index.upsert(scopes[workspace], batch)
         done, chunks = done + len(group), chunks + len(cut)
@@ -147,12 +154,12 @@ def _cut(group: Sequence[Text], count: CountTokens, sizes: Sizes | None) -> tupl
 
 
 def _entries(
-    cut: Sequence[tuple[str, Chunk]], texts: Sequence[str], vectors: Sequence[Vector]
+    cut: Sequence[tuple[str, Chunk]], texts: Sequence[str], vectors: Sequence[Vector], deeper: Sequence[Vector | None]
 ) -> dict[str, list[Entry]]:
     """What the index keeps of the chunks, by workspace."""
     entries: dict[str, list[Entry]] = {}
-    for (workspace, chunk), text, vector in zip(cut, texts, vectors, strict=True):
-        entry = Entry(passage_of_chunk(chunk), vector, encode_chunk(text))
+    for (workspace, chunk), text, vector, deep in zip(cut, texts, vectors, deeper, strict=True):
+        entry = Entry(passage_of_chunk(chunk), vector, encode_chunk(text), deep)
         entries.setdefault(workspace, []).append(entry)
     return entries
 
@@ -195,13 +202,14 @@ class _Run:
         scopes: dict[str, Scope],
         embedder: Embedder,
         reranker: Reranker | None,
+        deep: Deeper | None,
     ) -> None:
         self._index = index
         self._known = questions.known
         self._scopes = scopes
         self._embedder = _LastQuery(embedder)
-        self._fused = Search(index, self._embedder)
-        self._reranked = Search(index, self._embedder, reranker=reranker) if reranker else None
+        self._fused = Search(index, self._embedder, deep=deep)
+        self._reranked = Search(index, self._embedder, reranker=reranker, deep=deep) if reranker else None
         self._candidates = reranker.candidates if reranker else 0
         alone = any(question.history for question in questions.questions)
         self.arms = (BM25, DENSE, RRF, *((ALONE,) if alone else ()), FUSED, *((RERANKED,) if reranker else ()))

@@ -218,6 +218,7 @@ class Indexer:
         chunks = [chunk for item in group for chunk in item.chunks]
         known = [] if run.fresh else [chunk.id for chunk in chunks]
         vectors = await self._index.vectors(scope, Kind.DOCUMENT, known)
+        deep = await self._index.vectors(scope, Kind.DOCUMENT, [*vectors], deep=True)
         missing = [chunk for chunk in chunks if chunk.id not in vectors]
         embedded = await self._embedder.embed_documents([chunk.indexed_text for chunk in missing]) if missing else []
         vectors |= {chunk.id: vector for chunk, vector in zip(missing, embedded, strict=True)}
@@ -226,7 +227,7 @@ class Indexer:
             later = await self._shelf.changed(scope, [item.document for item in group])
             kept = [item for item in group if item.document.path not in later]
             await self._index.replace(
-                [Source(scope, Kind.DOCUMENT, item.document.path, entries_of(item, vectors)) for item in kept]
+                [Source(scope, Kind.DOCUMENT, item.document.path, entries_of(item, vectors, deep)) for item in kept]
             )
             await self._ledger.record(scope, {item.document.path: self._registered(item) for item in kept}, (), ())
         for path in later:  # whoever changed it goes on with it
@@ -322,6 +323,7 @@ class Indexer:
             chunks=await self._index.count(scope, Kind.DOCUMENT),
             pending=len(await self.pending(scope)) if waiting is None else waiting,
             lag_ms=await self._ledger.lag_ms(scope),
+            shallow=await self._index.count_shallow(scope, Kind.DOCUMENT),
         )
 
     async def skipped(self, scope: Scope) -> list[Skipped]:

@@ -46,13 +46,14 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the index holds of a workspace: documents and chunks, documents that are not yet as they are kept, and
-    the lag of the last change."""
+    """What the index holds of a workspace: documents and chunks, documents that are not yet as they are kept, the lag
+    of the last change, and how many chunks are still to get a deeper vector."""
 
     documents: int
     chunks: int
     pending: int
     lag_ms: int
+    shallow: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +145,10 @@ def groups(prepared: Sequence[Prepared]) -> list[list[Prepared]]:
     return groups
 
 
-def entries_of(item: Prepared, vectors: dict[str, Vector]) -> list[Entry]:
-    """*item* as the index stores it; *vectors* are those of its chunks by their ids."""
+def entries_of(item: Prepared, vectors: dict[str, Vector], deep: dict[str, Vector]) -> list[Entry]:
+    """*item* as the index stores it; *vectors* are those of its chunks by their ids, *deep* what some have already."""
     return [
-        Entry(passage_of_chunk(chunk), vectors[chunk.id], sparse)
+        Entry(passage_of_chunk(chunk), vectors[chunk.id], sparse, deep.get(chunk.id))
         for chunk, sparse in zip(item.chunks, item.sparse, strict=True)
     ]
 
@@ -168,3 +169,11 @@ def passage_of_chunk(chunk: Chunk, kind: Kind = Kind.DOCUMENT, source: str = "")
         first_line=chunk.first_line,
         last_line=chunk.last_line,
     )
+
+
+def indexed_text_of(passage: Passage) -> str:
+    """`grounding.documents.chunking.Chunk.indexed_text` of a chunk that the index holds as *passage*."""
+    title, heading = passage.title, passage.heading
+    if heading != title and not heading.startswith(f"{title} › "):
+        heading = f"{title} › {heading}" if heading else title
+    return "\n".join(part for part in (heading, passage.lead, passage.text) if part)

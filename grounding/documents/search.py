@@ -10,6 +10,7 @@ import structlog
 
 from connectors.message import Scope
 from grounding.documents import followup
+from grounding.documents.deeper import BLOCK, LATE, Deeper, NotYet
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
 from grounding.documents.excerpts import utf8
 from grounding.documents.index import Hit, Kind, Passage, PassageIndex
@@ -47,10 +48,12 @@ class Search:
         reranker: Reranker | None = None,
         words_alone: str = "",
         kind: Kind = Kind.DOCUMENT,
+        deep: Deeper | None = None,
     ) -> None:
         """*kind* is what is searched: no other is ever found. *count* gives the tokens of a text; without it passages
         are bound by their bytes alone. *words_alone*, where given, names in ``lost`` a search by words alone, which is
-        made where the question cannot be embedded."""
+        made where the question cannot be embedded. *deep* is the model of the passages' deeper vectors; a search that
+        goes without because its question is not embedded in time is named in ``lost``, too."""
         self._index = index
         self._embedder = embedder
         self._floor = floor or floor_for(embedder.name)
@@ -59,6 +62,13 @@ class Search:
         self._words_alone = words_alone
         self._kind = kind
         self._judging = Judging()
+        self._deep = deep
+
+    def prepare(self, query: str, earlier: Sequence[str] = ()) -> None:
+        """Begin what a search takes longest for and needs last. Returns at once."""
+        if self._deep is not None and self._index.deepens and query.strip():
+            query = shorten(query)
+            self._deep.prepare([query, *_before(query, earlier)])
 
     async def search(
         self,
@@ -80,9 +90,13 @@ class Search:
         query = shorten(query)
         if not query.strip():
             return []
+        self.prepare(query, earlier)
         dense, sparse = await self._vectors(query, earlier, lost)
+        deep = await self._deep_vector(query, earlier, lost) if dense is not None and sparse.indices else None
         wanted = max(top_k, self._reranker.candidates) if self._reranker else top_k
-        hits = await self._index.search(scope, self._kind, dense, sparse, wanted, explain=explain, scores=scores)
+        hits = await self._index.search(
+            scope, self._kind, dense, sparse, wanted, explain=explain, scores=scores, deep=deep
+        )
         if self._reranker is not None and earlier and len(query) <= SHORT_QUERY_CHARACTERS:
             query = followup.spelled_out(query, earlier, len(term_set(query)))
         return (await self._reranked(scope, query, hits, lost))[:top_k]
@@ -98,6 +112,19 @@ class Search:
         if lost is not None:
             lost.append(DegradedBlock(block="retrieved", why=self._words_alone))
         return None, await query_terms(query, earlier)
+
+    async def _deep_vector(self, query: str, earlier: Sequence[str], lost: list[DegradedBlock] | None) -> Vector | None:
+        """The question's deeper vector, which is mixed as the quick one is; None where there is none in time."""
+        if self._deep is None or not self._index.deepens:
+            return None
+        try:
+            return await mixed_vector(self._deep, query, earlier)
+        except NotYet:
+            return None
+        except EmbedderUnavailable:
+            if lost is not None:
+                lost.append(DegradedBlock(block=BLOCK, why=LATE))
+            return None
 
     async def _reranked(self, scope: Scope, query: str, hits: list[Hit], lost: list[DegradedBlock] | None) -> list[Hit]:
         if self._reranker is None:
@@ -181,11 +208,14 @@ async def query_vectors(embedder: Embedder, query: str, earlier: Sequence[str] =
 
     Raises `EmbedderUnavailable`.
     """
-    sparse, before = await query_terms(query, earlier), _before(query, earlier)
-    if not before:
-        return await embedder.embed_query(query), sparse
-    own, *turns = await embedder.embed_queries([query, *before])
-    return followup.mix_vectors(own, turns, len(term_set(query))), sparse
+    sparse = await query_terms(query, earlier)
+    return await mixed_vector(embedder, query, earlier), sparse
+
+
+async def mixed_vector(embedder: Embedder | Deeper, query: str, earlier: Sequence[str]) -> Vector:
+    """The vector of `query_vectors`. Raises `EmbedderUnavailable`."""
+    own, *turns = await embedder.embed_queries([query, *_before(query, earlier)])
+    return followup.mix_vectors(own, turns, len(term_set(query))) if turns else own
 
 
 async def query_terms(query: str, earlier: Sequence[str] = ()) -> SparseVector:

@@ -29,6 +29,7 @@ from runtime.api.guard import caller_of, require_everywhere
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.changeover import DAY_SECONDS, former_collections, underway
+from runtime.deeper import why_not
 from runtime.embedded.model_server import check_platform, find_weights
 from runtime.environment.machine import Seen
 from runtime.model_errors import ModelFailed
@@ -81,6 +82,7 @@ async def examine(runtime: Runtime) -> list[Check]:
         _bounded("transcription model", runtime.settings.llm_timeout_seconds, lambda: _transcription(runtime)),
         _local_model(runtime),
         _bounded("embedding", runtime.settings.embedding_timeout_seconds, lambda: _embedding(runtime)),
+        _bounded("deep embedding", 4 * runtime.settings.qdrant_timeout_seconds, lambda: _deep_embedding(runtime)),
         _bounded("reranker", runtime.settings.llm_timeout_seconds, lambda: _reranker(runtime)),
         _machine(runtime),
         asyncio.to_thread(_disk, runtime.settings.data_dir),
@@ -247,6 +249,22 @@ async def _embedding(runtime: Runtime) -> list[Check]:
         )
         return [Check("embedding", False, str(error), advice)]
     return [Check("embedding", True, runtime.settings.bundled_embedding_model or str(runtime.settings.embedding_model))]
+
+
+async def _deep_embedding(runtime: Runtime) -> list[Check]:
+    """The second model, which a search goes without where it has to."""
+    name, deep = "deep embedding", runtime.deep
+    if deep is None:
+        return [Check(name, True, f"off: {await asyncio.to_thread(why_not, runtime.settings)}")]
+    if not await runtime.knowledge.deepens():
+        return [Check(name, True, "off: this Qdrant server cannot add a vector to a collection; a newer one can")]
+    if deep.health.state in (State.FAILED, State.DEGRADED):
+        advice = "see model/vectors.log in the data folder, or set AGENT_RUNTIME_DEEP_EMBEDDING_MODEL to none"
+        return [Check(name, False, f"searches go without it: {deep.health.why}", advice)]
+    workspaces = await runtime.workspaces.all()
+    shallow = sum([(await runtime.knowledge.status(Scope(one.id))).shallow for one in workspaces])
+    waiting = f"; {shallow} chunks are still to get their vectors" if shallow else ""
+    return [Check(name, True, f"{runtime.settings.deep_embedding_model}{waiting}")]
 
 
 async def _reranker(runtime: Runtime) -> list[Check]:

@@ -45,6 +45,7 @@ _HELP = {
     "codex_turns_total": "Turns that there was material for, by how it was given (whole, search) and why.",
     "index_documents_total": "Documents that were indexed.",
     "index_chunks_embedded_total": "Chunks that were embedded.",
+    "index_chunks_deepened_total": "Chunks that got their deeper vectors.",
     "context_builds_total": "Turns that records were looked for, by why they were chosen anew, or reused.",
     "records_shown_total": "Records that stood in prompts.",
     "records_used_total": "Those of them that the reply used, judged by its words.",
@@ -216,6 +217,9 @@ class Metrics:
         self._count("index_documents_total", _amount(event, "documents"))
         self._count("index_chunks_embedded_total", _amount(event, "chunks_embedded"))
 
+    def _deepened(self, event: Mapping[str, Any]) -> None:
+        self._count("index_chunks_deepened_total", _amount(event, "chunks"))
+
 
 _COUNTING = {
     "turn.answered": Metrics._answered,
@@ -233,6 +237,7 @@ _COUNTING = {
     "budget.exceeded": Metrics._exceeded,
     "summary.refreshed": Metrics._refreshed,
     "index.updated": Metrics._indexed,
+    "index.deepened": Metrics._deepened,
     "record.changed": Metrics._record_changed,
     "censor.acted": Metrics._censored,
     "turn.marked": Metrics._marked,

@@ -54,7 +54,8 @@ class Status:
                 f" ({plain(str(error))})" if details and str(error) else ""
             )
         waiting = f", {status.pending} still to be indexed" if status.pending else ""
-        return f"documents: {status.documents} can be searched{waiting}"
+        deeper = f", {status.shallow} passages are still to be read more closely" if status.shallow else ""
+        return f"documents: {status.documents} can be searched{waiting}{deeper}"
 
 
 def _line(name: str, health: Health, details: bool) -> str:

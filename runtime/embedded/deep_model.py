@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from connectors.connector import Health, State
-from grounding.documents.deeper import LATE
+from grounding.documents.deeper import LATE, NotYet
 from grounding.documents.embedding import EmbedderUnavailable, Vector
 from grounding.documents.minilm import DIMENSIONS, NAME
 from runtime.embedded.child import ChildFailed, SupervisedChild, beside, die_with_parent
@@ -25,7 +25,9 @@ from runtime.embedded.vector_lane import VectorLane
 READY_SECONDS = 60.0
 STOP_SECONDS = 2.0
 QUESTION_SECONDS = 0.05
-"""How long a search waits for its question's vector. That takes 2.5 ms of a processor."""
+"""How long a search in a turn waits for its question's vector. That takes 2.5 ms of a processor."""
+COMMAND_SECONDS = 10.0
+"""The same of a command that no `serve` answers: it starts the child for this one question."""
 DOCUMENTS_SECONDS = 300.0
 """The same for a few documents, of which each takes 30 ms of a processor that does nothing else."""
 REMEMBERED = 64
@@ -40,7 +42,8 @@ class DeepModel:
     name = NAME
     dimensions = DIMENSIONS
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, question_seconds: float) -> None:
+        self._question_seconds = question_seconds
         self._program = _Program(data_dir / "model" / "vectors.log")
         self._child: SupervisedChild | None = None
         self._wanted = asyncio.Event()
@@ -69,13 +72,18 @@ class DeepModel:
             self._question(text)
 
     async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
-        """Unit vectors. Raises `EmbedderUnavailable` where they are not there within `QUESTION_SECONDS`."""
+        """Unit vectors. Raises `EmbedderUnavailable` where they are not there in time, `NotYet` before the child was
+        ready for the first time."""
         self.begin()
+        if not self._program.was_ready:
+            await self._program.first_ready(self._question_seconds)
         futures = [self._question(text) for text in texts]
         if not all(future.done() for future in futures):
-            await asyncio.wait(futures, timeout=QUESTION_SECONDS)
+            await asyncio.wait(futures, timeout=self._question_seconds)
         vectors = [future.result() if future.done() else None for future in futures]
         found = [vector for vector in vectors if vector is not None]
+        if len(found) < len(texts) and not self._program.was_ready:
+            raise NotYet(self.name)
         if len(found) < len(texts):
             raise EmbedderUnavailable(LATE, retryable=True)
         return found
@@ -123,9 +131,10 @@ class DeepModel:
 
 
 @contextlib.asynccontextmanager
-async def deep_model(data_dir: Path) -> AsyncIterator[DeepModel]:
-    """A model whose child starts when it is wanted and ends with the block."""
-    model = DeepModel(data_dir)
+async def deep_model(data_dir: Path, question_seconds: float = QUESTION_SECONDS) -> AsyncIterator[DeepModel]:
+    """A model whose child starts when it is wanted and ends with the block. A search waits *question_seconds* for its
+    question's vector."""
+    model = DeepModel(data_dir, question_seconds)
     try:
         async with beside(model._run(), "deep-model"):
             yield model
@@ -143,8 +152,15 @@ class _Program:
     def __init__(self, log: Path) -> None:
         self._log = log
         self._open = asyncio.Event()
+        self.was_ready = False
         self.questions: VectorLane | None = None
         self._documents: VectorLane | None = None
+
+    async def first_ready(self, seconds: float) -> None:
+        """Return once the child is ready, or after *seconds*."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._open.wait()
 
     async def documents_lane(self) -> VectorLane:
         """The connection for documents, once the child is ready."""
@@ -189,6 +205,7 @@ class _Program:
     async def until_ready(self, process: Process) -> None:
         assert self.questions is not None
         if await self.questions.ready:
+            self.was_ready = True
             self._open.set()
         else:
             await process.wait()  # it hung up, so it will end; its end is what is reported

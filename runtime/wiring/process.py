@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from config.settings import Settings
 from connectors.connector import Connector, Health
+from grounding.documents.deeper import Deeper
 from grounding.tokens import Tokens
 from runtime.attachments.files import Files
 from runtime.embedded.model_server import LocalModelServer
@@ -48,6 +49,7 @@ async def wire_process(
     settings: Settings,
     store: RedisStore,
     model_server: LocalModelServer,
+    deep: Deeper | None,
     tokens: Tokens,
     formatters: Sequence[Installed],
     platforms: Sequence[Connector],
@@ -62,7 +64,7 @@ async def wire_process(
     entrance = await wire_entrance(settings, kept, platforms, has_faces=has_faces)
     delivering = wire_delivering(settings, kept, entrance)
     reranker = wire_reranker(settings, kept)
-    knowledge = Knowledge(settings, store.client, tokens, kept.workspaces, kept.publisher, reranker)
+    knowledge = Knowledge(settings, store.client, tokens, kept.workspaces, kept.publisher, reranker, deep)
     files = Files(settings, delivering.locator)
     model = Model(settings, model_server)
 

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Mapping
 
 from config.settings import Settings
+from grounding.documents.deeper import Deeper
 from grounding.memory.records.records import Records
 from grounding.memory.records.store import RecordStore
 from runtime.changeover import DAY_SECONDS, Changeover
 from runtime.commands.runner import CommandTurns
+from runtime.deepening import Deepening
 from runtime.envelopes import Lane
 from runtime.jobs import Jobs
 from runtime.knowledge import Knowledge
@@ -45,11 +47,16 @@ def wire_workers(settings: Settings, kept: Kept, answering: Answering, conversin
 
 
 def wire_duties(
-    settings: Settings, kept: Kept, jobs: Jobs | None, knowledge: Knowledge | None, records: Records
+    settings: Settings,
+    kept: Kept,
+    jobs: Jobs | None,
+    knowledge: Knowledge | None,
+    records: Records,
+    deep: Deeper | None,
 ) -> Leadership:
     """What follows turns and the Markdown copies, and what *records* need as time passes, where *jobs* are given;
     following the disk, and filling an index that is new, until it takes the place of the former, where *knowledge*
-    is."""
+    is, by *deep* also with deeper vectors."""
 
     async def duties() -> None:
         async with asyncio.TaskGroup() as group:
@@ -69,5 +76,10 @@ def wire_duties(
                 keep = settings.index_keep_former_days * DAY_SECONDS
                 changeover = Changeover(knowledge, rebuilding, kept.workspaces, keep)
                 group.create_task(changeover.run(), name="change-over")
+                if deep is not None:
+                    deepening = Deepening(
+                        knowledge, deep, kept.workspaces, knowledge.material, shared=settings.redis_url is not None
+                    )
+                    group.create_task(deepening.run(), name="deeper vectors")
 
     return Leadership(kept.store.client, kept.hub.name, duties)

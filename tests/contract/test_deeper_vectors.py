@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -246,3 +249,25 @@ async def test_a_server_that_is_busy_is_asked_again_to_add_a_vector() -> None:
     opened = ServerIndex("local", QUICK.name, QUICK.dimensions, timeout_seconds=10, deep_dimensions=32, client=client)
     with pytest.raises(IndexUnavailable):
         await opened.ensure()
+
+
+async def test_what_a_killed_process_gave_its_passages_is_there_and_the_rest_is_known_to_lack(tmp_path: Path) -> None:
+    script = f"""
+import asyncio, os, signal
+from pathlib import Path
+from tests.contract.test_deeper_vectors import ACME, DEEPER, DOCUMENT, entry, makers
+async def main():
+    index = makers(Path({str(tmp_path)!r}))[0](DEEPER.dimensions)
+    await index.ensure()
+    await index.upsert(ACME, [entry("refund", n) for n in range(3)])
+    await index.deepen(ACME, DOCUMENT, {{"a.md#1": DEEPER._embed("refund")}})
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+    killed = await asyncio.create_subprocess_exec(sys.executable, "-c", script, cwd=Path(__file__).parents[2])
+    assert await killed.wait() == -signal.SIGKILL
+    opened = makers(tmp_path)[0](DEEPER.dimensions)
+    await opened.ensure()
+    assert {one.id for one in await opened.shallow(ACME, DOCUMENT, 10)} == {"a.md#0", "a.md#2"}
+    assert (await opened.vectors(ACME, DOCUMENT, ["a.md#1"], deep=True)).keys() == {"a.md#1"}
+    await opened.close()

@@ -22,12 +22,14 @@ ADMIN = "the-admin-token-of-the-tests"
 class Crew:
     """Processes by name, each of which appends its events to a file of its own in *folder*.
 
-    *environment* holds settings by their name without the prefix.
+    *environment* holds settings by their name without the prefix. They have no deeper embedding model unless that says
+    so: it would be one process more for each.
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
-        self._environment = {f"AGENT_RUNTIME_{name}": value for name, value in environment.items()}
+        with_defaults = {"DEEP_EMBEDDING_MODEL": "none", **environment}
+        self._environment = {f"AGENT_RUNTIME_{name}": value for name, value in with_defaults.items()}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._told_before: dict[str, int] = {}
         """How many bytes of events there were of each when it was started last."""

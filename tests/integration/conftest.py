@@ -38,6 +38,7 @@ async def face(provider: openai.FakeOpenAI) -> AsyncIterator[Face]:
                 "codex_max_bytes": 56_000,
                 "http_max_body_bytes": 30_000,
                 "shutdown_grace_seconds": 5.0,
+                "deep_embedding_model": "none",
             }
         )
         async with serving_face(settings) as running:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from connectors.connector import State
+from grounding.documents.deeper import NotYet
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.minilm import MiniLMEmbedder
 from runtime.embedded import deep_model as module
@@ -20,15 +21,13 @@ from runtime.embedded.vector_lane import VectorLane
 TEXTS = ["The refund window is thirty days.", "Schiffe im Hafen \U0001f6a2 – \udcff", "", "refund " * 5000]
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What these tests ask is whether there is an answer: the machine may be busy."""
-    monkeypatch.setattr(module, "QUESTION_SECONDS", 30.0)
+PATIENT = 30.0
+"""What these tests ask is whether there is an answer: the machine may be busy."""
 
 
 async def test_its_vectors_are_those_of_the_model_in_this_process(data_dir: Path) -> None:
     here = MiniLMEmbedder()
-    async with deep_model(data_dir) as model:
+    async with deep_model(data_dir, PATIENT) as model:
         assert (model.name, model.dimensions) == (here.name, here.dimensions)
         found = await model.embed_documents(TEXTS)
         expected = await here.embed_documents([text.encode("utf-8", "replace").decode() for text in TEXTS])
@@ -40,7 +39,7 @@ async def test_its_vectors_are_those_of_the_model_in_this_process(data_dir: Path
 
 
 async def test_a_model_that_nobody_wants_is_never_started(data_dir: Path) -> None:
-    async with deep_model(data_dir) as model:
+    async with deep_model(data_dir, PATIENT) as model:
         await asyncio.sleep(0)
         assert model.health.state is State.STOPPED
         assert model.pid is None
@@ -48,17 +47,31 @@ async def test_a_model_that_nobody_wants_is_never_started(data_dir: Path) -> Non
 
 
 async def test_a_question_before_the_child_is_ready_goes_without_and_starts_it(data_dir: Path) -> None:
-    async with deep_model(data_dir) as model:
-        with pytest.raises(EmbedderUnavailable, match="late"):
+    async with deep_model(data_dir, 0.01) as model:
+        with pytest.raises(NotYet):
             await model.embed_queries(["refund"])
-        await model.embed_documents(["refund"])
+        await model.embed_documents(["it runs"])
+        model.prepare(["refund"])
+        while not model._asked["refund"].done():
+            await asyncio.sleep(0.01)
         assert len(await model.embed_queries(["refund"])) == 1
+
+
+async def test_a_question_that_is_not_answered_in_time_goes_without(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with deep_model(data_dir, 0.01) as model:
+        await model.embed_documents(["it runs"])
+        monkeypatch.setattr(VectorLane, "ask", lambda *_: asyncio.get_running_loop().create_future())
+        with pytest.raises(EmbedderUnavailable, match="late") as late:
+            await model.embed_queries(["refund"])
+        assert not isinstance(late.value, NotYet)
 
 
 async def test_a_question_that_was_prepared_or_asked_before_is_not_embedded_again(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with deep_model(data_dir) as model:
+    async with deep_model(data_dir, PATIENT) as model:
         await model.embed_documents(["it runs"])
         asked: list[str] = []
         ask = VectorLane.ask
@@ -80,7 +93,7 @@ async def test_a_question_that_was_prepared_or_asked_before_is_not_embedded_agai
 
 
 async def test_a_question_does_not_wait_behind_documents(data_dir: Path) -> None:
-    async with deep_model(data_dir) as model:
+    async with deep_model(data_dir, PATIENT) as model:
         await model.embed_documents(["it runs"])
         many = asyncio.ensure_future(model.embed_documents(["refund window " * 200] * 40))
         await asyncio.sleep(0.1)
@@ -90,7 +103,7 @@ async def test_a_question_does_not_wait_behind_documents(data_dir: Path) -> None
 
 
 async def test_killed_the_child_is_started_again_and_what_it_was_asked_has_failed(data_dir: Path) -> None:
-    async with deep_model(data_dir) as model:
+    async with deep_model(data_dir, PATIENT) as model:
         await model.embed_documents(["it runs"])
         first = model.pid
         many = asyncio.ensure_future(model.embed_documents(["refund window " * 200] * 200))
@@ -115,7 +128,7 @@ async def test_a_child_that_cannot_load_its_model_says_why(data_dir: Path, monke
     (broken / "__init__.py").write_text("raise ImportError('built for another machine')")
     monkeypatch.setenv("PYTHONPATH", str(broken.parent))
     monkeypatch.setattr(module, "DOCUMENTS_SECONDS", 0.1)
-    async with deep_model(data_dir) as model:
+    async with deep_model(data_dir, PATIENT) as model:
         model.begin()
         while model.health.state is not State.DEGRADED:
             await asyncio.sleep(0.01)
@@ -127,7 +140,7 @@ async def test_a_child_that_cannot_load_its_model_says_why(data_dir: Path, monke
 async def test_a_text_that_the_model_refuses_is_told_and_the_next_one_is_embedded(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = DeepModel(data_dir)
+    model = DeepModel(data_dir, PATIENT)
     lane = VectorLane()
     monkeypatch.setattr(VectorLane, "is_open", True)
     monkeypatch.setattr(lane, "ask", lambda text: _done(None if text == "bad" else [1.0]))

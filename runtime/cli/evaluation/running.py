@@ -15,6 +15,7 @@ from runtime.cli.output import StatusLine
 from runtime.fusion import fusion_of
 
 if TYPE_CHECKING:
+    from grounding.documents.deeper import AtHand
     from grounding.documents.embedding import Embedder
     from grounding.documents.index import PassageIndex
     from grounding.documents.rerank import Reranker
@@ -36,17 +37,21 @@ async def run_retrieval(settings: Settings, questions: QuestionSet, folder: Path
     status.show("loading the embedding model …")
     embedder = await embedder_of(settings)
     tokens = await asyncio.to_thread(load_tokens)
+    deep = deeper_of(settings)
     return await evaluate(
         questions,
         embedder,
         tokens.count,
-        lambda: trial_index(settings, embedder, folder),
+        lambda: trial_index(settings, embedder, folder, deep.dimensions if deep else None),
         reranker=_reranker(settings),
+        deep=deep,
         progress=_Shown(status).show,
     )
 
 
-def trial_index(settings: Settings, embedder: Embedder, folder: Path) -> PassageIndex:
+def trial_index(
+    settings: Settings, embedder: Embedder, folder: Path, deep_dimensions: int | None = None
+) -> PassageIndex:
     """An empty embedded index under *folder*. Raises `NoLocalIndex`."""
     try:
         from grounding.documents.qdrant_embedded import EmbeddedIndex
@@ -56,7 +61,12 @@ def trial_index(settings: Settings, embedder: Embedder, folder: Path) -> Passage
         ) from error
     seconds = settings.qdrant_timeout_seconds
     return EmbeddedIndex(
-        folder, embedder.name, embedder.dimensions, timeout_seconds=seconds, fusion=fusion_of(settings)
+        folder,
+        embedder.name,
+        embedder.dimensions,
+        timeout_seconds=seconds,
+        fusion=fusion_of(settings),
+        deep_dimensions=deep_dimensions,
     )
 
 
@@ -73,6 +83,18 @@ async def embedder_of(settings: Settings) -> Embedder:
     from runtime.embedder import open_embedder
 
     return await open_embedder(settings)
+
+
+def deeper_of(settings: Settings) -> AtHand | None:
+    """The deeper model of *settings*, in this process; None where there is none."""
+    from runtime.deeper import why_not
+
+    if why_not(settings):
+        return None
+    from grounding.documents.deeper import AtHand
+    from grounding.documents.minilm import MiniLMEmbedder
+
+    return AtHand(MiniLMEmbedder())
 
 
 class _Shown:

@@ -1,0 +1,311 @@
+"""Documents and material get deeper vectors in the background; searches use them where they are there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+import pytest_asyncio
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+
+from connectors.message import Scope
+from grounding.codex.material import Size
+from grounding.documents.chunking import chunk_document
+from grounding.documents.deeper import NotYet
+from grounding.documents.embedding import EmbedderUnavailable, Vector
+from grounding.documents.index import Kind
+from grounding.documents.runs import indexed_text_of, passage_of_chunk
+from grounding.run_context import DegradedBlock
+from grounding.tokens import load_tokens
+from promptpolicy.directives import Directives
+from promptpolicy.files import FilingPublisher
+from promptpolicy.tree import DirectiveTree
+from runtime import deepening as module
+from runtime.deepening import Deepening
+from runtime.embedded.child import beside
+from runtime.knowledge import Knowledge
+from runtime.workspaces import Workspaces
+from tests.conftest import MakeSettings
+from tests.emulators.embedder import HashedWords
+
+ACME, OTHER, CHAT = Scope("acme"), Scope("other"), Scope("acme", "http:one")
+
+
+class Deep:
+    """A deeper model that can be away, and refuses some texts."""
+
+    def __init__(self) -> None:
+        self.words = HashedWords(24, "deeper")
+        self.name, self.dimensions = self.words.name, self.words.dimensions
+        self.prepared: list[str] = []
+        self.fails: EmbedderUnavailable | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.batches: list[list[str]] = []
+        self.gives = 1000
+        """After so many batches it ends."""
+
+    def prepare(self, texts: Sequence[str]) -> None:
+        self.prepared += texts
+
+    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
+        if self.fails is not None:
+            raise self.fails
+        return await self.words.embed_queries(texts)
+
+    async def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
+        self.batches.append([*texts])
+        await self.gate.wait()
+        if len(self.batches) > self.gives:
+            raise EmbedderUnavailable("the child ended", retryable=True)
+        if self.fails is not None:
+            raise self.fails
+        if any("unspeakable" in text for text in texts):
+            raise EmbedderUnavailable("this text is refused", retryable=False)
+        return await self.words.embed_documents(texts)
+
+    @property
+    def embedded(self) -> list[str]:
+        return self.words.embedded
+
+
+class House:
+    """One process after the other on the same folder and Redis."""
+
+    def __init__(self, redis: Redis, settings: MakeSettings) -> None:
+        self.redis = redis
+        self.settings = settings()
+        self.deep = Deep()
+
+    async def process(self) -> tuple[Knowledge, Deepening]:
+        tokens, workspaces = load_tokens(), Workspaces(self.redis, self.settings)
+        for scope in (ACME, OTHER):
+            await workspaces.create(scope.workspace_id)
+        directives = Directives(self.redis, self.settings.redis_timeout_seconds)
+        publisher = FilingPublisher(directives, tokens.count, 3000, DirectiveTree(self.settings.data_dir))
+        knowledge = Knowledge(self.settings, self.redis, tokens, workspaces, publisher, deep=self.deep)
+        return knowledge, Deepening(knowledge, self.deep, workspaces, knowledge.material, shared=False)
+
+
+@pytest.fixture
+def house(redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch) -> House:
+    monkeypatch.setattr(module, "START_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_RETRY_SECONDS", (0.02, 0.05))
+    return House(redis, settings)
+
+
+@pytest_asyncio.fixture
+async def opened(house: House) -> AsyncIterator[tuple[Knowledge, Deepening]]:
+    knowledge, deepening = await house.process()
+    async with beside(knowledge.open(), "open"):
+        await knowledge.opened()
+        yield knowledge, deepening
+    await knowledge.close()
+
+
+async def put(knowledge: Knowledge, path: str, text: str, scope: Scope = ACME) -> None:
+    await knowledge.shelf.put(scope, path, text)
+    await knowledge.index(scope, [path])
+
+
+async def until_deepened(knowledge: Knowledge, scope: Scope = ACME) -> None:
+    async with asyncio.timeout(20):
+        while (await knowledge.status(scope)).shallow:
+            await asyncio.sleep(0.01)
+
+
+def sections(*words: str) -> str:
+    return "\n\n".join(f"# {word}\n\nAbout {word}, in some words." for word in words)
+
+
+async def test_what_can_be_found_gets_its_deeper_vectors_and_is_searched_by_them(
+    house: House, opened: tuple[Knowledge, Deepening]
+) -> None:
+    knowledge, deepening = opened
+    await put(knowledge, "a.md", sections("refunds", "windows", "harbours"))
+    before = await knowledge.finding.search(ACME, "refunds", 5, explain=True)
+    assert (await knowledge.status(ACME)).shallow == 3
+    assert before
+    assert all(hit.deep is None for hit in before)
+    with capture_logs() as events:
+        await deepening.look()
+    (told,) = [event for event in events if event["event"] == "index.deepened"]
+    assert (told["workspace_id"], told["chunks"]) == ("acme", 3)
+    assert told["duration_ms"] >= 0
+    assert (await knowledge.status(ACME)).shallow == 0
+    after = await knowledge.finding.search(ACME, "refunds", 5, explain=True)
+    assert {hit.passage.id for hit in after} == {hit.passage.id for hit in before}
+    assert all(hit.deep is not None for hit in after)
+    assert "refunds" in house.deep.prepared
+    with capture_logs() as events:
+        await deepening.look()
+    assert events == []
+
+
+async def test_documents_that_are_stored_meanwhile_come_first(
+    house: House, opened: tuple[Knowledge, Deepening], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    knowledge, deepening = opened
+    monkeypatch.setattr(module, "BATCH", 4)
+    await put(knowledge, "old.md", sections(*(f"old{n}" for n in range(40))))
+    house.deep.gate.clear()
+    async with beside(deepening.run(), "deepening"):
+        async with asyncio.timeout(10):
+            while not house.deep.batches:
+                await asyncio.sleep(0.01)
+        await put(knowledge, "new.md", sections("new"))
+        await put(knowledge, "newest.md", sections("newest"))
+        house.deep.gate.set()
+        await until_deepened(knowledge)
+        await put(knowledge, "later.md", sections("later"))
+        await until_deepened(knowledge)
+    texts = [" ".join(batch) for batch in house.deep.batches]
+    assert "old" in texts[0]
+    assert "newest" in texts[1]
+    assert "new.md" not in texts[1]
+    assert "About new," in texts[2]
+    assert "later" in texts[-1]
+    assert len(texts) == 13
+
+
+async def test_whoever_comes_next_goes_on_and_embeds_nothing_again(house: House) -> None:
+    knowledge, deepening = await house.process()
+    async with beside(knowledge.open(), "open"):
+        await knowledge.opened()
+        await put(knowledge, "a.md", sections(*(f"word{n}" for n in range(40))))
+        house.deep.gives = 1
+        with pytest.raises(EmbedderUnavailable):
+            await deepening.look()
+        left = (await knowledge.status(ACME)).shallow
+    await knowledge.close()
+    assert left == 40 - module.BATCH
+
+    house.deep.gives = 1000
+    house.deep.embedded.clear()
+    again, deepening = await house.process()
+    async with beside(again.open(), "open"):
+        await again.opened()
+        await deepening.look()
+        assert (await again.status(ACME)).shallow == 0
+        assert len(house.deep.embedded) == left
+    await again.close()
+
+
+async def test_what_is_deleted_meanwhile_does_not_come_back(house: House, opened: tuple[Knowledge, Deepening]) -> None:
+    knowledge, deepening = opened
+    await put(knowledge, "a.md", sections("refunds", "windows"))
+    await put(knowledge, "b.md", sections("harbours"))
+    house.deep.gate.clear()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(deepening.look())
+        async with asyncio.timeout(10):
+            while not house.deep.batches:
+                await asyncio.sleep(0.01)
+        for path in ("a.md", "b.md"):
+            await knowledge.shelf.delete(ACME, path)
+        await knowledge.index(ACME, ["a.md", "b.md"])
+        house.deep.gate.set()
+    assert (await knowledge.status(ACME)).chunks == 0
+    assert await knowledge.finding.search(ACME, "refunds harbours", 5) == []
+
+
+async def test_what_did_not_change_in_a_document_and_what_others_have_in_common_is_not_embedded_again(
+    house: House, opened: tuple[Knowledge, Deepening]
+) -> None:
+    knowledge, deepening = opened
+    await put(knowledge, "a.md", "# Guide\n\n" + sections("refunds", "windows"))
+    await deepening.look()
+    house.deep.embedded.clear()
+    await put(knowledge, "a.md", "# Guide\n\n" + sections("refunds", "windows", "harbours"))
+    assert (await knowledge.status(ACME)).shallow == 1
+    await deepening.look()
+    assert len(house.deep.embedded) == 1
+    await put(knowledge, "copy.md", "# Guide\n\n" + sections("refunds", "windows", "harbours"))
+    assert (await knowledge.status(ACME)).shallow == 4
+    await deepening.look()
+    assert len(house.deep.embedded) == 1
+    assert (await knowledge.status(ACME)).shallow == 0
+
+
+async def test_a_model_that_is_away_is_asked_again(house: House, opened: tuple[Knowledge, Deepening]) -> None:
+    knowledge, deepening = opened
+    await put(knowledge, "a.md", sections("refunds"))
+    house.deep.fails = EmbedderUnavailable("the child ended", retryable=True)
+    with capture_logs() as events:
+        async with beside(deepening.run(), "deepening"):
+            async with asyncio.timeout(10):
+                while not any(event["event"] == "index.failed" for event in events):
+                    await asyncio.sleep(0.01)
+            house.deep.fails = None
+            await until_deepened(knowledge)
+
+
+async def test_a_text_that_the_model_refuses_holds_up_no_other(
+    house: House, opened: tuple[Knowledge, Deepening]
+) -> None:
+    knowledge, deepening = opened
+    await put(knowledge, "a.md", sections("refunds", "unspeakable", "windows"))
+    await deepening.look()
+    assert (await knowledge.status(ACME)).shallow == 0
+    hits = await knowledge.finding.search(ACME, "refunds unspeakable windows", 5)
+    assert len(hits) == 3
+
+
+async def test_material_gets_them_too_in_the_scope_of_its_owner(
+    house: House, opened: tuple[Knowledge, Deepening]
+) -> None:
+    knowledge, deepening = opened
+    collection = await knowledge.opening.ready()
+    for scope in (ACME, CHAT, OTHER):
+        await knowledge.material.put(scope, "a.md", sections("refunds"), Size(10, 10))
+        await collection.material.sync(Scope(scope.workspace_id))
+    await deepening.look()
+    for scope in (ACME, CHAT, OTHER):
+        assert await collection.index.count(scope, Kind.CODEX) == 1
+        assert await collection.index.count_shallow(scope, Kind.CODEX) == 0
+    hits = await collection.material_search.search(CHAT, "refunds", 5, explain=True)
+    assert [hit.deep is None for hit in hits] == [False, False]
+
+
+async def test_a_question_whose_vector_comes_late_is_searched_without_and_that_is_named(
+    house: House, opened: tuple[Knowledge, Deepening]
+) -> None:
+    knowledge, deepening = opened
+    await put(knowledge, "a.md", sections("refunds"))
+    await deepening.look()
+    house.deep.fails = EmbedderUnavailable("late", retryable=True)
+    lost: list[DegradedBlock] = []
+    (hit,) = await knowledge.finding.search(ACME, "refunds", 5, explain=True, lost=lost)
+    assert hit.deep is None
+    assert lost == [DegradedBlock(block="deep", why="late")]
+    house.deep.fails = NotYet("deeper")  # nobody could expect it yet
+    lost.clear()
+    assert len(await knowledge.finding.search(ACME, "refunds", 5, lost=lost)) == 1
+    assert lost == []
+
+
+async def test_a_follow_up_is_compared_by_what_was_said_before_too(
+    house: House, opened: tuple[Knowledge, Deepening]
+) -> None:
+    knowledge, deepening = opened
+    await put(knowledge, "a.md", sections("refunds", "harbours"))
+    await deepening.look()
+    search = (await knowledge.opening.ready()).search
+    found = await search.search(ACME, "and the words?", 5, earlier=["refunds"], explain=True)
+    alone = await search.search(ACME, "and the words?", 5, explain=True)
+    cosines = [{hit.passage.heading: hit.deep.score for hit in hits if hit.deep} for hits in (found, alone)]
+    assert cosines[0]["refunds"] > cosines[0]["harbours"]
+    assert cosines[0]["refunds"] > cosines[1]["refunds"]
+
+
+def test_what_is_embedded_is_what_was_searched() -> None:
+    """The deeper model reads the same text as the quick one, made of what the index holds."""
+    count = load_tokens().count
+    table = "| a | b |\n|---|---|\n" + "\n".join(f"| {n} | some words about {n} |" for n in range(300))
+    text = f"---\ntitle: Guide\n---\nFirst words.\n\n# Refunds\n\nText.\n\n## Windows\n\n{table}\n\n# Guide\n\nMore."
+    for path, document in (("docs/a.md", text), ("b.md", "# B\n\nText\n\n## C\n\nMore"), ("c.txt", "Plain\n\ntext")):
+        chunks = chunk_document(path, document, count)
+        assert chunks
+        assert [indexed_text_of(passage_of_chunk(chunk)) for chunk in chunks] == [one.indexed_text for one in chunks]
