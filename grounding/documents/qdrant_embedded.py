@@ -1,8 +1,7 @@
 """The passage index inside this process: one Qdrant Edge shard per embedding model under DATA_DIR.
 
 The engine's calls run one after the other, so that a replacement is atomic for our readers: on one thread of their own,
-but for looks into few passages (`SHORT_PASSAGES`). ``optimize()`` is never called: it would hold the
-interpreter's lock for seconds, and without it a scan by short codes takes 2 ms for 100,000 vectors.
+but for looks into few passages (`SHORT_PASSAGES`). ``optimize()`` is never called (docs/decisions/0030).
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -235,7 +235,7 @@ class EmbeddedIndex:
         }
 
         def found(shard: Any) -> dict[str, list[Passage]]:
-            return {one: self._passages(shard, [where]) for one, where in conditions.items()}
+            return dict(zip(conditions, self._passages(shard, [*conditions.values()]), strict=True))
 
         def here(held: Tenant) -> dict[str, list[Passage]]:
             return {source: held.of_source(source, wanted[source]) for source in conditions}
@@ -243,10 +243,11 @@ class EmbeddedIndex:
         by_source = await self._look(stored.where(scope, kind), found, here) if conditions else {}
         return {source: sorted(by_source.get(source, ()), key=lambda passage: passage.ordinal) for source in wanted}
 
-    def _passages(self, shard: Any, conditions: Iterable[Where]) -> list[Passage]:
-        """Those that meet each of *conditions*, one after the other."""
+    def _passages(self, shard: Any, conditions: Iterable[Where]) -> list[list[Passage]]:
+        """Those that meet each of *conditions*; what is not kept is read of all at once."""
         points = [[record.id.int for record in _scroll(shard, one, with_payload=False)] for one in conditions]
-        return [passage for some in points for passage in self._kept.passages(shard, some).values()]
+        known = self._kept.passages(shard, [*chain.from_iterable(points)])
+        return [[known[point] for point in some if point in known] for some in points]
 
     async def beside(
         self, scope: Scope, kind: Kind, sources: Collection[str], followed: Collection[str]
@@ -254,11 +255,11 @@ class EmbeddedIndex:
         conditions = stored.where_beside(scope, kind, sources, followed)
         if not conditions:
             return []
-        return await self._look(
-            stored.where(scope, kind),
-            lambda shard: self._passages(shard, conditions),
-            lambda held: held.beside(sources, followed),
-        )
+
+        def found(shard: Any) -> list[Passage]:
+            return [*chain.from_iterable(self._passages(shard, conditions))]
+
+        return await self._look(stored.where(scope, kind), found, lambda held: held.beside(sources, followed))
 
     async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str], *, deep: bool = False) -> dict[str, Vector]:
         if not ids or (deep and not self.deepens):
