@@ -33,6 +33,8 @@ RRF = "rrf, k=60"
 Cormack, Clarke and Büttcher (SIGIR 2009) propose, and most hybrid searches do."""
 ALONE = "fused, alone"
 """As `FUSED`, of the question as it stands. Only for sets in which something was said before some questions."""
+QUICK = "fused, quick"
+"""As `FUSED`, without the second look by deeper vectors. Only where there is one."""
 FUSED = "fused"
 """What turns use: with what people said before the question, where the set has it."""
 RERANKED = "reranked"
@@ -209,33 +211,38 @@ class _Run:
         self._scopes = scopes
         self._embedder = _LastQuery(embedder)
         self._fused = Search(index, self._embedder, deep=deep)
+        self._quick = Search(index, self._embedder) if deep is not None and index.deepens else None
         self._reranked = Search(index, self._embedder, reranker=reranker, deep=deep) if reranker else None
         self._candidates = reranker.candidates if reranker else 0
         alone = any(question.history for question in questions.questions)
-        self.arms = (BM25, DENSE, RRF, *((ALONE,) if alone else ()), FUSED, *((RERANKED,) if reranker else ()))
+        told = {ALONE: alone, QUICK: self._quick is not None, FUSED: True, RERANKED: reranker is not None}
+        self.arms = (BM25, DENSE, RRF, *(arm for arm, is_told in told.items() if is_told))
         self.lost: dict[tuple[str, str], int] = {}
         self.first: dict[str, list[Hit]] = {}
 
     async def ask(self, question: Question) -> dict[str, Ranking]:
         """What each arm finds. The fused one goes first, so that its time holds what a first question costs."""
         scope, found = self._scopes[question.workspace], {}
-        ask = self._fusing(question.text, scope, _earlier(question))
+        ask = self._fusing(self._fused, question.text, scope, _earlier(question))
         found[FUSED], fused = await self._ranked(question, ask)
         self.first[question.id] = fused[:SHOWN]
         if self._reranked is not None:
             found[RERANKED], reranked = await self._ranked_again(question, scope, self._reranked, ask)
             self.first[question.id] = reranked[:SHOWN]
         if ALONE in self.arms:
-            found[ALONE], _ = await self._ranked(question, self._fusing(question.text, scope))
+            found[ALONE], _ = await self._ranked(question, self._fusing(self._fused, question.text, scope))
+        if self._quick is not None:
+            quick = self._fusing(self._quick, question.text, scope, _earlier(question))
+            found[QUICK], _ = await self._ranked(question, quick)
         found[BM25], sparse = await self._ranked(question, self._alone(BM25, question.text, scope))
         found[DENSE], dense = await self._ranked(question, self._alone(DENSE, question.text, scope))
         both = reciprocal_rank_fusion([sparse[:RRF_DEPTH], dense[:RRF_DEPTH]])
         found[RRF] = self._ranking(question, both, None)
         return {arm: found[arm] for arm in self.arms}
 
-    def _fusing(self, text: str, scope: Scope, earlier: Sequence[str] = ()) -> Ask:
+    def _fusing(self, search: Search, text: str, scope: Scope, earlier: Sequence[str] = ()) -> Ask:
         async def ask(top_k: int) -> list[Hit]:
-            return await self._fused.search(scope, text, top_k, earlier=earlier)
+            return await search.search(scope, text, top_k, earlier=earlier)
 
         return ask
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grounding.documents.embedding import EmbedderUnavailable, Vector
+from grounding.documents.english import is_english
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -52,7 +53,9 @@ class MiniLMEmbedder:
     REMEMBERED = 64
     """Questions whose vectors are kept: a turn looks the same words up for its strategy, documents and turns."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, only_english: bool = False) -> None:
+        """With *only_english* what is not has zeros: what a deeper vector has to be, beside one of another model."""
+        self._only_english = only_english
         self._model: MiniLM | None = None
         self._loading = threading.Lock()
         self._documents = ThreadPoolExecutor(1, "minilm-documents")
@@ -92,7 +95,8 @@ class MiniLMEmbedder:
         return found
 
     def _embed(self, text: str) -> Vector:
-        return self._loaded().vector(text[: self.MAX_CHARACTERS])
+        model = self._loaded()
+        return (model.deeper_vector if self._only_english else model.vector)(text[: self.MAX_CHARACTERS])
 
     def _loaded(self) -> MiniLM:
         with self._loading:
@@ -111,9 +115,18 @@ class MiniLM:
 
     def vector(self, text: str) -> Vector:
         """The mean of the tokens' last states, made a unit vector; zeros for text without tokens."""
+        return self._of(self._tokenizer.encode(text))
+
+    def deeper_vector(self, text: str) -> Vector:
+        """`vector`; zeros for what is not English. There the vectors of other models say more."""
+        encoded = self._tokenizer.encode(text)
+        pieces = encoded.tokens[1:-1]
+        return self._of(encoded) if is_english(text, pieces) else [0.0] * DIMENSIONS
+
+    def _of(self, encoded: Any) -> Vector:
         import numpy as np
 
-        ids = np.array([self._tokenizer.encode(text).ids], dtype=np.int64)
+        ids = np.array([encoded.ids], dtype=np.int64)
         if ids.shape[1] <= MARKS:
             return [0.0] * DIMENSIONS
         (states,) = self._session.run(None, {self._given: ids})

@@ -114,11 +114,13 @@ class Search:
         return None, await query_terms(query, earlier)
 
     async def _deep_vector(self, query: str, earlier: Sequence[str], lost: list[DegradedBlock] | None) -> Vector | None:
-        """The question's deeper vector, which is mixed as the quick one is; None where there is none in time."""
+        """The question's deeper vector, which is mixed as the quick one is; None where there is none in time, or where
+        the model cannot read the question: what was said before it would say then what is found."""
         if self._deep is None or not self._index.deepens:
             return None
         try:
-            return await mixed_vector(self._deep, query, earlier)
+            own, *turns = await _asked(self._deep, query, earlier)
+            return _mixed(query, own, turns) if any(own) else None
         except NotYet:
             return None
         except EmbedderUnavailable:
@@ -209,12 +211,16 @@ async def query_vectors(embedder: Embedder, query: str, earlier: Sequence[str] =
     Raises `EmbedderUnavailable`.
     """
     sparse = await query_terms(query, earlier)
-    return await mixed_vector(embedder, query, earlier), sparse
+    own, *turns = await _asked(embedder, query, earlier)
+    return _mixed(query, own, turns), sparse
 
 
-async def mixed_vector(embedder: Embedder | Deeper, query: str, earlier: Sequence[str]) -> Vector:
-    """The vector of `query_vectors`. Raises `EmbedderUnavailable`."""
-    own, *turns = await embedder.embed_queries([query, *_before(query, earlier)])
+async def _asked(embedder: Embedder | Deeper, query: str, earlier: Sequence[str]) -> list[Vector]:
+    """The vectors of *query* and of what of *earlier* is used. Raises `EmbedderUnavailable`."""
+    return await embedder.embed_queries([query, *_before(query, earlier)])
+
+
+def _mixed(query: str, own: Vector, turns: Sequence[Vector]) -> Vector:
     return followup.mix_vectors(own, turns, len(term_set(query))) if turns else own
 
 

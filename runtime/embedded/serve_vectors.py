@@ -54,7 +54,7 @@ def serve(lane: socket.socket, model: MiniLM) -> None:
             number, size = HEAD.unpack(head)
             text = texts.read(size).decode("utf-8", "replace")
             try:
-                vector = model.vector(text)
+                vector = model.deeper_vector(text)
             except Exception:  # noqa: BLE001 - whatever a text does to the model, the next one is embedded
                 traceback.print_exc()
                 vector = []

@@ -163,3 +163,13 @@ async def test_the_settings_choose_among_the_bundled_models_and_one_is_the_defau
 
     assert unset.name == named.name
     assert isinstance(other, MiniLMEmbedder)
+
+
+async def test_as_a_deeper_model_it_reads_english_only() -> None:
+    """And English as it does else."""
+    plain, deeper = MiniLMEmbedder(), MiniLMEmbedder(only_english=True)
+    english, german = "How long may I send it back?", "Wie lange kann ich es zurückschicken?"
+    asked = await deeper.embed_queries([english, german])
+    assert asked == [await plain.embed_query(english), [0.0] * plain.dimensions]
+    assert await deeper.embed_documents([english, german]) == asked
+    assert any(await plain.embed_query(german))

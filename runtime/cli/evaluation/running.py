@@ -94,7 +94,7 @@ def deeper_of(settings: Settings) -> AtHand | None:
     from grounding.documents.deeper import AtHand
     from grounding.documents.minilm import MiniLMEmbedder
 
-    return AtHand(MiniLMEmbedder())
+    return AtHand(MiniLMEmbedder(only_english=True))
 
 
 class _Shown:
