@@ -22,8 +22,7 @@ def is_answered_here(search: EdgeSearch) -> bool:
     """Whether *search* is one of those that turns make; others are the engine's."""
     is_fused_by_scores = search.fusion.method == "dbsf" or search.sparse is None
     is_one_tenant = len(stored.searched(search.scope, search.kind)) == 1
-    is_looked_at_again = search.deep is not None and search.sparse is not None
-    is_plain = search.dense is not None and not (search.explain or search.only_sources or is_looked_at_again)
+    is_plain = search.dense is not None and not (search.explain or search.only_sources or search.looks_again)
     return is_plain and is_one_tenant and is_fused_by_scores
 
 

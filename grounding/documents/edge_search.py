@@ -49,6 +49,19 @@ class Point(NamedTuple):
     score: float
 
 
+class First(NamedTuple):
+    """What was found before the second look: by each arm, with its raw scores, and the best of both."""
+
+    near: Mapping[int, float]
+    worded: Mapping[int, float]
+    best: list[tuple[int, float]]
+    leading: list[Vector]
+    """The deeper vectors of the first of the best."""
+    centre: Centre
+    """Of deeper vectors."""
+    told: dict[str, Iterable[Point]]
+
+
 @dataclass(frozen=True)
 class EdgeSearch:
     """What `grounding.documents.index.PassageIndex.search` is given."""
@@ -63,7 +76,8 @@ class EdgeSearch:
     compared: int
     only_sources: Sequence[str]
     fusion: Fusion
-    deep: Vector | None = None
+    looks_again: bool = False
+    """Whether the best of both arms are compared by their deeper vectors: `first_look` and `second_look`."""
 
     @cached_property
     def corpus(self) -> Any:
@@ -96,7 +110,7 @@ class EdgeSearch:
         """Among how many passages it is made where it is asked for."""
         if self.needs_centre and centres.of(stored.tenant(self.scope, self.kind)) is None:
             return SHORT_CENTRE
-        return SHORT_PASSAGES if self.deep is None else SHORT_DEEP_PASSAGES
+        return SHORT_DEEP_PASSAGES if self.looks_again else SHORT_PASSAGES
 
     @property
     def takes_cosines(self) -> bool:
@@ -115,8 +129,6 @@ class EdgeSearch:
         fused = self._off_centre(shard, centres, kept)
         size = centres.known_size(stored.tenant(self.scope, self.kind))
         small = None
-        if self.deep is not None and len(self.arms) == 2:
-            return self._looked_again(shard, fused, self.deep, centres, kept)
         if self.is_judged and not self.explain and size < self.fusion.candidates:
             small = self._small(shard, fused)
         best, *others = small or self._found(shard, fused, apart)
@@ -125,10 +137,9 @@ class EdgeSearch:
             told = {name: map(_point, arm) for name, arm in zip(apart, others, strict=True)}
         return self._hits(shard, best, told, kept)
 
-    def _looked_again(
-        self, shard: Any, arms: Mapping[str, Arm], deep: Vector, centres: Centres, kept: Kept
-    ) -> list[Hit]:
-        """As `answered`, of a question with a deeper vector: each arm is asked once, and what both find is compared."""
+    def first_look(self, shard: Any, centres: Centres, kept: Kept) -> First:
+        """What both arms find, each asked once, and what is needed to look at the best of it again."""
+        arms = self._off_centre(shard, centres, kept)
         requests = [self._bare(arm) for arm in (arms["dense"], self.arms["sparse"])]
         if self.explain:
             requests.append(self._bare(self.arms["dense"]))
@@ -136,17 +147,24 @@ class EdgeSearch:
         by_meaning, by_words = ({one.id.int: one.score for one in arm} for arm in (near, worded))
         most = self.fusion.looked_again
         best = both(by_meaning, by_words, self.fusion, max(self.top_k, most) + TIES)
-        looked_at = [point for point, _ in best[:most]]
-        asked = towards(deep, deep_vectors(shard, looked_at[:BEST]))
-        asked = off_centre(asked, self._deep_centre(shard, centres), self.fusion.centring)
-        cosines = deep_cosines(shard, asked, looked_at) if looked_at else {}
-        ranked = looked_again(best, by_meaning, by_words, cosines, most)
+        leading = deep_vectors(shard, [point for point, _ in best[:BEST]])
         told: dict[str, Iterable[Point]] = {}
-        if self.scores:
+        if self.explain or self.scores:
             told["sparse"] = (Point(*one) for one in by_words.items())
-        if self.explain:
-            told |= {"sparse": map(_point, worded), "dense": map(_point, plain[0])}
-            told[stored.DEEP] = (Point(*one) for one in deep_cosines(shard, deep, looked_at).items())
+        if plain:
+            told["dense"] = map(_point, plain[0])
+        return First(by_meaning, by_words, best, leading, self._deep_centre(shard, centres), told)
+
+    def second_look(self, shard: Any, first: First, deep: Vector | None, kept: Kept) -> list[Hit]:
+        """The hits, after the best of the *first* look were compared by the question's *deep* vector, if it has one."""
+        ranked, told = first.best, first.told
+        looked_at = [point for point, _ in first.best[: self.fusion.looked_again]]
+        if deep is not None and looked_at:
+            asked = off_centre(towards(deep, first.leading), first.centre, self.fusion.centring)
+            cosines = deep_cosines(shard, asked, looked_at)
+            ranked = looked_again(first.best, first.near, first.worded, cosines, self.fusion.looked_again)
+            if self.explain:
+                told[stored.DEEP] = (Point(*one) for one in deep_cosines(shard, deep, looked_at).items())
         return self._hits(shard, [Point(*one) for one in ranked], told, kept)
 
     def _deep_centre(self, shard: Any, centres: Centres) -> Centre:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple, Protocol
@@ -134,6 +134,9 @@ class Fusion:
     looked_again: int = 100
 
 
+AskDeep = Callable[[], Awaitable[Vector | None]]
+
+
 class PassageIndex(Protocol):
     """What both adapters do. Every method raises `IndexUnavailable`; those that take a kind raise
     `ValueError` where it is a conversation's and the scope names no context.
@@ -170,12 +173,13 @@ class PassageIndex(Protocol):
         scores: bool = False,
         compared: int = 0,
         only_sources: Sequence[str] = (),
-        deep: Vector | None = None,
+        deep: AskDeep | None = None,
     ) -> list[Hit]:
         """The best *top_k* passages, best first; with one vector only that arm's ranking and raw score.
 
-        *deep* is the question's vector by the deeper model: the best of both arms are looked at again with it (see
-        `grounding.documents.second_look`), those that have none of their own, or zeros, stand by what the arms say.
+        *deep* gives the question's vector by the deeper model, if there is one. It is awaited when both arms have
+        answered; their best are looked at again with it (see `grounding.documents.second_look`). Those that have none
+        of their own, or zeros, stand by what the arms say.
 
         Of records both the workspace's and the scope's user's are searched, if it names one, and of material both the
         workspace's and the scope's context's; every other method is about the scope's own alone.

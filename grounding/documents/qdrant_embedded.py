@@ -31,7 +31,7 @@ from grounding.documents.edge_queries import filter_of, point_of
 from grounding.documents.edge_search import SHORT_PASSAGES, EdgeSearch
 from grounding.documents.edge_shard import deepen, is_there, opened
 from grounding.documents.embedding import Vector
-from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source
+from grounding.documents.index import AskDeep, Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source
 from grounding.documents.sparse import SparseVector
 from grounding.documents.stored import Where
 
@@ -210,15 +210,20 @@ class EmbeddedIndex:
         scores: bool = False,
         compared: int = 0,
         only_sources: Sequence[str] = (),
-        deep: Vector | None = None,
+        deep: AskDeep | None = None,
     ) -> list[Hit]:
-        deep = deep if self.deepens else None
+        again = deep is not None and self.deepens and dense is not None and sparse is not None
         given = EdgeSearch(
-            scope, kind, dense, sparse, top_k, explain, scores, compared, only_sources, self._fusion, deep
+            scope, kind, dense, sparse, top_k, explain, scores, compared, only_sources, self._fusion, again
         )
         if (dense is None and sparse is None) or top_k < 1:
             return []
         seen = stored.seen(scope, kind)
+        if deep is not None and again:
+            most = given.short(self._centres)
+            first = await self._look(seen, lambda shard: given.first_look(shard, self._centres, self._kept), most=most)
+            vector = await deep()
+            return await self._look(seen, lambda shard: given.second_look(shard, first, vector, self._kept), most=most)
         is_here = edge_looking.is_answered_here(given)
         return await self._look(
             seen,

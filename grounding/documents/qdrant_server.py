@@ -23,7 +23,7 @@ from grounding.documents.arms import TIES, hits_of
 from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, deeper, off_centre
 from grounding.documents.embedding import Vector
 from grounding.documents.fusing import absent, by_scores, may_say_little, merged, says_little
-from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, cosine
+from grounding.documents.index import AskDeep, Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, cosine
 from grounding.documents.server_deeper import Look, deep_of, deepen, has_room, look_again
 from grounding.documents.server_errors import ERRORS, unavailable
 from grounding.documents.server_queries import (
@@ -180,7 +180,7 @@ class ServerIndex:
         scores: bool = False,
         compared: int = 0,
         only_sources: Sequence[str] = (),
-        deep: Vector | None = None,
+        deep: AskDeep | None = None,
     ) -> list[Hit]:
         condition = filter_of(stored.seen(scope, kind, only=only_sources))
         corpus = filter_of(stored.seen(scope, kind))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 import structlog
 
@@ -92,7 +93,8 @@ class Search:
             return []
         self.prepare(query, earlier)
         dense, sparse = await self._vectors(query, earlier, lost)
-        deep = await self._deep_vector(query, earlier, lost) if dense is not None and sparse.indices else None
+        looks_again = self._deep is not None and self._index.deepens and dense is not None and bool(sparse.indices)
+        deep = partial(self._deep_vector, query, earlier, lost) if looks_again else None
         wanted = max(top_k, self._reranker.candidates) if self._reranker else top_k
         hits = await self._index.search(
             scope, self._kind, dense, sparse, wanted, explain=explain, scores=scores, deep=deep
@@ -116,7 +118,7 @@ class Search:
     async def _deep_vector(self, query: str, earlier: Sequence[str], lost: list[DegradedBlock] | None) -> Vector | None:
         """The question's deeper vector, which is mixed as the quick one is; None where there is none in time, or where
         the model cannot read the question: what was said before it would say then what is found."""
-        if self._deep is None or not self._index.deepens:
+        if self._deep is None:
             return None
         try:
             own, *turns = await _asked(self._deep, query, earlier)

@@ -15,7 +15,7 @@ from grounding.documents.arms import TIES
 from grounding.documents.centre import Centre, off_centre
 from grounding.documents.embedding import Vector
 from grounding.documents.fusing import Fused, both, merged
-from grounding.documents.index import Fusion
+from grounding.documents.index import AskDeep, Fusion
 from grounding.documents.second_look import BEST, looked_again, towards
 from grounding.documents.server_queries import among, dense_of
 from grounding.documents.stored import DEEP
@@ -63,10 +63,10 @@ def deep_of(records: Iterable[Any]) -> list[Vector]:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is looked at again: the best of what meets *condition*, with the *question*'s deeper vector, which is seen
-    from the *centre* of deeper vectors; *top_k* points are wanted in the end."""
+    """What is looked at again: the best of what meets *condition*, with the deeper vector that *question* gives when
+    they are known, seen from the *centre* of deeper vectors; *top_k* points are wanted in the end."""
 
-    question: Vector
+    question: AskDeep
     centre: Centre
     fusion: Fusion
     condition: models.Filter
@@ -91,8 +91,9 @@ async def look_again(
     looked_at = [point for point, _ in best[: fusion.looked_again]]
     first = await client.retrieve(collection, looked_at[:BEST], with_payload=False, with_vectors=[DEEP])
     deep = deep_of(first)
-    moved = off_centre(towards(look.question, deep), look.centre, fusion.centring)
-    questions = [moved, *([look.question] if tells else [])]
+    question = await look.question()
+    moved = [] if question is None else [off_centre(towards(question, deep), look.centre, fusion.centring)]
+    questions = [*moved, *([question] if question is not None and tells else [])]
     compared = [
         models.QueryRequest(
             query=question,
@@ -103,10 +104,10 @@ async def look_again(
         )
         for question in questions
     ]
-    cosines, *plain = await client.query_batch_points(collection, compared)
-    for answer in plain:
-        told[DEEP] = [one for one in answer.points if one.score]
-    found = {one.id: one.score for one in cosines.points if one.score}  # a vector of zeros is none
+    again = [answer.points for answer in await client.query_batch_points(collection, compared)] if compared else []
+    if len(again) > 1:
+        told[DEEP] = [one for one in again[1] if one.score]
+    found = {one.id: one.score for one in (again or [[]])[0] if one.score}  # a vector of zeros is none
     ranked = looked_again(best, near, worded, found, fusion.looked_again)[: look.top_k]
     there = await client.retrieve(collection, [point for point, _ in ranked], with_payload=True, with_vectors=["dense"])
     return merged(ranked, there), told

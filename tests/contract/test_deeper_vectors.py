@@ -16,7 +16,8 @@ from qdrant_client import AsyncQdrantClient
 from qdrant_client.http.exceptions import UnexpectedResponse
 
 from connectors.message import Scope
-from grounding.documents.index import Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, PassageIndex, Source
+from grounding.documents.embedding import Vector
+from grounding.documents.index import AskDeep, Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, PassageIndex, Source
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.qdrant_server import ServerIndex
 from grounding.documents.sparse import encode_document, encode_query
@@ -69,8 +70,15 @@ def entry(text: str, number: int = 0, source: str = "a.md", deep: str = "") -> E
 
 
 async def hits_of(index: PassageIndex, query: str, deep: str = "", top_k: int = 10, **options: Any) -> list[Hit]:
-    vector = DEEPER._embed(deep) if deep else None
-    return await index.search(ACME, DOCUMENT, QUICK._embed(query), encode_query(query), top_k, deep=vector, **options)
+    asked = given(DEEPER._embed(deep)) if deep else None
+    return await index.search(ACME, DOCUMENT, QUICK._embed(query), encode_query(query), top_k, deep=asked, **options)
+
+
+def given(vector: Vector | None) -> AskDeep:
+    async def deep() -> Vector | None:
+        return vector
+
+    return deep
 
 
 def sources_of(passages: list[Passage]) -> set[str]:
@@ -170,6 +178,17 @@ async def test_a_deeper_vector_of_zeros_is_none(index: PassageIndex) -> None:
     again = await hits_of(index, "refund 7", "refund", 30, explain=True)
     assert [hit.passage.id for hit in again] == before
     assert {hit.deep for hit in again} == {None}
+
+
+async def test_a_question_whose_deeper_vector_is_not_there_in_time_finds_what_it_finds_without(
+    index: PassageIndex,
+) -> None:
+    await index.upsert(ACME, [entry(f"refund {n}", n, deep="refund") for n in range(30)])
+    words = QUICK._embed("refund 7"), encode_query("refund 7")
+    before = await index.search(ACME, DOCUMENT, *words, 5, scores=True)
+    late = await index.search(ACME, DOCUMENT, *words, 5, scores=True, deep=given(None))
+    assert late[0].passage == before[0].passage
+    assert [round(hit.score, 4) for hit in late] == [round(hit.score, 4) for hit in before]
 
 
 async def test_both_adapters_give_the_same_order_where_some_have_no_deeper_vector(tmp_path: Path) -> None:

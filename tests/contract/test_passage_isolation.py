@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from qdrant_client import AsyncQdrantClient
 
 from connectors.message import Scope
+from grounding.documents.embedding import Vector
 from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.qdrant_server import ServerIndex
@@ -36,6 +38,10 @@ OWNERS: tuple[Owner, ...] = (
     *((Scope(workspace, context), Kind.TURN) for workspace in WORKSPACES[:3] for context in CONTEXTS),
     *((Scope(workspace, context), Kind.CONTEXT) for workspace in WORKSPACES[:2] for context in CONTEXTS[:4]),
 )
+
+
+async def asked_deeper(word: str) -> Vector | None:
+    return DEEPER._embed(word)
 
 
 def embedded(folder: Path) -> PassageIndex:
@@ -120,7 +126,7 @@ class World:
         for dense_asked, sparse_asked in ((vector, sparse), (vector, None), (None, sparse)):
             hits = await self.index.search(*owner, dense_asked, sparse_asked, 500)
             assert {hit.passage.id: hit.passage.text for hit in hits} == texts
-        hits = await self.index.search(*owner, vector, sparse, 500, explain=True, deep=DEEPER._embed(word))
+        hits = await self.index.search(*owner, vector, sparse, 500, explain=True, deep=partial(asked_deeper, word))
         assert {hit.passage.id: hit.passage.text for hit in hits} == texts
         deep = await self.index.vectors(*owner, [*texts], deep=True)
         assert {hit.passage.id for hit in hits if hit.deep} <= deep.keys()

@@ -9,7 +9,7 @@ import pytest
 
 from connectors.message import Scope
 from grounding.documents.embedding import Vector
-from grounding.documents.index import Hit, PassageIndex
+from grounding.documents.index import AskDeep, Hit, PassageIndex
 from grounding.documents.search import Search
 from tests.emulators.embedder import HashedWords
 
@@ -24,8 +24,8 @@ class Asked:
     def __init__(self) -> None:
         self.deep: list[Vector | None] = []
 
-    async def search(self, *_: Any, deep: Vector | None = None, **__: Any) -> list[Hit]:
-        self.deep.append(deep)
+    async def search(self, *_: Any, deep: AskDeep | None = None, **__: Any) -> list[Hit]:
+        self.deep.append(await deep() if deep else None)
         return []
 
 
