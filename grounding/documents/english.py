@@ -17,6 +17,7 @@ that share of `_SMALL_WORDS`. So are 95 to 100 % of the chunks and questions of 
 a program in 23 other languages, eight together, none, of single ones of five words and more 3 %."""
 
 _WORDS = """
+    of
     about above after again against and any are aren because been before being below between both but by can could did
     does doing down during each few for from further having here hers herself himself how if into is it its itself just
     more myself nor not now off once only or other our ours out own same she should some such than that the their theirs
