@@ -20,7 +20,9 @@ CHAT_BURST = 3
 """Final parts that may go to one chat at once before its rate holds; all platforms name a sustained rate."""
 OVERALL_BURST = 10
 """Final parts that may go to all chats together at once."""
-MINUTE_SECONDS = 60.0
+ON_THE_WAY_SECONDS = 1.0
+"""How much longer one call may take to its platform than a later one: the platform counts when they arrive."""
+MINUTE_SECONDS = 60.0 + ON_THE_WAY_SECONDS
 MINUTE_PREVIEW_BURST = 4
 """Previews and first words that may follow each other as fast as the other rates allow; after that they are spread
 over the minute."""

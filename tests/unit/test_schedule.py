@@ -248,6 +248,18 @@ def test_no_minute_in_a_group_holds_more_messages_than_it_takes(script: list[Ste
     assert {one.ticket for one in made} == set(added)
 
 
+@pytest.mark.parametrize("way", [0.0, 0.3, 1.0])
+def test_a_platform_that_counts_what_arrives_finds_no_minute_too_full_either(way: float) -> None:
+    """The calls of the first minute take so many seconds to arrive, those that follow it none."""
+    schedule = Schedule(Rates(), in_groups)
+    for _ in range(MOST):
+        assert schedule.take("harbour", Urgency.FINAL, 0.0)
+    schedule.add("harbour", Urgency.FINAL, 0.0)
+
+    following = schedule.next_at()
+    assert following is not None and following - way >= 60.0
+
+
 def shown(seconds: int, most: int) -> list[float]:
     """When a reply that is written for so long is shown, with something new all the time."""
     schedule, times = Schedule(Rates(1.0, 0.5), lambda _: most), [0.0]
