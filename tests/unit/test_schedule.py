@@ -257,7 +257,8 @@ def test_a_platform_that_counts_what_arrives_finds_no_minute_too_full_either(way
     schedule.add("harbour", Urgency.FINAL, 0.0)
 
     following = schedule.next_at()
-    assert following is not None and following - way >= 60.0
+    assert following is not None
+    assert following - way >= 60.0
 
 
 def shown(seconds: int, most: int) -> list[float]:
