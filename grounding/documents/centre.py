@@ -28,7 +28,7 @@ CENTRES = 1000
 """How many are remembered, a few kB each."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Centre:
     """The mean of *count* unit vectors; empty where there are none."""
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
+from weakref import ReferenceType, ref
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +37,8 @@ READ_AT_ONCE = 24
 """The engine hands a point over in 80 us: so many are 2 ms, the rest is read with the next questions."""
 IDLE_SECONDS = 60.0
 """Who was asked about within it gives way to nobody: else more tenants than there is room for would be read in turn."""
+SPARE_ROWS = 2
+"""Room for so many more passages, or a quarter of those that there are: most tenants have few, and each its own."""
 UNSORTED = 16
 """Passages whose words stand in no order yet."""
 _NO_WORDS = (np.zeros(0, np.uint32), np.zeros(0, np.intp), np.zeros(0, np.float32))
@@ -48,13 +52,12 @@ class Tenant:
     def __init__(self, dimensions: int, missing: Sequence[int]) -> None:
         """*missing* are the points that are there, of which nothing was read yet."""
         self.used = 0.0
-        self.centred: tuple[Centre, Wide] | None = None
-        """The centre that was asked for last, and its mean."""
+        self._centred: tuple[ReferenceType[Centre], Wide] | None = None
         self.passages: list[Passage] = []
         self.points: list[int] = []
         self.row_of: dict[int, int] = {}
         self.missing = list(missing)
-        self._vectors: Scores = np.zeros((max(32, len(missing) + 8), dimensions), dtype=np.float32)
+        self._vectors: Scores = np.zeros((len(missing), dimensions), dtype=np.float32)
         self._first: dict[str, list[int]] = {}
         self._following: dict[str, list[int]] = {}
         self._words, self._worded, self._weights = _NO_WORDS
@@ -81,7 +84,8 @@ class Tenant:
         """One more passage, with its vectors as they are stored or were given."""
         row = len(self.points)
         if row >= len(self._vectors):
-            self._vectors = np.concatenate([self._vectors, np.zeros_like(self._vectors)])
+            more = max(SPARE_ROWS, row // 4)
+            self._vectors = np.concatenate([self._vectors, np.zeros((more, self._vectors.shape[1]), np.float32)])
         self._vectors[row] = _unit(dense)
         self.points.append(point)
         self.row_of[point] = row
@@ -146,6 +150,13 @@ class Tenant:
         mean = self._vectors[rows].astype(np.float64).sum(axis=0) / len(rows) if rows else np.zeros(0)
         return Centre(tuple(mean.tolist()), len(rows))
 
+    def mean_of(self, centre: Centre) -> Wide:
+        """The mean of *centre*, which mostly is the one of before; it is not kept from being forgotten."""
+        known = self._centred
+        if known is None or known[0]() is not centre:
+            self._centred = known = ref(centre), np.array(centre.mean, dtype=np.float64)
+        return known[1]
+
     def beside(self, sources: Collection[str], followed: Collection[str]) -> list[Passage]:
         """See `grounding.documents.index.PassageIndex.beside`; each of both by the passages' ids."""
         named = [row for one in sources for row in self._first.get(one, ()) if not self.passages[row].ordinal]
@@ -172,7 +183,10 @@ class Held:
         self._most = most
         self._most_of_one = most_of_one
         self._now = now
-        self._tenants: dict[str, Tenant] = {}
+        self._tenants: OrderedDict[str, Tenant] = OrderedDict()
+        """Whoever was asked about last stands last."""
+        self._passages = 0
+        """Of all of them."""
 
     def of(self, tenant: str) -> Tenant | None:
         """All passages of *tenant*, if they are here."""
@@ -180,73 +194,75 @@ class Held:
         if held is None or held.missing:
             return None
         held.used = self._now()
+        self._tenants.move_to_end(tenant)
         return held
 
     def ask(self, tenant: str, shard: Any, *, seen: Any, count: int) -> None:
         """*tenant*, about *count* passages of *shard* that meet *seen*, was asked about: read some more of it, if there
         is room. Raises what the engine does."""
-        held = self._tenants.get(tenant)
+        held = self._let_go(tenant)  # a reading that fails may have done half
         if held is None:
             if not 0 < count <= self._most_of_one or not self._makes_room(count):
                 return
             held = Tenant(self._dimensions, points_of(shard, seen, self._most_of_one + 1))
             if len(held) > self._most_of_one:
                 return
-            self._tenants[tenant] = held
-        held.used = self._now()
         if held.missing:
-            try:
-                held.read(shard)
-            except BaseException:
-                del self._tenants[tenant]
-                raise
+            held.read(shard)
+        self._hold(tenant, held)
+
+    def _hold(self, tenant: str, held: Tenant) -> None:
+        held.used = self._now()
+        self._tenants[tenant] = held
+        self._passages += len(held)
+
+    def _let_go(self, tenant: str) -> Tenant | None:
+        held = self._tenants.pop(tenant, None)
+        if held is not None:
+            self._passages -= len(held)
+        return held
 
     def _makes_room(self, count: int) -> bool:
         """Whether so many fit, when those have gone that nobody asks about."""
         least = self._now() - IDLE_SECONDS
-        for name, held in sorted(self._tenants.items(), key=lambda one: one[1].used):
-            if self._size() + count <= self._most or held.used > least:
-                break
-            del self._tenants[name]
-        return self._size() + count <= self._most
-
-    def _size(self) -> int:
-        return sum(len(held) for held in self._tenants.values())
+        while self._passages + count > self._most and self._tenants:
+            name, longest = next(iter(self._tenants.items()))
+            if longest.used > least:
+                return False
+            self._let_go(name)
+        return self._passages + count <= self._most
 
     @contextmanager
     def storing(self, entries: Sequence[tuple[str, int, Entry]]) -> Iterator[None]:
         """*entries* of tenants, with their points, are stored in this block. Until it ends well nobody knows what these
         tenants have: an update that fails may have done half."""
-        points: dict[str, set[int]] = {}
+        points: dict[str, list[int]] = {}
         for tenant, point, _ in entries:
-            points.setdefault(tenant, set()).add(point)
-        known = {tenant: self._tenants.pop(tenant) for tenant in points if tenant in self._tenants}
+            points.setdefault(tenant, []).append(point)
+        known = {tenant: held for tenant in points if (held := self._let_go(tenant)) is not None}
         growing = {tenant: held for tenant, held in known.items() if self._may_grow(held, points[tenant])}
         yield
         for tenant, point, entry in entries:
             if tenant in growing:
                 growing[tenant].add(point, entry.passage, entry.dense, entry.sparse)
-        self._tenants.update(growing)
+        for tenant, held in growing.items():
+            self._hold(tenant, held)
         if not self._makes_room(0):
             self.forget(growing)
 
-    def _may_grow(self, held: Tenant, points: Collection[int]) -> bool:
-        is_new = held.row_of.keys().isdisjoint(points)
+    def _may_grow(self, held: Tenant, points: Sequence[int]) -> bool:
+        is_new = held.row_of.keys().isdisjoint(points) and len(set(points)) == len(points)
         return is_new and not held.missing and len(held) + len(points) <= self._most_of_one
 
     def forget(self, tenants: Iterable[str]) -> None:
         """Nobody knows any more what *tenants* have."""
         for tenant in tenants:
-            self._tenants.pop(tenant, None)
-
-    def forget_points(self, points: Iterable[int]) -> None:
-        """*points* were deleted, whose ever they are."""
-        gone = [*points]
-        self.forget([name for name, held in self._tenants.items() if any(one in held.row_of for one in gone)])
+            self._let_go(tenant)
 
     def clear(self) -> None:
         """Forget everything."""
         self._tenants.clear()
+        self._passages = 0
 
 
 def _unit(vector: Sequence[float] | Wide) -> Scores:

@@ -100,13 +100,11 @@ def _off_centre(search: EdgeSearch, held: Tenant, centres: Centres, dense: Wide)
     if centre is None:
         centre = held.centre()
         centres.put(tenant, centre)
-    if held.centred is None or held.centred[0] is not centre:
-        held.centred = centre, np.array(centre.mean, dtype=np.float64)
     length = math.sqrt(dense @ dense)
     share = search.fusion.centring * centre.count / (centre.count + TRUSTED) * length
     if not share:
         return dense
-    moved: Wide = dense - share * held.centred[1]
+    moved: Wide = dense - share * held.mean_of(centre)
     return moved if math.sqrt(moved @ moved) > 1e-6 * length else dense
 
 

@@ -153,7 +153,7 @@ class EmbeddedIndex:
                 condition = stored.where(one.scope, one.kind, source=one.name)
                 stale = [point for point in _scroll_ids(shard, condition) if point not in keep]
                 if stale:
-                    self._delete(shard, stale)
+                    self._delete(shard, stale, stored.tenant(one.scope, one.kind))
 
         await self._run(finish)
         for one in sources:
@@ -161,7 +161,8 @@ class EmbeddedIndex:
 
     async def delete(self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] = ()) -> None:
         if ids:
-            await self._run(partial(self._delete, points=stored.point_ids(scope, kind, ids)))
+            points = stored.point_ids(scope, kind, ids)
+            await self._run(partial(self._delete, points=points, tenant=stored.tenant(scope, kind)))
         else:
             await self._delete_where(stored.where(scope, kind, source=source))
         if ids or source is not None:
@@ -192,10 +193,9 @@ class EmbeddedIndex:
         with self._held_whole.storing(list(zip(tenants, ids, (entry for _, entry in entries), strict=True))):
             shard.update(edge.UpdateOperation.upsert_points(points))
 
-    def _delete(self, shard: Any, points: Sequence[str]) -> None:
-        ids = [UUID(point).int for point in points]
-        self._kept.forget(ids)
-        self._held_whole.forget_points(ids)
+    def _delete(self, shard: Any, points: Sequence[str], tenant: str) -> None:
+        self._kept.forget([UUID(point).int for point in points])
+        self._held_whole.forget([tenant])
         shard.update(edge.UpdateOperation.delete_points([*points]))
 
     async def search(

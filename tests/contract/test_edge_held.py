@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from connectors.message import Scope
-from grounding.documents.edge_held import READ_AT_ONCE, UNSORTED, Held
+from grounding.documents.edge_held import READ_AT_ONCE, UNSORTED, Held, Tenant
 from grounding.documents.index import Entry, Fusion, Hit, Kind, Passage, Source
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.sparse import SparseVector
@@ -137,6 +137,57 @@ async def test_what_is_held_follows_each_change(tmp_path: Path) -> None:
     assert (await index.read(CHAT, Kind.TURN, {"t3": [0]}))["t3"] == [changed]
     await index.drop_workspace(CHAT)
     assert await hits(index, Kind.TURN, asked, 50) == []
+    await index.close()
+
+
+async def test_a_passage_that_is_stored_twice_at_once_is_held_once(tmp_path: Path) -> None:
+    """As in the engine the last one counts."""
+    index = opened(str(tmp_path), Fusion(), held=True)
+    await index.ensure()
+    there = entries(random.Random(3), 4, Kind.TURN)
+    await index.upsert(CHAT, there[:2])
+    await hits(index, Kind.TURN, there[0], 50)
+    changed = Entry(Passage("t2:0", Kind.TURN, "t2", "said otherwise"), there[3].dense, there[3].sparse)
+    await index.upsert(CHAT, [there[2], changed])
+    for _ in range(2):
+        found = [hit.passage for hit in await hits(index, Kind.TURN, there[0], 50)]
+        assert sorted(one.source for one in found) == ["t0", "t1", "t2"]
+        assert changed.passage in found
+    assert index._held_whole._tenants
+    await index.close()
+
+
+async def test_many_small_tenants_take_the_room_of_their_passages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And that they make room for a large one is no work for each of those that stay."""
+    index, clock, counted = opened(str(tmp_path), Fusion(), held=True), [0.0], list[Tenant]()
+    held = index._held_whole = Held(DIMENSIONS, most=60, now=lambda: clock[0])
+    await index.ensure()
+    dice = random.Random(7)
+    scopes = [Scope("acme", f"http:{number}") for number in range(60)]
+    for scope in scopes:
+        await index.upsert(scope, entries(dice, 1, Kind.TURN))
+    await index.upsert(CHAT, entries(dice, 20, Kind.TURN))
+    asked = entries(dice, 1, Kind.TURN)[0]
+    for scope in (*scopes, *scopes[:30]):
+        await index.search(scope, Kind.TURN, asked.dense, asked.sparse, 8)
+    assert len(held._tenants) == 60
+    assert sum(len(one._vectors) for one in held._tenants.values()) == 60
+    for scope in scopes[:30]:
+        await index.upsert(scope, [entries(dice, 2, Kind.TURN)[1]])
+    assert held._passages == sum(len(one) for one in held._tenants.values()) <= 60
+
+    def count(tenant: Tenant) -> int:
+        counted.append(tenant)
+        return len(tenant.points) + len(tenant.missing)
+
+    monkeypatch.setattr(Tenant, "__len__", count)
+    there, clock[0] = len(held._tenants), 61.0
+    await hits(index, Kind.TURN, asked, 8)
+    gone = there + 1 - len(held._tenants)
+    assert gone > 0
+    assert len(counted) <= gone + 3
     await index.close()
 
 
