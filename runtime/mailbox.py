@@ -52,8 +52,9 @@ class TakesHere(Protocol):
     def begin(self, lease: Lease, batch: Batch) -> None:
         """Answer *batch*."""
 
-    def refuse(self, connector: str, given: Offer | None) -> None:
-        """No turn was begun; *given*, if any, is another conversation that this worker was given in its place."""
+    def refuse(self, connector: str, given: Offer | None, *, unsure: bool) -> None:
+        """No turn was begun; *given*, if any, is another conversation that this worker was given in its place.
+        *unsure* says that nobody knows what was done: the answer was lost."""
 
 
 class Mailbox:
@@ -102,6 +103,7 @@ class Mailbox:
         fence = Fence(self._key(key, "current"), uuid.uuid4().hex)
         given: Offer | None = None
         begun: Batch | None = None
+        unsure = True
         try:
             new, turn_id, at_hand, *taken = await self._store(
                 keys=[
@@ -116,6 +118,7 @@ class Mailbox:
                     *((self._streams.consumer, GROUP, fence.token, new_turn_id(), self._most) if here else ()),
                 ],
             )
+            unsure = False
             if taken:
                 entry_id, fields = taken[0]
                 given = Offer(ConversationKey.decode(fields[1]), entry_id)
@@ -125,7 +128,7 @@ class Mailbox:
             if here is not None and begun is not None:
                 here.begin(Lease(key, entry_id, fence), begun)
             elif here is not None:
-                here.refuse(connector, given)
+                here.refuse(connector, given, unsure=unsure)
         if new == _FULL:
             raise MailboxFull(f"{MAX_WAITING} messages wait in {key.context_id}", first=bool(turn_id))
         return Stored(bool(new), turn_id, at_hand, begun is not None)
@@ -215,6 +218,10 @@ class Mailbox:
         """Conversations whose worker has not renewed its hold for *silent_seconds*: now given to this one, at most so
         many."""
         return [_offer(given) for given in await self._streams.abandoned(self._all_work, silent_seconds, most, most)]
+
+    async def mine(self) -> list[Offer]:
+        """The conversations that this worker has, also those that it could not be told of."""
+        return [_offer(given) for given in await self._streams.mine(self._all_work)]
 
     async def pass_on(self, offers: Sequence[Offer]) -> None:
         """Let others have the conversations of *offers*, none of them claimed: behind what else waits."""

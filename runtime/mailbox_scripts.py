@@ -58,7 +58,7 @@ local function take(current, inbox, fresh, most, counted)
   if not turn then
     local count = together(redis.call('LRANGE', inbox, 0, most - 1))
     if count == 0 then return false end
-    turn = fresh
+    turn, counted = fresh, 1
     redis.call('HSET', current, 'turn', turn, 'count', count, 'attempts', 0)
   end
   local attempts = redis.call('HINCRBY', current, 'attempts', counted)

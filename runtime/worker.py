@@ -91,8 +91,14 @@ class Worker:
         self._rung: set[int] = set()
         self._given: list[Offer] = []
         """Conversations that this worker was given when it had asked for another."""
+        self._unsure = False
+        """Whether it may have been given some of which it does not know: an answer was lost; ``_looks`` for them."""
+        self._reserved = 0
+        """Turns that may have been begun by answers that are on their way."""
+        self._looks = False
         self._bell = asyncio.Event()
         self._held = InHand(self._bell.set)
+        self._serving: dict[asyncio.Task[None], Offer] = {}
         self._queued: set[asyncio.Task[None]] = set()
         """Of them, those that have no slot yet."""
         self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_CONCURRENT_TURNS))
@@ -132,25 +138,33 @@ class Worker:
         room."""
         slot = self._slots[connector]
         ready = self._alone and self._prepared and self._stop_by is None and not self._stopping
-        if not ready or slot.locked() or not self._held.room(connector):
+        if not ready or self._unsure or self._looks or slot.locked() or not self._held.room(connector):
             return False
         await slot.acquire()
+        self._reserved += 1
         return True
 
     def begin(self, lease: Lease, batch: Batch) -> None:
         """See `runtime.mailbox.TakesHere`."""
+        self._reserved -= 1
         self._hold(Offer(lease.key, lease.entry), batch, lease)
 
-    def refuse(self, connector: str, given: Offer | None) -> None:
+    def refuse(self, connector: str, given: Offer | None, *, unsure: bool) -> None:
         """See `runtime.mailbox.TakesHere`."""
+        self._reserved -= 1
+        self._unsure |= unsure
         self._slots[connector].release()
         if given is not None:
             self._given.append(given)
             self._bell.set()
 
-    def _hold(self, offer: Offer, begun: Batch | None = None, lease: Lease | None = None) -> None:
+    def _hold(
+        self, offer: Offer, begun: Batch | None = None, lease: Lease | None = None, *, again: bool = False
+    ) -> None:
         # Not in the group: the end of `run` gives them time, where a group would cancel them.
-        task = asyncio.create_task(self._serve(offer, begun, lease), name=f"turns of {offer.key.context_id}")
+        task = asyncio.create_task(self._serve(offer, begun, lease, again=again), name=f"turns of {offer.key.context_id}")
+        self._serving[task] = offer
+        task.add_done_callback(self._serving.__delitem__)
         self._held.hold(offer.key.connector, task)
 
     def _rest_of_grace(self) -> float:
@@ -167,6 +181,8 @@ class Worker:
                 elif self._given:
                     given, self._given = self._given, []
                     await self._hold_all(given)
+                elif self._unsure and not self._reserved:
+                    await self._take_lost()
                 elif self._rung:
                     await self._take_rung()
                 elif (connector := self._held.roomy()) is not None:
@@ -175,6 +191,7 @@ class Worker:
                     return
         except StoreUnavailable as error:
             self._prepared = False  # another server may have come up in its place
+            self._unsure = True
             _log.warning("store.degraded", store="redis", why=str(error))  # the sweep rings for all of them
 
     async def _reclaim(self) -> None:
@@ -187,6 +204,16 @@ class Worker:
             _log.info("turn.reclaimed", workspace_id=offer.key.workspace_id, context_id=offer.key.context_id)
         await self._hold_all(offers)
         self._reclaims = len(offers) >= _RECLAIMED_AT_ONCE  # there may be more
+
+    async def _take_lost(self) -> None:
+        """Hold what this worker was given without having been told so: nobody else gets it before its lease is over."""
+        known = set(self._serving.values())
+        self._unsure, self._looks = False, True
+        try:
+            mine = await self._mailbox.mine()
+        finally:
+            self._looks = False
+        await self._hold_all([offer for offer in mine if offer not in known], again=True)
 
     async def _take_rung(self) -> None:
         partitions, self._rung = self._rung, set()
@@ -205,13 +232,13 @@ class Worker:
         self._held.more(connector, (one for one in partitions if given[one] >= each))
         await self._hold_all(offers)
 
-    async def _hold_all(self, offers: Sequence[Offer]) -> set[int]:
+    async def _hold_all(self, offers: Sequence[Offer], *, again: bool = False) -> set[int]:
         """Hold those of *offers* that there is room for, of each connector those that wait for longest; the partitions
-        of the others, which are passed on."""
+        of the others, which are passed on. For *again* see `_serve`."""
         beyond: list[Offer] = []
         for offer in sorted(offers, key=lambda offer: offer.rank):
             if self._held.room(offer.key.connector):
-                self._hold(offer)
+                self._hold(offer, again=again)
             else:
                 beyond.append(offer)
                 self._held.more(offer.key.connector, [offer.key.partition])
@@ -226,8 +253,11 @@ class Worker:
             self._bell.set()
             await asyncio.sleep(min(SWEEP_SECONDS, self._lease_seconds / 3))
 
-    async def _serve(self, offer: Offer, begun: Batch | None = None, lease: Lease | None = None) -> None:
-        """Answer everything that waits in the mailbox of *offer*; what was *begun* under a *lease* has its slot."""
+    async def _serve(
+        self, offer: Offer, begun: Batch | None = None, lease: Lease | None = None, *, again: bool = False
+    ) -> None:
+        """Answer everything that waits in the mailbox of *offer*; what was *begun* under a *lease* has its slot. Where
+        it is begun *again*, nobody knows whether it was, and that is no further attempt."""
         key = offer.key
         with structlog.contextvars.bound_contextvars(
             workspace_id=key.workspace_id, context_id=key.context_id, connector=key.connector
@@ -236,14 +266,14 @@ class Worker:
             try:
                 if lease is not None:
                     await self._serve_begun(lease, begun, slot)
-                elif slot.locked():
-                    await self._serve_later(offer, slot)
+                elif again or slot.locked():
+                    await self._serve_later(offer, slot, again)
                 else:
                     await self._serve_now(offer, slot)
             except Superseded:
                 _log.warning("turn.superseded")
             except StoreUnavailable as error:
-                # What waits is safe in the mailbox; it is offered again when the lease is over.
+                self._unsure = True  # what waits is safe in the mailbox; but it may be this worker's now
                 _log.warning("store.degraded", store="redis", why=str(error))
             except Exception:  # noqa: BLE001 - what waits there cannot be read now; the other conversations can
                 _log.exception("turn.failed", why="unreadable")
@@ -263,7 +293,7 @@ class Worker:
                 async with holding(self._mailbox, lease, self._lease_seconds):
                     await self._answer_all(lease, batch)
 
-    async def _serve_later(self, offer: Offer, slot: asyncio.Semaphore) -> None:
+    async def _serve_later(self, offer: Offer, slot: asyncio.Semaphore, again: bool) -> None:
         """Hold the conversation, but take no turn yet: what comes while it waits is answered together, and an end of
         this process is no attempt of a turn that was not begun."""
         lease = await self._mailbox.claim(offer)
@@ -272,7 +302,7 @@ class Worker:
         async with holding(self._mailbox, lease, self._lease_seconds):
             await self._queue(slot)
             try:
-                await self._answer_all(lease, None)
+                await self._answer_all(lease, None, again)
             finally:
                 slot.release()
 
@@ -286,9 +316,8 @@ class Worker:
         finally:
             self._queued.discard(queueing)
 
-    async def _answer_all(self, lease: Lease, batch: Batch | None) -> None:
+    async def _answer_all(self, lease: Lease, batch: Batch | None, again: bool = False) -> None:
         """Answer *batch*, where it was taken already, and whatever else waits in the mailbox; then let go of it."""
-        again = False
         wait, longest = _RETRY_SECONDS
         while not self._stopping:
             try:

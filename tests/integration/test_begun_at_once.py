@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from config.settings import Settings
-from connectors.message import PARTITIONS, Author, ConversationKey, InboundMessage, Role
+from connectors.message import PARTITIONS, Author, ConversationKey, InboundMessage, Role, StoreUnavailable
 from runtime import worker as module
 from runtime.envelopes import Batch, Envelope, Lease, Offer, Stored
 from runtime.hub import Hub
@@ -51,7 +52,7 @@ class Gone:
 
     def begin(self, lease: Lease, batch: Batch) -> None: ...
 
-    def refuse(self, connector: str, given: Offer | None) -> None: ...
+    def refuse(self, connector: str, given: Offer | None, *, unsure: bool) -> None: ...
 
 
 @asynccontextmanager
@@ -173,3 +174,44 @@ async def test_a_turn_whose_process_ended_as_it_began_is_gone_on_with_by_the_nex
         await answered.until(1)
 
     assert [(texts(one), one.attempt, one.resumed) for one in answered.batches] == [(["1"], 2, True)]
+
+
+@pytest.mark.parametrize("step", ["store", "offers", "begin"])
+async def test_a_conversation_that_was_given_by_an_answer_that_was_lost_does_not_wait_for_the_lease(
+    step: str, redis: Redis, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has its first attempt then: none was begun. Whoever waits beside it, or is answered, is left alone."""
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
+    mailbox = Mailbox(redis)
+    async with working(redis, settings(turn_lease_seconds=3600), mailbox) as answered:
+        answered.goes_on.clear()
+        await store(mailbox, 1, ConversationKey("acme", "http", "busy"))
+        await answered.until(1)
+        if step == "store":
+            loses(monkeypatch, mailbox, "_store")
+            with pytest.raises(StoreUnavailable):
+                await store(mailbox, 2)
+        else:
+            loses(monkeypatch, *{"offers": (mailbox._streams, "_offer"), "begin": (mailbox, "_begin")}[step])
+            assert not (await store(Mailbox(redis), 2)).begun
+        await answered.until(2)
+        for _ in range(3):
+            await asyncio.sleep(0.1)
+        answered.goes_on.set()
+        async with asyncio.timeout(10):
+            while await mailbox.ready():
+                await asyncio.sleep(0.01)
+
+    assert [(texts(one), one.attempt) for one in answered.batches] == [(["1"], 1), (["2"], 1)]
+
+
+def loses(monkeypatch: pytest.MonkeyPatch, of: object, script: str) -> None:
+    """The next answer to *script* is lost."""
+    asked = getattr(of, script)
+
+    async def ask(**given: Any) -> Any:
+        monkeypatch.setattr(of, script, asked)
+        await asked(**given)
+        raise StoreUnavailable("Redis: lost on the way back")
+
+    monkeypatch.setattr(of, script, ask)

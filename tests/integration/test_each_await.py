@@ -38,9 +38,9 @@ class Halt:
         self.place, self.at, self.waits = "", 0, 0
         self.befalls: Callable[[asyncio.Task[Any]], Coroutine[Any, Any, None] | None] = lambda _serving: None
 
-    async def serve(self, one: Worker, offer: Offer) -> None:
+    async def serve(self, one: Worker, offer: Offer, *begun: Any, **how: Any) -> None:
         if offer.key.external_id != self.place or self.waits:
-            await SERVE(one, offer)
+            await SERVE(one, offer, *begun, **how)
             return
 
         serving = asyncio.current_task()
@@ -54,13 +54,13 @@ class Halt:
             self.waits = number
             return self.befalls(serving) if number == self.at else None
 
-        await at_each_wait(SERVE(one, offer), at)
+        await at_each_wait(SERVE(one, offer, *begun, **how), at)
 
 
 @pytest.fixture
 def halt(monkeypatch: pytest.MonkeyPatch) -> Halt:
     made = Halt()
-    monkeypatch.setattr(Worker, "_serve", lambda one, offer: made.serve(one, offer))
+    monkeypatch.setattr(Worker, "_serve", lambda one, *given, **how: made.serve(one, *given, **how))
     for module in (worker, deliverer):
         monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
         monkeypatch.setattr(module, "_RETRY_SECONDS", (0.01, 0.02))
