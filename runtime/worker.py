@@ -162,7 +162,7 @@ class Worker:
         self, offer: Offer, begun: Batch | None = None, lease: Lease | None = None, *, again: bool = False
     ) -> None:
         # Not in the group: the end of `run` gives them time, where a group would cancel them.
-        task = asyncio.create_task(self._serve(offer, begun, lease, again=again), name=f"turns of {offer.key.context_id}")
+        task = asyncio.create_task(self._serve(offer, begun, lease, again=again), name=f"turns: {offer.key.context_id}")
         self._serving[task] = offer
         task.add_done_callback(self._serving.__delitem__)
         self._held.hold(offer.key.connector, task)
