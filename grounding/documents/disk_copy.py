@@ -101,12 +101,22 @@ class DiskCopy:
         """The paths to look at, and the shared documents among them."""
         if paths is not None and all(is_document_path(path) for path in paths):
             wanted = sorted(set(paths))
-            return wanted, await self._shelf.catalogue(scope, wanted)
+            some = await self._shelf.catalogue(scope, wanted)
+            if not await asyncio.to_thread(self._are_folders, scope, wanted, base):
+                return wanted, some
         shared = await self._shelf.catalogue(scope)
         here, unfit = await asyncio.to_thread(self._library.walk, scope)
         known = {item.path for item in here} | {item.path for item in unfit} | base.keys() | shared.keys()
         folders = None if paths is None else frozenset(paths)
         return sorted(known if folders is None else {path for path in known if below(path, folders)}), shared
+
+    def _are_folders(self, scope: Scope, paths: Sequence[str], base: Base) -> bool:
+        """Whether one of *paths*, which are named like documents, is a folder or was one. Blocking."""
+        gone = {path for path in paths if self._library.looks(scope, path) is None}
+        if any(self._library.is_folder(scope, path) for path in gone):
+            return True
+        unknown = gone - base.keys()
+        return bool(unknown) and any(below(path, unknown) for path in base)
 
     async def _one(
         self,

@@ -119,6 +119,8 @@ class Indexer:
                 if run.documents + run.deleted > before and not self._leaves:
                     await self._ledger.keep_lag(scope, run.lag_ms)
             done += len(read)
+            if done == len(wanted):
+                wanted += await self._in_folders(run)
             if progress is not None:
                 for number, path in enumerate(read, start=done - len(read) + 1):
                     progress(Progress(number, len(wanted), path))
@@ -137,6 +139,7 @@ class Indexer:
 
     async def _wanted(self, run: Run, paths: Collection[str] | None) -> list[str]:
         if paths is not None and all(is_document_path(path) for path in paths):
+            run.only_named = True
             return sorted(set(paths))
         scope = run.scope
         there, unfit = await self._shelf.look_through(scope)
@@ -152,9 +155,24 @@ class Indexer:
             unfit = [item for item in unfit if below(item.path, folders)]
         # A link or a folder is no document by its look; what else does not fit is found when it is read.
         links = [item for item in unfit if not is_document_path(item.path)]
+        waiting = await self._backlog.since(scope, [item.path for item in links]) if self._backlog is not None else {}
         self._name(run, links, named)
         await self._ledger.record(scope, {}, links, ())
+        if self._backlog is not None:
+            await self._backlog.done(scope, waiting)
         return sorted((known | {item.path for item in unfit}) - {item.path for item in links})
+
+    async def _in_folders(self, run: Run) -> list[str]:
+        """What lies, or lay, in folders that are named like documents: whoever asked for them could not know."""
+        absent, run.absent = run.absent, {}
+        inside: set[str] = set()
+        if unknown := {path for path, was_known in absent.items() if not was_known}:
+            inside |= {path for path in await self._ledger.inside_documents(run.scope) if below(path, unknown)}
+        if absent and (folders := await self._shelf.folders(run.scope, absent)):
+            there, unfit = await self._shelf.look_through(run.scope)
+            found = {item.path for item in there} | {item.path for item in unfit}
+            inside |= {path for path in found if below(path, folders)}
+        return sorted(inside - absent.keys())
 
     async def _doubted(self, scope: Scope) -> frozenset[str]:
         """Documents that the index has lost (another server, a deleted folder)."""
@@ -182,6 +200,8 @@ class Indexer:
                 batch.skipped.append(item)
             elif item is None:
                 batch.gone.append(path)
+                if run.only_named:
+                    run.absent[path] = path in registered or path in named
             elif isinstance(item, Found):
                 batch.same[path] = batch.known[path]
             else:

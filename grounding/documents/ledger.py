@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 
+_IN_FOLDERS = ("*.[mM][dD]/*", "*.[tT][xX][tT]/*")
+"""Paths in folders that are named like documents (`grounding.documents.library.SUFFIXES`), as Redis compares them."""
+
+
 class Ledger:
     """Of one *collection*. Raises `connectors.message.StoreUnavailable` throughout, and where it reads entries
     `grounding.documents.registry.RegistryTooNew`."""
@@ -42,6 +46,15 @@ class Ledger:
     async def paths(self, scope: Scope) -> set[str]:
         """The paths of `all`, whatever the form of their entries."""
         return {str(path) for path in await self._redis.hkeys(self._key(scope, "registry"))}
+
+    async def inside_documents(self, scope: Scope) -> set[str]:
+        """Those of `paths` that lie in a folder which is named like a document."""
+        name = self._key(scope, "registry")
+        found: set[str] = set()
+        for pattern in _IN_FOLDERS:  # the store compares: thousands of names take the event loop too long
+            async for path, _ in self._redis.hscan_iter(name, match=pattern, count=1000):
+                found.add(str(path))
+        return found
 
     async def documents(self, scope: Scope) -> int:
         """How many the index has."""

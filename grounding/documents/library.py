@@ -203,6 +203,14 @@ class Library:
             return Skipped(path, "size", facts.st_size, facts.st_mtime_ns)
         return Found(path, facts.st_size, facts.st_mtime_ns)
 
+    def is_folder(self, scope: Scope, path: str) -> bool:
+        """Whether a folder lies at *path*, which may be named like a document."""
+        try:
+            file = self._file(scope, path)
+        except DocumentRefused:
+            return False
+        return file.is_dir() and not file.is_symlink()
+
     def get(self, scope: Scope, path: str) -> Document:
         """The document at *path*. Raises `DocumentMissing`, and `DocumentRefused` for what is no document."""
         file = self._file(scope, path)

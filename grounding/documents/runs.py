@@ -75,6 +75,10 @@ class Run:
     fresh: bool
     doubted: frozenset[str] = frozenset()
     """Documents that the index should have, and has not as it should."""
+    only_named: bool = False
+    """Whether it was asked for documents by their names alone, and no folder was looked through."""
+    absent: dict[str, bool] = field(default_factory=dict)
+    """Those of them that are none, because folders may be named like that, too; and whether they were known."""
     documents: int = 0
     chunks: int = 0
     embedded: int = 0

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +71,10 @@ class SharedShelf:
     async def look_through(self, scope: Scope) -> tuple[list[Found], list[Skipped]]:
         found = await self.catalogue(scope)
         return [found[path] for path in sorted(found)], []
+
+    async def folders(self, scope: Scope, paths: Collection[str]) -> set[str]:
+        """None: documents are known by their paths, and whoever puts those of a folder names each of them."""
+        return set()
 
     async def size(self, scope: Scope) -> int:
         return int(await self._redis.hlen(_key(scope, "catalogue")))

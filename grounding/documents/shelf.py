@@ -23,6 +23,9 @@ class Shelf(Protocol):
     async def look_through(self, scope: Scope) -> tuple[list[Found], list[Skipped]]:
         """Everything that may be a document, by path, and what by its size or kind is none."""
 
+    async def folders(self, scope: Scope, paths: Collection[str]) -> set[str]:
+        """Those of *paths*, which are named like documents, that are folders."""
+
     async def size(self, scope: Scope) -> int:
         """How many documents there may be."""
 
@@ -51,6 +54,9 @@ class FileShelf:
 
     async def look_through(self, scope: Scope) -> tuple[list[Found], list[Skipped]]:
         return await asyncio.to_thread(self._library.walk, scope)
+
+    async def folders(self, scope: Scope, paths: Collection[str]) -> set[str]:
+        return await asyncio.to_thread(lambda: {path for path in paths if self._library.is_folder(scope, path)})
 
     async def size(self, scope: Scope) -> int:
         return len((await self.look_through(scope))[0])

@@ -23,6 +23,7 @@ from watchfiles import Change
 
 from connectors.message import Scope, redis_key
 from grounding.documents import runs
+from grounding.documents.backlog import Backlog
 from grounding.documents.chunking import Sizes, chunk_document
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source
@@ -183,6 +184,36 @@ async def test_a_short_document_waits_for_no_long_one_that_is_read_with_it(
         await asyncio.to_thread(house.write, path, text)
     await house.indexer.sync(ACME)
     assert steps == ["cut b.md", "cut c.md", "stored b.md", "stored c.md", "cut a.md", "stored a.md"]
+
+
+async def test_a_folder_that_is_named_like_a_document_is_followed_where_it_is_moved(house: House) -> None:
+    """Of a folder that is moved only its own path is told; also one that takes the place of a document."""
+    docs = house.library.root(ACME)
+    for path in ("v1.md", "draft/sub/a.md", "other.txt"):
+        await asyncio.to_thread(house.write, path, "Refunds")
+    await house.indexer.sync(ACME)
+    await asyncio.to_thread(os.unlink, docs / "v1.md")
+    await asyncio.to_thread(os.rename, docs / "draft", docs / "v1.md")
+    await house.indexer.sync(ACME, {"draft", "v1.md"})
+    assert sorted(await house.sources("refunds")) == ["other.txt", "v1.md/sub/a.md"]
+    await asyncio.to_thread(os.rename, docs / "v1.md", docs / "V2.TXT")
+    await house.indexer.sync(ACME, {"v1.md", "V2.TXT"})
+    assert sorted(await house.sources("refunds")) == ["V2.TXT/sub/a.md", "other.txt"]
+    await asyncio.to_thread(os.rename, docs / "V2.TXT", docs / ".hidden")
+    await house.indexer.sync(ACME, {"V2.TXT"})
+    assert await house.sources("refunds") == ["other.txt"]
+
+
+async def test_a_link_to_a_folder_is_not_waited_for(house: House) -> None:
+    """It was, for ever, and every prompt said that what was found may be out of date."""
+    docs, backlog = house.library.root(ACME), Backlog(house.redis)
+    indexer = Indexer(FileShelf(house.library), house.index, house.embedder, house.redis, words, backlog=backlog)
+    await asyncio.to_thread(docs.mkdir, parents=True)
+    await asyncio.to_thread(os.symlink, house.folder, docs / "elsewhere")
+    await backlog.add(ACME, ["elsewhere"], 1.0)
+    await indexer.sync(ACME, ["elsewhere"])
+    assert [waits.documents for waits in await backlog.waiting([ACME])] == [0]
+    assert [one.path for one in await indexer.skipped(ACME)] == ["elsewhere"]
 
 
 async def test_a_file_whose_name_is_too_long_is_named_and_left_out(house: House) -> None:

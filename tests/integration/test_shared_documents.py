@@ -153,6 +153,19 @@ async def test_files_and_documents_follow_each_other(machines: Machines) -> None
     assert await asyncio.to_thread(one.files) == {"c.md": "Lighthouse"}
 
 
+async def test_a_folder_that_is_named_like_a_document_is_followed_where_it_is_moved(machines: Machines) -> None:
+    """Of a folder that is moved only its own path is told."""
+    one = machines.one
+    await asyncio.to_thread(one.write, "draft/a.md", "Refunds")
+    await one.follow()
+    await asyncio.to_thread(os.rename, one.docs / "draft", one.docs / "v1.md")
+    assert await one.copy.bring_in_step(ACME, {"draft", "v1.md"}) == {"draft/a.md", "v1.md/a.md"}
+    await asyncio.to_thread(os.rename, one.docs / "v1.md", one.docs / "v2.md")
+    assert await one.copy.bring_in_step(ACME, {"v1.md"}) == {"v1.md/a.md"}
+    assert await one.copy.bring_in_step(ACME, {"v2.md"}) == {"v2.md/a.md"}
+    assert await machines.shared() == {"v2.md/a.md": "Refunds"}
+
+
 async def test_a_disk_that_led_before_does_not_bring_back_what_was_deleted_meanwhile(machines: Machines) -> None:
     await asyncio.to_thread(machines.one.write, "a.md", "Refunds")
     await asyncio.to_thread(machines.one.write, "b.md", "Parcels")
