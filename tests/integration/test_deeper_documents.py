@@ -29,6 +29,13 @@ async def until_deepened(face: Face, here: str) -> None:
             await asyncio.sleep(0.05)
 
 
+async def until_followed(face: Face) -> None:
+    """Before that nobody knows what became of the documents since the last start, and every search says so."""
+    async with asyncio.timeout(60):
+        while not face.runtime.knowledge.is_followed:
+            await asyncio.sleep(0.05)
+
+
 async def checks(face: Face) -> dict[str, dict[str, Any]]:
     return {check["name"]: check for check in (await face.client.get("/v1/doctor")).json()["checks"]}
 
@@ -80,6 +87,7 @@ async def test_without_a_deeper_model_everything_is_as_it_was_and_the_doctor_say
         monkeypatch.setattr("runtime.deeper._has", lambda package: package == "onnxruntime")
     async with serving_face(settings(admin_token=ADMIN, llm_model="openai/fake", **chosen)) as face:
         here = await face.workspace("zoo")
+        await until_followed(face)
         await face.client.put(f"{here}/documents/money.md?wait=true", content=TEXTS["money.md"].encode())
         found = (await face.client.get(f"{here}/search", params={"q": "article"})).json()
         assert [hit["source"] for hit in found["results"]] == ["money.md"]
