@@ -1,11 +1,16 @@
-"""Speed of indexing and searching in process: ``python -m bench.retrieval [--workspaces N] [--model M] [CHUNKS …]``.
+"""Speed of indexing and searching in process:
+``python -m bench.retrieval [--workspaces N] [--model M] [--deeper M] [CHUNKS …]``.
 
-Passages are made of words of a Zipf-like vocabulary, 110 words each, twenty to a document, in one workspace or spread
-over *N*. ``search`` is the embedding of the question, its sparse vector and one hybrid query for ten chunks; ``prompt``
-is what a turn asks for: the same with raw scores, the relevance floor, neighbours and packing. ``hold`` is the longest
-that the event loop was kept from coming round while searches, prompts and indexing went on at once for `BUSY_SECONDS`;
-``late`` is how late it then came round at p99. Both also grow with what other threads and programs compute. ``own``
-does not: the most processor time that one callback of the loop took meanwhile. Peak memory is the process's.
+Passages are made of English words in Zipf-like shares, 110 words each, twenty to a document, in one workspace or spread
+over *N*. ``search`` is the embedding of the question, its sparse vector, one hybrid query for ten chunks and, where
+there is a deeper model, as there is by default, the second look with the question's vector from the child process;
+``prompt`` is what a turn asks for: the same with raw scores, the relevance floor, neighbours and packing. Passages'
+deeper vectors are drawn by lot, because to compare them takes as long whatever they say. ``without`` counts the
+searches and prompts of these whose question's deeper vector did not come in time. ``hold`` is the longest that the
+event loop was kept from coming round while searches, prompts, indexing and, with a deeper model, the looks for
+what lacks its vectors went on at once for `BUSY_SECONDS`; ``late`` is how late it then came round at p99. Both also
+grow with what other threads and programs compute. ``own`` does not: the most processor time that one callback of the
+loop took meanwhile. Peak memory is the process's, without the child's.
 """
 
 from __future__ import annotations
@@ -17,18 +22,26 @@ import resource
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
+
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
-from grounding.documents.embedding import Embedder
+from grounding.documents.embedding import Embedder, Vector
 from grounding.documents.index import Entry, Kind, Passage
 from grounding.documents.metrics import percentile
+from grounding.documents.minilm import VOCABULARY
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.search import Search
 from grounding.documents.sparse import SparseVector, encode_document
+from grounding.run_context import DegradedBlock
 from grounding.tokens import LineByLine, load_tokens
+from runtime import deepening
+from runtime.deeper import NONE, why_not
+from runtime.embedded.deep_model import DeepModel, deep_model
 from runtime.embedder import open_embedder
 
 QUERIES = 400
@@ -38,14 +51,15 @@ BUSY_SECONDS = 10.0
 BUSY_BATCHES = 8
 """Batches that are indexed meanwhile, over and over: made before, as making one holds the loop for 40 ms by itself."""
 TICK_SECONDS = 0.002
+WORDS = 1248
+DEEPENING_SECONDS = 0.5
+"""What the model takes for `runtime.deepening.BATCH` passages."""
 
 
 def passages(count: int, dice: random.Random) -> list[str]:
     """*count* texts of 110 words."""
-    vocabulary = [
-        f"{a}{b}{c}" for a in "bcdfgklmnprst" for b in ("a", "ei", "o", "ul") for c in ("ber", "nd", "tor", "x")
-    ]
-    vocabulary += [f"{word}{tail}" for word in vocabulary for tail in ("ing", "y", "ment", "less", "way")]
+    known = VOCABULARY.read_text(encoding="utf-8").split()
+    vocabulary = [word for word in known if len(word) > 3 and word.isascii() and word.isalpha()][:WORDS]
     weights = [1 / rank for rank in range(1, len(vocabulary) + 1)]
     return [" ".join(dice.choices(vocabulary, weights, k=110)) for _ in range(count)]
 
@@ -71,6 +85,24 @@ async def indexed(index: EmbeddedIndex, embedder: Embedder, texts: list[str], wo
             entries.append(Entry(place, vectors[n], sparse[n]))
         for workspace in range(workspaces):
             await index.upsert(Scope(f"w{workspace}"), entries[workspace::workspaces])
+
+
+def by_lot(count: int, dimensions: int, seed: int) -> list[Vector]:
+    """*count* unit vectors."""
+    drawn = np.random.default_rng(seed).normal(size=(count, dimensions))
+    found: list[Vector] = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).tolist()
+    return found
+
+
+async def deepened(index: EmbeddedIndex, deep: DeepModel, count: int, workspaces: int) -> None:
+    """Give all *count* passages a deeper vector."""
+    for start in range(0, count, BATCH):
+        numbers = range(start, min(start + BATCH, count))
+        vectors = await asyncio.to_thread(by_lot, len(numbers), deep.dimensions, start)
+        for workspace in range(workspaces):
+            own = {str(number): vectors[number - start] for number in numbers if number % workspaces == workspace}
+            if own:
+                await index.deepen(Scope(f"w{workspace}"), Kind.DOCUMENT, own)
 
 
 async def timed(ask: Callable[[int], Awaitable[object]]) -> list[str]:
@@ -113,55 +145,85 @@ async def busy(*works: Callable[[int], Awaitable[object]]) -> list[str]:
     return [f"{max(late):>8.2f}", f"{percentile(late, 0.99):>8.2f}", f"{dearest:>8.2f}"]
 
 
-async def measure(count: int, workspaces: int, folder: Path, model: str) -> None:
-    """Print one line for *count* chunks in *workspaces*."""
+async def measure(count: int, workspaces: int, folder: Path, settings: Settings, deep: DeepModel | None) -> None:
+    """Print one line for *count* chunks in *workspaces*, with *deep* as what embeds questions for the second look."""
     dice = random.Random(7)
     texts = passages(count, dice)
-    embedder = await open_embedder(Settings(embedding_model=model))
+    embedder = await open_embedder(settings)
     await embedder.embed_query("warm up")
-    index = EmbeddedIndex(folder, embedder.name, embedder.dimensions, timeout_seconds=60)
+
+    def opened() -> EmbeddedIndex:
+        size = deep.dimensions if deep else None
+        return EmbeddedIndex(folder, embedder.name, embedder.dimensions, timeout_seconds=60, deep_dimensions=size)
+
+    index = opened()
     await index.ensure()
     began = time.perf_counter()
     await indexed(index, embedder, texts, workspaces)
     rate = count / (time.perf_counter() - began)
+    if deep is not None:
+        await deepened(index, deep, count, workspaces)
     await index.close()
-    index = EmbeddedIndex(folder, embedder.name, embedder.dimensions, timeout_seconds=60)
+    index = opened()
     began = time.perf_counter()
     await index.check()
     reopen = (time.perf_counter() - began) * 1000
     tokens = LineByLine(await asyncio.to_thread(load_tokens))
-    search = Search(index, embedder, count=tokens.count)
+    search = Search(index, embedder, count=tokens.count, deep=deep)
+    lost: list[DegradedBlock] = []
 
     def question(number: int) -> str:
         return " ".join(dice.sample(texts[number % count].split(), 6))
 
     async def searching(number: int) -> None:
-        await search.search(Scope(f"w{number % workspaces}"), question(number), 10)
+        await search.search(Scope(f"w{number % workspaces}"), question(number), 10, lost=lost)
 
     async def prompting(number: int) -> None:
-        await search.passages(Scope(f"w{number % workspaces}"), question(number), 3, 1200, 840)
+        await search.passages(Scope(f"w{number % workspaces}"), question(number), 3, 1200, 840, lost=lost)
 
     batches = [passages(BATCH, random.Random(number)) for number in range(BUSY_BATCHES)]
 
     async def indexing(number: int) -> None:
         await indexed(index, embedder, batches[number % BUSY_BATCHES], workspaces, first=count + number * BATCH)
 
+    async def deepening_them(number: int) -> None:
+        scope = Scope(f"w{number % workspaces}")
+        for start in range(0, len(found := await index.shallow(scope, Kind.DOCUMENT, deepening.PAGE)), deepening.BATCH):
+            await asyncio.sleep(DEEPENING_SECONDS)
+            some = found[start : start + deepening.BATCH]
+            vectors = dict(zip([one.id for one in some], lots, strict=False))
+            await index.deepen(scope, Kind.DOCUMENT, vectors)
+
+    works = [searching, prompting, indexing]
+    lots = by_lot(deepening.BATCH, deep.dimensions, 0) if deep else []
+    if deep is not None:
+        works.append(deepening_them)
     cells = [f"{count:>7}", f"{workspaces:>10}", f"{rate:>8.0f}", f"{reopen:>9.0f}"]
-    cells += await timed(searching) + await timed(prompting) + await busy(searching, prompting, indexing)
+    cells += await timed(searching) + await timed(prompting)
+    cells.append(f"{len(lost):>7}")
+    cells += await busy(*works)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(" | ".join([*cells, f"{memory:>8.0f}"]), flush=True)
     await index.close()
 
 
-async def main(counts: list[int], workspaces: int, model: str) -> None:
+async def main(counts: list[int], workspaces: int, settings: Settings) -> None:
     """Print the table."""
+    why = why_not(settings)
+    print(f"second look: {why or settings.deep_embedding_model}")
     print(
-        " chunks | workspaces | chunks/s | reopen ms | search   |      p95 | prompt   |      p95 | hold ms  | late p99 "
-        "| own ms   | peak MiB"
+        " chunks | workspaces | chunks/s | reopen ms | search   |      p95 | prompt   |      p95 | without | hold ms  "
+        "| late p99 | own ms   | peak MiB"
     )
-    for count in counts:
-        with tempfile.TemporaryDirectory() as folder:
-            await measure(count, workspaces, Path(folder), model)
+    async with AsyncExitStack() as stack:
+        deep = None
+        if not why:
+            logs = stack.enter_context(tempfile.TemporaryDirectory())
+            deep = await stack.enter_async_context(deep_model(Path(logs)))
+            await deep.embed_documents(["warm up"])  # waits until the child is there
+        for count in counts:
+            with tempfile.TemporaryDirectory() as folder:
+                await measure(count, workspaces, Path(folder), settings, deep)
 
 
 if __name__ == "__main__":
@@ -169,5 +231,9 @@ if __name__ == "__main__":
     parser.add_argument("chunks", nargs="*", type=int, default=[1_000, 10_000])
     parser.add_argument("--workspaces", type=int, default=1)
     parser.add_argument("--model", default=BUNDLED_EMBEDDING_MODELS[0], metavar="EMBEDDING_MODEL")
+    parser.add_argument(
+        "--deeper", default=Settings().deep_embedding_model, metavar="DEEP_EMBEDDING_MODEL", help=f"or {NONE}"
+    )
     asked = parser.parse_args()
-    asyncio.run(main(asked.chunks, asked.workspaces, asked.model))
+    chosen = Settings(embedding_model=asked.model, deep_embedding_model=asked.deeper)
+    asyncio.run(main(asked.chunks, asked.workspaces, chosen))
