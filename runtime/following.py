@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from grounding.documents.disk_copy import DiskCopy
 from grounding.documents.shared_shelf import SharedShelf
 from grounding.documents.watch import changed_documents, in_pieces
 from promptpolicy.files import FilingPublisher
-from runtime.changes import Changes
+from runtime.changes import RUNS, Changes
 from runtime.unforeseen import tell_index_failed
 from runtime.watching import Watching, told
 from runtime.workspaces import Workspaces
@@ -57,6 +57,8 @@ class _Undone:
     paths: set[str] | None
     at: float
     wait: float
+    is_tried: bool = False
+    """Whether that is going on just now."""
 
 
 class Following:
@@ -87,6 +89,8 @@ class Following:
         """Set, and replaced, whenever one of them was."""
         self._undone: dict[str, _Undone] = {}
         self._revisions: dict[str, int] = {}
+        self._put: dict[str, set[str]] = {}
+        """Documents that this process took from files to where they are shared, and that are still to be indexed."""
         self._unborn: set[str] = set()
         """Folders with files, of workspaces that there were not when the files changed."""
         self.is_running = False
@@ -121,7 +125,7 @@ class Following:
                 await self.watching.begun()  # else what is saved between that look and the first change told is missed
                 await self._until_store_is_there(self._catch_up)
                 self.is_running = True
-                group.create_task(self._sweep(changes))
+                group.create_task(self._sweep(changes, group))
         finally:
             self.is_running = False
 
@@ -148,13 +152,29 @@ class Following:
                 if await self._keep_answering(workspace_id):
                     self._behind.discard(workspace_id)
                     self._tell_waiting()
-            for workspace_id in workspaces:
+            for workspace_id in await self._least_first(workspaces):
                 await self._keep_in_step(workspace_id, None)
                 self._behind.discard(workspace_id)
                 self._tell_waiting()
         finally:
             self._behind = set()
             self._tell_waiting()
+
+    async def _least_first(self, workspaces: Sequence[str]) -> list[str]:
+        """*workspaces*, those first in which less waits: a single change does not wait for another one's import."""
+        waiting: dict[str, int] = {}
+        for workspace_id in workspaces:
+            try:
+                waiting[workspace_id] = len(await self._unindexed(Scope(workspace_id)))
+            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`; to index it comes next, and tries again
+                tell_index_failed(error, workspace_id=workspace_id)
+        return sorted(workspaces, key=lambda one: waiting.get(one, 0))
+
+    async def _unindexed(self, scope: Scope) -> set[str]:
+        """Bring files and documents in step, where they are two; what is not in the index by its looks then."""
+        if self._copy is not None:
+            self._put.setdefault(scope.workspace_id, set()).update(await self._copy.bring_in_step(scope))
+        return await self._index.unindexed(scope)
 
     async def _keep_answering(self, workspace_id: str) -> bool:
         try:
@@ -220,6 +240,7 @@ class Following:
             if not await self._workspaces.exists(workspace_id):
                 self._undone.pop(workspace_id, None)
                 self._unborn.add(workspace_id)
+                await self._backlog.forget(Scope(workspace_id))  # noted while the workspace was deleted
                 return
             self._unborn.discard(workspace_id)
             scope = Scope(workspace_id)
@@ -234,8 +255,11 @@ class Following:
     async def _bring_in_step(self, scope: Scope, paths: set[str] | None, *, others: bool) -> None:
         if self._copy is not None:
             changed = await self._copy.bring_in_step(scope, paths)
+            put = self._put.pop(scope.workspace_id, set())
             if paths is not None:
-                paths = changed | paths if others else changed
+                if left := put - paths:
+                    self._put[scope.workspace_id] = left
+                paths = changed | (paths if others else paths & put)
         if paths is None or paths:
             await self._index.index(scope, paths)
 
@@ -248,17 +272,17 @@ class Following:
             paths = None if before.paths is None else paths | before.paths
         self._undone[workspace_id] = _Undone(paths, now + wait, wait)
 
-    async def _sweep(self, changes: Changes) -> None:
+    async def _sweep(self, changes: Changes, group: asyncio.TaskGroup) -> None:
         """What could not be done before, what other processes changed or left undone, and now and then everything."""
+        room = asyncio.Semaphore(RUNS)
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            for workspace_id, undone in list(self._undone.items()):
-                if undone.at <= time.monotonic():
-                    await self._keep_in_step(workspace_id, undone.paths, others=True)
-                    if self._undone.get(workspace_id) is undone:  # nothing failed
-                        del self._undone[workspace_id]
+            for workspace_id, undone in self._undone.items():
+                if undone.at <= time.monotonic() and not undone.is_tried:
+                    undone.is_tried = True
+                    group.create_task(self._retry(workspace_id, undone, room))
             try:
-                await self._look_at_newborn()
+                await self._look_at_newborn(changes)
                 if self._shelf is not None:
                     await self._see_to_others(self._shelf)
                 if self.watching.is_to_look():
@@ -266,7 +290,13 @@ class Following:
             except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
                 tell_index_failed(error)
 
-    async def _look_at_newborn(self) -> None:
+    async def _retry(self, workspace_id: str, undone: _Undone, room: asyncio.Semaphore) -> None:
+        async with room:
+            await self._keep_in_step(workspace_id, undone.paths, others=True)
+        if self._undone.get(workspace_id) is undone:  # nothing failed
+            del self._undone[workspace_id]
+
+    async def _look_at_newborn(self, changes: Changes) -> None:
         """Take in the files of folders whose workspaces were made after them."""
         if not self._unborn:
             return
@@ -274,7 +304,11 @@ class Following:
         for workspace_id in self._unborn & known:
             self._unborn.discard(workspace_id)
             await self._import_directives(workspace_id)
-            await self._keep_in_step(workspace_id, None)
+            try:
+                await self._look_anew(Scope(workspace_id), changes)
+            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
+                self._unborn.add(workspace_id)
+                tell_index_failed(error, workspace_id=workspace_id)
 
     async def _see_to_others(self, shelf: SharedShelf) -> None:
         """Write what other processes put to the files, and index what they did not get to."""
@@ -294,17 +328,18 @@ class Following:
     async def _rescan(self, changes: Changes) -> None:
         try:
             for workspace in await self._workspaces.all():
-                scope = Scope(workspace.id)
-                if self._copy is not None:
-                    await self._copy.bring_in_step(scope)
-                paths = await self._index.unindexed(scope)
-                for piece in await asyncio.to_thread(in_pieces, workspace.id, paths):
-                    await self._note(workspace.id, piece.paths)
-                    changes.add(workspace.id, set(piece.paths), is_import=piece.is_import)
-                    await asyncio.sleep(0)
+                await self._look_anew(Scope(workspace.id), changes)
         except BaseException:
             self.watching.look_soon()
             raise
+
+    async def _look_anew(self, scope: Scope, changes: Changes) -> None:
+        """Have what is not in the index by its looks worked off like what is told: in turns with other workspaces."""
+        paths = await self._unindexed(scope)
+        for piece in await asyncio.to_thread(in_pieces, scope.workspace_id, paths):
+            await self._note(scope.workspace_id, piece.paths)
+            changes.add(scope.workspace_id, set(piece.paths), is_import=piece.is_import)
+            await asyncio.sleep(0)
 
 
 def _folders(parent: Path) -> set[str]:

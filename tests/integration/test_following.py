@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 from config.settings import Settings
 from connectors.connector import State
 from connectors.message import Scope
+from grounding.documents.backlog import Backlog
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
 from grounding.documents.watch import watch
@@ -243,6 +244,79 @@ async def test_a_long_import_keeps_no_other_workspace_waiting(
             while not await here.knowledge.finding.search(Scope("other"), "refunds", 1):
                 await asyncio.sleep(0.02)
     await here.knowledge.close()
+
+
+async def test_what_changed_while_nobody_looked_waits_for_no_other_workspaces_import(
+    redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither after a start, nor where a workspace is made after its files, nor where something is tried again."""
+    here = await machine(settings(redis_url=None), redis, monkeypatch)
+    workspaces, imported = Workspaces(redis, here.settings), asyncio.Event()
+    index, begun = here.knowledge.index, set()
+
+    async def endless(scope: Scope, *given: object, **more: object) -> object:
+        if scope.workspace_id.startswith("a-"):
+            begun.add(scope.workspace_id)
+            await imported.wait()
+        if scope not in failed:
+            failed.add(scope)
+            raise EmbedderUnavailable("not now", retryable=True)
+        return await index(scope, *given, **more)  # type: ignore[arg-type]
+
+    def write(name: str, documents: int) -> None:
+        docs = here.settings.data_dir / "workspaces" / name / "docs"
+        docs.mkdir(parents=True)
+        for number in range(documents):
+            (docs / f"{number}.md").write_text("Refunds", encoding="utf-8")
+
+    async def until(name: str) -> None:
+        async with asyncio.timeout(20):
+            while not await here.knowledge.finding.search(Scope(name), "refunds", 1):
+                await asyncio.sleep(0.02)
+
+    failed = {Scope(name) for name in ("a-start", "a-born", "z-start", "z-born", "sample", "acme")}
+    for name in ("start", "born"):
+        await asyncio.to_thread(write, f"a-{name}", 3)
+        await asyncio.to_thread(write, f"z-{name}", 1)
+    for name in ("a-start", "z-start"):
+        await workspaces.create(name)
+    monkeypatch.setattr(here.knowledge, "index", endless)
+    async with beside(here.knowledge.open(), "open"), beside(here.knowledge.follow(), "follow"):
+        await until("z-start")
+        assert await here.knowledge.finding.search(Scope("a-start"), "refunds", 1) == []
+        imported.set()
+        await here.until_sure()
+        imported.clear()
+        for name in ("a-born", "z-born"):
+            await workspaces.create(name)
+        await until("z-born")
+        assert await here.knowledge.finding.search(Scope("a-born"), "refunds", 1) == []
+        begun.clear()
+        for name in ("a-again", "z-again"):
+            await workspaces.create(name)
+            failed |= {Scope("a-again")}
+            await asyncio.to_thread(write, name, 1)
+        await until("z-again")
+        imported.set()
+        for name in ("a-start", "a-born", "a-again"):
+            await until(name)
+    await here.knowledge.close()
+
+
+async def test_what_is_noted_of_a_workspace_while_it_is_deleted_is_not_left(make: Machine, redis: Redis) -> None:
+    async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
+        await make.knowledge.opened()
+        async with asyncio.timeout(20):
+            while not make.knowledge.is_followed:
+                await asyncio.sleep(0.02)
+        gone = Scope("gone")
+        await Backlog(redis).add(gone, ["a.md"], 1.0)  # as by who was told of the file before the workspace was gone
+        folder = make.settings.data_dir / "workspaces" / "gone" / "docs"
+        await asyncio.to_thread(folder.mkdir, parents=True)
+        async with asyncio.timeout(20):
+            while await redis.keys(f"*{gone.tag}*"):
+                await asyncio.sleep(0.02)
+    await make.knowledge.close()
 
 
 async def test_files_that_lie_there_before_their_workspace_are_found_once_it_is_made(
