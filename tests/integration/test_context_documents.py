@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+import pytest_asyncio
 from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
@@ -29,10 +30,14 @@ def path(vault: str, memory: str, more: str = "") -> str:
 
 @pytest.mark.asyncio(loop_scope="module")
 class TestOverHttp:
+    @pytest_asyncio.fixture(autouse=True, loop_scope="module")
+    async def acme(self, face: Face) -> None:
+        """The workspace is there, whichever of the tests are run."""
+        await face.workspace("acme")
+
     async def test_of_many_that_put_at_once_nobody_is_refused_who_did_not_say_what_is_to_be_replaced(
         self, face: Face
     ) -> None:
-        await face.workspace("acme")
         await asyncio.gather(*(self.put(face, "notes:busy", f"text {number}") for number in range(30)))
         versions = (await face.client.get(path("acme", "notes:busy"))).json()["contexts"]
         assert len({one["id"] for one in versions}) == 30
@@ -50,7 +55,6 @@ class TestOverHttp:
 
     async def test_what_is_put_is_got_byte_for_byte(self, face: Face) -> None:
         """Whatever text it is: line ends, marks and odd characters stay; as text, and as a JSON string."""
-        await face.workspace("acme")
         memories = iter(f"notes:{number}" for number in range(10_000))
 
         @examples(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
