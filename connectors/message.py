@@ -271,6 +271,8 @@ class InboundMessage:
     """Set by connectors whose callers were authenticated already: bounds what the author may do."""
     reply_hint: str = ""
     """One sentence about how replies should behave on this platform; may be empty."""
+    command_mark: Literal["/", "!"] = "/"
+    """What people write before a command's word there. Both are taken; a platform may keep ``/`` to itself."""
 
     @property
     def is_vouched_for(self) -> bool:

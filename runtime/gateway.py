@@ -208,6 +208,7 @@ class Gateway:
         return address_of(connector, self._hub.name) if connector else key.connector
 
     async def _notice(self, key: ConversationKey, text: str, message: InboundMessage) -> None:
+        text = self._commands.as_written(text, message)
         await self._outbox.notice(key, self._address(key), text, (message.message_id,))
 
     async def _make_workspace(self, message: InboundMessage, key: ConversationKey) -> None:
@@ -263,7 +264,8 @@ class Gateway:
         _log.info("place.joined")
         user = message.author.user(key.connector)
         if message.author.id and not message.direct and await self._access.may_talk(user, key.workspace_id):
-            await self._outbox.notice(key, self._address(key), HELLO, turn_id=f"joined-{message.message_id}")
+            hello = self._commands.as_written(HELLO, message)
+            await self._outbox.notice(key, self._address(key), hello, turn_id=f"joined-{message.message_id}")
         return Accepted("ignored", message.kind.value, key=key)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from connectors.message import Author, InboundKind, InboundMessage
-from connectors.slack.convert import CONNECTOR, REPLY_HINT, Identity, default_workspace, routes_of
+from connectors.slack.convert import COMMAND_MARK, CONNECTOR, REPLY_HINT, Identity, default_workspace, routes_of
 
 BARE = "help"
 """What a command without words asks for."""
@@ -44,6 +44,7 @@ def to_command(payload: Mapping[str, Any], me: Identity) -> Command:
         routes=routes_of(channel, me),
         default_workspace=default_workspace(me.team_id),
         reply_hint=REPLY_HINT,
+        command_mark=COMMAND_MARK,
     )
     return Command(message, str(payload.get("response_url") or ""))
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from connectors.message import Author, InboundKind, InboundMessage, Quote
 from connectors.slack import blocks, mrkdwn
@@ -22,6 +22,9 @@ from connectors.slack.emoji import emoji_of
 CONNECTOR = "slack"
 
 REPLY_HINT = "Open with a brief acknowledgement of what was asked, then answer in short paragraphs with plain headings."
+
+COMMAND_MARK: Final = "!"
+"""Slack takes every message that begins with ``/`` for a command of its own or of an app's manifest."""
 
 Event = Mapping[str, Any]
 
@@ -183,6 +186,7 @@ def _from_spoken(spoken: _Spoken, me: Identity, known: Known) -> InboundMessage 
         routes=routes_of(spoken.channel, me),
         default_workspace=default_workspace(me.team_id),
         reply_hint=REPLY_HINT,
+        command_mark=COMMAND_MARK,
     )
 
 
@@ -220,6 +224,7 @@ def _from_reaction(event: Event, me: Identity, known: Known) -> InboundMessage |
         routes=routes_of(channel, me),
         default_workspace=default_workspace(me.team_id),
         reply_hint=REPLY_HINT,
+        command_mark=COMMAND_MARK,
     )
 
 
@@ -241,6 +246,7 @@ def _from_membership(event: Event, me: Identity, known: Known) -> InboundMessage
         routes=routes_of(channel, me),
         default_workspace=default_workspace(me.team_id),
         reply_hint=REPLY_HINT,
+        command_mark=COMMAND_MARK,
     )
 
 

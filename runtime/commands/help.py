@@ -31,14 +31,15 @@ class Help:
 
     async def help(self, invocation: Invocation) -> str:
         word = invocation.rest.split(maxsplit=1)[0].lstrip("/!").lower() if invocation.rest else ""
-        return self._one(word, invocation.role) if word else self._all(invocation.role)
+        return self._one(word, invocation.role) if word else self._all(invocation)
 
     async def start(self, invocation: Invocation) -> str:
-        return f"{GREETING}\n\n{self._all(invocation.role)}"
+        return f"{GREETING}\n\n{self._all(invocation)}"
 
-    def _all(self, role: Role) -> str:
-        shown = [f"{code(_usage(command))} {command.summary}" for command in self._allowed(role)]
-        return f"{items(shown)}\n\n{code('/help command')} tells more. {code('!')} does as well as {code('/')}."
+    def _all(self, invocation: Invocation) -> str:
+        shown = [f"{code(_usage(command))} {command.summary}" for command in self._allowed(invocation.role)]
+        both = f" {code('!')} does as well as {code('/')}." if invocation.message.command_mark == "/" else ""
+        return f"{items(shown)}\n\n{code('/help command')} tells more.{both}"
 
     def _one(self, word: str, role: Role) -> str:
         allowed = {command.name: command for command in self._allowed(role)}

@@ -12,7 +12,7 @@ from connectors.connector import CommandHint
 from connectors.message import AgentRuntimeError, ConversationKey, InboundMessage, Role
 from runtime.commands.command import Command, Invocation
 from runtime.commands.spoken import Spoken
-from runtime.commands.wording import code
+from runtime.commands.wording import code, marked
 
 _CLOSE = 0.6
 """How alike a misspelt word is to a command that is suggested: `difflib`'s ratio, its own default."""
@@ -51,6 +51,14 @@ class Commands:
         None where the message is to be taken as an ordinary one: an unknown ``!word`` that is no misspelt command.
         Raises nothing of the command's own: what went wrong is the reply.
         """
+        reply = await self._answer(spoken, key, message, role)
+        return reply and self.as_written(reply, message)
+
+    def as_written(self, text: str, message: InboundMessage) -> str:
+        """*text*, which may name commands, for those who read it where *message* was said."""
+        return marked(text, message.command_mark, self._commands)
+
+    async def _answer(self, spoken: Spoken, key: ConversationKey, message: InboundMessage, role: Role) -> str | None:
         command = self._commands.get(spoken.word)
         if command is None:
             hint = self._hint(spoken, role)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from connectors.message import AgentRuntimeError
 from runtime.commands.command import CommandRefused
 
+_COMMAND = re.compile(r"(?<=`)/([a-z]+)(?=[ `])")
 _BACKTICKS = re.compile(r"`+")
 
 
@@ -17,6 +18,13 @@ def code(text: str) -> str:
     fence = "`" * (_longest_run(flat) + 1)
     space = " " if flat.startswith("`") or flat.endswith("`") else ""
     return f"{fence}{space}{flat}{space}{fence}"
+
+
+def marked(text: str, mark: str, words: Collection[str]) -> str:
+    """*text* with the commands (*words*) in its code spans, written with ``/``, as people write them: with *mark*."""
+    if mark == "/":
+        return text
+    return _COMMAND.sub(lambda found: mark + found[1] if found[1] in words else found[0], text)
 
 
 def fenced(text: str, language: str = "") -> str:

@@ -90,6 +90,12 @@ async def test_a_mention_is_answered_in_its_thread_where_the_talk_goes_on(chat: 
     assert [message.thread for message in chat.slack.shown(TEAM)] == [root, root]
 
 
+async def test_commands_are_named_as_they_can_be_written_in_slack(chat: Chat) -> None:
+    """Slack lets nobody write ``/queue``, which is no command of its own."""
+    assert "`!queue collect`" in await chat.hears("!queue sometimes")
+    assert "`!stop`" in await chat.hears("!help")
+
+
 async def test_threads_of_one_channel_are_conversations_of_their_own(chat: Chat) -> None:
     await chat.hears(f"{chat.at_bot} the code is 1234", to=TEAM)
     await chat.hears(f"{chat.at_bot} as I said, what is the code?", to=TEAM)

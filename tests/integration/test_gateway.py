@@ -105,7 +105,7 @@ class Door:
             mailboxes=mailboxes,
             outbox=self.outbox,
             transcript=self.transcript,
-            commands=Commands([Command("ping", "Answers.", _pong)], 5.0),
+            commands=Commands([Command("ping", "Answers.", _pong), Command("help", "Helps.", _pong)], 5.0),
             places=self.places,
             connectors=connectors,
             shows=shows,
@@ -381,6 +381,12 @@ async def test_the_bot_says_hello_to_all_where_it_is_open_to_all(redis: Redis) -
     door = Door(redis)
     await door.accept(replace(GROUP, kind=InboundKind.JOINED, text=""))
     assert door.platform.said == [HELLO]
+
+
+async def test_the_hello_names_commands_as_people_can_write_them_there(redis: Redis) -> None:
+    door = Door(redis)
+    await door.accept(replace(GROUP, kind=InboundKind.JOINED, text="", command_mark="!"))
+    assert door.platform.said == [HELLO.replace("/help", "!help")]
 
 
 async def test_people_are_told_once_that_a_conversation_is_full(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

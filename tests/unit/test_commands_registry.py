@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 import structlog
@@ -120,3 +121,21 @@ async def test_help_knows_no_more_than_the_person_may_give() -> None:
     assert "- `/rule` rule the place" in str(await said("help", role=Role.ADMIN, among=among))
     assert "I know no command `/rule`" in str(await said("help", "rule", among=among))
     assert "`/repeat [text]` say it again" in str(await said("help", "/Repeat please", among=among))
+
+
+async def test_where_a_platform_keeps_the_slash_to_itself_commands_are_named_as_people_can_write_them() -> None:
+    """Only commands, and only as such: what is no command, or what a command shows of other things, stays."""
+    show = failing(CommandRefused("Say `/rule 2`, not `/etc`: a/rule"))
+    listed = list(commands(Command("show", "show", show)).all)
+    among = Commands((*listed, *Help(lambda: listed).commands()), SECONDS)
+    message = replace(MESSAGE, command_mark="!")
+
+    async def told(word: str) -> str:
+        return str(await among.answer(Spoken(word, "", sure=False, mark="!"), KEY, message, Role.MEMBER))
+
+    assert await told("show") == "Say `!rule 2`, not `/etc`: a/rule"
+    assert await told("rule") == "`!rule` is for admins only, and you are here as a member."
+    assert "Did you mean `!repeat`? `!help` lists" in await told("repaet")
+    assert (await told("help")).startswith("- `!repeat [text]` say it again")
+    assert (await told("help")).endswith("`!help command` tells more.")
+    assert "`!` does as well as `/`" in str(await said("help", among=among))
