@@ -33,7 +33,8 @@ def show_blocks(blocks: Sequence[Row], tokens_total: int) -> None:
         ],
         right=["tokens", "budget"],
     )
-    line(f"{count(tokens_total, 'token')} in all, the identity not counted")
+    whole = sum(block["tokens"] for block in blocks if block["used"])
+    line(f"{count(whole, 'token')} in all, {tokens_total} of them behind the system text")
 
 
 def show_degraded(degraded: Sequence[Row]) -> None:

@@ -95,7 +95,8 @@ def explanation(manifest: Manifest, marked: Marked | None = None) -> str:
     if invented := (outcome.get("citations") or {}).get("invented"):
         lines.append(f"Named in vain: {thousands(invented)} sources that I was not given, marked in the reply.")
     used = [f"{block['name']} {thousands(block['tokens'])}" for block in manifest.blocks if block["used"]]
-    lines.append(f"The prompt in tokens: {', '.join(used)}; {thousands(manifest.tokens_total)} without the identity.")
+    whole = sum(block["tokens"] for block in manifest.blocks if block["used"])
+    lines.append(f"The prompt in tokens: {', '.join(used)}; {thousands(whole)} in all.")
     if tools := [_tool(one) for part in outcome.get("rounds", ()) for one in part["tools"]]:
         lines.append(f"I called tools: {', '.join(tools)}.")
     degraded = outcome.get("degraded") or [{"block": one.block, "why": one.why} for one in context.degraded]

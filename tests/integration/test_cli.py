@@ -130,6 +130,8 @@ async def test_a_turn_is_made_explained_replayed_and_counted(
     assert "workspace_retrieval_cue: the message asks for the workspace's documents" in told.out
     assert "policies/security.md" in told.out
     assert QUESTION in told.out
+    whole = sum(block["tokens"] for block in explained["blocks"] if block["used"])
+    assert f"{whole} tokens in all, {explained['tokens_total']} of them behind the system text" in told.out
 
     replayed = await command("replay", turn["turn_id"], "--json")
     assert replayed.code == 0

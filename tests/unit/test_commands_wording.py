@@ -57,6 +57,16 @@ def test_a_turn_is_explained_without_a_word_of_its_prompt() -> None:
         assert text not in told
 
 
+def test_the_tokens_of_a_prompt_are_told_so_that_they_add_up() -> None:
+    """Those of the system text with the others: what is said to be in all is the sum of what is listed."""
+    prompt = build()
+    told = explanation(manifest(prompt, {}))
+
+    whole = sum(block.tokens for block in prompt.blocks if block.used)
+    assert whole > prompt.tokens_total
+    assert f"; {whole} in all." in told
+
+
 def test_citations_of_nothing_that_was_given_are_told() -> None:
     told = explanation(manifest(build(), {"citations": {"cited": 0, "invented": 2}}))
 
