@@ -1,4 +1,4 @@
-"""What a budget may bound, in which units, and what people are told when it is used up. Pure."""
+"""What a budget may bound, in which units, and what people are told when too little of it is left. Pure."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class BudgetExceeded(AgentRuntimeError):
     """
 
     def __init__(self, term: Term, limit: float, *, first: bool, until: datetime) -> None:
-        super().__init__(f"{term.name} is used up: the limit is {limit:g}")
+        super().__init__(f"too little is left of {term.name}: the limit is {limit:g}")
         self.term = term
         self.limit = limit
         self.first = first
@@ -89,10 +89,11 @@ def notice(term: Term, until: datetime, *, first: bool) -> str:
     when, span = (
         (f"at {clock}", "today") if term.period == "day" else (f"on {until.day} {until:%B}, {clock}", "this month")
     )
-    whose = "Your budget here" if term.whose == "user" else "The budget of this workspace"
+    whose = "your budget here" if term.whose == "user" else "the budget of this workspace"
+    too_little = f"Too little is left of {whose} for {span}"
     if not first:
-        return f"{whose} is used up for {span}."
-    return f"{whose} is used up for {span}, so I cannot answer now. It starts anew {when}; an admin can raise it."
+        return f"{too_little}."
+    return f"{too_little}, so I cannot answer now. It starts anew {when}; an admin can raise it."
 
 
 def period_name(period: Period, now: datetime) -> str:

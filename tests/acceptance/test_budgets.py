@@ -55,9 +55,9 @@ async def test_a_person_whose_budget_is_used_up_is_told_once_in_full_then_shortl
     first, second = await chat.hears("and the sea?", by=BO), await chat.hears("hello?", by=BO)
 
     assert first.startswith(
-        "Your budget here is used up for today, so I cannot answer now. It starts anew at 00:00 UTC"
+        "Too little is left of your budget here for today, so I cannot answer now. It starts anew at 00:00 UTC"
     )
-    assert second == "Your budget here is used up for today."
+    assert second == "Too little is left of your budget here for today."
     assert len(chat.bot.model.requests) == asked
     assert "You said" in await chat.hears("is the sky blue?", by=LENA)
     told = chat.bot.told("budget.exceeded")
@@ -71,7 +71,8 @@ async def test_when_the_workspace_has_spent_its_budget_summaries_are_extracted_a
     await chat.bot.runtime.budgets.settle(ACME, "elsewhere", Cost(100_000))
     asked = len(chat.bot.model.requests)
 
-    assert "The budget of this workspace is used up for today" in await chat.hears("our harbour is Cowes", by=BO)
+    told = await chat.hears("our harbour is Cowes", by=BO)
+    assert "Too little is left of the budget of this workspace for today" in told
 
     key = ConversationKey("acme", "telegram", "502")
     await chat.bot.runtime.jobs.enqueue(Job("summary.refresh", key, "later"))
@@ -173,7 +174,7 @@ async def test_over_http_a_used_up_budget_is_402_and_nothing_is_asked(
 
         assert refused.status_code == 402
         assert refused.json()["error"]["code"] == "budget_exceeded"
-        assert "used up for this month" in refused.json()["error"]["message"]
+        assert "for this month" in refused.json()["error"]["message"]
         assert "event: error" in streamed.text
         assert json.loads(streamed.text.partition("data: ")[2].partition("\n")[0])["error"]["code"] == "budget_exceeded"
         assert bot.model.requests == []
@@ -216,7 +217,7 @@ async def test_a_voice_message_is_not_listened_to_when_nothing_is_left(
         assert state.spent[Term("workspace", "usd", "day")] == 300_000  # three seconds at 0.006 dollars a minute
         await chat.bot.runtime.budgets.settle(ACME, "elsewhere", Cost(usd=0.01))
 
-        assert "budget of this workspace is used up" in await chat.hears(voice=chat.voice())
+        assert "Too little is left of the budget of this workspace" in await chat.hears(voice=chat.voice())
 
         assert len(openai_server.transcription_requests) == 1
         assert chat.bot.told("budget.exceeded")[-1]["purpose"] == "transcription"

@@ -48,16 +48,16 @@ def test_there_are_eight_terms_and_each_has_a_name_of_its_own() -> None:
         (
             Term("workspace", "tokens", "day"),
             True,
-            "The budget of this workspace is used up for today, so I cannot answer now. It starts anew at 00:00 UTC; "
-            "an admin can raise it.",
+            "Too little is left of the budget of this workspace for today, so I cannot answer now. It starts anew "
+            "at 00:00 UTC; an admin can raise it.",
         ),
         (
             Term("user", "usd", "month"),
             True,
-            "Your budget here is used up for this month, so I cannot answer now. It starts anew on 1 December, 00:00 "
-            "UTC; an admin can raise it.",
+            "Too little is left of your budget here for this month, so I cannot answer now. It starts anew on "
+            "1 December, 00:00 UTC; an admin can raise it.",
         ),
-        (Term("user", "tokens", "day"), False, "Your budget here is used up for today."),
+        (Term("user", "tokens", "day"), False, "Too little is left of your budget here for today."),
     ],
 )
 def test_a_person_is_told_whose_budget_it_is_and_when_it_starts_anew(term: Term, first: bool, told: str) -> None:
