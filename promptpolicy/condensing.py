@@ -109,10 +109,10 @@ def judge(old: str, answer: str, count: Callable[[str], int]) -> Judged:
     except InvalidDirective as error:
         return Judged(answer, (str(error),))
     if len(new) > MOST_LONGER * len(old):
-        return Judged(new, (f"it is not shorter: {len(new)} characters, and now it is {len(old)}",))
+        return Judged(new, (f"it is not shorter: {len(new)} characters instead of {len(old)}",))
     problems = [*_lost(old, new), *_gained(old, new)]
     if count(new) >= count(old):
-        problems.insert(0, f"it is not shorter: {count(new)} tokens, and now it is {count(old)}")
+        problems.insert(0, f"it is not shorter: {count(new)} tokens instead of {count(old)}")
     return Judged(new, _told(problems), _told(list(_notes(old, new))))
 
 

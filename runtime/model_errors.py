@@ -28,6 +28,11 @@ class ModelFailed(AgentRuntimeError):
         self.retryable = retryable
         self.shown = shown
 
+    @property
+    def without_model(self) -> str:
+        """What it says, for those who are told the model's name anyway."""
+        return str(self).removeprefix(f"{self.model}: ")
+
 
 class ModelUnavailable(ModelFailed):
     """The model cannot be reached or did not answer; ``retryable`` says whether it may later."""

@@ -172,7 +172,7 @@ async def _model(runtime: Runtime) -> list[Check]:
     try:
         completion = await runtime.model.complete(_PROBE, max_output_tokens=PROBE_TOKENS, purpose="doctor")
     except ModelFailed as error:
-        return [Check("model", False, f"{name}: {error}", _model_advice(error.why))]
+        return [Check("model", False, f"{name}: {error.without_model}", _model_advice(error.why))]
     detail = f"{completion.model} answered in {completion.latency_ms} ms"
     if completion.model != name:
         return [Check("model", False, f"{name} did not answer; the fallback {detail}", "see the events model.failed")]
@@ -190,7 +190,7 @@ async def _fallback(runtime: Runtime, name: str) -> Check:
     try:
         completion = await runtime.model.complete(_PROBE, max_output_tokens=PROBE_TOKENS, purpose="doctor", first=name)
     except ModelFailed as error:
-        return Check(title, False, str(error), advice)
+        return Check(title, False, error.without_model, advice)
     if completion.model != name:
         return Check(title, False, f"it did not answer; {completion.model} did in its place", advice)
     return Check(title, True, f"answered in {completion.latency_ms} ms")
@@ -204,7 +204,7 @@ async def _transcription(runtime: Runtime) -> list[Check]:
         await runtime.model.transcribe(_silence(), "silence.wav", "audio/wav")
     except ModelFailed as error:
         advice = "see AGENT_RUNTIME_TRANSCRIPTION_MODEL, and its provider's key in the environment"
-        return [Check("transcription model", False, f"{name}: {error}", advice)]
+        return [Check("transcription model", False, f"{name}: {error.without_model}", advice)]
     return [Check("transcription model", True, f"{name} answered")]
 
 

@@ -67,7 +67,7 @@ def test_what_is_lost_or_added_is_named(part: str, other: str, said: str) -> Non
 
 
 def test_a_text_that_is_not_shorter_is_rejected_with_both_lengths() -> None:
-    assert f"it is not shorter: {COUNT(OLD.strip())} tokens" in problems(OLD)
+    assert f"it is not shorter: {COUNT(OLD.strip())} tokens instead of {COUNT(OLD.strip())}" in problems(OLD)
     assert "it is not shorter" in problems(NEW + "More and more words. " * 60)
     assert "the text is empty" in problems("  \n")
 

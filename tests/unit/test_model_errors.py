@@ -68,3 +68,10 @@ def test_the_wait_that_a_provider_asks_for_is_read_where_it_is_a_number(header: 
 
 def test_no_wait_is_read_from_an_error_without_an_answer() -> None:
     assert retry_after_seconds(TimeoutError()) is None
+
+
+def test_who_names_the_model_need_not_name_it_twice() -> None:
+    error = as_failure(TimeoutError(), "openai/fake", shown=False)
+
+    assert str(error) == f"openai/fake: {error.without_model}"
+    assert "openai/fake" not in error.without_model
