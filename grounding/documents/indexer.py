@@ -255,7 +255,7 @@ class Indexer:
         run.documents += len(kept)
         run.chunks += sum(len(item.chunks) for item in kept)
         for item in kept:
-            changed = item.document.modified_ns / 1e9
+            changed = (item.document.changed_ns or item.document.modified_ns) / 1e9
             recent = run.started - RECENT_SECONDS <= changed <= self._now()
             self._waited(run, changed if recent else batch.since.get(item.document.path, run.started))
 

@@ -75,6 +75,8 @@ class Document:
     text: str
     size_bytes: int
     modified_ns: int
+    changed_ns: int = 0
+    """When it came to lie there as it is, also where it was moved or copied with its time; 0 where nobody knows."""
 
 
 def is_document_path(path: str) -> bool:
@@ -227,7 +229,7 @@ class Library:
             raise DocumentRefused(f"{path!r} is no regular file", why="link")
         with os.fdopen(descriptor, "rb") as opened:
             raw = opened.read(self._max_bytes + 1)
-        return Document(path, decode(path, raw, self._max_bytes), len(raw), facts.st_mtime_ns)
+        return Document(path, decode(path, raw, self._max_bytes), len(raw), facts.st_mtime_ns, facts.st_ctime_ns)
 
     def look(self, scope: Scope, path: str) -> Document | Skipped | None:
         """What lies at *path*: a document, something that is none, or nothing (also for paths that no document may

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -202,6 +203,21 @@ async def test_a_folder_that_is_named_like_a_document_is_followed_where_it_is_mo
     await asyncio.to_thread(os.rename, docs / "V2.TXT", docs / ".hidden")
     await house.indexer.sync(ACME, {"V2.TXT"})
     assert await house.sources("refunds") == ["other.txt"]
+
+
+async def test_the_lag_of_a_file_that_was_moved_there_counts_from_then_on(house: House) -> None:
+    """Not from when it was written elsewhere, half a minute before."""
+    docs = house.library.root(ACME)
+    await asyncio.to_thread(docs.mkdir, parents=True)
+    written, now = house.folder / "a.md", time.time()
+    await asyncio.to_thread(written.write_text, "Refunds", encoding="utf-8")
+    await asyncio.to_thread(os.utime, written, (now - 30, now - 30))
+    await asyncio.to_thread(os.rename, written, docs / "a.md")
+    moved = (await asyncio.to_thread(os.stat, docs / "a.md")).st_ctime
+    found_at = moved + 2
+    indexer = Indexer(FileShelf(house.library), house.index, house.embedder, house.redis, words, now=lambda: found_at)
+    done = await indexer.sync(ACME, ["a.md"])
+    assert (done.documents, done.lag_ms) == (1, 2000)
 
 
 async def test_a_link_to_a_folder_is_not_waited_for(house: House) -> None:
