@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 HAND_BACK_SECONDS = 2.0
 """How long handing back may take at most."""
+_LETTING_GO_SECONDS = 0.1
+"""How much later than that a hold is over its holder may learn that it was itself who let it go."""
 
 
 @asynccontextmanager
@@ -49,6 +51,8 @@ async def _renewing(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> Asy
         while True:
             with suppress(StoreUnavailable):  # while it is away, nobody can take the lease either
                 if not await mailbox.renew(lease):
+                    # Who is just letting go of it has lost nothing, and ends this; else no write is taken anyhow.
+                    await asyncio.sleep(_LETTING_GO_SECONDS)
                     lost = True
                     serving.cancel()
                     return

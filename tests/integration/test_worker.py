@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -29,7 +29,8 @@ from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 from runtime import in_hand
 from runtime import worker as module
-from runtime.envelopes import Batch, Envelope, Lane, Offer
+from runtime.envelopes import Batch, Envelope, Lane, Lease, Offer
+from runtime.holding import holding
 from runtime.hub import Hub
 from runtime.mailbox import Mailbox
 from runtime.work_streams import GROUP
@@ -505,3 +506,26 @@ async def test_what_waits_for_a_slot_when_its_worker_stops_goes_to_another_at_on
             await asyncio.sleep(0.01)
 
     assert sorted(attempts) == [1, 1, 2]
+
+
+async def test_who_lets_go_of_a_conversation_while_its_hold_is_renewed_has_not_lost_it() -> None:
+    """The store may let go first, and its word on the hold be read first."""
+
+    class Released:
+        renewed = asyncio.Event()
+
+        async def renew(self, lease: Lease) -> bool:
+            self.renewed.set()
+            return False
+
+        async def release(self, lease: Lease) -> bool:
+            raise Superseded("another has it")
+
+    released = Released()
+    key = ConversationKey("acme", "telegram", "1")
+    async with holding(cast("Mailbox", released), Lease(key, "1-1", Fence("current", "token")), 0.001):
+        await released.renewed.wait()
+        await asyncio.sleep(0)
+    with pytest.raises(Superseded):
+        async with holding(cast("Mailbox", released), Lease(key, "1-1", Fence("current", "token")), 0.001):
+            await asyncio.Event().wait()
