@@ -153,10 +153,21 @@ class Knowledge:
         async with self.formers.answering(scope, target.name) as former:
             if former is not None:
                 await self._keep_in_step(former, scope, paths)
+        others = False
+
+        def tell(one: Progress) -> None:
+            nonlocal others
+            others = others or paths is None or one.path not in paths  # what lies in a folder
+            if progress is not None:
+                progress(one)
+
         try:
-            return await target.indexer.sync(scope, paths, progress, fresh=fresh)
+            return await target.indexer.sync(scope, paths, tell, fresh=fresh)
         finally:  # interrupted, some of it may be stored
-            self.fresh.note(scope, sources=[path for path in paths or () if is_document_path(path)])
+            documents = [path for path in paths or () if is_document_path(path)]
+            self.fresh.note(scope, sources=documents)
+            if others or (paths is not None and len(documents) < len(paths)):
+                self.fresh.note(scope)
 
     async def keep_answering(self, scope: Scope) -> bool:
         """Bring what answers while the index of another model is filled in step with the documents, so that nothing

@@ -15,7 +15,7 @@ from grounding.codex.material import Size
 from grounding.documents.chunking import chunk_document
 from grounding.documents.deeper import NotYet
 from grounding.documents.embedding import EmbedderUnavailable, Vector
-from grounding.documents.index import Kind
+from grounding.documents.index import Kind, Passage
 from grounding.documents.runs import indexed_text_of, passage_of_chunk
 from grounding.run_context import DegradedBlock
 from grounding.tokens import load_tokens
@@ -309,3 +309,85 @@ def test_what_is_embedded_is_what_was_searched() -> None:
         chunks = chunk_document(path, document, count)
         assert chunks
         assert [indexed_text_of(passage_of_chunk(chunk)) for chunk in chunks] == [one.indexed_text for one in chunks]
+
+
+async def test_after_all_was_looked_through_only_what_was_stored_is_asked_for(
+    house: House, opened: tuple[Knowledge, Deepening], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    knowledge, deepening = opened
+    await put(knowledge, "a.md", sections("refunds"))
+    await put(knowledge, "b.md", sections("harbours"), OTHER)
+    await deepening.look()
+    index = (await knowledge.opening.ready()).index
+    asked: list[tuple[str, str | None]] = []
+    shallow = index.shallow
+
+    async def counted(scope: Scope, kind: Kind, limit: int, *, source: str | None = None) -> list[Passage]:
+        asked.append((scope.workspace_id, source))
+        return await shallow(scope, kind, limit, source=source)
+
+    monkeypatch.setattr(index, "shallow", counted)
+    await put(knowledge, "c.md", sections("windows"))
+    await deepening.look()
+    assert {*asked} == {("acme", "c.md")}
+    assert (await knowledge.status(ACME)).shallow == 0
+    asked.clear()
+    await knowledge.shelf.put(OTHER, "d.md", sections("ships"))
+    await knowledge.index(OTHER, None)
+    await deepening.look()
+    assert {*asked} == {("other", None)}
+    assert (await knowledge.status(OTHER)).shallow == 0
+
+
+async def test_a_source_that_is_stored_again_while_it_is_looked_at_is_looked_at_again(
+    house: House, opened: tuple[Knowledge, Deepening], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    knowledge, deepening = opened
+    await deepening.look()
+    await put(knowledge, "a.md", sections("refunds"))
+    index = (await knowledge.opening.ready()).index
+    shallow = index.shallow
+    is_stored = False
+
+    async def late(scope: Scope, kind: Kind, limit: int, *, source: str | None = None) -> list[Passage]:
+        nonlocal is_stored
+        found = await shallow(scope, kind, limit, source=source)
+        if source and not found and not is_stored:
+            is_stored = True
+            await put(knowledge, "a.md", sections("harbours"))
+        return found
+
+    monkeypatch.setattr(index, "shallow", late)
+    await deepening.look()
+    assert is_stored
+    assert (await knowledge.status(ACME)).shallow == 0
+
+
+async def test_what_other_processes_store_is_looked_for_though_this_one_stores_all_the_time(
+    house: House, opened: tuple[Knowledge, Deepening], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    knowledge, deepening = opened
+    monkeypatch.setattr(deepening, "_shared", True)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
+    await deepening.look()
+    await put(knowledge, "theirs.md", sections("harbours"), OTHER)
+    noted = knowledge.fresh.newest()
+    assert noted is not None
+    knowledge.fresh.done(*noted)  # as if it were not this process's
+    await put(knowledge, "ours.md", sections("refunds"))
+    await deepening.look()
+    assert ((await knowledge.status(ACME)).shallow, (await knowledge.status(OTHER)).shallow) == (0, 0)
+
+
+@pytest.mark.parametrize("folder", ["folder", "named.md"])
+async def test_what_is_indexed_with_a_folder_beside_a_document_is_looked_for_in_both(
+    opened: tuple[Knowledge, Deepening], folder: str
+) -> None:
+    knowledge, deepening = opened
+    await deepening.look()
+    await knowledge.shelf.put(ACME, "a.md", sections("refunds"))
+    await knowledge.shelf.put(ACME, f"{folder}/b.md", sections("harbours"))
+    await knowledge.index(ACME, ["a.md", folder])
+    assert (await knowledge.status(ACME)).shallow == 2
+    await deepening.look()
+    assert (await knowledge.status(ACME)).shallow == 0
