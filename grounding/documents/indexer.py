@@ -151,6 +151,8 @@ class Indexer:
                 known |= set(await self._backlog.paths(scope, _MOST_WAITING))
         else:
             folders = frozenset(paths)
+            if self._backlog is not None:
+                run.since = await self._backlog.since(scope, sorted(folders))
             known = {path for path in known | folders if below(path, folders)}
             unfit = [item for item in unfit if below(item.path, folders)]
         # A link or a folder is no document by its look; what else does not fit is found when it is read.
@@ -257,7 +259,9 @@ class Indexer:
         for item in kept:
             changed = (item.document.changed_ns or item.document.modified_ns) / 1e9
             recent = run.started - RECENT_SECONDS <= changed <= self._now()
-            self._waited(run, changed if recent else batch.since.get(item.document.path, run.started))
+            since = self._since(run, batch, item.document.path)
+            came_later = changed < since < run.started and item.document.path not in batch.since  # with its folder
+            self._waited(run, changed if recent and not came_later else since)
 
     async def _finish(
         self, run: Run, batch: Batch, registered: set[str], named: Collection[str], read: Sequence[str]
@@ -277,12 +281,17 @@ class Indexer:
             went = registered & set(absent)
             run.deleted += len(went)
             for path in went:
-                self._waited(run, batch.since.get(path, run.started))
+                self._waited(run, self._since(run, batch, path))
         moved = {path: entry for path, entry in batch.same.items() if entry != batch.known.get(path)}
         await self._ledger.record(scope, moved, (), ())
         run.unchanged += len(batch.same)
         if self._backlog is not None:
             await self._backlog.done(scope, {path: at for path, at in batch.since.items() if path in set(read)})
+
+    def _since(self, run: Run, batch: Batch, path: str) -> float:
+        """When the change of *path*, or of a folder above it, was told; when the run began where it was not."""
+        told = [at for folder, at in run.since.items() if below(path, (folder,))]
+        return batch.since.get(path, max(told, default=run.started))
 
     def _waited(self, run: Run, since: float) -> None:
         run.lag_ms = max(run.lag_ms, round((self._now() - since) * 1000))

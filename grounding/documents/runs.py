@@ -79,6 +79,8 @@ class Run:
     """Whether it was asked for documents by their names alone, and no folder was looked through."""
     absent: dict[str, bool] = field(default_factory=dict)
     """Those of them that are none, because folders may be named like that, too; and whether they were known."""
+    since: dict[str, float] = field(default_factory=dict)
+    """When changes of the folders that it was asked for were told."""
     documents: int = 0
     chunks: int = 0
     embedded: int = 0

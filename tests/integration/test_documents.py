@@ -220,6 +220,24 @@ async def test_the_lag_of_a_file_that_was_moved_there_counts_from_then_on(house:
     assert (done.documents, done.lag_ms) == (1, 2000)
 
 
+async def test_the_lag_of_a_folder_that_was_moved_counts_from_when_that_was_told(house: House) -> None:
+    """For what came with it and for what went, and not from when its files were written."""
+    docs, backlog = house.library.root(ACME), Backlog(house.redis)
+    await asyncio.to_thread(house.write, "old/a.md", "Refunds")
+    written = (await asyncio.to_thread(os.stat, docs / "old/a.md")).st_ctime
+    indexer = Indexer(
+        FileShelf(house.library), house.index, house.embedder, house.redis, words, backlog=backlog, now=lambda: now
+    )
+    now = written + 1
+    await indexer.sync(ACME)
+    for before, after in (("old", "new"), ("new", ".hidden")):
+        await asyncio.to_thread(os.rename, docs / before, docs / after)
+        await backlog.add(ACME, {before, after} - {".hidden"}, now := now + 20)
+        now += 2
+        done = await indexer.sync(ACME, {before, after} - {".hidden"})
+        assert (done.deleted, done.lag_ms) == (1, 2000)
+
+
 async def test_a_link_to_a_folder_is_not_waited_for(house: House) -> None:
     """It was, for ever, and every prompt said that what was found may be out of date."""
     docs, backlog = house.library.root(ACME), Backlog(house.redis)
