@@ -231,7 +231,7 @@ def _floor(context: RunContext, drafts: Mapping[str, Draft], order: Sequence[str
     kept word for word."""
     budgets = context.budgets
     own = min(budgets.query_tokens, budgets.prompt_tokens, budgets.context_tokens)
-    words = query.section(query.words(context.query), budgets.query_tokens)
+    words = query.section(query.words(context.query), tokens, budgets.query_tokens)
     return {name: drafts[name].least for name in order} | {"query": words.fit(tokens, own, budgets.prompt_bytes)}
 
 

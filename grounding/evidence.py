@@ -30,7 +30,8 @@ def bodies(context: RunContext, tokens: Tokens) -> dict[str, str]:
 
 def _drafts(context: RunContext, tokens: Tokens) -> dict[str, Draft]:
     budgets = context.budgets
-    made = {"query": Draft(query.section(context.query, budgets.query_tokens), budgets.query_tokens, "the message")}
+    message = query.section(context.query, tokens, budgets.query_tokens)
+    made = {"query": Draft(message, budgets.query_tokens, "the message")}
     if context.small_talk:
         return made | dict.fromkeys(NAMES[1:], Draft(Section(), 1, "small talk"))
     document = context.summary

@@ -51,6 +51,8 @@ class Query(Strict):
     """What was said in this turn: the messages of its batch, joined by blank lines."""
 
     text: str
+    begins: tuple[int, ...] = ()
+    """Where in it each message after the first begins, in characters."""
     relayed: bool = False
     """Whether some of it was only forwarded: it is what somebody else wrote."""
     quotes: tuple[QuotedMessage, ...] = ()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from connectors.message import ConversationKey, Role
 from grounding.blocks import Prompt
@@ -58,6 +59,7 @@ class Question:
             text="\n\n".join(message.text for message in messages if message.text.strip()),
             query=Query(
                 text="\n\n".join(texts),
+                begins=_begins(texts),
                 relayed=any(message.relayed for message in messages),
                 quotes=tuple(
                     QuotedMessage(author=message.quote.author, text=message.quote.text)
@@ -102,6 +104,11 @@ class Built:
     prefix: Prefix = UNKNOWN
     shown: Shown | None = None
     renewed: bool = False
+
+
+def _begins(texts: Sequence[str]) -> tuple[int, ...]:
+    """Where each of *texts* but the first begins, with a blank line between any two."""
+    return tuple(accumulate(len(text) + len("\n\n") for text in texts[:-1]))
 
 
 def _authors(batch: Batch) -> dict[str, Participant]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from grounding.run_context import AttachedText, Query
 from grounding.sections import Section, as_data, neutral, one_line
+from grounding.tokens import Tokens, clip
 
 MAX_QUOTE_CHARACTERS = 600
 MAX_NOTE_CHARACTERS = 300
@@ -14,15 +15,17 @@ USUAL_TOKEN_CHARACTERS = 4
 """Of English prose. By it several files share the room that there is."""
 LONGEST_TOKEN_CHARACTERS = 128
 """No token of the vocabulary is longer, so that text beyond budget × this can be left unread."""
+JOINT_TOKENS = 2
+"""At most, of a blank line between two messages."""
 
 
-def section(query: Query, max_tokens: int) -> Section:
+def section(query: Query, tokens: Tokens, max_tokens: int) -> Section:
     """The user's words; behind them what they reply to, the names of attached files, and those files' text.
 
     The words come first and are kept longest: the first piece is theirs alone. Then names and notes outlast the
     files' text, of which each line is marked as quoted, so that it is known for data also where it is cut.
     """
-    pieces = [neutral(query.text[: max_tokens * LONGEST_TOKEN_CHARACTERS]).strip()]
+    pieces = [neutral(_words(query, tokens, max_tokens)).strip()]
     pieces += [_quote(quote.author, quote.text) for quote in query.quotes]
     if query.attachments:
         pieces.append("Attached files: " + ", ".join(one_line(name) for name in query.attachments))
@@ -38,6 +41,20 @@ def section(query: Query, max_tokens: int) -> Section:
 def words(query: Query) -> Query:
     """*query* without the text of its files, which is shown as far as there is room: what is never cut for it."""
     return query.model_copy(update={"files": tuple(file.model_copy(update={"text": ""}) for file in query.files)})
+
+
+def _words(query: Query, tokens: Tokens, max_tokens: int) -> str:
+    """What was said; of several messages that are too long together each is there, as files are in `_texts`: one long
+    message leaves room for those that were collected with it."""
+    longest = max_tokens * LONGEST_TOKEN_CHARACTERS
+    if not query.begins or tokens.fits(query.text[:longest], max_tokens):
+        return query.text[:longest]
+    ends = (*query.begins, len(query.text))
+    said = [query.text[start:end].strip()[:longest] for start, end in zip((0, *query.begins), ends, strict=True)]
+    room = max_tokens - JOINT_TOKENS * len(query.begins)
+    allowed = shares([tokens.count(one) for one in said], room)
+    shown = [clip(one, tokens, most) for one, most in zip(said, allowed, strict=True)]
+    return "\n\n".join(one for one in shown if one)
 
 
 def _quote(author: str, text: str) -> str:

@@ -13,7 +13,7 @@ TOKENS = load_tokens()
 
 
 def shown(said: Query, max_tokens: int = 650) -> str:
-    return query.section(said, max_tokens).fit(TOKENS, max_tokens, 100_000)
+    return query.section(said, TOKENS, max_tokens).fit(TOKENS, max_tokens, 100_000)
 
 
 def test_a_files_text_stands_behind_the_words_and_each_line_is_quoted() -> None:
@@ -86,3 +86,29 @@ def test_shares_use_the_room_and_give_nobody_more_than_it_wants(wanted: list[int
     assert sum(given_) == sum(wanted) if sum(wanted) <= room else room - sum(given_) < len(wanted)
     least = min((part for part, want in zip(given_, wanted, strict=True) if part < want), default=room)
     assert all(part <= least + 1 for part in given_ if part > least)
+
+
+def collected(*messages: str) -> Query:
+    """The messages of one turn."""
+    return Query(
+        text="\n\n".join(messages),
+        begins=tuple(sum(len(one) + 2 for one in messages[:place]) for place in range(1, len(messages))),
+    )
+
+
+def test_a_long_message_leaves_room_for_those_that_were_collected_with_it() -> None:
+    text = shown(collected("word " * 2000, "And where do I send it?", "By Friday."), 200)
+    assert text.startswith("word word")
+    assert text.endswith(" …\n\nAnd where do I send it?\n\nBy Friday.")
+    assert 150 < TOKENS.count(text) <= 200
+
+
+def test_messages_that_fit_together_are_shown_as_they_were_said() -> None:
+    assert shown(collected("One.", "Two.", "Three.")) == "One.\n\nTwo.\n\nThree."
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=300), min_size=2, max_size=5), st.integers(60, 200))
+def test_messages_that_are_too_long_together_share_the_room_whatever_they_are_written_in(
+    messages: list[str], most: int
+) -> None:
+    assert TOKENS.count(shown(collected(*messages), most)) <= most
