@@ -18,7 +18,12 @@ from runtime.embedded import deep_model as module
 from runtime.embedded.deep_model import DeepModel, deep_model
 from runtime.embedded.vector_lane import VectorLane
 
-TEXTS = ["The refund window is thirty days.", "Schiffe im Hafen \U0001f6a2 – \udcff", "", "how long is the window for a refund " * 1000]
+TEXTS = [
+    "The refund window is thirty days.",
+    "Schiffe im Hafen \U0001f6a2 – \udcff",
+    "",
+    "how long is the window for a refund " * 1000,
+]
 
 
 PATIENT = 30.0
