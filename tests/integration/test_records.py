@@ -174,7 +174,7 @@ async def test_the_sweep_looks_at_what_is_due_and_at_nothing_else(world: World) 
 
 async def test_every_transition_is_told_in_the_history_and_by_one_event_without_the_text(world: World) -> None:
     with capture_logs() as told:
-        record = await world.add(ACME, "The secret is 42.")
+        record = await world.add(ACME, "The secret is Zanzibar.")
         await world.records.change(ACME, record, {"confirm": True}, BY)
         await world.records.change(ACME, record, {"confirm": True}, BY)
         await world.records.change(ACME, record, {"state": "inactive"}, Provenance(author="http:ben"))
@@ -192,7 +192,7 @@ async def test_every_transition_is_told_in_the_history_and_by_one_event_without_
         ("new", "confirmed"),
         ("confirmed", "inactive"),
     ]
-    assert "42" not in str(events)
+    assert "Zanzibar" not in str(events)
 
 
 async def test_nothing_is_left_of_what_was_erased_or_of_a_person_who_was_forgotten(world: World) -> None:
