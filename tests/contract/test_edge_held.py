@@ -140,6 +140,39 @@ async def test_what_is_held_follows_each_change(tmp_path: Path) -> None:
     await index.close()
 
 
+async def test_a_conversation_that_goes_on_while_it_is_read_is_held_whole(tmp_path: Path) -> None:
+    index = opened(str(tmp_path), Fusion(), held=True)
+    await index.ensure()
+    there = entries(random.Random(3), 3 * READ_AT_ONCE, Kind.TURN)
+    before = 2 * READ_AT_ONCE + 1
+    await index.upsert(CHAT, there[:before])
+    for entry in there[before : before + 3]:
+        await hits(index, Kind.TURN, there[0], 8)
+        await index.upsert(CHAT, [entry])
+    (held,) = index._held_whole._tenants.values()
+    assert not held.missing
+    assert sorted(one.source for one in held.passages) == sorted(one.passage.source for one in there[: before + 3])
+    assert len(await hits(index, Kind.TURN, there[0], 100)) == before + 3
+    await index.close()
+
+
+async def test_a_passage_that_changes_before_it_is_read_is_held_as_it_is_then(tmp_path: Path) -> None:
+    index = opened(str(tmp_path), Fusion(), held=True)
+    await index.ensure()
+    there = entries(random.Random(3), READ_AT_ONCE + 2, Kind.TURN)
+    await index.upsert(CHAT, there)
+    await hits(index, Kind.TURN, there[0], 8)
+    (held,) = index._held_whole._tenants.values()
+    number = next(number for number, one in enumerate(there) if one.passage not in held.passages)
+    changed = Passage(f"t{number}:0", Kind.TURN, f"t{number}", "said otherwise")
+    await index.upsert(CHAT, [Entry(changed, there[number].dense, there[number].sparse)])
+    for _ in range(4):
+        found = [hit.passage for hit in await hits(index, Kind.TURN, there[number], 100)]
+        assert len(found) == len(there)
+        assert changed in found
+    await index.close()
+
+
 async def test_a_passage_that_is_stored_twice_at_once_is_held_once(tmp_path: Path) -> None:
     """As in the engine the last one counts."""
     index = opened(str(tmp_path), Fusion(), held=True)
