@@ -34,8 +34,6 @@ SHORT_PASSAGES = 12_000
 """A look into so few takes some 2 ms (11,400 real passages), and is made where it is asked for: the way to a thread and
 back takes 0.4 ms of processor time and, where others wait, several times as long. It would free nothing: the engine
 holds the interpreter's lock while it searches."""
-SHORT_DEEP_PASSAGES = 2000
-"""The same for a search with a second look, which takes longer."""
 SHORT_CENTRE = 64
 """The same for a search that has to read vectors for their mean first: 3.5 ms of Python for 256 of them, between which
 others have their turn on a thread."""
@@ -108,9 +106,9 @@ class EdgeSearch:
 
     def short(self, centres: Centres) -> int:
         """Among how many passages it is made where it is asked for."""
-        if self.needs_centre and centres.of(stored.tenant(self.scope, self.kind)) is None:
-            return SHORT_CENTRE
-        return SHORT_DEEP_PASSAGES if self.looks_again else SHORT_PASSAGES
+        tenant = stored.tenant(self.scope, self.kind)
+        needed = [tenant] * self.needs_centre + [deeper(tenant)] * self.looks_again
+        return SHORT_CENTRE if any(centres.of(one) is None for one in needed) else SHORT_PASSAGES
 
     @property
     def takes_cosines(self) -> bool:
@@ -178,8 +176,8 @@ class EdgeSearch:
     def _hits(self, shard: Any, best: Sequence[Point], told: Mapping[str, Iterable[Point]], kept: Kept) -> list[Hit]:
         most = None if self.scores else self.compared
 
-        def passages_of(points: Sequence[Point]) -> list[Passage]:
-            return [*kept.passages(shard, [one.id for one in points]).values()]
+        def passages_of(points: Sequence[Point]) -> dict[int, Passage]:
+            return kept.passages(shard, [one.id for one in points])
 
         cosine_of = self._cosine_of(shard, kept, best[:most]) if self.takes_cosines else None
         return hits_of(

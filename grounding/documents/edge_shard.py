@@ -21,6 +21,8 @@ SEARCH_THREADS = 1
 """Without `optimize` all passages are in one segment, which one thread looks through; others that are there wake up for
 every search and find nothing to do."""
 
+MOST_MAPPED = 200_000
+"""Passages; the vectors of so many are 0.5 GB."""
 _SHORT_CODES = edge.TurboQuantQuantizationConfig(memory=edge.Memory.Pinned)
 
 
@@ -35,11 +37,24 @@ def opened(path: Path, dimensions: int, deep_dimensions: int | None) -> Any:
         shard = edge.EdgeShard.load(str(path), _configuration(dimensions, has))
         if has is None and deep_dimensions is not None:
             make_room(shard, deep_dimensions)
+        _map(shard, {"dense": dimensions} | ({DEEP: has} if has is not None else {}))
         return shard
     # A folder without configuration is what a crash during creation leaves: nothing is in it yet.
     shutil.rmtree(path, ignore_errors=True)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return edge.EdgeShard.create(str(path), _configuration(dimensions, deep_dimensions))
+
+
+def _map(shard: Any, vectors: Mapping[str, int]) -> None:
+    """Look once at all of *vectors*, with their sizes, in their order, so that their pages are there when a search
+    reads a few here and there: of 100,000 passages that takes 0.05 s, and the first hundred deeper vectors 0.7 ms
+    instead of up to 3.8."""
+    if shard.info().points_count > MOST_MAPPED:
+        return
+    as_stored = edge.SearchParams(exact=True, quantization=edge.QuantizationSearchParams(ignore=True))
+    for name, size in vectors.items():
+        anything = edge.Query.Nearest([1.0] * size, using=name)
+        shard.query(edge.QueryRequest(limit=1, query=anything, params=as_stored, with_payload=False, with_vector=False))
 
 
 def is_there(path: Path) -> bool:

@@ -75,14 +75,19 @@ class EmbeddedIndex:
         self._held_whole = Held(dimensions)
         self._engine = threading.Lock()
 
-    async def _look(self, seen: Where, call: Call[T], here: Here[T] | None = None, most: int = SHORT_PASSAGES) -> T:
-        """*call*, which only reads what meets *seen*: at once where that is at most about *most* passages, and the
-        engine has nothing else to do. Without the engine, by *here*, where *seen* is one tenant that is held whole."""
+    async def _look(
+        self, seen: Where, call: Call[T], here: Here[T] | None = None, most: int | None = SHORT_PASSAGES
+    ) -> T:
+        """*call*, which only reads what meets *seen*: at once where that is at most about *most* passages (None for
+        any number), and the engine has nothing else to do. Without the engine, by *here*, where *seen* is one tenant
+        that is held whole."""
         if self._shard is not None and not self._closed and self._engine.acquire(blocking=False):
             try:
                 tenant = str(seen.must[0].values[0])
                 if here is not None and (held := self._held_whole.of(tenant)) is not None:
                     return here(held)
+                if most is None:
+                    return self._held(call, opens=False)
                 wanted = filter_of(seen)
                 count = self._held(partial(_count, seen=wanted), opens=False)
                 if count <= most:
@@ -223,7 +228,8 @@ class EmbeddedIndex:
             most = given.short(self._centres)
             first = await self._look(seen, lambda shard: given.first_look(shard, self._centres, self._kept), most=most)
             vector = await deep()
-            return await self._look(seen, lambda shard: given.second_look(shard, first, vector, self._kept), most=most)
+            # It takes 1 ms, however many there are, for a hundred are compared.
+            return await self._look(seen, lambda shard: given.second_look(shard, first, vector, self._kept), most=None)
         is_here = edge_looking.is_answered_here(given)
         return await self._look(
             seen,

@@ -191,6 +191,18 @@ async def test_a_question_whose_deeper_vector_is_not_there_in_time_finds_what_it
     assert [round(hit.score, 4) for hit in late] == [round(hit.score, 4) for hit in before]
 
 
+async def test_what_is_deleted_while_the_question_is_embedded_is_not_found(index: PassageIndex) -> None:
+    await index.upsert(ACME, [entry(f"refund {n}", n, f"{n}.md", deep="refund") for n in range(12)])
+
+    async def slowly() -> Vector:
+        await index.delete(ACME, DOCUMENT, source="7.md")
+        return DEEPER._embed("refund")
+
+    words = QUICK._embed("refund 7"), encode_query("refund 7")
+    hits = await index.search(ACME, DOCUMENT, *words, 20, scores=True, deep=slowly)
+    assert {hit.passage.source for hit in hits} == {f"{n}.md" for n in range(12) if n != 7}
+
+
 async def test_both_adapters_give_the_same_order_where_some_have_no_deeper_vector(tmp_path: Path) -> None:
     answers = []
     for make in makers(tmp_path):

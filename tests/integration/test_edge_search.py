@@ -44,3 +44,38 @@ async def test_a_search_is_made_where_it_is_asked_for_but_off_the_loop_where_man
     await index.close()
     assert found[0] == found[1]
     assert [one == threading.get_ident() for one in threads] == [first, True]
+
+
+async def test_a_second_look_is_made_where_it_is_asked_for_once_the_centres_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: dict[str, list[int]] = {"first_look": [], "second_look": []}
+
+    def note(name: str) -> None:
+        look = getattr(EdgeSearch, name)
+
+        def noted(self: EdgeSearch, *given: Any) -> Any:
+            threads[name].append(threading.get_ident())
+            return look(self, *given)
+
+        monkeypatch.setattr(EdgeSearch, name, noted)
+
+    for name in threads:
+        note(name)
+    index = EmbeddedIndex(tmp_path, "test", 3, timeout_seconds=20, deep_dimensions=3)
+    await index.ensure()
+    await index.upsert(ACME, [entry(number) for number in range(SHORT_CENTRE + 1)])
+    await index.deepen(ACME, Kind.DOCUMENT, {str(number): [0.5, number / 90, 0.1] for number in range(SHORT_CENTRE)})
+
+    async def deep() -> list[float]:
+        return [0.1, 1.0, 0.1]
+
+    found = [
+        await index.search(ACME, Kind.DOCUMENT, [1.0, 0.2, 0.1], encode_query("kiln 7"), 3, deep=deep) for _ in range(2)
+    ]
+
+    await index.close()
+    assert found[0] == found[1]
+    here = threading.get_ident()
+    assert [one == here for one in threads["first_look"]] == [False, True]
+    assert [one == here for one in threads["second_look"]] == [True, True]
