@@ -93,6 +93,11 @@ class _Said:
         return _said.of(text, cls._of)
 
     @classmethod
+    def of_all(cls, texts: Iterable[str]) -> list[_Said]:
+        """Of each of *texts*."""
+        return _said.of_all(texts, cls._of)
+
+    @classmethod
     def _of(cls, text: str) -> _Said:
         _, *pieces = _SPEAKER.split(text)
         by, said = pieces[::2], pieces[1::2]
@@ -120,15 +125,18 @@ class _Turn(NamedTuple):
     asks: bool
 
 
-def recollect(query: str, hits: Sequence[Hit], beside: Sequence[Passage]) -> list[Recollection]:
-    """*hits* of *query*, and the parts of turns *beside* them, the best first. Turns in which the same was asked of the
-    assistant before come last: nothing is as like a question as itself, and what answers it stands elsewhere."""
+def recollect(
+    query: str, hits: Sequence[Hit], beside: Sequence[Passage], told: Iterable[Passage] | None = None
+) -> list[Recollection]:
+    """*hits* of *query*, and the parts of turns *beside* them, the best first; of them those that are *told*, where
+    that is given. Turns in which the same was asked of the assistant before come last: nothing is as like a question as
+    itself, and what answers it stands elsewhere."""
     asked, passages = term_set(query), [*(hit.passage for hit in hits), *beside]
-    said = {one.id: _Said.of(one.text) for one in passages}
+    said = dict(zip((one.id for one in passages), _Said.of_all([one.text for one in passages]), strict=True))
     repeated = {one.source for one in passages if asked and said[one.id].question == asked}
     found = [
         Recollection(passage, _weighed(one), hit)
-        for passage, hit, one in candidates(query, hits, beside, repeated, said)
+        for passage, hit, one in candidates(query, hits, beside, repeated, said, told)
     ]
     return sorted(
         found, key=lambda one: (one.passage.source in repeated, -one.score, one.passage.source, one.passage.ordinal)
@@ -141,27 +149,30 @@ def candidates(
     beside: Sequence[Passage],
     repeated: Collection[str] = (),
     known: Mapping[str, _Said] = MappingProxyType({}),
+    told: Iterable[Passage] | None = None,
 ) -> list[tuple[Passage, Hit | None, Features]]:
-    """Everything that may be told, each once, and what it is judged by. What is *repeated* has no score of its own:
-    it would lift what stands beside them, and make the same of all that is less like the question than itself. Of
-    passages that are *known*, by their ids, nobody has to look at the words again."""
-    others = [hit for hit in hits if hit.passage.source not in repeated]
-    own = dict.fromkeys((hit.passage.id for hit in hits), 0.0)
-    own |= zip((hit.passage.id for hit in others), _standard([hit.score for hit in others]), strict=True)
+    """Everything that may be told, each once, and what it is judged by; where they are given, only those that are
+    *told*. What is *repeated* has no score of its own: it would lift what stands beside them, and make the same of all
+    that is less like the question than itself. Of passages that are *known*, by their ids, nobody has to look at the
+    words again."""
     by_id = {hit.passage.id: hit for hit in hits}
-    passages = {hit.passage.id: hit.passage for hit in hits} | {
-        passage.id: passage for passage in beside if passage.id not in own
-    }
+    others = [hit for hit in hits if hit.passage.source not in repeated] if repeated else hits
+    own = dict.fromkeys(by_id, 0.0)
+    own.update(zip((hit.passage.id for hit in others), _standard([hit.score for hit in others]), strict=True))
+    passages = {name: hit.passage for name, hit in by_id.items()}
+    for passage in beside:
+        passages.setdefault(passage.id, passage)
     said = {name: known.get(name) or _Said.of(passage.text) for name, passage in passages.items()}
-    turns = _turns(passages.values(), own, said)
+    turns = _turns(passages, own, said)
     following = {turn.previous: turn for turn in turns.values() if turn.previous}
     days = _days(turns.values())
     asked = term_set(query)
     speaking = {name for one in said.values() for name in one.by} - {ASSISTANT}
     named = frozenset(name for name in speaking if term_set(name) & asked)
+    judged = passages if told is None else dict.fromkeys(passage.id for passage in told)
     return [
-        (passage, by_id.get(name), _features(passage, own.get(name, 0.0), turns, following, days, named, said[name]))
-        for name, passage in passages.items()
+        (passages[name], by_id.get(name), _features(passages[name], own, turns, following, days, named, said[name]))
+        for name in judged
     ]
 
 
@@ -181,15 +192,15 @@ def _standard(scores: Sequence[float]) -> list[float]:
     return [max((score - mean) / spread, 0.0) for score in scores]
 
 
-def _turns(passages: Iterable[Passage], own: dict[str, float], said: dict[str, _Said]) -> dict[str, _Turn]:
+def _turns(passages: Mapping[str, Passage], own: Mapping[str, float], said: Mapping[str, _Said]) -> dict[str, _Turn]:
     """The turns of *passages*; a turn has the score of its best part."""
     turns: dict[str, _Turn] = {}
-    for passage in passages:
-        score, known = own.get(passage.id, 0.0), turns.get(passage.source)
-        asks = said[passage.id].asks
+    for name, passage in passages.items():
+        source = passage.source
+        score, asks, known = own.get(name, 0.0), said[name].asks, turns.get(source)
         if known is not None:
             score, asks = max(score, known.score), asks or known.asks
-        turns[passage.source] = _Turn(passage.source, passage.previous, day_of(passage), score, asks)
+        turns[source] = _Turn(source, passage.previous, day_of(passage), score, asks)
     return turns
 
 
@@ -202,34 +213,42 @@ def _days(turns: Iterable[_Turn]) -> dict[str, float]:
 
 def _features(
     passage: Passage,
-    own: float,
-    turns: dict[str, _Turn],
-    following: dict[str, _Turn],
-    days: dict[str, float],
+    own: Mapping[str, float],
+    turns: Mapping[str, _Turn],
+    following: Mapping[str, _Turn],
+    days: Mapping[str, float],
     named: frozenset[str],
     said: _Said,
 ) -> Features:
     turn = turns[passage.source]
     day, length = turn.day, len(passage.text)
-    before, after = _on(day, turns.get(turn.previous)), _on(day, following.get(turn.source))
-    before_last = _on(day, turns.get(before.previous)) if before else None
-    after_next = _on(day, following.get(after.source)) if after else None
     lean = 1.0 if length <= STANDS_ALONE_CHARACTERS else STANDS_ALONE_CHARACTERS / length
+    of_before = of_next = of_before_last = of_after_next = 0.0
+    before, after = turns.get(turn.previous), following.get(turn.source)
+    if before is not None and before.day == day:
+        of_before = lean * before.score if before.asks else 0.0
+        before_last = turns.get(before.previous)
+        if before_last is not None and before_last.day == day:
+            of_before_last = lean * before_last.score
+    if after is not None and after.day == day:
+        of_next = lean * after.score
+        after_next = following.get(after.source)
+        if after_next is not None and after_next.day == day:
+            of_after_next = lean * after_next.score
+    is_named = 0.0 if not named or named.isdisjoint(said.by) else 1.0
+    is_person = float(said.by != [ASSISTANT])
+    # In the order of the fields: by name it takes twice as long, and a question has a hundred of these.
     return Features(
-        own=own,
-        next=lean * after.score if after else 0.0,
-        before_last=lean * before_last.score if before_last else 0.0,
-        after_next=lean * after_next.score if after_next else 0.0,
-        answers=lean * before.score if before and before.asks else 0.0,
-        day=days[day],
-        asks=float(said.asks),
-        named=float(not named.isdisjoint(said.by)),
-        person=float(said.by != [ASSISTANT]),
+        own.get(passage.id, 0.0),
+        of_next,
+        of_before_last,
+        of_after_next,
+        of_before,
+        days[day],
+        float(said.asks),
+        is_named,
+        is_person,
     )
-
-
-def _on(day: str, turn: _Turn | None) -> _Turn | None:
-    return turn if turn is not None and turn.day == day else None
 
 
 def day_of(passage: Passage) -> str:

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grounding.documents.codes import codes
-from grounding.documents.index import Hit
-from grounding.documents.recollection import Recollection, searched_text
+from grounding.documents.index import Hit, Passage
+from grounding.documents.recollection import searched_text
 from grounding.documents.sparse import coverage, term_set
 
 MEASURED_CHUNKS = 2416
@@ -82,35 +82,33 @@ class TurnFloor:
     dense_weight: float = 1.0
     coverage_weight: float = 0.3
 
-    def keep(self, query: str, found: Sequence[Recollection], *, asked_for: bool = True) -> list[Recollection]:
-        """Those of *found* that are told, in their order. What the search itself did not find has to stand beside."""
+    def told(
+        self, query: str, hits: Sequence[Hit], beside: Sequence[Passage] = (), *, asked_for: bool = True
+    ) -> list[Passage]:
+        """The passages of *hits*, and those *beside* them, that are told; each once, in no order that says anything.
+        What the search itself did not find has to stand beside what is sure."""
         scores: dict[str, float] = {}
         asked, least = term_set(query), min(self.enough, self.minimum)
-        for one in found:
-            if one.hit is None:
-                continue
-            cosine = one.hit.dense.score if one.hit.dense is not None else 0.0
+        for hit in hits:
+            cosine = _cosine(hit)
             if self.dense_weight * max(cosine, 0.0) + self.coverage_weight >= least:  # else no words make it enough
-                score = self.relevance(asked, term_set(searched_text(one.passage)), cosine)
-                scores[one.passage.source] = max(score, scores.get(one.passage.source, -math.inf))
+                score, source = self._reached(asked, hit), hit.passage.source
+                scores[source] = max(score, scores.get(source, -math.inf))
         if max(scores.values(), default=-math.inf) < self._enough(query, asked, asked_for):
             return []
         sure = {source for source, score in scores.items() if score >= self.minimum}
-        before = {one.passage.previous for one in found if one.passage.source in sure}
-        return [
-            one
-            for one in found
-            if one.passage.source in sure or one.passage.source in before or one.passage.previous in sure
-        ]
+        passages = {hit.passage.id: hit.passage for hit in hits}
+        for passage in beside:
+            passages.setdefault(passage.id, passage)
+        wanted = sure | {one.previous for one in passages.values() if one.source in sure}
+        return [one for one in passages.values() if one.source in wanted or one.previous in sure]
 
     def is_sure(self, query: str, hits: Sequence[Hit]) -> bool:
-        """Whether one of *hits* reaches what is told unasked. Only of those that could are the words looked at."""
+        """Whether one of *hits* reaches what is told unasked. The words are looked at of those alone that
+        `could_be_sure`."""
         asked = term_set(query)
         enough = self._enough(query, asked, asked_for=False)
-        return any(
-            self.relevance(asked, term_set(searched_text(hit.passage)), _cosine(hit)) >= enough
-            for hit in self.could_be_sure(query, hits)
-        )
+        return any(self._reached(asked, hit) >= enough for hit in hits)
 
     def could_be_sure(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
         """Those of *hits* that reach it if they say all that *query* says; none of their words is looked at."""
@@ -119,6 +117,9 @@ class TurnFloor:
             return list(hits)
         weight, words = self.dense_weight, self.coverage_weight
         return [hit for hit in hits if hit.dense is not None and weight * max(hit.dense.score, 0.0) + words >= enough]
+
+    def _reached(self, asked: frozenset[str], hit: Hit) -> float:
+        return self.relevance(asked, term_set(searched_text(hit.passage)), _cosine(hit))
 
     def _enough(self, query: str, asked: frozenset[str], asked_for: bool) -> float:
         if asked_for:

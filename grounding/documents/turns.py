@@ -194,7 +194,7 @@ class Turns:
 def _without(found: Sequence[Hit], excluded: frozenset[str]) -> list[Hit]:
     """The pool of *found* but for the turns *excluded*; the floor weighs the cosines of the best alone."""
     hits = [hit for hit in found if hit.passage.source not in excluded][:POOL]
-    return [*hits[:COMPARED], *(hit._replace(dense=None) if hit.dense else hit for hit in hits[COMPARED:])]
+    return [*hits[:COMPARED], *(Hit(*hit[:2], None, *hit[3:]) if hit.dense else hit for hit in hits[COMPARED:])]
 
 
 async def _is_sure(floor: TurnFloor, query: str, hits: Sequence[Hit]) -> bool:
@@ -207,15 +207,24 @@ async def _chosen(
     floor: TurnFloor, query: str, hits: Sequence[Hit], beside: Sequence[Passage], *, asked_for: bool
 ) -> list[Recollection]:
     """What is told, the best first: what reaches the floor, and what stands beside that."""
-    weighed = [*(hit.passage for hit in hits), *beside]
-    return await _weighed(weighed, lambda: floor.keep(query, recollect(query, hits, beside), asked_for=asked_for))
+
+    def chosen() -> list[Recollection]:
+        told = floor.told(query, hits, beside, asked_for=asked_for)
+        return recollect(query, hits, beside, told) if told else []
+
+    return await _weighed([*(hit.passage for hit in hits), *beside], chosen)
 
 
 async def _weighed(passages: Sequence[Passage], weigh: Callable[[], T]) -> T:
     """What *weigh* makes of *passages*, in a thread where there is much to read."""
-    fresh = sum(len(passage.text) for passage in passages if not is_met(passage.text))
-    is_long = fresh > LONG_CHARACTERS or sum(len(passage.text) for passage in passages) > MOST_CHARACTERS
-    return await asyncio.to_thread(weigh) if is_long else weigh()
+    return await asyncio.to_thread(weigh) if _is_much(passages) else weigh()
+
+
+def _is_much(passages: Sequence[Passage]) -> bool:
+    characters = sum(len(passage.text) for passage in passages)
+    if not LONG_CHARACTERS < characters <= MOST_CHARACTERS:
+        return characters > MOST_CHARACTERS
+    return sum(len(passage.text) for passage in passages if not is_met(passage.text)) > LONG_CHARACTERS
 
 
 def _passages(memory: Memory) -> list[Passage]:

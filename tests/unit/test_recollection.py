@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from connectors.message import Scope
 from grounding.documents.index import Arm, Hit, Kind, Passage
-from grounding.documents.recollection import Recollection, recollect
+from grounding.documents.recollection import recollect
 from grounding.documents.relevance import TurnFloor
 from grounding.documents.turns import CONTINUED, PART_MAX_CHARACTERS, Turns, split_turn
 
@@ -88,19 +88,33 @@ def test_nothing_is_told_unless_one_turn_surely_speaks_of_it_and_then_its_neighb
         return Hit(said(number, text), 1.0, Arm(0, cosine))
 
     floor = TurnFloor(0.6, 0.4, dense_weight=1.0, coverage_weight=0.0)
-    unsure = recollect("dogs", [hit(1, "Ann: a dog", 0.5), hit(7, "Bo: rain", 0.1)], [said(2, "Bo: Rex")])
-    sure = recollect("dogs", [hit(1, "Ann: a dog", 0.7), hit(7, "Bo: rain", 0.1)], [said(0, "x"), said(2, "Bo: Rex")])
+    beside = [said(0, "x"), said(2, "Bo: Rex")]
+    unsure = floor.told("dogs", [hit(1, "Ann: a dog", 0.5), hit(7, "Bo: rain", 0.1)], beside)
+    sure = floor.told("dogs", [hit(1, "Ann: a dog", 0.7), hit(7, "Bo: rain", 0.1)], beside)
 
-    assert floor.keep("dogs", unsure) == []
-    assert {one.passage.source for one in floor.keep("dogs", sure)} == {"t0", "t1", "t2"}
+    assert unsure == []
+    assert {one.source for one in sure} == {"t0", "t1", "t2"}
+
+
+@given(turns, st.lists(st.tuples(st.integers(0, 12), texts), max_size=4), st.sets(st.integers(0, 12)))
+def test_what_is_told_is_judged_as_if_all_that_was_found_were_told(
+    found: list[tuple[str, float, str]], near: list[tuple[int, str]], wanted: set[int]
+) -> None:
+    hits = [Hit(said(number, text, day), score) for number, (text, score, day) in enumerate(found)]
+    beside = list({number: said(number, text) for number, text in near}.values())
+    judged = recollect("where was Ann?", hits, beside)
+
+    told = [one.passage for one in judged if one.passage.source in {f"t{number}" for number in wanted}]
+
+    assert recollect("where was Ann?", hits, beside, told) == [one for one in judged if one.passage in told]
 
 
 def test_what_nobody_asked_for_has_to_bear_on_the_message_more_and_still_more_where_that_says_little() -> None:
     floor = TurnFloor(0.5, 0.3, coverage_weight=0.0, unasked=0.6, unasked_few=0.8)
 
     def kept(text: str, cosine: float, *, asked_for: bool = False) -> bool:
-        found = recollect(text, [Hit(said(1, "Ann: a dog of hers"), 1.0, Arm(0, cosine))], [])
-        return bool(floor.keep(text, found, asked_for=asked_for))
+        found = [Hit(said(1, "Ann: a dog of hers"), 1.0, Arm(0, cosine))]
+        return bool(floor.told(text, found, asked_for=asked_for))
 
     assert kept("my dog barks", 0.55, asked_for=True)
     assert not kept("my dog barks", 0.55)
@@ -123,9 +137,9 @@ def test_what_answers_a_question_comes_before_the_turns_in_which_it_was_asked_be
 def test_that_something_was_said_need_not_be_said_in_what_is_recalled() -> None:
     floor = TurnFloor(0.6, 0.4, dense_weight=0.0, coverage_weight=1.0)
     question = "What did I tell you about the boat, as we discussed?"
-    found = recollect(question, [Hit(said(1, "Ann: The boat is red."), 1.0), Hit(said(5, "Ann: I told you!"), 0.5)], [])
+    found = [Hit(said(1, "Ann: The boat is red."), 1.0), Hit(said(5, "Ann: I told you!"), 0.5)]
 
-    assert [one.passage.source for one in floor.keep(question, found)] == ["t1"]
+    assert [one.source for one in floor.told(question, found)] == ["t1"]
 
 
 def test_a_part_of_a_long_turn_says_who_goes_on_speaking() -> None:
@@ -148,7 +162,7 @@ def test_what_is_sure_is_what_would_be_told_unasked(said_so: list[tuple[str, flo
     floor = TurnFloor(0.5, 0.35, unasked=0.6, unasked_few=0.75)
     hits = [Hit(said(number, text), 1.0, Arm(0, cosine)) for number, (text, cosine) in enumerate(said_so)]
 
-    told = floor.keep(query, [Recollection(hit.passage, hit.score, hit) for hit in hits], asked_for=False)
+    told = floor.told(query, hits, asked_for=False)
 
     assert floor.is_sure(query, hits) == bool(told)
 
