@@ -21,6 +21,7 @@ ENCODING = "cl100k_base"
 ELLIPSIS = " …"
 
 _LONGEST_TOKEN_CHARACTERS = 128
+_REMEMBERED_TEXTS = 512
 _REMEMBERED_WEIGHTS = 512
 _EDGES = (
     regex.compile(r"\n\s*\n"),
@@ -99,14 +100,16 @@ class LineByLine:
 
     def __init__(self, tokens: Tokens, remembered_lines: int = 16_384) -> None:
         self._tokens = tokens
-        self._counts: Recent[int] = Recent(remembered_lines)
+        self._lines: Recent[int] = Recent(remembered_lines)
+        self._texts: Recent[int] = Recent(_REMEMBERED_TEXTS)  # whole blocks, that of the directives before all
         self._weights: Recent[int] = Recent(_REMEMBERED_WEIGHTS)
 
     def count(self, text: str) -> int:
+        return self._texts.of(text, self._by_lines) if "\n" in text else self._lines.of(text, self._tokens.count)
+
+    def _by_lines(self, text: str) -> int:
         *lines, last = _LINE_END.split(text)
-        return sum(self._counts.of(line + "\n", self._tokens.count) for line in lines) + self._counts.of(
-            last, self._tokens.count
-        )
+        return sum(self._lines.of_all([*(line + "\n" for line in lines), last], self._tokens.count))
 
     def fits(self, text: str, limit: int) -> bool:
         if len(text) > limit * 8:  # perhaps too long to be counted at all
