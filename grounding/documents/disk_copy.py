@@ -8,7 +8,9 @@ while does not bring back what was deleted meanwhile.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -83,6 +85,8 @@ class DiskCopy:
                 done = 0
                 while done < len(wanted):
                     here = await asyncio.to_thread(self._look_at, scope, wanted[done : done + AT_ONCE], before)
+                    if paths is not None:
+                        here = {path: looks if path in paths else _came_now(looks) for path, looks in here.items()}
                     async with asyncio.TaskGroup() as group:
                         for path, looks in here.items():
                             group.create_task(self._one(scope, path, base, looks, shared.get(path), skipped, changed))
@@ -203,7 +207,8 @@ class DiskCopy:
     ) -> bool | None:
         file, document = here
         assert document is not None, "a file that is as it was is not put"
-        if not await self._shelf.put_if(scope, path, document.text, there, document.modified_ns):
+        times = document.modified_ns, document.changed_ns
+        if not await self._shelf.put_if(scope, path, document.text, there, *times):
             return None
         base[path] = file
         return True
@@ -236,3 +241,10 @@ class DiskCopy:
             return self._library.put(scope, path, text)
         self._library.delete(scope, path)
         return True
+
+
+def _came_now(looks: _Here) -> _Here:
+    """What was not told of itself: it came with its folder, and may have been written long before."""
+    if isinstance(looks, tuple) and looks[1] is not None:
+        return looks[0], replace(looks[1], changed_ns=time.time_ns())
+    return looks

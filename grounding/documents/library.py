@@ -55,6 +55,8 @@ class Found:
     modified_ns: int
     sha256: str = ""
     """Of its text in UTF-8, where that is known without reading it."""
+    changed_ns: int = 0
+    """`Document.changed_ns`, where that is known without reading it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,15 +131,22 @@ class SharedShelf:
         return found
 
     async def put_if(
-        self, scope: Scope, path: str, text: str | bytes, there: str, modified_ns: int | None = None
+        self,
+        scope: Scope,
+        path: str,
+        text: str | bytes,
+        there: str,
+        modified_ns: int | None = None,
+        changed_ns: int = 0,
     ) -> Found | None:
         """`put`, where the document that is there has the SHA-256 *there*, empty for none; else None. *modified_ns* is
-        when it changed, now if not given."""
+        when its text changed, now if not given, and *changed_ns* when it came to lie there, if that is known."""
         raw = text.encode("utf-8") if isinstance(text, str) else text
         decoded = decode(path, raw, self._max_bytes)
         at = time.time_ns() if modified_ns is None else modified_ns
-        found = Found(path, len(raw), at, sha256_of(decoded))
-        entry = json.dumps({"v": VERSION, "sha256": found.sha256, "bytes": found.size_bytes, "modified_ns": at})
+        found = Found(path, len(raw), at, sha256_of(decoded), changed_ns)
+        stored = {"v": VERSION, "sha256": found.sha256, "bytes": found.size_bytes, "modified_ns": at}
+        entry = json.dumps(stored | ({"changed_ns": changed_ns} if changed_ns else {}))
         return found if await self._changes(scope, path, there, entry, decoded) else None
 
     async def delete(self, scope: Scope, path: str) -> None:
@@ -192,11 +199,11 @@ def _found(path: str, entry: Any) -> Found:
         raise CatalogueTooNew(
             f"the documents in Redis have format {stored.get('v')!r}, this version reads {VERSION}: upgrade it"
         )
-    return Found(path, stored["bytes"], stored["modified_ns"], stored["sha256"])
+    return Found(path, stored["bytes"], stored["modified_ns"], stored["sha256"], stored.get("changed_ns", 0))
 
 
 def _document(found: Found, text: str) -> Document:
-    return Document(found.path, text, found.size_bytes, found.modified_ns)
+    return Document(found.path, text, found.size_bytes, found.modified_ns, found.changed_ns)
 
 
 def _key(scope: Scope, name: str) -> str:

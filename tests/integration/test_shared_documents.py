@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,6 +134,19 @@ async def test_a_whole_look_from_any_machine_leaves_the_others_documents_in_the_
     assert (done.deleted, done.unchanged, len(machines.embedder.embedded)) == (0, 1, 1)
     assert await machines.found("refunds") == ["a.md"]
     assert await asyncio.to_thread(machines.two.files) == {"a.md": "Refunds"}
+
+
+async def test_the_lag_of_what_was_moved_counts_from_then_and_not_from_when_it_was_written(machines: Machines) -> None:
+    """Of a file by itself, and of one that came with its folder: the time of neither changed when it was moved."""
+    one, written = machines.one, time.time() - 30
+    for path in ("x/.a", "x/.folder/b.md"):
+        await asyncio.to_thread(one.write, path, "Refunds")
+        await asyncio.to_thread(os.utime, one.docs / path, (written, written))
+    for moved, to in ((".a", "a.md"), (".folder", "folder")):
+        await asyncio.to_thread(os.rename, one.docs / "x" / moved, one.docs / "x" / to)
+        changed = await one.copy.bring_in_step(ACME, {f"x/{to}"})
+        done = await one.indexer.sync(ACME, changed)
+        assert (done.documents, done.lag_ms < 25_000) == (1, True)
 
 
 async def test_files_and_documents_follow_each_other(machines: Machines) -> None:
