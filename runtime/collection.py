@@ -22,6 +22,7 @@ from grounding.documents.rerank import Reranker
 from grounding.documents.search import Search
 from grounding.documents.shelf import Shelf
 from grounding.documents.turns import Turns
+from grounding.documents.undeepened import Undeepened
 from grounding.documents.vocabulary import Vocabulary
 from grounding.memory.records.index import RecordIndex
 from grounding.memory.records.store import RecordStore
@@ -51,6 +52,7 @@ class Collection:
     material: CodexIndex
     material_search: Search
     indexer: Indexer
+    undeepened: Undeepened
 
     @property
     def name(self) -> str:
@@ -83,6 +85,7 @@ class Maker:
     def _made(self, identity: Identity, embedder: Embedder, *, is_former: bool) -> Collection:
         deep, words_alone = (None, REBUILDING) if is_former else (self.deep, "")
         index = adapter(self.settings, identity, deep.dimensions if deep else None)
+        undeepened = Undeepened(self.redis, identity.name)
         backlog = None if is_former else self.backlog
         return Collection(
             identity,
@@ -93,7 +96,7 @@ class Maker:
             Turns(index, embedder, words_alone=words_alone),
             ContextField(index, embedder, words_alone=is_former),
             RecordIndex(index, embedder, RecordStore(self.redis), is_former=is_former),
-            CodexIndex(self.material, index, embedder, self.count),
+            CodexIndex(self.material, index, embedder, self.count, undeepened),
             Search(
                 index,
                 embedder,
@@ -113,6 +116,7 @@ class Maker:
                 exclusive=self.exclusive,
                 leaves=is_former,
             ),
+            undeepened,
         )
 
 

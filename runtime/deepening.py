@@ -1,8 +1,8 @@
 """Gives passages of documents and material their deeper vectors, once they can be found.
 
-One of several processes does this (`runtime.leadership`). What is to be done is what lacks its vector in the index, so
-that nothing has to be written down, and whoever comes next goes on where this one ended. What was stored last comes
-first.
+One of several processes does this (`runtime.leadership`). Which sources may lack vectors is written down by whoever
+stores them (`grounding.documents.undeepened`), and whether they do the index says, so that whoever comes next goes on
+where this one ended. What was stored last comes first.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from grounding.documents.deeper import Deeper
 from grounding.documents.embedding import EmbedderUnavailable, Vector
 from grounding.documents.index import Kind, Passage, PassageIndex
 from grounding.documents.runs import indexed_text_of
+from grounding.documents.undeepened import Undeepened
 from runtime.knowledge import Knowledge
 from runtime.unforeseen import tell_index_failed
 from runtime.workspaces import Workspaces
@@ -29,8 +30,11 @@ START_SECONDS = 2.0
 """After the index is open nothing is begun for so long: a start has better things to do."""
 LOOK_SECONDS = 30.0
 """Between looks for what other processes stored. Where there are none, nothing is stored that is not told of."""
+LOOK_THROUGH_SECONDS = 86_400.0
+"""After so long a workspace is looked through whole, whatever is written down: an index may have been put back in the
+form that it had before. The engine takes 1 ms for 10,000 passages."""
 PAGE = 256
-"""Passages that are read at once: to look for those that lack a vector the engine looks at all, of 10,000 in 1 ms."""
+"""Passages that are read at once then."""
 BATCH = 16
 """Passages that are embedded at once, in half a second of a core that does nothing else."""
 KNOWN = 2048
@@ -54,7 +58,7 @@ class Deepening:
         self._shared = shared
         self._known: OrderedDict[bytes, Vector] = OrderedDict()
         self._looked_at: PassageIndex | None = None
-        """The index that was looked through whole; after that what this process stores is told."""
+        """The index of which all workspaces were looked at; after that what this process stores is told."""
         self._looked_when = 0.0
         self._done: dict[str, tuple[float, int]] = {}
         """Since when a workspace is being worked on, and how many of its passages have got a vector."""
@@ -76,33 +80,59 @@ class Deepening:
                 wait = min(wait * 2, longest)
 
     async def look(self) -> None:
-        """Give everything that lacks a deeper vector one. Once all was looked through, a workspace is again only where
-        something was stored of which not every source is known: among 100,000 passages a look holds the interpreter's
-        lock for 14 ms.
+        """Give everything that lacks a deeper vector one. Once all workspaces were looked at, one is again where this
+        process stored something, and where others do every `LOOK_SECONDS`.
 
         Raises `EmbedderUnavailable`, `IndexUnavailable` and `StoreUnavailable`; what was done stays done.
         """
-        index = (await self._knowledge.opening.ready()).index
+        collection = await self._knowledge.opening.ready()
+        index = collection.index
         if not index.deepens:
             return
         await self._see_to_fresh(index)
         told, now = self._fresh.workspaces(), time.monotonic()
         is_known = self._looked_at is index and not (self._shared and now - self._looked_when >= LOOK_SECONDS)
-        for workspace in await self._workspaces.all():
-            if is_known and workspace.id not in told:
-                self._tell(workspace.id)
-                continue
-            for owner in await self._owners(Scope(workspace.id)):
-                if await index.estimate(*owner):
-                    self._model.prepare(())  # so that it is there when the first question comes
-                while passages := await index.shallow(*owner, PAGE):
-                    for start in range(0, len(passages), BATCH):
-                        await self._give(index, owner, passages[start : start + BATCH])
-                        await self._see_to_fresh(index)
-            self._tell(workspace.id)
-        self._fresh.looked_through(told)
+        scopes = [Scope(one.id) for one in await self._workspaces.all() if not is_known or one.id in told]
+        if self._looked_at is not index:
+            await self._prepare(index, scopes)
+        noted = await collection.undeepened.look(scopes, time.time() - LOOK_THROUGH_SECONDS)
+        for scope, sources in zip(scopes, noted, strict=True):
+            if sources is None:
+                await self._look_through(index, collection.undeepened, scope)
+            elif sources:
+                await self._see_to_noted(index, collection.undeepened, scope)
+            self._tell(scope.workspace_id)
+        for workspace_id in [*self._done]:  # of those that were not looked at, because `_see_to_fresh` did
+            self._tell(workspace_id)
+        self._fresh.looked_at(told)
         if not is_known:
             self._looked_at, self._looked_when = index, now
+
+    async def _prepare(self, index: PassageIndex, scopes: Sequence[Scope]) -> None:
+        """Have the model loaded where there is anything to be found, so that it is there when the first question is."""
+        for scope in scopes:
+            for owner in await self._owners(scope):
+                if await index.estimate(*owner):
+                    self._model.prepare(())
+                    return
+
+    async def _look_through(self, index: PassageIndex, undeepened: Undeepened, scope: Scope) -> None:
+        began, noted = time.time(), await undeepened.lacking(scope)
+        for owner in await self._owners(scope):
+            while passages := await index.shallow(*owner, PAGE):
+                for start in range(0, len(passages), BATCH):
+                    await self._give(index, owner, passages[start : start + BATCH])
+                    await self._see_to_fresh(index)
+        await undeepened.looked_through(scope, began)
+        for one in noted:
+            await undeepened.done(one)
+
+    async def _see_to_noted(self, index: PassageIndex, undeepened: Undeepened, scope: Scope) -> None:
+        for one in await undeepened.lacking(scope):
+            while passages := await index.shallow(one.scope, one.kind, BATCH, source=one.source):
+                await self._give(index, (one.scope, one.kind), passages)
+                await self._see_to_fresh(index)
+            await undeepened.done(one)
 
     async def _owners(self, scope: Scope) -> list[Owner]:
         """Whose passages of the scope's workspace are searched by deeper vectors."""

@@ -9,7 +9,7 @@ from connectors.message import Scope
 from grounding.documents.index import Kind
 
 MOST = 1000
-"""Sources that are remembered one by one; of more the oldest are found with everything else."""
+"""Sources that are remembered one by one; of more the oldest are not the first that are seen to."""
 
 
 class Fresh:
@@ -19,7 +19,7 @@ class Fresh:
         self._sources: dict[tuple[str, Kind, str], int] = {}
         self._noted = 0
         self._workspaces: dict[str, int] = {}
-        """Those of which something was stored that is not in `_sources`."""
+        """Those of which something was stored."""
         self._news = asyncio.Event()
 
     def note(self, scope: Scope, kind: Kind = Kind.DOCUMENT, sources: Collection[str] = ()) -> None:
@@ -29,12 +29,9 @@ class Fresh:
             name = (scope.workspace_id, kind, source)
             self._sources.pop(name, None)
             self._sources[name] = self._noted
-        if not sources:
-            self._workspaces[scope.workspace_id] = self._noted
+        self._workspaces[scope.workspace_id] = self._noted
         while len(self._sources) > MOST:
-            oldest = next(iter(self._sources))
-            del self._sources[oldest]
-            self._workspaces[oldest[0]] = self._noted
+            del self._sources[next(iter(self._sources))]
         self._news.set()
 
     def newest(self) -> tuple[Scope, Kind, str, int] | None:
@@ -51,11 +48,10 @@ class Fresh:
             del self._sources[name]
 
     def workspaces(self) -> dict[str, int]:
-        """The workspaces in which something was stored that `newest` does not tell, each with a number for
-        `looked_through`."""
+        """The workspaces in which something was stored, each with a number for `looked_at`."""
         return dict(self._workspaces)
 
-    def looked_through(self, numbers: Mapping[str, int]) -> None:
+    def looked_at(self, numbers: Mapping[str, int]) -> None:
         """Forget those workspaces in which nothing was stored since `workspaces` gave their *numbers*."""
         for workspace_id, number in numbers.items():
             if self._workspaces.get(workspace_id) == number:

@@ -18,6 +18,7 @@ from grounding.documents.index import Entry, Kind, PassageIndex, Source
 from grounding.documents.runs import passage_of_chunk
 from grounding.documents.sparse import encode_chunk
 from grounding.documents.stored import collection_name
+from grounding.documents.undeepened import Undeepened
 
 _TOGETHER = 8
 """Files that are read, cut, embedded and stored at a time."""
@@ -29,11 +30,19 @@ _MARKDOWN = (".md", ".markdown", ".mdx", ".rst")
 class CodexIndex:
     """One collection. Raises `IndexUnavailable`, `EmbedderUnavailable` and `StoreUnavailable`."""
 
-    def __init__(self, store: CodexStore, index: PassageIndex, embedder: Embedder, count: CountTokens) -> None:
+    def __init__(
+        self,
+        store: CodexStore,
+        index: PassageIndex,
+        embedder: Embedder,
+        count: CountTokens,
+        undeepened: Undeepened,
+    ) -> None:
         self._store = store
         self._index = index
         self._embedder = embedder
         self._count = count
+        self._undeepened = undeepened
         self._collection = f"{collection_name(embedder.name, embedder.dimensions)}-{CHUNKER_VERSION}"
 
     async def sync(self, scope: Scope) -> int:
@@ -116,7 +125,10 @@ class CodexIndex:
         def sources() -> list[Source]:
             return [_source(owner, path, [entry(path, one) for one in some]) for path, some in chunks.items()]
 
-        await self._index.replace(await asyncio.to_thread(sources))
+        stored = await asyncio.to_thread(sources)
+        names = [one.name for one in stored]
+        async with self._undeepened.storing(owner, Kind.CODEX, names, deepens=self._index.deepens):
+            await self._index.replace(stored)
         digests = {path: sha256_of(text) for path, text in texts.items()}
         await self._store.has_indexed(owner, self._collection, digests, ())
 

@@ -22,6 +22,7 @@ from grounding.documents.backlog import OWNER
 from grounding.documents.ledger import Ledger
 from grounding.documents.stored import PAYLOAD_VERSION, collection_name
 from grounding.documents.turns import FORM
+from grounding.documents.undeepened import Undeepened
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -178,6 +179,7 @@ class Catalogue:
     async def forget(self, scope: Scope, name: str) -> None:
         """The collection holds nothing of the workspace any more."""
         await Ledger(self._redis, name).forget(scope)
+        await Undeepened(self._redis, name).forget(scope)
         for what in (("remembered", name, FORM), ("behind", name)):  # one by one: see `Ledger.forget`
             await self._redis.delete(_key(scope, *what))
 

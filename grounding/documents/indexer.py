@@ -23,6 +23,7 @@ from grounding.documents.embedding import Embedder
 from grounding.documents.index import Kind, PassageIndex, Source
 from grounding.documents.ledger import Ledger
 from grounding.documents.library import Document, Found, Skipped, is_document_path
+from grounding.documents.moved import formerly, moved_last, take_along
 from grounding.documents.registry import Registered, pending
 from grounding.documents.runs import (
     Batch,
@@ -41,6 +42,7 @@ from grounding.documents.runs import (
 from grounding.documents.shelf import READ_DOCUMENTS, Shelf, below
 from grounding.documents.sparse import encode_chunk
 from grounding.documents.stored import collection_name
+from grounding.documents.undeepened import Undeepened
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -88,6 +90,7 @@ class Indexer:
         self._at_hand: defaultdict[str, AtHand] = defaultdict(AtHand)
         collection = collection_name(embedder.name, embedder.dimensions)
         self._ledger = Ledger(redis, collection)
+        self._undeepened = Undeepened(redis, collection)
         self._fingerprint = f"{CHUNKER_VERSION}/{self._sizes.target}/{self._sizes.overlap}/{collection}"
 
     async def sync(
@@ -140,7 +143,10 @@ class Indexer:
     async def _wanted(self, run: Run, paths: Collection[str] | None) -> list[str]:
         if paths is not None and all(is_document_path(path) for path in paths):
             run.only_named = True
-            return sorted(set(paths))
+            if len(paths) <= READ_DOCUMENTS or not (registered := await self._ledger.paths(run.scope) & set(paths)):
+                return sorted(set(paths))  # a few are read together, so that what is moved is seen there
+            there, _ = await self._shelf.look_through(run.scope)
+            return await moved_last(self._ledger, run, set(paths), registered, there)
         scope = run.scope
         there, unfit = await self._shelf.look_through(scope)
         registered, named = await self._ledger.paths(scope), await self._ledger.skipped(scope)
@@ -162,7 +168,8 @@ class Indexer:
         await self._ledger.record(scope, {}, links, ())
         if self._backlog is not None:
             await self._backlog.done(scope, waiting)
-        return sorted((known | {item.path for item in unfit}) - {item.path for item in links})
+        wanted = (known | {item.path for item in unfit}) - {item.path for item in links}
+        return await moved_last(self._ledger, run, wanted, registered, there)
 
     async def _in_folders(self, run: Run) -> list[str]:
         """What lies, or lay, in folders that are named like documents: whoever asked for them could not know."""
@@ -209,6 +216,7 @@ class Indexer:
             else:
                 changed.append(item)
         self._name(run, batch.skipped, named)
+        run.moved |= {batch.known[path].sha256: path for path in batch.gone if path in batch.known}
         for portion in portions(changed):
             for group in groups(await self._prepare(batch, portion)):
                 await self._store(run, batch, group)
@@ -241,6 +249,9 @@ class Indexer:
         known = [] if run.fresh else [chunk.id for chunk in chunks]
         vectors = await self._index.vectors(scope, Kind.DOCUMENT, known)
         deep = await self._index.vectors(scope, Kind.DOCUMENT, [*vectors], deep=True)
+        if run.moved and len(vectors) < len(chunks):
+            former = await asyncio.to_thread(formerly, group, run.moved, self._count, self._sizes)
+            await take_along(self._index, scope, former, vectors, deep)
         missing = [chunk for chunk in chunks if chunk.id not in vectors]
         embedded = await self._embedder.embed_documents([chunk.indexed_text for chunk in missing]) if missing else []
         vectors |= {chunk.id: vector for chunk, vector in zip(missing, embedded, strict=True)}
@@ -248,9 +259,11 @@ class Indexer:
         async with self._exclusive(scope):
             later = await self._shelf.changed(scope, [item.document for item in group])
             kept = [item for item in group if item.document.path not in later]
-            await self._index.replace(
-                [Source(scope, Kind.DOCUMENT, item.document.path, entries_of(item, vectors, deep)) for item in kept]
-            )
+            lacking = [one.document.path for one in kept if any(chunk.id not in deep for chunk in one.chunks)]
+            async with self._undeepened.storing(scope, Kind.DOCUMENT, lacking, deepens=self._index.deepens):
+                await self._index.replace(
+                    [Source(scope, Kind.DOCUMENT, item.document.path, entries_of(item, vectors, deep)) for item in kept]
+                )
             await self._ledger.record(scope, {item.document.path: self._registered(item) for item in kept}, (), ())
         for path in later:  # whoever changed it goes on with it
             batch.since.pop(path, None)
@@ -352,8 +365,12 @@ class Indexer:
             chunks=await self._index.count(scope, Kind.DOCUMENT),
             pending=len(await self.pending(scope)) if waiting is None else waiting,
             lag_ms=await self._ledger.lag_ms(scope),
-            shallow=await self._index.count_shallow(scope, Kind.DOCUMENT),
+            shallow=await self._shallow(scope),
         )
+
+    async def _shallow(self, scope: Scope) -> int:
+        (noted,) = await self._undeepened.look([scope], oldest=0.0)
+        return 0 if noted == 0 else await self._index.count_shallow(scope, Kind.DOCUMENT)
 
     async def skipped(self, scope: Scope) -> list[Skipped]:
         """Files that are no documents, by path. Raises `StoreUnavailable`."""
@@ -365,5 +382,6 @@ class Indexer:
         async with self._at_hand[scope.workspace_id].everything():
             await self._index.drop_workspace(scope)
             await self._ledger.forget(scope)
+            await self._undeepened.forget(scope)
             if self._backlog is not None:
                 await self._backlog.forget(scope)

@@ -15,8 +15,9 @@ from grounding.codex.material import Size
 from grounding.documents.chunking import chunk_document
 from grounding.documents.deeper import NotYet
 from grounding.documents.embedding import EmbedderUnavailable, Vector
-from grounding.documents.index import Kind, Passage
+from grounding.documents.index import Entry, Kind, Passage, Source
 from grounding.documents.runs import indexed_text_of, passage_of_chunk
+from grounding.documents.sparse import encode_chunk
 from grounding.run_context import DegradedBlock
 from grounding.tokens import load_tokens
 from promptpolicy.directives import Directives
@@ -335,8 +336,109 @@ async def test_after_all_was_looked_through_only_what_was_stored_is_asked_for(
     await knowledge.shelf.put(OTHER, "d.md", sections("ships"))
     await knowledge.index(OTHER, None)
     await deepening.look()
-    assert {*asked} == {("other", None)}
+    assert {*asked} == {("other", "d.md")}
     assert (await knowledge.status(OTHER)).shallow == 0
+
+
+async def test_nobody_looks_through_what_has_its_deeper_vectors_after_a_restart_either(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    knowledge, deepening = await house.process()
+    async with beside(knowledge.open(), "open"):
+        await knowledge.opened()
+        await put(knowledge, "a.md", sections("refunds"))
+        await deepening.look()
+    await knowledge.close()
+
+    again, deepening = await house.process()
+    async with beside(again.open(), "open"):
+        await again.opened()
+        index = (await again.opening.ready()).index
+
+        async def never(*_: object, **__: object) -> None:
+            raise AssertionError("looked through")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(index, "shallow", never)
+            patch.setattr(index, "count_shallow", never)
+            await deepening.look()
+            assert (await again.status(ACME)).shallow == 0
+        monkeypatch.setattr(module, "LOOK_THROUGH_SECONDS", -1.0)  # but now and then all the same
+        await index.replace([Source(ACME, Kind.DOCUMENT, "x.md", [_entry("x.md")])])  # which nobody noted
+        deepening._looked_at = None
+        await deepening.look()
+        assert await index.count_shallow(ACME, Kind.DOCUMENT) == 0
+    await again.close()
+
+
+def _entry(source: str) -> Entry:
+    passage = Passage("x" * 64, Kind.DOCUMENT, source, "Words about harbours.")
+    return Entry(passage, [1.0] + [0.0] * 255, encode_chunk(passage.text))
+
+
+async def test_a_store_that_was_interrupted_is_looked_at_and_one_in_which_somebody_looked_too(
+    house: House, opened: tuple[Knowledge, Deepening]
+) -> None:
+    knowledge, deepening = opened
+    await deepening.look()
+    collection = await knowledge.opening.ready()
+    noted = collection.undeepened
+
+    async def sources() -> list[str]:
+        return [one.source for one in await noted.lacking(ACME)]
+
+    with pytest.raises(ZeroDivisionError):
+        async with noted.storing(ACME, Kind.DOCUMENT, ["a.md"], deepens=True):
+            raise ZeroDivisionError
+    assert await sources() == ["a.md"]
+    (before,) = await noted.lacking(ACME)
+    await noted.note(ACME, Kind.DOCUMENT, ["a.md"])
+    await noted.done(before)
+    assert await sources() == ["a.md"]
+    async with noted.storing(ACME, Kind.DOCUMENT, ["b.md"], deepens=True):
+        knowledge.fresh.note(ACME)
+        await deepening.look()
+        assert await sources() == []
+    assert await sources() == ["b.md"]
+    async with noted.storing(ACME, Kind.DOCUMENT, ["c.md"], deepens=False):
+        assert await noted.look([ACME], 0.0) == [None]
+    await noted.looked_through(ACME, 1.0)
+    assert await noted.look([ACME, OTHER], 2.0) == [None, 0]
+    await knowledge.forget_workspace(ACME)
+    assert await noted.look([ACME], 0.0) == [None]
+
+
+@pytest.mark.parametrize("named", [False, True])
+async def test_what_was_moved_is_embedded_anew_by_neither_model(house: House, *, named: bool) -> None:
+    """Also where it was moved while no process ran, in a folder of many, or under a name that titles it."""
+    knowledge, deepening = await house.process()
+    many = {f"old/{number}.md": sections(f"word{number}") for number in range(80)} | {"one.md": sections("one")}
+    async with beside(knowledge.open(), "open"):
+        await knowledge.opened()
+        for path, text in (many | {"titled.txt": "Plain words."}).items():
+            await knowledge.shelf.put(ACME, path, text)
+        await knowledge.index(ACME)
+        await deepening.look()
+    await knowledge.close()
+
+    house.deep.embedded.clear()
+    again, deepening = await house.process()
+    async with beside(again.open(), "open"):
+        await again.opened()
+        moved = {"old": "a", "one.md": "another.md", "titled.txt": "otherwise.txt"}
+        for before, after in moved.items():
+            docs = again.library.root(ACME)
+            await asyncio.to_thread((docs / before).rename, docs / after)
+        told = [path for pair in moved.items() for path in pair]
+        if named:
+            told = [path.replace("old/", f"{folder}/") for path in many for folder in ("old", "a")] + told[2:]
+        done = await again.index(ACME, told if named else None)
+        assert (done.documents, done.deleted, done.chunks_embedded) == (82, 82, 1)
+        await deepening.look()
+        assert (await again.status(ACME)).shallow == 0
+        assert len(house.deep.embedded) == 1
+        assert {hit.passage.source for hit in await again.finding.search(ACME, "word7", 1)} == {"a/7.md"}
+    await again.close()
 
 
 async def test_a_source_that_is_stored_again_while_it_is_looked_at_is_looked_at_again(
