@@ -239,6 +239,11 @@ class Knowledge:
         """Whether passages get deeper vectors. Raises `IndexUnavailable` while nothing can be asked."""
         return (await self.opening.ready()).index.deepens
 
+    @property
+    def too_old(self) -> str:
+        """What the index does otherwise than it is asked to because of its version; empty where that is not known."""
+        return self.opening.target.index.too_old if self.opening.target is not None else ""
+
     async def target(self) -> Identity:
         """The collection of the model that is set. Raises `IndexUnavailable` while it cannot be opened."""
         return (await self.opening.ready()).identity

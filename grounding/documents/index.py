@@ -149,6 +149,10 @@ class PassageIndex(Protocol):
     deepens: bool
     """Whether passages can have a deeper vector; known once `ensure` has returned."""
 
+    too_old: str
+    """What the engine does otherwise than it is asked to because of its version, as a person reads it; empty where
+    nothing. Known once `ensure` has returned."""
+
     async def ensure(self) -> None:
         """Make the collection of this embedding model, with its payload indexes, where it is missing."""
 

@@ -64,7 +64,7 @@ class EmbeddedIndex:
         self._path = folder / stored.collection_name(model, dimensions, version)
         self._dimensions = dimensions
         self._deep_dimensions = deep_dimensions
-        self.deepens = deep_dimensions is not None
+        self.deepens, self.too_old = deep_dimensions is not None, ""
         self._timeout_seconds = timeout_seconds
         self._fusion = fusion or Fusion()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="qdrant-edge")

@@ -36,7 +36,9 @@ from grounding.documents.server_queries import (
     points_of,
     sparse_arm,
     stale,
+    version_told,
 )
+from grounding.documents.server_version import cannot_be_used, too_old
 from grounding.documents.sparse import SparseVector
 from grounding.documents.stored import Where
 
@@ -66,7 +68,7 @@ class ServerIndex:
         self._collection = stored.collection_name(model, dimensions, version)
         self._dimensions = dimensions
         self._deep_dimensions = deep_dimensions
-        self.deepens = deep_dimensions is not None
+        self.deepens, self.too_old = deep_dimensions is not None, ""
         self._place = url
         self._timeout_seconds = timeout_seconds
         self._fusion = fusion or Fusion()
@@ -101,6 +103,12 @@ class ServerIndex:
             raise unavailable(error, self._place) from error
 
     async def ensure(self) -> None:
+        version = await self._ask(version_told(await self._client()))
+        if why := cannot_be_used(version):
+            raise IndexUnavailable(f"the Qdrant server at {self._place} {why}", retryable=False)
+        self.too_old = too_old(version)
+        if self.too_old:
+            log.warning("store.degraded", store="qdrant", why=self.too_old)
         if not await self._ask((await self._client()).collection_exists(self._collection)):
             try:
                 sizes = {"dense": self._dimensions, stored.DEEP: self._deep_dimensions}

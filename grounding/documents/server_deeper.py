@@ -25,12 +25,14 @@ log = structlog.get_logger()
 CANNOT = (400, 404, 405, 501)
 """HTTP statuses of a server that knows no such request."""
 
+NO_SUCH_POINT = 404
+ATTEMPTS = 3
+
 
 async def has_room(client: AsyncQdrantClient, collection: str, dimensions: int) -> bool:
     """Let the passages of *collection* have deeper vectors, where they cannot yet; False where the server is too old to
     add a vector to a collection that it has."""
-    vectors = (await client.get_collection(collection)).config.params.vectors
-    if isinstance(vectors, dict) and DEEP in vectors:
+    if await _knows_deep(client, collection):
         return True
     config = models.DenseVectorNameConfig(
         dense=models.DenseVectorConfig(size=dimensions, distance=models.Distance.COSINE)
@@ -38,6 +40,8 @@ async def has_room(client: AsyncQdrantClient, collection: str, dimensions: int) 
     try:
         await client.create_vector_name(collection, DEEP, config)
     except UnexpectedResponse as error:
+        if await _knows_deep(client, collection):  # another process was faster
+            return True
         if error.status_code not in CANNOT:
             raise
         why = f"the server cannot add a vector to a collection (HTTP {error.status_code}): none is searched more deeply"
@@ -46,13 +50,24 @@ async def has_room(client: AsyncQdrantClient, collection: str, dimensions: int) 
     return True
 
 
+async def _knows_deep(client: AsyncQdrantClient, collection: str) -> bool:
+    vectors = (await client.get_collection(collection)).config.params.vectors
+    return isinstance(vectors, dict) and DEEP in vectors
+
+
 async def deepen(client: AsyncQdrantClient, collection: str, vectors: Mapping[str, Vector]) -> int:
     """Give the points of *vectors*, as far as they exist, deeper ones; how many there were."""
-    there = await client.retrieve(collection, list(vectors), with_payload=False, with_vectors=False)
-    points = [models.PointVectors(id=one.id, vector={DEEP: vectors[str(one.id)]}) for one in there]
-    if points:
-        await client.update_vectors(collection, points, wait=True)
-    return len(points)
+    for attempt in range(ATTEMPTS):
+        there = await client.retrieve(collection, list(vectors), with_payload=False, with_vectors=False)
+        points = [models.PointVectors(id=one.id, vector={DEEP: vectors[str(one.id)]}) for one in there]
+        try:
+            if points:
+                await client.update_vectors(collection, points, wait=True)
+            return len(points)
+        except UnexpectedResponse as error:  # a server refuses all where one was deleted in between
+            if error.status_code != NO_SUCH_POINT or attempt == ATTEMPTS - 1:
+                raise
+    return 0
 
 
 def deep_of(records: Iterable[Any]) -> list[Vector]:

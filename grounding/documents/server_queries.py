@@ -1,12 +1,14 @@
-"""Questions and conditions in the words of a Qdrant server's client. Pure; imported by `qdrant_server` alone, because
-the client's import is slow."""
+"""Questions and conditions in the words of a Qdrant server's client. Pure, but for `version_told`; imported by
+`qdrant_server` alone, because the client's import is slow."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from qdrant_client import models
+from pydantic import ValidationError
+from qdrant_client import AsyncQdrantClient, models
+from qdrant_client.http.exceptions import UnexpectedResponse
 
 from connectors.message import Scope
 from grounding.documents import stored
@@ -21,6 +23,14 @@ FIELDS: dict[str, models.KeywordIndexParams | models.PayloadSchemaType] = {
     **dict.fromkeys(stored.INTEGER_FIELDS, models.PayloadSchemaType.INTEGER),
 }
 """What is indexed of a payload, and how."""
+
+
+async def version_told(client: AsyncQdrantClient) -> str:
+    """The version that the server tells of itself; empty where what stands in front of it does not let that through."""
+    try:
+        return (await client.info()).version
+    except (UnexpectedResponse, ValidationError):
+        return ""
 
 
 def points_of(entries: Sequence[tuple[Scope, Entry]]) -> list[models.PointStruct]:

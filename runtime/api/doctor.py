@@ -164,7 +164,10 @@ async def _stores(runtime: Runtime) -> list[Check]:
     }
     if runtime.knowledge.unwatched:
         advice["qdrant"] = "see the check named files"
-    return [_health(name, health, advice[name]) for name, health in healths.items()]
+    checks = [_health(name, health, advice[name]) for name, health in healths.items()]
+    if old := runtime.knowledge.too_old:
+        checks.append(Check("qdrant version", False, old, "upgrade the server of AGENT_RUNTIME_QDRANT_URL"))
+    return checks
 
 
 async def _model(runtime: Runtime) -> list[Check]:

@@ -268,6 +268,51 @@ async def test_a_server_that_cannot_add_a_vector_goes_on_without(status: int) ->
     assert len(await hits_of(opened, "refund", "refund")) == 1
 
 
+async def test_a_server_to_which_another_process_adds_the_vector_first_is_not_taken_for_an_old_one() -> None:
+    client = SharedQdrant(":memory:")
+    before = ServerIndex("local", QUICK.name, QUICK.dimensions, timeout_seconds=10, client=client)
+    await before.ensure()
+    add = client.create_vector_name
+
+    async def too_late(*args: Any, **more: Any) -> Any:
+        await add(*args, **more)
+        raise UnexpectedResponse(400, "exists", b"", httpx.Headers())
+
+    client.create_vector_name = too_late  # type: ignore[method-assign]
+    opened = ServerIndex("local", QUICK.name, QUICK.dimensions, timeout_seconds=10, deep_dimensions=32, client=client)
+    await opened.ensure()
+    assert opened.deepens
+
+
+@pytest.mark.parametrize("always", [False, True])
+async def test_a_server_that_refuses_vectors_because_a_passage_was_deleted_meanwhile_gets_the_others(
+    *, always: bool
+) -> None:
+    client = SharedQdrant(":memory:")
+    index = ServerIndex("local", QUICK.name, QUICK.dimensions, timeout_seconds=10, deep_dimensions=32, client=client)
+    await index.ensure()
+    entries = [entry("refund"), entry("window", 1)]
+    await index.upsert(ACME, entries)
+    update, refused = client.update_vectors, 0
+
+    async def late(*args: Any, **more: Any) -> Any:
+        nonlocal refused
+        if always or not refused:
+            refused += 1
+            await index.delete(ACME, DOCUMENT, ids=[entries[1].passage.id])
+            raise UnexpectedResponse(404, "no point", b"", httpx.Headers())
+        return await update(*args, **more)
+
+    client.update_vectors = late  # type: ignore[method-assign]
+    vectors = {one.passage.id: [1.0] * 32 for one in entries}
+    if always:
+        with pytest.raises(IndexUnavailable):
+            await index.deepen(ACME, DOCUMENT, vectors)
+    else:
+        assert await index.deepen(ACME, DOCUMENT, vectors) == 1
+        assert await index.count_shallow(ACME, DOCUMENT) == 0
+
+
 async def test_a_server_that_is_busy_is_asked_again_to_add_a_vector() -> None:
     client: AsyncQdrantClient = SharedQdrant(":memory:")
     before = ServerIndex("local", QUICK.name, QUICK.dimensions, timeout_seconds=10, client=client)

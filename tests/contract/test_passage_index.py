@@ -14,9 +14,10 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-from qdrant_client import AsyncQdrantClient
+from qdrant_client import AsyncQdrantClient, models
 from qdrant_client.common import client_exceptions
 from qdrant_client.http import exceptions
+from structlog.testing import capture_logs
 
 from connectors.message import Scope
 from grounding.documents import edge_errors, server_errors
@@ -698,3 +699,45 @@ async def test_a_person_finds_the_workspaces_records_and_their_own_in_one_search
     await index.delete(ada, Kind.RECORD)
     assert await found(index, ada, "refund", Kind.RECORD) == ["refund of all"]
     assert await found(index, ben, "refund", Kind.RECORD, explain=True) != []
+
+
+@pytest.mark.parametrize(("version", "told"), [("1.18.2", "1.18.2"), ("1.19.0", ""), ("2.0.1", ""), ("dev", "")])
+async def test_a_server_that_counts_words_over_all_workspaces_is_told(version: str, told: str) -> None:
+    """An older one passes over what it is asked there without a word."""
+    client = Versioned(version)
+    index = ServerIndex("http://qdrant", "m", 4, timeout_seconds=10, client=client)
+    with capture_logs() as events:
+        await index.ensure()
+    assert told in index.too_old
+    assert bool(index.too_old) == bool(told)
+    assert [event["event"] for event in events if told and told in event.get("why", "")] == ["store.degraded"] * bool(
+        told
+    )
+
+
+async def test_a_server_that_knows_no_fusion_by_scores_is_not_used_and_its_version_told() -> None:
+    index = ServerIndex("http://qdrant", "m", 4, timeout_seconds=10, client=Versioned("1.9.7"))
+    with pytest.raises(IndexUnavailable, match=r"http://qdrant is of version 1\.9\.7: upgrade it to 1\.19 or later"):
+        await index.ensure()
+
+
+async def test_a_server_behind_something_that_tells_no_version_is_used() -> None:
+    client = Versioned("1.20.0")
+    client.error = exceptions.UnexpectedResponse(403, "no", b"", httpx.Headers())
+    index = ServerIndex("http://qdrant", "m", 4, timeout_seconds=10, client=client)
+    await index.ensure()
+    assert index.too_old == ""
+
+
+class Versioned(SharedQdrant):
+    """Says that it is of some version, or raises an error instead."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(":memory:")
+        self.version = version
+        self.error: Exception | None = None
+
+    async def info(self) -> models.VersionInfo:
+        if self.error is not None:
+            raise self.error
+        return models.VersionInfo(title="qdrant", version=self.version)
