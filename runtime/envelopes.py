@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pydantic import TypeAdapter
 
 from connectors.message import AgentRuntimeError, ConversationKey, Fence, InboundMessage, Role
+from runtime.ahead import Ahead
 from runtime.places import QueueMode
 from runtime.stored import NewerFormat
 
@@ -108,6 +109,8 @@ class Batch:
     envelopes: tuple[Envelope, ...]
     fence: Fence
     resumed: bool = False
+    ahead: Ahead | None = field(default=None, compare=False, repr=False)
+    """What was read for it by the step that began it."""
 
 
 @dataclass(frozen=True, slots=True)

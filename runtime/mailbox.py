@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from connectors.message import PARTITIONS, ConversationKey, Fence, Superseded, encode_id, partition_tag, redis_key
 from runtime import mailbox_scripts as scripts
+from runtime.ahead import Ahead, Foresight
 from runtime.envelopes import Amended, Batch, Envelope, Lane, Lease, MailboxFull, Offer, Stored, packed, unpacked
 from runtime.identifiers import new_turn_id
 from runtime.work_streams import GROUP, Given, WorkStreams
@@ -60,12 +61,16 @@ class TakesHere(Protocol):
 class Mailbox:
     """All mailboxes of one *lane*. Raises `connectors.message.StoreUnavailable` throughout.
 
-    *worker* is this process's name in the consumer group.
+    *worker* is this process's name in the consumer group. *foresight* is what turns are likely to read: the step that
+    begins one reads it.
     """
 
-    def __init__(self, redis: Redis, lane: Lane = Lane.TURNS, worker: str = "") -> None:
+    def __init__(
+        self, redis: Redis, lane: Lane = Lane.TURNS, worker: str = "", foresight: Foresight | None = None
+    ) -> None:
         self._redis = redis
         self._lane = lane
+        self._foresight = foresight
         self._streams = WorkStreams(redis, worker)
         self._store = redis.register_script(scripts.STORE)
         self._put_back = redis.register_script(scripts.PUT_BACK)
@@ -104,6 +109,7 @@ class Mailbox:
         given: Offer | None = None
         begun: Batch | None = None
         unsure = True
+        ahead, beside = self._ahead(key) if here is not None else (None, None)
         try:
             new, turn_id, at_hand, *taken = await self._store(
                 keys=[
@@ -117,13 +123,14 @@ class Mailbox:
                     *(_SEEN_SECONDS, packed(envelope), key.encoded, envelope.message.message_id, MAX_WAITING),
                     *((self._streams.consumer, GROUP, fence.token, new_turn_id(), self._most) if here else ()),
                 ],
+                client=beside,
             )
             unsure = False
             if taken:
                 entry_id, fields = taken[0]
                 given = Offer(ConversationKey.decode(fields[1]), entry_id)
             if len(taken) > 1:
-                begun = _batch(Lease(key, entry_id, fence), taken[1])
+                begun = _batch(Lease(key, entry_id, fence), taken[1], ahead)
         finally:
             if here is not None and begun is not None:
                 here.begin(Lease(key, entry_id, fence), begun)
@@ -236,14 +243,23 @@ class Mailbox:
     async def begin(self, offer: Offer) -> tuple[Lease, Batch | None] | None:
         """`claim` and `take` in one step."""
         fence = Fence(self._key(offer.key, "current"), uuid.uuid4().hex)
+        ahead, beside = self._ahead(offer.key)
         taken: Any = await self._begin(
             keys=[fence.name, self._work(offer.key.tag), self._key(offer.key, "inbox")],
             args=[offer.entry, fence.token, GROUP, new_turn_id(), self._most],
+            client=beside,
         )
         if taken == 0:
             return None
         lease = Lease(offer.key, offer.entry, fence)
-        return lease, None if taken == 1 else _batch(lease, taken)
+        return lease, None if taken == 1 else _batch(lease, taken, ahead)
+
+    def _ahead(self, key: ConversationKey) -> tuple[Ahead | None, Any]:
+        """What the turn that is being begun is likely to read, and the client for the step that begins it."""
+        if self._foresight is None:
+            return None, None
+        ahead = self._foresight.of(key)
+        return ahead, self._foresight.beside(ahead)
 
     async def renew(self, lease: Lease) -> bool:
         """Say that *lease* is still held; False where it is not any more."""
@@ -359,7 +375,7 @@ def _offer(given: Given) -> Offer:
     return Offer(ConversationKey.decode(given.fields["key"]), given.id)
 
 
-def _batch(lease: Lease, taken: Any) -> Batch:
+def _batch(lease: Lease, taken: Any, ahead: Ahead | None = None) -> Batch:
     turn_id, attempt, resumed, texts = taken
     envelopes = tuple(unpacked(text) for text in texts)
-    return Batch(lease.key, turn_id, int(attempt), envelopes, lease.fence, bool(resumed))
+    return Batch(lease.key, turn_id, int(attempt), envelopes, lease.fence, bool(resumed), ahead)

@@ -8,7 +8,7 @@ Its errors are those of `runtime.stores`: `connectors.message.StoreUnavailable` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from redis import exceptions as errors
@@ -17,6 +17,7 @@ from redis.asyncio.client import Pipeline, PubSub
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 
 from connectors.message import StoreUnavailable
+from runtime.ahead import MISSING, Command, reading
 from runtime.batching import Batching, Told
 from runtime.redis_connections import Pool, as_unavailable, blocking_seconds, translated, why_unavailable
 
@@ -51,6 +52,9 @@ class _Pipeline(Pipeline):
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         stack = self.command_stack
+        if (turn := reading()) is not None:  # nothing of it is foreseen; but it may write
+            for words, options in stack:
+                turn.answer(words, options)
         with translated():
             if self.is_transaction or self.explicit_transaction or self.watching or self.scripts or not stack:
                 return await super().execute(raise_on_error)
@@ -77,10 +81,6 @@ class _Pipeline(Pipeline):
         exception.args = (f"{exception} (command {number} of the pipeline, {name})", *exception.args[1:])
 
 
-_Command = tuple[tuple[Any, ...], Mapping[str, Any]]
-"""A command's words, and what redis-py has to know to read its answer."""
-
-
 class Client(Redis):
     """Redis whose outages are `StoreUnavailable`. Commands that are issued in the same pass of the event loop share a
     round trip, as in a pipeline: each still succeeds or fails by itself."""
@@ -91,6 +91,8 @@ class Client(Redis):
         self._batching = Batching(self._execute_all, max(1, min(half, MAX_BATCHES)), self._begin_all)
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
+        if (turn := reading()) is not None and (known := turn.answer(args, options)) is not MISSING:
+            return known
         if not _goes_together(args, options):
             with translated():
                 return await super().execute_command(*args, **options)
@@ -99,12 +101,16 @@ class Client(Redis):
             raise _told_alone(answer)
         return answer
 
-    async def together(self, commands: Sequence[_Command]) -> list[Any]:
+    async def together(self, commands: Sequence[Command]) -> list[Any]:
         """The answers to *commands*, in their order; for each an error where it failed."""
         answers: list[Any] = await self._batching.call(commands)
         return answers
 
-    async def _execute_all(self, asked: list[Sequence[_Command]]) -> list[Any]:
+    def beside(self, commands: Sequence[Command], told: Callable[[Sequence[Any]], None]) -> Beside:
+        """A client for one script that asks *commands* behind it; *told* is given their answers with the script's."""
+        return Beside(self, commands, told)
+
+    async def _execute_all(self, asked: list[Sequence[Command]]) -> list[Any]:
         """The answers to what each caller asks. Raises `StoreUnavailable` and what cannot be sent."""
         try:
             answers = iter(await self._exchange([command for commands in asked for command in commands]))
@@ -114,7 +120,7 @@ class Client(Redis):
             return [await self._answers_or_error(commands) for commands in asked]
         return [[next(answers) for _ in commands] for commands in asked]
 
-    def _begin_all(self, asked: list[Sequence[_Command]], told: Told) -> bool:
+    def _begin_all(self, asked: list[Sequence[Command]], told: Told) -> bool:
         """`_execute_all` without a task, where a connection is at hand; False where there is none, or what is asked
         cannot be sent: the other way says so to whoever asked it."""
         pool: Any = self.connection_pool  # by redis-py's declaration any that it has
@@ -146,13 +152,13 @@ class Client(Redis):
             return False
         return True
 
-    async def _answers_or_error(self, commands: Sequence[_Command]) -> list[Any] | Exception:
+    async def _answers_or_error(self, commands: Sequence[Command]) -> list[Any] | Exception:
         try:
             return await self._exchange(commands)
         except Exception as error:  # noqa: BLE001 - it is raised by whoever issued the commands
             return error
 
-    async def _exchange(self, commands: Sequence[_Command]) -> list[Any]:
+    async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
         with translated():
             connection: Any = await self.connection_pool.get_connection()
             try:
@@ -175,6 +181,25 @@ class Client(Redis):
 
     def pubsub(self, **options: Any) -> PubSub:
         return _PubSub(self.connection_pool, event_dispatcher=self._event_dispatcher, **options)
+
+
+class Beside:
+    """What redis-py's scripts need of a client; see `Client.beside`."""
+
+    def __init__(self, client: Client, commands: Sequence[Command], told: Callable[[Sequence[Any]], None]) -> None:
+        self._client = client
+        self._commands = commands
+        self._told = told
+
+    async def evalsha(self, *args: Any) -> Any:
+        answer, *others = await self._client.together([(("EVALSHA", *args), {}), *self._commands])
+        if isinstance(answer, Exception):
+            raise _told_alone(answer)
+        self._told(others)
+        return answer
+
+    async def script_load(self, script: Any) -> Any:
+        return await self._client.script_load(script)
 
 
 def _goes_together(args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:

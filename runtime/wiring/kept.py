@@ -15,16 +15,20 @@ from grounding.memory.contexts import ContextDocuments
 from grounding.memory.copy import ContextCopy
 from grounding.memory.frames.file import problem_in as problem_in_frames
 from grounding.memory.global_context import GlobalContexts
+from grounding.memory.global_context_scripts import OPEN
 from grounding.memory.karma.store import MarkStore
+from grounding.memory.records.scripts import PAGE
 from grounding.memory.selection.kept import KeptSelections
 from grounding.sessions.store import Sessions
 from grounding.tokens import Tokens
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.log import Transcript
+from grounding.transcript.scripts import TAIL_PAGE
 from promptpolicy.directives import Directives
 from promptpolicy.files import FilingPublisher
 from promptpolicy.slot import Kind
 from promptpolicy.tree import DirectiveTree
+from runtime.ahead import Foresight
 from runtime.dead_letters import DeadLetters
 from runtime.envelopes import Lane
 from runtime.extraction_marks import ExtractionMarks
@@ -35,11 +39,15 @@ from runtime.mailbox import Mailbox
 from runtime.manifests import Manifests
 from runtime.outbox import Outbox
 from runtime.places import Places
+from runtime.redis_client import Client
 from runtime.stores import RedisStore
 from runtime.usage import Usage
 from runtime.workspaces import Workspaces
 
 LAST_COPY_SECONDS = 2.0
+_ASKED_AHEAD = (OPEN, PAGE, TAIL_PAGE)
+"""The scripts by which turns read: they change nothing, or, of the numbers that lines are given, what a turn that has
+begun changes anyway."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,8 @@ class Kept:
     publisher: FilingPublisher
     usage: Usage
     places: Places
+    foresight: Foresight | None
+    """None on a cluster."""
 
     @property
     def turns(self) -> Mailbox:
@@ -85,7 +95,8 @@ def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
     """All of it, on one store."""
     redis = store.client
     hub = Hub(redis, shared=settings.redis_url is not None)
-    mailboxes = {lane: Mailbox(redis, lane) for lane in Lane}
+    foresight = Foresight(redis, _ASKED_AHEAD) if isinstance(redis, Client) else None
+    mailboxes = {lane: Mailbox(redis, lane, foresight=foresight if lane is Lane.TURNS else None) for lane in Lane}
     transcript = Transcript(redis)
     directives = Directives(redis, settings.redis_timeout_seconds)
     tree = DirectiveTree(settings.data_dir)
@@ -123,4 +134,5 @@ def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
         ),
         usage=Usage(redis),
         places=Places(redis),
+        foresight=foresight,
     )
