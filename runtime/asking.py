@@ -116,10 +116,12 @@ class Asking:
             )
         except ModelFailed:
             made.asked = False
+            await made.kept()
             await self.count_lost(made)
             await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
             raise
 
+        await made.kept()  # before anything is kept of the answer
         await self.count_lost(made)
         if narrow.built is not None and not made.rounds:
             made.built = narrow.built

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -38,6 +39,8 @@ class Made:
     """Its attempts."""
     lost: Usage = field(default_factory=Usage)
     """What attempts of all its calls took that brought no answer."""
+    keeping: asyncio.Task[None] | None = None
+    """What keeps its prompt, while the model is asked."""
     known: Mapping[tuple[int, int], Result | None] = field(default_factory=dict)
     """What an interrupted attempt left of tool calls, by round and place: see `Done.results`."""
 
@@ -52,6 +55,11 @@ class Made:
             known=done.results,
             lost=done.lost,
         )
+
+    async def kept(self) -> None:
+        """Wait until what the model is asked is kept. Raises `connectors.message.StoreUnavailable`."""
+        if self.keeping is not None:
+            await asyncio.shield(self.keeping)  # who gives up waiting does not give it up
 
     def cut_off(self) -> None:
         """What is being asked will be no answer."""

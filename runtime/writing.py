@@ -6,7 +6,6 @@ People may change their mind at every moment of it: then what is being done is b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -145,10 +144,14 @@ class Writing:
             made.reply = replies.unheard(batch, contents)
             return
         question = Question.of(made.batch, contents)
-        made.built = built = await self._ground(made, question, contents)
-        await self._asking.answer(made, built, question, contents, told)
+        built = await self._ground(made, question)
+        try:
+            await self._pay(made, built, contents)
+            await self._asking.answer(made, built, question, contents, told)
+        finally:
+            await made.kept()
         assert made.completion is not None
-        if made.built is not built:  # a fallback read less
+        if made.built is not None and made.built is not built:  # a fallback read less
             built = made.built
             await self._manifests.keep_anew(built.context, built.prompt, now(), prefix=built.prefix)
         made.reply = replies.answer(batch, built, made.completion, made.rounds, made.lost)
@@ -197,28 +200,30 @@ class Writing:
         with suppress(StoreUnavailable, Superseded):
             await self._asking.count_lost(made)
 
-    async def _ground(self, made: Made, question: Question, contents: Contents) -> Built:
-        """The prompt; kept, so that whoever goes on with this turn asks the same, and paid for beforehand.
-
-        Raises `grounding.assemble.ContextTooLarge` and `BudgetExceeded`.
-        """
+    async def _ground(self, made: Made, question: Question) -> Built:
+        """The prompt; it is being kept, so that whoever goes on with this turn asks the same. Nobody need wait for that
+        before there is an answer. Raises `grounding.assemble.ContextTooLarge`."""
         batch = made.batch
-        built = await self._grounded_before(batch)
-        known = built is not None and question.is_asked_by(built.context)  # it may have grown since
-        if built is None or not known:
-            built = await self._prompting.build(question, batch.turn_id, first=made.first)
-            log_grounding(built)
-        made.built = built
-        keeping: list[Awaitable[None]] = []
-        if not known:
-            keeping = [
-                self._manifests.keep(built.context, built.prompt, now(), prefix=built.prefix),
-                self._prompting.keep(batch.key, built),
-            ]
-        made.sent = prompt_tokens(built.prompt, len(contents.images)) + built.context.budgets.tools_tokens
-        reserving = self._spending.reserve_reply(batch, made.sent, made.first)
-        await asyncio.gather(reserving, *keeping)
+        before = await self._grounded_before(batch)
+        if before is not None and question.is_asked_by(before.context):  # it may have grown since
+            made.built = before
+            return before
+        made.built = built = await self._prompting.build(question, batch.turn_id, first=made.first)
+        log_grounding(built)
+        # Not in a group: that would give it up where the model fails, and what it was asked is to be explained.
+        made.keeping = asyncio.create_task(self._keep(batch, built))
         return built
+
+    async def _keep(self, batch: Batch, built: Built) -> None:
+        await asyncio.gather(
+            self._manifests.keep(built.context, built.prompt, now(), prefix=built.prefix),
+            self._prompting.keep(batch.key, built),
+        )
+
+    async def _pay(self, made: Made, built: Built, contents: Contents) -> None:
+        """Hold what the first call may take. Raises `BudgetExceeded`."""
+        made.sent = prompt_tokens(built.prompt, len(contents.images)) + built.context.budgets.tools_tokens
+        await self._spending.reserve_reply(made.batch, made.sent, made.first)
 
     async def _grounded_before(self, batch: Batch) -> Built | None:
         """What an interrupted attempt has built."""

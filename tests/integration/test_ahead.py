@@ -25,7 +25,7 @@ class House:
     """Begins turns in a mailbox, and lets them read."""
 
     def __init__(self, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.redis = redis
+        self.redis: Any = redis
         self.sent: list[int] = []
         """Of each exchange with the server, how many commands it had."""
         self.foresight = Foresight(cast("Client", redis), [TAIL_PAGE])
@@ -131,13 +131,13 @@ async def test_a_pipeline_and_a_script_that_may_write_end_it_too_and_news_do_not
 
     _, batch = await house.begin()
     with house.foresight.turn(KEY, batch.ahead):
-        await house.redis.eval("return redis.call('HSET', KEYS[1], 'of', '3')", 1, "b")  # type: ignore[misc]
+        await house.redis.eval("return redis.call('HSET', KEYS[1], 'of', '3')", 1, "b")
         assert await house.redis.execute_command("HGETALL", "b") == {"of": "3"}
 
 
 async def test_a_script_that_only_reads_is_asked_ahead(house: House) -> None:
     script = house.redis.register_script(TAIL_PAGE)
-    keys, args = ["{x}log", "{x}meta", "{x}amended"], ["+", 5]
+    keys, args = ["{x}log", "{x}meta", "{x}amended"], ["+", "5"]
     for _ in range(3):
         lease, batch = await house.begin()
         with house.foresight.turn(KEY, batch.ahead):
