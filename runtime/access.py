@@ -15,6 +15,7 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import CALLER_PREFIX, InboundMessage, Role, Scope, redis_key
+from runtime.in_memory import InMemory
 from runtime.pairing import CODE_SECONDS, Pairing, Pending, count_within, person_field
 from runtime.stored import pack, unpack
 
@@ -56,11 +57,14 @@ class Person:
 class Access:
     """Roles and pairing. Every method raises `StoreUnavailable` when Redis cannot be reached.
 
-    *clock* gives seconds since the epoch.
+    *clock* gives seconds since the epoch. *alone*: see `runtime.in_memory`.
     """
 
-    def __init__(self, redis: Redis, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, redis: Redis, settings: Settings, *, clock: Callable[[], float] = time.time, alone: bool = False
+    ) -> None:
         self._redis = redis
+        self._known: InMemory[Role | None] = InMemory(alone=alone)
         self._policy = settings.access_policy
         self._admins = frozenset(settings.access_admins)
         self._allowlist = frozenset(settings.access_allowlist)
@@ -114,10 +118,12 @@ class Access:
         """What *user* (``connector:user_id``) is there by settings or approval; None for a stranger."""
         if user in self._admins:
             return Role.ADMIN
+        role = await self._known.get((workspace_id, user), lambda: self._stored_role(user, workspace_id))
+        return Role.MEMBER if role is None and user in self._allowlist else role
+
+    async def _stored_role(self, user: str, workspace_id: str) -> Role | None:
         stored = await self._redis.hget(_roles_key(workspace_id), person_field(user))
-        if stored is not None:
-            return Role(unpack(stored, _FORMAT, "a role")["role"])
-        return Role.MEMBER if user in self._allowlist else None
+        return None if stored is None else Role(unpack(stored, _FORMAT, "a role")["role"])
 
     async def _bounded_role(self, message: InboundMessage, bound: Role, workspace_id: str) -> Role:
         if message.author.id.startswith(CALLER_PREFIX):
@@ -179,7 +185,8 @@ class Access:
         if not (connector and colon and rest) or rest.startswith(CALLER_PREFIX):
             raise ValueError(f"{user!r} is no person: write connector:user_id, for example telegram:42")
         if role is None:
-            await self._redis.hdel(_roles_key(workspace_id), person_field(user))
+            with self._known.changing():
+                await self._redis.hdel(_roles_key(workspace_id), person_field(user))
         else:
             await self._store_role(Person(user, "", role, workspace_id))
         _tell_changed("role", workspace_id, user=user, role=role.value if role else "none", by=by)
@@ -187,11 +194,13 @@ class Access:
     async def _store_role(self, person: Person) -> None:
         assert person.workspace_id is not None
         stored = pack(_FORMAT, user=person.user, name=person.name, role=person.role.value)
-        await self._redis.hset(_roles_key(person.workspace_id), person_field(person.user), stored)
+        with self._known.changing():
+            await self._redis.hset(_roles_key(person.workspace_id), person_field(person.user), stored)
 
     async def forget_workspace(self, workspace_id: str) -> None:
         """Drop the roles in, and the pairing requests to, a workspace that is deleted."""
-        await self._redis.delete(_roles_key(workspace_id))
+        with self._known.changing():
+            await self._redis.delete(_roles_key(workspace_id))
         await self._pairing.forget_workspace(workspace_id)
 
 

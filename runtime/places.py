@@ -7,11 +7,11 @@ id (``slack:C1/1712.0001``), a route key (``slack:T1/C1``), or ``*`` for the who
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from connectors.message import ConversationKey, InboundMessage, Scope, redis_key
+from runtime.in_memory import InMemory
 from runtime.stored import pack, unpack
 
 if TYPE_CHECKING:
@@ -44,13 +44,15 @@ class Settled:
 
 
 class Places:
-    """The settings of all places. Raises `connectors.message.StoreUnavailable` throughout."""
+    """The settings of all places. Raises `connectors.message.StoreUnavailable` throughout. *alone*: see
+    `runtime.in_memory`."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, *, alone: bool = False) -> None:
         self._redis = redis
+        self._known: InMemory[list[Settled]] = InMemory(alone=alone)
 
     async def of_message(self, key: ConversationKey, message: InboundMessage) -> Settled:
-        """What holds where *message* was said: each setting as the most specific place has it. One round trip.
+        """What holds where *message* was said: each setting as the most specific place has it. At most one round trip.
 
         Raises `runtime.stored.NewerFormat`.
         """
@@ -70,11 +72,12 @@ class Places:
 
     async def put(self, scope: Scope, place: str, settled: Settled) -> None:
         """Let *settled* hold in *place*; nothing settled forgets the place."""
-        if settled == Settled():
-            await self._redis.hdel(_key(scope), place)
-            return
-        fields = pack(_FORMAT, answering=settled.answering, model=settled.model, queue=settled.queue)
-        await self._redis.hset(_key(scope), place, fields)
+        with self._known.changing():
+            if settled == Settled():
+                await self._redis.hdel(_key(scope), place)
+                return
+            fields = pack(_FORMAT, answering=settled.answering, model=settled.model, queue=settled.queue)
+            await self._redis.hset(_key(scope), place, fields)
 
     async def settle(self, key: ConversationKey, message: InboundMessage, **changes: Any) -> str:
         """Change fields of `Settled` for the place in which *message* was said; that place.
@@ -98,11 +101,15 @@ class Places:
 
     async def forget_workspace(self, scope: Scope) -> None:
         """Drop what was settled in a workspace that is deleted."""
-        await self._redis.delete(_key(scope))
+        with self._known.changing():
+            await self._redis.delete(_key(scope))
 
-    async def _stored(self, scope: Scope, places: Sequence[str]) -> list[Settled]:
-        stored: Any = await self._redis.hmget(_key(scope), list(places))
-        return [_unpacked(one) for one in stored]
+    async def _stored(self, scope: Scope, places: tuple[str, ...]) -> list[Settled]:
+        async def read() -> list[Settled]:
+            stored: Any = await self._redis.hmget(_key(scope), list(places))
+            return [_unpacked(one) for one in stored]
+
+        return await self._known.get((scope, places), read)
 
 
 def place_of(key: ConversationKey, message: InboundMessage) -> str:

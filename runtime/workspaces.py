@@ -28,6 +28,7 @@ from connectors.message import (
     check_workspace_id,
     redis_key,
 )
+from runtime.in_memory import InMemory
 from runtime.stored import pack, unpack
 
 if TYPE_CHECKING:
@@ -82,11 +83,16 @@ class Route:
 class Workspaces:
     """The register of workspaces and routes.
 
-    Every method raises `connectors.message.StoreUnavailable` when Redis cannot be reached.
+    Every method raises `connectors.message.StoreUnavailable` when Redis cannot be reached. *alone*: see
+    `runtime.in_memory`.
     """
 
-    def __init__(self, redis: Redis, settings: Settings) -> None:
+    def __init__(self, redis: Redis, settings: Settings, *, alone: bool = False) -> None:
         self._redis = redis
+        self._living: InMemory[str | bytes | None] = InMemory(alone=alone)
+        """Records, by workspace."""
+        self._routed_to: InMemory[list[str | bytes | None]] = InMemory(alone=alone)
+        """Stored routes, by places."""
         self._default = settings.default_workspace
         self._configured_routes = dict(settings.routes)
         self._configured = frozenset(
@@ -96,16 +102,17 @@ class Workspaces:
     async def create(self, workspace_id: str) -> bool:
         """Make a workspace; False if it was there. Raises `InvalidWorkspaceId`."""
         check_workspace_id(workspace_id)
-        if _lives(await self._redis.hget(_RECORDS, workspace_id)):
+        if _lives(await self._record(workspace_id)):
             return False
         record = pack(_FORMAT, created_at=datetime.now(UTC).isoformat())
-        if await self._redis.hsetnx(_RECORDS, workspace_id, record):
-            log.info("workspace.created", workspace_id=workspace_id)
-            return True
-        # Only the sample leaves a record behind when it is deleted; bring it back.
-        if _lives(await self._redis.hget(_RECORDS, workspace_id)):
-            return False
-        await self._redis.hset(_RECORDS, workspace_id, record)
+        with self._living.changing():
+            if await self._redis.hsetnx(_RECORDS, workspace_id, record):
+                log.info("workspace.created", workspace_id=workspace_id)
+                return True
+            # Only the sample leaves a record behind when it is deleted; bring it back.
+            if _lives(await self._redis.hget(_RECORDS, workspace_id)):
+                return False
+            await self._redis.hset(_RECORDS, workspace_id, record)
         log.info("workspace.created", workspace_id=workspace_id)
         return True
 
@@ -113,8 +120,11 @@ class Workspaces:
         """Whether there is such a workspace; False for an id that is none."""
         if workspace_id in self._configured:
             return True
-        record = await self._redis.hget(_RECORDS, workspace_id)
+        record = await self._record(workspace_id)
         return _lives(record) or (workspace_id == SAMPLE and record is None)
+
+    async def _record(self, workspace_id: str) -> str | bytes | None:
+        return await self._living.get(workspace_id, lambda: self._redis.hget(_RECORDS, workspace_id))
 
     async def require(self, workspace_id: str) -> str:
         """*workspace_id* itself. Raises `UnknownWorkspace`, and `InvalidWorkspaceId` for what can be none."""
@@ -157,7 +167,8 @@ class Workspaces:
             pipeline.hdel(_RECORDS, workspace_id)
         if routes:
             pipeline.hdel(_ROUTES, *routes)
-        await pipeline.execute()
+        with self._living.changing(), self._routed_to.changing():
+            await pipeline.execute()
         return True
 
     async def route(self, place: str, workspace_id: str) -> None:
@@ -175,12 +186,15 @@ class Workspaces:
                 f"the configuration routes {place!r} to {self._configured_routes[place]!r}; change it there"
             )
         await self.create(workspace_id)
-        await self._redis.hset(_ROUTES, place, pack(_FORMAT, workspace_id=workspace_id))
+        with self._routed_to.changing():
+            await self._redis.hset(_ROUTES, place, pack(_FORMAT, workspace_id=workspace_id))
         log.info("workspace.routed", workspace_id=workspace_id, place=place, routed=True)
 
     async def unroute(self, place: str) -> bool:
         """Forget the route of *place*; False if there was none (one in the settings stays)."""
-        if not await self._redis.hdel(_ROUTES, place):
+        with self._routed_to.changing():
+            was_there = await self._redis.hdel(_ROUTES, place)
+        if not was_there:
             return False
         log.info("workspace.routed", place=place, routed=False)
         return True
@@ -210,7 +224,8 @@ class Workspaces:
     async def _routed(self, places: Sequence[str]) -> str | None:
         if not places:
             return None
-        stored = await self._redis.hmget(_ROUTES, list(places))
+
+        stored = await self._routed_to.get(tuple(places), lambda: self._redis.hmget(_ROUTES, list(places)))
         for place, value in zip(places, stored, strict=True):
             if place in self._configured_routes:
                 return self._configured_routes[place]

@@ -93,8 +93,8 @@ class Kept:
 
 def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
     """All of it, on one store."""
-    redis = store.client
-    hub = Hub(redis, shared=settings.redis_url is not None)
+    redis, alone = store.client, settings.redis_url is None
+    hub = Hub(redis, shared=not alone)
     foresight = Foresight(redis, _ASKED_AHEAD) if isinstance(redis, Client) else None
     mailboxes = {lane: Mailbox(redis, lane, foresight=foresight if lane is Lane.TURNS else None) for lane in Lane}
     transcript = Transcript(redis)
@@ -103,14 +103,14 @@ def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
     return Kept(
         store=store,
         hub=hub,
-        workspaces=Workspaces(redis, settings),
+        workspaces=Workspaces(redis, settings, alone=alone),
         limit=RateLimit(redis, settings),
         mailboxes=mailboxes,
         journal=Journal(redis),
         outbox=Outbox(redis, hub),
         dead_letters=DeadLetters(redis, mailboxes, hub),
         transcript=transcript,
-        copy=MarkdownCopy(transcript, settings.data_dir, alone=settings.redis_url is None),
+        copy=MarkdownCopy(transcript, settings.data_dir, alone=alone),
         contexts=ContextDocuments(redis),
         context_copy=ContextCopy(settings.data_dir),
         global_contexts=GlobalContexts(
@@ -133,6 +133,6 @@ def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
             {Kind.CUES: problem_in, Kind.FRAMES: problem_in_frames},
         ),
         usage=Usage(redis),
-        places=Places(redis),
+        places=Places(redis, alone=alone),
         foresight=foresight,
     )
