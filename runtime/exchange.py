@@ -18,6 +18,9 @@ OnDelta = Callable[[str], Awaitable[None]]
 OnRestart = Callable[[], Awaitable[None]]
 
 CLOSE_SECONDS = 2.0
+_unlisted: set[str] = set()
+"""Models that LiteLLM has no price for: it looks for one in many ways before it says so, and its list does not change
+while the process runs."""
 
 
 @dataclass(frozen=True)
@@ -280,8 +283,20 @@ def _read_tokens(usage: Any) -> tuple[int, int]:
 
 
 def _cost_usd(litellm: Any, model: str, usage: Any) -> float:
-    """By LiteLLM's price list; 0.0 for models it has no price for."""
+    """By LiteLLM's price list; 0.0 for models it has no price for, each of which it is asked for once."""
+    if model in _unlisted:
+        return 0.0
     try:
         return float(sum(litellm.cost_per_token(model=model, usage_object=usage)))
     except Exception:  # noqa: BLE001 - it raises a bare Exception for every model it does not know
+        if not _is_listed(litellm, model):
+            _unlisted.add(model)
         return 0.0
+
+
+def _is_listed(litellm: Any, model: str) -> bool:
+    try:
+        litellm.get_model_info(model)
+    except Exception:  # noqa: BLE001 - as above
+        return False
+    return True

@@ -62,6 +62,7 @@ def load_litellm() -> Any:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         _import_what_calls_import(litellm)
         _leave_answers_as_they_are()
+        _send_requests_as_they_are()
         _ready = litellm
         return litellm
 
@@ -144,6 +145,23 @@ def _leave_answers_as_they_are() -> None:
                 describe(result, logging_obj, *args, **options)
 
         utils.update_response_metadata = described
+
+
+def _send_requests_as_they_are() -> None:
+    """Have OpenAI's client not hold every message and tool of a chat request against all forms that it may have: it
+    looks for keys that are called otherwise in the request, and for files and times to be written as text. No form of
+    chat has such keys, and what LiteLLM hands it is JSON already; it takes more of a call the more messages and tools
+    there are (docs/decisions/0008). Where it is built in another way, calls only cost more."""
+    with contextlib.suppress(ImportError, AttributeError):
+        completions: Any = importlib.import_module("openai.resources.chat.completions.completions")
+        is_given: Callable[[Any], bool] = importlib.import_module("openai._utils").is_given
+        if not callable(completions.async_maybe_transform):
+            return
+
+        async def as_it_is(data: dict[str, Any], _expected: object) -> dict[str, Any]:
+            return {name: value for name, value in data.items() if is_given(value)}
+
+        completions.async_maybe_transform = as_it_is
 
 
 def _import_what_calls_import(litellm: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import runtime.credentials
+import runtime.exchange
 import runtime.model
 from connectors.message import Usage
 from runtime import replies
@@ -434,6 +435,65 @@ async def test_litellm_prepares_no_logs(model: Model, monkeypatch: pytest.Monkey
     others = asyncio.all_tasks() - {asyncio.current_task()}
     await asyncio.wait(others, timeout=0.2)
     assert logged == []
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_no_request_is_held_against_its_forms_which_would_leave_it_as_it_is(
+    model: Model, openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, streams: bool
+) -> None:
+    """Should the first fail with a new client of OpenAI's: `runtime.loading`. Should the second: it does more now."""
+    from openai._utils import _transform
+    from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
+
+    held: list[object] = []
+    hold = _transform._async_transform_recursive
+
+    async def hold_and_tell(data: object, **about: Any) -> object:
+        held.append(data)
+        return await hold(data, **about)
+
+    monkeypatch.setattr(_transform, "_async_transform_recursive", hold_and_tell)
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+    said: list[Any] = [
+        *MESSAGES,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "found"},
+        {"role": "user", "content": [{"type": "text", "text": "and this?"}, picture]},
+    ]
+    await model.complete(said, tools=[TOOL], on_delta=Screen().show if streams else None)
+    assert held == []
+    [sent] = openai_server.requests
+    assert len(sent["messages"]) == len(said)
+    assert await _transform.async_transform(sent, CompletionCreateParamsNonStreaming) == sent
+
+
+async def test_a_price_that_is_not_listed_is_looked_for_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    import litellm
+
+    monkeypatch.setattr(runtime.exchange, "_unlisted", set())
+    looked: list[str] = []
+    look = litellm.cost_per_token
+
+    def look_and_tell(**about: Any) -> tuple[float, float]:
+        looked.append(about["model"])
+        return look(**about)
+
+    monkeypatch.setattr(litellm, "cost_per_token", look_and_tell)
+    answers = [await model.complete(MESSAGES) for _ in range(3)]
+    assert [one.usage.cost_usd for one in answers] == [0.0, 0.0, 0.0]
+    assert len(looked) == 1
+
+
+async def test_a_listed_model_is_priced_also_after_an_answer_whose_usage_could_not_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from runtime.loading import loaded_litellm
+
+    litellm = await loaded_litellm()
+    monkeypatch.setattr(runtime.exchange, "_unlisted", set())
+    assert runtime.exchange._cost_usd(litellm, "openai/gpt-4o", object()) == 0.0
+    assert runtime.exchange._cost_usd(litellm, "openai/gpt-4o", litellm.Usage(1000, 1000)) > 0.0
 
 
 async def test_a_form_for_the_answer_is_passed_on(model: Model, openai_server: FakeOpenAI) -> None:
