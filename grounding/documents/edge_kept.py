@@ -1,4 +1,4 @@
-"""What was read of the embedded engine's points last: their passages and vectors.
+"""What was read of the embedded engine's points last: their passages, places and vectors.
 
 The engine finds points in a tenth of the time that it takes to hand them over: a payload becomes a dict, a vector a
 list of numbers. What is found for one question is mostly found for the next one, too, so both are kept by the points'
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from grounding.documents.centre import Centre
 from grounding.documents.embedding import Vector
 from grounding.documents.index import Passage
-from grounding.documents.stored import passage_of
+from grounding.documents.stored import PLACE_FIELDS, Place, passage_of, place_of
 
 V = TypeVar("V")
 Row = npt.NDArray[np.float32]
@@ -26,6 +26,10 @@ Row = npt.NDArray[np.float32]
 
 MOST = 4096
 """Passages that are kept, and as many vectors: some 10 MB where each has a kilobyte of text."""
+
+
+MOST_PLACES = 4 * MOST
+"""Places that are kept, some 200 bytes each: a second look wants those of a hundred passages, of which ten are read."""
 
 
 class _Lately(Generic[V]):
@@ -57,11 +61,13 @@ class _Lately(Generic[V]):
 
 
 class Kept:
-    """At most *most* passages and as many vectors. What is asked of points that are not in the shard is left out."""
+    """At most *most* passages, as many vectors, and *places*. What is asked of points that are not in the shard is left
+    out."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MOST, places: int = MOST_PLACES) -> None:
         self._passages: _Lately[Passage] = _Lately(most)
         self._rows: _Lately[Row] = _Lately(most)
+        self._places: _Lately[Place] = _Lately(places)
 
     def passages(self, shard: Any, points: Sequence[int]) -> dict[int, Passage]:
         """The passages of *points*, in their order.
@@ -76,6 +82,24 @@ class Kept:
                 known[point] = passage = passage_of(record.payload)
                 self._passages.put(point, passage)
         return {point: passage for point, passage in known.items() if passage is not None}
+
+    def places(self, shard: Any, points: Sequence[int]) -> dict[int, Place]:
+        """Where the passages of *points* stand."""
+        known = {point: self._places.get(point) for point in points}
+        missing = [point for point, place in known.items() if place is None]
+        if missing:
+            records = shard.retrieve(_ids(missing), with_payload=[*PLACE_FIELDS], with_vector=False)
+            known |= self.put_places(records)
+        return {point: place for point, place in known.items() if place is not None}
+
+    def put_places(self, records: Iterable[Any]) -> dict[int, Place]:
+        """Keep where the passages of *records* stand, which were read with `PLACE_FIELDS`; their places by point."""
+        found = {}
+        for record in records:
+            point = record.id.int
+            found[point] = place = place_of(record.payload)
+            self._places.put(point, place)
+        return found
 
     def rows(self, shard: Any, points: Sequence[int]) -> dict[int, Row]:
         """The stored vectors of *points*, in their order."""
@@ -106,13 +130,13 @@ class Kept:
 
     def forget(self, points: Sequence[int]) -> None:
         """*points* were changed or deleted."""
-        self._passages.forget(points)
-        self._rows.forget(points)
+        for lately in (self._passages, self._rows, self._places):
+            lately.forget(points)
 
     def clear(self) -> None:
         """Forget everything."""
-        self._passages.clear()
-        self._rows.clear()
+        for lately in (self._passages, self._rows, self._places):
+            lately.clear()
 
 
 def _ids(points: Sequence[int]) -> list[UUID]:

@@ -22,8 +22,9 @@ from grounding.documents.edge_shard import deep_centre, deep_cosines, deep_vecto
 from grounding.documents.embedding import Vector
 from grounding.documents.fusing import both, by_scores, may_say_little, says_little
 from grounding.documents.index import Fusion, Hit, Kind, Passage
-from grounding.documents.second_look import BEST, looked_again, towards
+from grounding.documents.second_look import BEST, among_neighbours, looked_again, towards
 from grounding.documents.sparse import SparseVector
+from grounding.documents.stored import Place
 
 Arm = tuple[Any, Any]
 """A question to one of the two vectors, and its parameters."""
@@ -55,6 +56,8 @@ class First(NamedTuple):
     best: list[tuple[int, float]]
     leading: list[Vector]
     """The deeper vectors of the first of the best."""
+    places: Mapping[int, Place]
+    """Where those of the best stand that are looked at again."""
     centre: Centre
     """Of deeper vectors."""
     told: dict[str, Iterable[Point]]
@@ -145,13 +148,14 @@ class EdgeSearch:
         by_meaning, by_words = ({one.id.int: one.score for one in arm} for arm in (near, worded))
         most = self.fusion.looked_again
         best = both(by_meaning, by_words, self.fusion, max(self.top_k, most) + TIES)
-        leading = deep_vectors(shard, [point for point, _ in best[:BEST]])
+        looked_at = [point for point, _ in best[:most]]
+        leading, places = deep_vectors(shard, looked_at[:BEST]), kept.places(shard, looked_at)
         told: dict[str, Iterable[Point]] = {}
         if self.explain or self.scores:
             told["sparse"] = (Point(*one) for one in by_words.items())
         if plain:
             told["dense"] = map(_point, plain[0])
-        return First(by_meaning, by_words, best, leading, self._deep_centre(shard, centres), told)
+        return First(by_meaning, by_words, best, leading, places, self._deep_centre(shard, centres), told)
 
     def second_look(self, shard: Any, first: First, deep: Vector | None, kept: Kept) -> list[Hit]:
         """The hits, after the best of the *first* look were compared by the question's *deep* vector, if it has one."""
@@ -159,7 +163,7 @@ class EdgeSearch:
         looked_at = [point for point, _ in first.best[: self.fusion.looked_again]]
         if deep is not None and looked_at:
             asked = off_centre(towards(deep, first.leading), first.centre, self.fusion.centring)
-            cosines = deep_cosines(shard, asked, looked_at)
+            cosines = among_neighbours(deep_cosines(shard, asked, looked_at), first.places)
             ranked = looked_again(first.best, first.near, first.worded, cosines, self.fusion.looked_again)
             if self.explain:
                 told[stored.DEEP] = (Point(*one) for one in deep_cosines(shard, deep, looked_at).items())

@@ -1,4 +1,4 @@
-"""The embedded engine's shard: how it is opened, and its passages' deeper vectors. All of it blocks."""
+"""The embedded engine's shard: how it is opened, its indexes, and its passages' deeper vectors. All of it blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import qdrant_edge as edge
 
 from grounding.documents.centre import SAMPLE, Centre, centre_of
 from grounding.documents.embedding import Vector
-from grounding.documents.stored import DEEP
+from grounding.documents.stored import DEEP, INTEGER_FIELDS, KEYWORD_FIELDS
 
 CONFIGURATION = "edge_config.json"
 """The file that every shard has."""
@@ -55,6 +55,17 @@ def _map(shard: Any, vectors: Mapping[str, int]) -> None:
     for name, size in vectors.items():
         anything = edge.Query.Nearest([1.0] * size, using=name)
         shard.query(edge.QueryRequest(limit=1, query=anything, params=as_stored, with_payload=False, with_vector=False))
+
+
+def ensure_fields(shard: Any) -> None:
+    """Index the fields of payloads by which is searched, where they are not yet."""
+    present = shard.info().payload_schema
+    fields: dict[str, Any] = {"tenant": edge.KeywordIndexParams(is_tenant=True)}
+    fields |= {name: edge.KeywordIndexParams() for name in KEYWORD_FIELDS}
+    fields |= {name: edge.IntegerIndexParams(lookup=True, range=False) for name in INTEGER_FIELDS}
+    for name, schema in fields.items():
+        if name not in present:
+            shard.update(edge.UpdateOperation.create_field_index(name, schema))
 
 
 def is_there(path: Path) -> bool:

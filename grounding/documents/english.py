@@ -13,7 +13,7 @@ FEW_PIECES = 0.15
 MANY_PIECES = 0.4
 SMALL_WORDS = 0.08
 """Up to the first share of pieces that are no English words a text is English, up to the second where it has at least
-that share of `_SMALL_WORDS`. So are 95 to 100 % of the chunks and questions of four English collections; of messages of
+that share of `_SMALL_WORDS`. So are 96 to 100 % of the chunks and questions of four English collections; of messages of
 a program in 23 other languages, eight together, none, of single ones of five words and more 3 %."""
 
 _WORDS = """

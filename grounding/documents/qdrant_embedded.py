@@ -29,7 +29,7 @@ from grounding.documents.edge_held import Held, Tenant
 from grounding.documents.edge_kept import Kept
 from grounding.documents.edge_queries import filter_of, point_of
 from grounding.documents.edge_search import SHORT_PASSAGES, EdgeSearch
-from grounding.documents.edge_shard import deepen, is_there, opened
+from grounding.documents.edge_shard import deepen, ensure_fields, is_there, opened
 from grounding.documents.embedding import Vector
 from grounding.documents.index import AskDeep, Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source
 from grounding.documents.sparse import SparseVector
@@ -129,7 +129,7 @@ class EmbeddedIndex:
             raise unavailable(error, self._path) from error
 
     async def ensure(self) -> None:
-        await self._run(_ensure_fields)
+        await self._run(ensure_fields)
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
         for kind in {entry.passage.kind for entry in entries}:
@@ -319,8 +319,14 @@ class EmbeddedIndex:
 
     async def sources(self, scope: Scope, kind: Kind) -> dict[str, int]:
         condition = stored.where(scope, kind)
-        records = await self._run(lambda shard: list(_scroll(shard, condition, with_payload=["source"])))
-        return dict(Counter(record.payload["source"] for record in records))
+
+        def found(shard: Any) -> dict[str, int]:
+            records = list(_scroll(shard, condition, with_payload=[*stored.PLACE_FIELDS]))
+            if kind is Kind.DOCUMENT:  # all are looked through at a start: no search has to read them again
+                self._kept.put_places(records)
+            return dict(Counter(record.payload["source"] for record in records))
+
+        return await self._run(found)
 
     async def count(self, scope: Scope, kind: Kind) -> int:
         return await self._counted(scope, kind, exact=True)
@@ -372,16 +378,6 @@ class EmbeddedIndex:
             self._kept.clear()
             self._held_whole.clear()
             self._thread.shutdown(wait=False)
-
-
-def _ensure_fields(shard: Any) -> None:
-    present = shard.info().payload_schema
-    fields: dict[str, Any] = {"tenant": edge.KeywordIndexParams(is_tenant=True)}
-    fields |= {name: edge.KeywordIndexParams() for name in stored.KEYWORD_FIELDS}
-    fields |= {name: edge.IntegerIndexParams(lookup=True, range=False) for name in stored.INTEGER_FIELDS}
-    for name, schema in fields.items():
-        if name not in present:
-            shard.update(edge.UpdateOperation.create_field_index(name, schema))
 
 
 def _batches(entries: Sequence[tuple[Scope, Entry]]) -> Iterator[Sequence[tuple[Scope, Entry]]]:

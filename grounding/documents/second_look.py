@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from grounding.documents.embedding import Vector
 from grounding.documents.fusing import Scale, best_first, scale_of, scales_of
+from grounding.documents.stored import Place
 
 Id = TypeVar("Id", bound=Hashable)
 QUICK = 0.5
@@ -22,8 +23,26 @@ FEEDBACK = 0.3
 BEST = 3
 """To the question so much of the mean of the best passages' deeper vectors is added (pseudo relevance feedback:
 Rocchio, 1971; with dense vectors: Li et al., "Pseudo Relevance Feedback with Deep Language Models", TOIS 2023)."""
+BESIDE = 0.5
+"""What the mean of its neighbours' deeper cosines counts beside a passage's own: of a long text about something else a
+single passage may come near to a question by chance, the one that answers it mostly stands among others about it."""
 ENOUGH = 10
 """Of fewer cosines nothing can be said about where their scale lies."""
+
+
+def among_neighbours(cosines: Mapping[Id, float], places: Mapping[Id, Place]) -> dict[Id, float]:
+    """The *cosines* of passages, each drawn a little towards those of the passages just before and after it in its
+    source, as far as *cosines* has them; *places* says where passages stand."""
+    at = {places[point]: cosine for point, cosine in cosines.items() if point in places}
+    found = dict(cosines)
+    for point, own in cosines.items():
+        if point not in places:
+            continue
+        source, ordinal = places[point]
+        beside = [at[place] for place in ((source, ordinal - 1), (source, ordinal + 1)) if place in at]
+        if beside:
+            found[point] = (own + BESIDE * sum(beside) / len(beside)) / (1 + BESIDE)
+    return found
 
 
 def towards(question: Vector, best: Sequence[Vector]) -> Vector:

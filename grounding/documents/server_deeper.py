@@ -16,9 +16,9 @@ from grounding.documents.centre import Centre, off_centre
 from grounding.documents.embedding import Vector
 from grounding.documents.fusing import Fused, both, merged
 from grounding.documents.index import AskDeep, Fusion
-from grounding.documents.second_look import BEST, looked_again, towards
+from grounding.documents.second_look import BEST, among_neighbours, looked_again, towards
 from grounding.documents.server_queries import among, dense_of
-from grounding.documents.stored import DEEP
+from grounding.documents.stored import DEEP, PLACE_FIELDS, place_of
 
 log = structlog.get_logger()
 
@@ -115,7 +115,7 @@ async def look_again(
             using=DEEP,
             filter=among(looked_at, condition),
             limit=max(len(looked_at), 1),
-            with_payload=False,
+            with_payload=[*PLACE_FIELDS],
         )
         for question in questions
     ]
@@ -123,6 +123,8 @@ async def look_again(
     if len(again) > 1:
         told[DEEP] = [one for one in again[1] if one.score]
     found = {one.id: one.score for one in (again or [[]])[0] if one.score}  # a vector of zeros is none
-    ranked = looked_again(best, near, worded, found, fusion.looked_again)[: look.top_k]
+    stand = {one.id: place_of(one.payload or {}) for one in (again or [[]])[0]}
+    cosines = among_neighbours(found, stand)
+    ranked = looked_again(best, near, worded, cosines, fusion.looked_again)[: look.top_k]
     there = await client.retrieve(collection, [point for point, _ in ranked], with_payload=True, with_vectors=["dense"])
     return merged(ranked, there), told

@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
+import sys
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from connectors.message import Scope
 from grounding.documents.index import IndexUnavailable, Kind, Passage, Source
@@ -193,6 +194,22 @@ def passage_of(stored: dict[str, Any] | None) -> Passage:
         said_at=stored["said_at"],
         previous=stored.get("previous", ""),
     )
+
+
+class Place(NamedTuple):
+    """Where a passage stands: in which source, and as which of its passages."""
+
+    source: str
+    ordinal: int
+
+
+PLACE_FIELDS = ("source", "ordinal")
+"""The payload fields that `place_of` needs."""
+
+
+def place_of(stored: Mapping[str, Any]) -> Place:
+    """Where the passage stands whose `PLACE_FIELDS`, at least, *stored* has."""
+    return Place(sys.intern(stored["source"]), stored["ordinal"])  # a source has many passages: its name is kept once
 
 
 def in_reading_order(records: Iterable[Any]) -> list[Passage]:

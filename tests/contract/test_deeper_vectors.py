@@ -180,6 +180,22 @@ async def test_a_deeper_vector_of_zeros_is_none(index: PassageIndex) -> None:
     assert {hit.deep for hit in again} == {None}
 
 
+async def test_of_two_passages_that_are_as_near_the_one_among_such_goes_first(index: PassageIndex) -> None:
+    """So it is in both adapters, and of the documents as they stand now."""
+    near, far = "steamer", "something else"
+    await index.upsert(ACME, [entry("refund", n, "z.md", deep=near) for n in range(3)])
+    await index.upsert(ACME, [entry("refund", n, "b.md", deep=near if n == 1 else far) for n in range(3)])
+    await index.upsert(ACME, [entry("refund", 0, f"c{n}.md", deep=far) for n in range(6)])
+    found = [hit.passage.id for hit in await hits_of(index, "refund", "steamer")]
+    assert {*found[:3]} == {"z.md#0", "z.md#1", "z.md#2"}
+    assert found[3] == "b.md#1"
+
+    await index.upsert(ACME, [entry("refund", n, "z.md", deep=near if n == 2 else far) for n in range(3)])
+    await index.upsert(ACME, [entry("refund", n, "b.md", deep=near) for n in range(3)])
+    found = [hit.passage.id for hit in await hits_of(index, "refund", "steamer")]
+    assert {*found[:3]} == {"b.md#0", "b.md#1", "b.md#2"}
+
+
 async def test_a_question_whose_deeper_vector_is_not_there_in_time_finds_what_it_finds_without(
     index: PassageIndex,
 ) -> None:

@@ -14,7 +14,7 @@ from connectors.message import Scope
 from grounding.documents.centre import centre_of
 from grounding.documents.edge_kept import Kept
 from grounding.documents.index import Kind, Passage, cosine
-from grounding.documents.stored import payload
+from grounding.documents.stored import Place, payload
 
 SCOPE = Scope("acme")
 
@@ -33,7 +33,7 @@ class Shard:
         self.vectors = vectors
         self.handed = 0
 
-    def retrieve(self, ids: list[UUID], with_payload: bool, with_vector: Any) -> list[Record]:
+    def retrieve(self, ids: list[UUID], with_payload: Any, with_vector: Any) -> list[Record]:
         there = [one for one in ids if one.int in self.vectors]
         self.handed += len(there)
         return [
@@ -82,3 +82,25 @@ def test_what_was_forgotten_is_read_again() -> None:
     kept.clear()
     kept.passages(shard, [1, 2])
     assert shard.handed == 5
+
+
+def test_places_are_read_once_until_a_passage_is_stored_again() -> None:
+    shard, kept = Shard({1: [1.0], 2: [1.0]}), Kept()
+    for _ in range(2):
+        assert kept.places(shard, [1, 2, 3]) == {1: Place("a.md", 0), 2: Place("a.md", 0)}
+    assert shard.handed == 2
+    kept.forget([2])
+    kept.places(shard, [1, 2])
+    assert shard.handed == 3
+    kept.clear()
+    kept.places(shard, [1, 2])
+    assert shard.handed == 5
+
+
+def test_no_more_places_are_kept_than_there_is_room_for() -> None:
+    shard, kept = Shard({point: [1.0] for point in range(40)}), Kept(places=10)
+    kept.places(shard, [*range(40)])
+    kept.places(shard, [*range(5)])  # the last that were read
+    assert shard.handed == 40
+    kept.places(shard, [39])
+    assert shard.handed == 41

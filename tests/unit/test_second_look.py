@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from grounding.documents.fusing import both
 from grounding.documents.index import Fusion
-from grounding.documents.second_look import ENOUGH, FEEDBACK, looked_again, towards
+from grounding.documents.second_look import BESIDE, ENOUGH, FEEDBACK, among_neighbours, looked_again, towards
+from grounding.documents.stored import Place
 
 SCORES = st.dictionaries(st.integers(0, 29), st.floats(0, 3), max_size=30)
 COSINES = st.dictionaries(st.integers(0, 29), st.floats(-1, 1))
@@ -67,3 +68,26 @@ def test_a_question_goes_a_little_towards_the_best_passages() -> None:
     moved = towards([1.0, 0.0], [[0.0, 1.0], [0.0, 1.0]])
     assert moved == pytest.approx([1 / (1 + FEEDBACK**2) ** 0.5, FEEDBACK / (1 + FEEDBACK**2) ** 0.5])
     assert towards([1.0, 0.0], []) == [1.0, 0.0]
+
+
+def test_a_cosine_is_drawn_a_little_towards_those_of_the_passages_beside_it() -> None:
+    cosines = {"first": 0.9, "second": 0.3, "third": 0.6, "elsewhere": 0.9, "unknown": 0.9}
+    places = {"first": Place("a", 0), "second": Place("a", 1), "third": Place("a", 2), "elsewhere": Place("b", 1)}
+    assert among_neighbours(cosines, places) == {
+        "first": pytest.approx((0.9 + BESIDE * 0.3) / (1 + BESIDE)),
+        "second": pytest.approx((0.3 + BESIDE * (0.9 + 0.6) / 2) / (1 + BESIDE)),
+        "third": pytest.approx((0.6 + BESIDE * 0.3) / (1 + BESIDE)),
+        "elsewhere": 0.9,
+        "unknown": 0.9,
+    }
+
+
+PLACES = st.builds(Place, st.sampled_from(["a", "b"]), st.integers(0, 20))
+
+
+@given(COSINES, st.lists(PLACES, unique=True, min_size=30, max_size=30))
+def test_neighbours_take_no_cosine_out_of_the_range_of_all(cosines: dict[int, float], stand: list[Place]) -> None:
+    found = among_neighbours(cosines, dict(enumerate(stand)))
+    assert found.keys() == cosines.keys()
+    for cosine in found.values():
+        assert min(cosines.values()) - 1e-9 <= cosine <= max(cosines.values()) + 1e-9
