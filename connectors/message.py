@@ -85,6 +85,7 @@ def file_stem(text: str) -> str:
     return encoded[: _LONGEST_STEM - 65] + "~" + hashlib.sha256(encoded.encode()).hexdigest()
 
 
+@lru_cache(maxsize=4096)
 def check_workspace_id(workspace_id: str) -> str:
     """*workspace_id* itself. Raises `InvalidWorkspaceId`."""
     if not _WORKSPACE_ID.fullmatch(workspace_id):
@@ -143,7 +144,7 @@ class ConversationKey:
     @property
     def partition(self) -> int:
         """The partition, 0 to `PARTITIONS` - 1, that holds this conversation and its ready list."""
-        return zlib.crc32(f"{self.workspace_id}/{self.context_id}".encode("utf-8", "surrogatepass")) % PARTITIONS
+        return _partition(self.workspace_id, self.context_id)
 
     @property
     def tag(self) -> str:
@@ -160,6 +161,12 @@ class ConversationKey:
         workspace_id, connector, external = encoded.split("/", 2)
         raw = re.sub(rb"%([0-9A-F]{2})", lambda match: bytes.fromhex(match[1].decode()), external.encode())
         return cls(workspace_id, connector, raw.decode("utf-8", "surrogatepass"))
+
+
+@lru_cache(maxsize=4096)
+def _partition(workspace_id: str, context_id: str) -> int:
+    """A turn asks for it with each of its forty keys."""
+    return zlib.crc32(f"{workspace_id}/{context_id}".encode("utf-8", "surrogatepass")) % PARTITIONS
 
 
 def partition_tag(partition: int) -> str:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from grounding.cues.words import words_of
 
+_Phrases = Mapping[str, tuple[tuple[str, ...], ...]]
 
-def matches(words: tuple[str, ...], phrases: tuple[str, ...]) -> Iterator[tuple[int, int]]:
+
+def matches(words: tuple[str, ...], phrases: tuple[str, ...]) -> Iterable[tuple[int, int]]:
     """Start and length, in words, of each place where one of *phrases* stands."""
     by_first_word = _by_first_word(phrases)
+    return () if by_first_word.keys().isdisjoint(words) else _places(words, by_first_word)
+
+
+def _places(words: tuple[str, ...], by_first_word: _Phrases) -> Iterator[tuple[int, int]]:
     for start, word in enumerate(words):
         for phrase in by_first_word.get(word, ()):
             if words[start : start + len(phrase)] == phrase:
