@@ -35,7 +35,10 @@ async def choice(of: Gathering) -> Choice:
         return await asyncio.shield(last) or ()
 
     deciding = of.message.deciding
-    return of.message.first if deciding is None else await deciding(said)
+    if deciding is None:
+        return of.message.first
+    await of.all_asked()
+    return await deciding(said)
 
 
 async def session(of: Gathering) -> Shown | None:
