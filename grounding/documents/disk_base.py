@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +62,7 @@ class DiskBase:
         """What is written down, by path. A copy. Raises `OSError`."""
         known = self._known.pop(folder, None)
         if known is None or known.stamp != _stamp(folder):
+            _mark(folder)
             known = _read(folder)
         while len(self._known) >= _REMEMBERED:
             del self._known[next(iter(self._known))]
@@ -87,6 +89,13 @@ class DiskBase:
         except FileNotFoundError:
             return
         self._known[folder] = _Known(dict(base), _stamp(folder), lines)
+
+
+def _mark(folder: Path) -> None:
+    """Have one of the files in *folder*, if that is there: it goes with it, while another folder may get its inode."""
+    if not (folder / BASE_NAME).exists():
+        with suppress(OSError):  # no such folder, or one that nobody may write to
+            os.close(os.open(folder / CHANGES_NAME, os.O_WRONLY | os.O_CREAT, 0o600))
 
 
 def _read(folder: Path) -> _Known:
@@ -141,7 +150,8 @@ def _append(folder: Path, base: Base, changed: Collection[str]) -> None:
 
 
 def _stamp(folder: Path) -> _Stamp:
-    """By which folder and files are known again: 0 for a folder that is not there, and may be made with its files."""
+    """By which folder and files are known again: 0 for a folder that is not there, and may be made with its files. A
+    folder alone is not: one that takes its place may get its inode."""
     looks = _look(folder)
     return looks[0] if looks else 0, _look(folder / BASE_NAME), _look(folder / CHANGES_NAME)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,18 @@ def test_nothing_is_written_down_in_a_folder_that_took_the_place_of_another(tmp_
     folder.mkdir()
     disk.save(folder, MANY, [*MANY])
     assert list(folder.iterdir()) == []
+
+
+def test_nothing_is_written_down_in_a_folder_that_got_the_inode_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else documents of the former would be taken for deleted in the latter, and with that everywhere."""
+    look = disk_base._look
+    monkeypatch.setattr(disk_base, "_look", lambda file: (1, 2, 3) if file.is_dir() else look(file))
+    disk, folder = DiskBase(), tmp_path / "acme"
+    folder.mkdir()
+    assert disk.load(folder) == {}
+    shutil.rmtree(folder)
+    folder.mkdir()
+    disk.save(folder, MANY, MANY)
+    assert DiskBase().load(folder) == {}
