@@ -20,8 +20,9 @@ from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable
 from grounding.documents.backlog import Backlog
 from grounding.documents.disk_copy import DiskCopy
+from grounding.documents.index import IndexUnavailable
 from grounding.documents.shared_shelf import SharedShelf
-from grounding.documents.watch import changed_documents, in_pieces
+from grounding.documents.watch import FEW, changed_documents, in_pieces
 from promptpolicy.files import FilingPublisher
 from runtime.changes import RUNS, Changes
 from runtime.unforeseen import tell_index_failed
@@ -48,6 +49,9 @@ class InStep(Protocol):
 
     async def unindexed(self, scope: Scope) -> set[str]:
         """What by its looks is not in the index as it is kept."""
+
+    async def indexed(self, scope: Scope, paths: Collection[str]) -> set[str]:
+        """Those of *paths* of which the index has some text."""
 
 
 @dataclass(slots=True)
@@ -192,9 +196,21 @@ class Following:
             documents = changed_documents(change)
             if documents is None or documents:
                 await self._note(change.workspace_id, documents or ())
+                edits = await self._edits(change.workspace_id, documents or ()) if change.is_import else set()
+                if edits and documents:
+                    changes.add(change.workspace_id, edits)
+                    documents -= edits
                 changes.add(change.workspace_id, documents, is_import=change.is_import)
             if any(path == "context" or path.startswith("context/") for path in change.paths):
                 await self._import_directives(change.workspace_id)
+
+    async def _edits(self, workspace_id: str, paths: Collection[str]) -> set[str]:
+        """Those of *paths*, which changed with many others, that were there before, where they are few. An editor that
+        writes another file and gives it the name of the former makes a file that looks as new as the others."""
+        with suppress(StoreUnavailable, IndexUnavailable):  # what works them off meets the same, and tries again
+            known = await self._index.indexed(Scope(workspace_id), paths)
+            return known if len(known) <= FEW else set()
+        return set()
 
     async def _note(self, workspace_id: str, paths: Collection[str]) -> None:
         """Write down that *paths* wait from now on; where documents are shared, whoever puts them there does."""

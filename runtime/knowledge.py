@@ -197,6 +197,10 @@ class Knowledge:
         """See `grounding.documents.indexer.Indexer.pending`."""
         return await (await self.opening.ready()).indexer.pending(scope)
 
+    async def indexed(self, scope: Scope, paths: Some[str]) -> set[str]:
+        """See `grounding.documents.indexer.Indexer.knows`."""
+        return await (await self.opening.ready()).indexer.knows(scope, paths)
+
     async def is_whole(self, scope: Scope) -> bool:
         """See `grounding.documents.indexer.Indexer.is_whole`."""
         return await (await self.opening.ready()).indexer.is_whole(scope)

@@ -341,6 +341,10 @@ class Indexer:
         registry, named = await self._ledger.all(scope), await self._ledger.skipped(scope)
         return await asyncio.to_thread(pending, registry, named, there, unfit, self._fingerprint)
 
+    async def knows(self, scope: Scope, paths: Collection[str]) -> set[str]:
+        """Those of *paths* of which the index has some text. Raises `StoreUnavailable`."""
+        return await self._ledger.some(scope, list(paths))
+
     async def has(self, scope: Scope, paths: Sequence[str]) -> bool:
         """Whether the documents at *paths* are in the index as they are kept now, gone where they are none; False also
         where those are too many to be read at once. Raises `StoreUnavailable` or `OSError`."""

@@ -47,6 +47,11 @@ class Ledger:
         """The paths of `all`, whatever the form of their entries."""
         return {str(path) for path in await self._redis.hkeys(self._key(scope, "registry"))}
 
+    async def some(self, scope: Scope, paths: Sequence[str]) -> set[str]:
+        """Those of *paths* that the index has, whatever the form of their entries."""
+        found: Any = await self._redis.hmget(self._key(scope, "registry"), list(paths)) if paths else []
+        return {path for path, entry in zip(paths, found, strict=True) if entry is not None}
+
     async def inside_documents(self, scope: Scope) -> set[str]:
         """Those of `paths` that lie in a folder which is named like a document."""
         name = self._key(scope, "registry")

@@ -22,7 +22,7 @@ from connectors.message import Scope
 from grounding.documents.backlog import Backlog
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
-from grounding.documents.watch import watch
+from grounding.documents.watch import Changed, watch
 from grounding.run_context import DegradedBlock
 from grounding.tokens import load_tokens
 from promptpolicy.directives import Directives
@@ -244,6 +244,46 @@ async def test_a_long_import_keeps_no_other_workspace_waiting(
             while not await here.knowledge.finding.search(Scope("other"), "refunds", 1):
                 await asyncio.sleep(0.02)
     await here.knowledge.close()
+
+
+async def test_an_edit_that_is_saved_under_another_name_goes_before_the_import_around_it(
+    make: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system tells of it as of a new file; a few that were there before are edits, many are an import, too."""
+    names = [f"import/{number}.md" for number in range(60)]
+    for name in names[:2]:
+        await asyncio.to_thread(make.write, name, "Refunds")
+    tells: asyncio.Queue[Changed] = asyncio.Queue()
+    told: list[tuple[set[str], bool]] = []
+
+    async def changes(_: object) -> AsyncIterator[Changed]:
+        while True:
+            yield await tells.get()
+
+    class Noted(module.Changes):
+        def add(self, workspace_id: str, paths: set[str] | None, *, is_import: bool = False) -> None:
+            told.append((set(paths or ()), is_import))
+            super().add(workspace_id, paths, is_import=is_import)
+
+    async def tell(count: int) -> list[tuple[set[str], bool]]:
+        told.clear()
+        tells.put_nowait(Changed("acme", frozenset(f"docs/{name}" for name in names[:count]), is_import=True))
+        async with asyncio.timeout(20):
+            while not told or not told[-1][1]:
+                await asyncio.sleep(0.01)
+        return told[:]
+
+    monkeypatch.setattr(watching.Watching, "changes", changes)
+    monkeypatch.setattr(watching.Watching, "begun", lambda _: asyncio.sleep(0))
+    monkeypatch.setattr(module, "Changes", Noted)
+    async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
+        await make.until("refunds", *names[:2])
+        for name in names[2:]:
+            await asyncio.to_thread(make.write, name, "Parcels")
+        assert await tell(60) == [(set(names[:2]), False), (set(names[2:]), True)]
+        await make.knowledge.sync(ACME)
+        assert await tell(60) == [(set(names), True)]
+    await make.knowledge.close()
 
 
 async def test_what_changed_while_nobody_looked_waits_for_no_other_workspaces_import(
