@@ -31,6 +31,7 @@ from promptpolicy.tree import DirectiveTree
 from runtime import embedder as runtime_embedder
 from runtime import following as module
 from runtime import watching
+from runtime.changes import Changes
 from runtime.doubts import LEADERLESS_SECONDS, STALE, Doubts
 from runtime.embedded.child import beside
 from runtime.knowledge import Knowledge
@@ -260,7 +261,7 @@ async def test_an_edit_that_is_saved_under_another_name_goes_before_the_import_a
         while True:
             yield await tells.get()
 
-    class Noted(module.Changes):
+    class Noted(Changes):
         def add(self, workspace_id: str, paths: set[str] | None, *, is_import: bool = False) -> None:
             told.append((set(paths or ()), is_import))
             super().add(workspace_id, paths, is_import=is_import)

@@ -18,6 +18,7 @@ import pytest_asyncio
 from redis.asyncio import Redis
 
 from connectors.message import Scope, redis_key
+from grounding.documents import lease
 from grounding.documents.backlog import Backlog
 from grounding.documents.chunking import Sizes
 from grounding.documents.disk_base import BASE_NAME
@@ -339,3 +340,29 @@ async def test_documents_of_a_newer_version_are_left_alone(machines: Machines) -
     await machines.redis.hset(redis_key("documents", ACME.tag, "catalogue"), "a.md", '{"v": 2}')
     with pytest.raises(CatalogueTooNew, match="upgrade"):
         await machines.one.copy.bring_in_step(ACME)
+
+
+async def test_a_holder_that_was_killed_is_waited_for_as_long_as_it_would_have_renewed_its_lease(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that lives keeps it as long as it stores, though that takes longer, but not for ever."""
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.3)
+    lives, waits = StoringLease(redis), StoringLease(redis)
+    happened: list[str] = []
+
+    async def other() -> None:
+        async with waits(ACME):
+            happened.append("other")
+
+    async with asyncio.TaskGroup() as group, lives(ACME):
+        group.create_task(other())
+        await asyncio.sleep(1.0)
+        happened.append("one")
+    assert happened == ["one", "other"]
+    monkeypatch.setattr(lease, "HOLD_SECONDS", 0.6)
+    async with lives(ACME):
+        await other()
+    assert happened == ["one", "other", "other"]
+    await redis.set(redis_key("documents", ACME.tag, "storing"), "killed", px=300)
+    await other()
+    assert len(happened) == 4
