@@ -12,7 +12,7 @@ import json
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import PurePath
@@ -149,15 +149,26 @@ class _LibraryHandler(logging.Handler):
 
 
 def _library_why(record: logging.LogRecord, root: str) -> str:
-    if root in _SEES_TEXT:
-        # The template of the line at most, never what was filled in; without arguments it may be filled in.
-        return str(record.msg)[:_MAX_WHY_CHARACTERS] if record.args else ""
+    if root in _SEES_TEXT and not record.args:
+        return ""  # its words may be filled in already
     try:
-        message = record.getMessage()
+        message = str(record.msg) % _countable(record.args) if root in _SEES_TEXT else record.getMessage()
     except (TypeError, ValueError):  # the library's template and arguments do not fit
         message = str(record.msg)
     # What follows the first line is dumps: tasks, requests, values.
     return message.partition("\n")[0][:_MAX_WHY_CHARACTERS]
+
+
+def _countable(args: object) -> Any:
+    """What a line is filled in with, of which nobody can have written anything: numbers and the classes of errors stay,
+    everything else is left out."""
+    if isinstance(args, tuple):
+        return tuple(_countable(one) for one in args)
+    if isinstance(args, Mapping):
+        return {name: _countable(one) for name, one in args.items()}
+    if isinstance(args, BaseException):
+        return type(args).__name__
+    return args if isinstance(args, int | float) else "…"
 
 
 def ordered(fields: Event, now: datetime) -> Event:

@@ -143,14 +143,27 @@ def test_libraries_come_out_as_events_from_warning_on() -> None:
 
 
 def test_libraries_that_see_what_people_say_do_not_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of platform and model libraries only the template of a line is told, never what was filled in."""
+    """Of platform and model libraries a line is told with its numbers and classes of errors, without what else was
+    filled in."""
     sink = Sink()
     litellm = logging.getLogger("LiteLLM")  # as it is before LiteLLM is imported and silenced
     for name, value in {"level": logging.NOTSET, "propagate": True, "disabled": False}.items():
         monkeypatch.setattr(litellm, name, value)
     logging.getLogger("aiogram.dispatcher").error("update %s failed", "what was said")
     logging.getLogger("LiteLLM").error("prompt: what was said")
-    assert [event["why"] for event in sink.lines()] == ["update %s failed", ""]
+    late = "Shard ID %s heartbeat blocked for %.1f seconds (%s): %r"
+    logging.getLogger("discord.gateway").warning(late, 3, 10.25, "what was said", OSError("what was said"))
+    logging.getLogger("discord.http").warning(
+        "%(method)s took %(seconds)d s", {"method": "what was said", "seconds": 5}
+    )
+    logging.getLogger("discord.http").warning("does not fit %d", "what was said")
+    assert [event["why"] for event in sink.lines()] == [
+        "update … failed",
+        "",
+        "Shard ID 3 heartbeat blocked for 10.2 seconds (…): 'OSError'",
+        "… took 5 s",
+        "does not fit %d",
+    ]
     assert "what was said" not in sink.output.getvalue()
 
 
