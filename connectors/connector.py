@@ -78,6 +78,10 @@ class Capabilities:
     """Pace of all calls together; 0 for no limit of its own."""
     edits_per_second_overall: float = 0.0
     """Pace of all edits together; 0 for no limit of its own."""
+    openings_per_second_overall: float = 0.0
+    """Pace of all replies together that begin to grow by the platform's own means; 0 for no limit of its own."""
+    additions_per_second_overall: float = 0.0
+    """Pace of all that is added to them; 0 for no limit of its own."""
     local: bool = False
     """Whether its people are connected to one process: only that one can answer them."""
 

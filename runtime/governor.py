@@ -23,6 +23,8 @@ class Governor:
             able.edits_per_second,
             able.sends_per_second_overall,
             able.edits_per_second_overall,
+            able.openings_per_second_overall,
+            able.additions_per_second_overall,
         )
         self._schedule = (
             Schedule(rates, connector.most_in_a_minute) if isinstance(connector, CountsByMinute) else Schedule(rates)

@@ -251,7 +251,7 @@ class Appending(_Paced):
 
     @property
     def _urgency(self) -> Urgency:
-        return Urgency.BEGINNING if self._receipt is None else Urgency.ADDITION
+        return Urgency.OPENING if self._receipt is None else Urgency.ADDITION
 
     async def _take_up(self, states: Mapping[int, PartState]) -> None:
         self._taken_up = any(state.stage is Stage.SHOWN for state in states.values())

@@ -18,6 +18,8 @@ from enum import IntEnum
 
 CHAT_BURST = 3
 """Final parts that may go to one chat at once before its rate holds; all platforms name a sustained rate."""
+OPENING_BURST = 5
+"""Replies that may begin to grow by the platform's own means at once; the others are said whole, or grow later."""
 OVERALL_BURST = 10
 """Final parts that may go to all chats together at once."""
 ON_THE_WAY_SECONDS = 1.0
@@ -36,22 +38,27 @@ class Urgency(IntEnum):
     """What people wait for: parts of replies in their last form, notices."""
     BEGINNING = 1
     """The first words of a reply: a message like any other."""
-    PREVIEW = 2
+    OPENING = 2
+    """The first words of a reply that grows by the platform's own means."""
+    PREVIEW = 3
     """How a reply grows by edits; the next one says the same and more."""
-    ADDITION = 3
+    ADDITION = 4
     """How a reply grows by the platform's own means, which only add to it."""
-    SIGN = 4
+    SIGN = 5
     """That an answer is on its way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Calls a second: to one chat by what they are, to the platform, and edits alone to all of it; 0 for no limit."""
+    """Calls a second: to one chat by what they are, to the platform, and to all of it edits alone, openings alone and
+    additions alone; 0 for no limit."""
 
     sends: float = 0.0
     edits: float = 0.0
     overall: float = 0.0
     edits_overall: float = 0.0
+    openings_overall: float = 0.0
+    additions_overall: float = 0.0
 
     def of(self, urgency: Urgency) -> float:
         """The rate in one chat."""
@@ -87,7 +94,7 @@ class Minute:
             return -math.inf
         if urgency is Urgency.FINAL:
             return made[0] + MINUTE_SECONDS if len(made) == made.maxlen else -math.inf
-        if urgency is Urgency.BEGINNING:
+        if urgency in (Urgency.BEGINNING, Urgency.OPENING):
             return made[-self._shown] + MINUTE_SECONDS if len(made) >= self._shown else -math.inf
         spread = range(min(MINUTE_PREVIEW_BURST, self._shown), len(made) + 1)
         steps = max(1, self._shown - MINUTE_PREVIEW_BURST + 1)
@@ -128,6 +135,8 @@ class Schedule:
         self._most = most_in_a_minute
         self._arrival = -math.inf
         self._edits_arrival = -math.inf
+        self._openings_arrival = -math.inf
+        self._additions_arrival = -math.inf
         self._held_until = -math.inf
         self._chats: dict[str, _Chat] = {}
         self._busy: dict[str, _Chat] = {}
@@ -225,8 +234,19 @@ class Schedule:
             place.arrival - _ahead(self._rates.sends, CHAT_BURST if last else 1),
             self._arrival - _ahead(self._rates.overall, OVERALL_BURST if last else 1),
             place.minute.free_at(ticket.urgency) if place.minute else -math.inf,
-            self._edits_arrival if ticket.urgency is Urgency.PREVIEW else -math.inf,
+            self._own_kind_free_at(ticket.urgency),
         )
+
+    def _own_kind_free_at(self, urgency: Urgency) -> float:
+        """When the platform takes the next call of that kind, wherever."""
+        match urgency:
+            case Urgency.PREVIEW:
+                return self._edits_arrival
+            case Urgency.OPENING:
+                return self._openings_arrival - _ahead(self._rates.openings_overall, OPENING_BURST)
+            case Urgency.ADDITION:
+                return self._additions_arrival
+        return -math.inf
 
     def _count(self, ticket: Ticket, now: float) -> None:
         self.remove(ticket)
@@ -237,6 +257,10 @@ class Schedule:
             place.minute.count(ticket.urgency, now)
         if ticket.urgency is Urgency.PREVIEW:
             self.edited(now)
+        if ticket.urgency is Urgency.OPENING:
+            self._openings_arrival = _moved(self._openings_arrival, self._rates.openings_overall, now)
+        if ticket.urgency is Urgency.ADDITION:
+            self._additions_arrival = _moved(self._additions_arrival, self._rates.additions_overall, now)
         self._arrival = _moved(self._arrival, self._rates.overall, now)
 
     def _forget(self, now: float) -> None:

@@ -56,10 +56,13 @@ class SlackConnector:
         threads=True,
         idempotency="metadata",
         # docs.slack.dev, "Rate limits": one message a second in a channel. Of all other methods each has a rate for the
-        # whole workspace: chat.update is of tier 3, 50 a minute.
+        # whole workspace: chat.update is of tier 3, 50 a minute, chat.appendStream of tier 4, 100, chat.startStream and
+        # chat.stopStream of tier 2, 20: five at once and fifteen a minute are no more in any minute.
         sends_per_second=1.0,
         edits_per_second=0.8,
         edits_per_second_overall=50 / 60,
+        openings_per_second_overall=15 / 60,
+        additions_per_second_overall=100 / 60,
         sends_per_second_overall=5.0,  # "several hundred messages per minute" in a workspace
     )
     typing_lasts_seconds = 90.0  # Slack takes the status away after two minutes, and when the answer comes

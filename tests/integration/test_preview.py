@@ -243,7 +243,7 @@ async def test_what_is_only_added_to_takes_nothing_of_the_rate_for_edits(
     feed = Feed()
     await write(box(redis, feed), feed, ("one", ("one",)), (" two", ("one two",)))
 
-    assert turns[0] is Urgency.BEGINNING
+    assert turns[0] is Urgency.OPENING
     assert set(turns[1:]) == {Urgency.ADDITION}
 
 

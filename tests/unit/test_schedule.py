@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.schedule import CHAT_BURST, MINUTE_SECONDS, OVERALL_BURST, Rates, Schedule, Ticket, Urgency
+from runtime.schedule import CHAT_BURST, MINUTE_SECONDS, OPENING_BURST, OVERALL_BURST, Rates, Schedule, Ticket, Urgency
 
 CHATS = ("harbour", "deck", "bridge")
 rates = st.sampled_from([0.5, 1.0, 4.0])
@@ -342,6 +342,33 @@ def test_all_edits_together_keep_their_own_rate_and_hold_up_nothing_else(script:
     assert kept([one.at for one in bound if one.ticket.urgency is Urgency.PREVIEW], rate, 1)
     assert all(one.at == added[one.ticket] for one in bound if one.ticket.urgency < Urgency.PREVIEW)
     assert len(bound) == len(added)
+
+
+@given(steps, st.sampled_from([0.5, 1.0]))
+def test_what_grows_by_the_platforms_own_means_keeps_its_rates_and_holds_up_nothing_else(
+    script: list[Step], rate: float
+) -> None:
+    """Beginning and being added to are two kinds of calls; some may begin at once."""
+    bound, added = played(Schedule(Rates(openings_overall=rate, additions_overall=rate)), script)
+
+    own = {Urgency.OPENING: OPENING_BURST, Urgency.ADDITION: 1}
+    for urgency, burst in own.items():
+        assert kept([one.at for one in bound if one.ticket.urgency is urgency], rate, burst)
+    assert all(one.at == added[one.ticket] for one in bound if one.ticket.urgency < Urgency.OPENING)
+    assert len(bound) == len(added)
+
+
+def test_no_minute_has_more_streams_begun_than_slack_takes() -> None:
+    """20 a minute, by its tier 2: five at once and then one every four seconds."""
+    schedule = Schedule(Rates(openings_overall=15 / 60))
+    waiting = [schedule.add(f"thread {number}", Urgency.OPENING, 0.0) for number in range(60)]
+    begun: list[float] = []
+    while (free := schedule.next_at()) is not None:
+        now = max(free, 0.0)
+        begun += [now] * len(schedule.due(now))
+    assert len(begun) == len(waiting)
+    assert begun[:6] == [0.0, 0.0, 0.0, 0.0, 0.0, 4.0]
+    assert max(len([at for at in begun if start <= at < start + 60]) for start in begun) <= 20
 
 
 def test_previews_everywhere_wait_for_a_last_form_that_is_an_edit_and_it_for_none_of_them() -> None:
