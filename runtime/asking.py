@@ -21,7 +21,7 @@ from runtime.attachments.reading import Contents
 from runtime.budget_terms import BudgetExceeded
 from runtime.caching import Standing
 from runtime.exchange import Completion, Message, Tries
-from runtime.journal import Journal
+from runtime.journal import Journal, surely
 from runtime.made import Made
 from runtime.model import Model
 from runtime.model_errors import ModelFailed, ModelUnavailable
@@ -88,10 +88,7 @@ class Asking:
                 made.completion = completion
                 await voice.checked(built, as_one(made.rounds, completion).text)
                 return
-            await self._journal.completed(made.batch, number, completion)
-            made.asked = False  # from now on whoever takes the turn up counts it
-            await self._spending.settle_round(made.batch, number, completion, made.sent)
-            made.rounds.append(Round(completion))
+            await self._keep_round(made, completion)
             await voice.goes_on(said(made.rounds))
             await self._run_tools(made, built, question, offer)
 
@@ -121,8 +118,9 @@ class Asking:
             await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
             raise
 
-        await made.kept()  # before anything is kept of the answer
-        await self.count_lost(made)
+        # Before anything is kept of the answer; and again where the store was away: it is paid for.
+        await surely(made.kept)
+        await surely(lambda: self.count_lost(made))
         if narrow.built is not None and not made.rounds:
             made.built = narrow.built
         return await self._spending.counted(completion, made.sent)
@@ -133,11 +131,13 @@ class Asking:
         batch = made.batch
         if not made.tries.lost:
             return
-        scope, user = batch.key.scope, user_of(batch)
-        lost = await self._spending.settle_lost(scope, batch.turn_id, REPLY, made.tries, user)
-        made.lost = total([made.lost, *lost.values()])
-        for name, usage in lost.items():
+
+        async def keep(name: str, usage: Usage) -> None:
             await self._journal.lost(batch, name, usage)
+            made.lost = total([made.lost, usage])
+
+        scope, user = batch.key.scope, user_of(batch)
+        await self._spending.settle_lost(scope, batch.turn_id, REPLY, made.tries, user, keep)
 
     async def _puts_back(self, made: Made, built: Built, completion: Completion) -> bool:
         """Put an answer that sets off warnings back to the model, once, where there is room for it; whether that was
@@ -145,14 +145,20 @@ class Asking:
         objection = censoring.objection(built.context.censors, as_one(made.rounds, completion).text)
         if not objection or any(one.completion.warned for one in made.rounds):
             return False
-        draft, number = replace(completion, warned=objection), len(made.rounds)
+        draft = replace(completion, warned=objection)
         if self._room(made, built) < Round(draft).count(self._tokens) + LEAST_ROOM_TOKENS:
             return False
-        await self._journal.completed(made.batch, number, draft)
-        made.asked = False
-        await self._spending.settle_round(made.batch, number, draft, made.sent)
-        made.rounds.append(Round(draft))
+        await self._keep_round(made, draft)
         return True
+
+    async def _keep_round(self, made: Made, completion: Completion) -> None:
+        """Keep *completion*, after which the model is asked again, and count it. Raises
+        `connectors.message.Superseded`."""
+        batch, number = made.batch, len(made.rounds)
+        await surely(lambda: self._journal.completed(batch, number, completion))
+        made.asked = False  # from now on whoever takes the turn up counts it
+        await surely(lambda: self._spending.settle_round(batch, number, completion, made.sent))
+        made.rounds.append(Round(completion))
 
     def _as_it_was(self, made: Made) -> Completion:
         """The draft as the answer after all, with what was said before it, where no other can be had: its call is paid
@@ -167,7 +173,8 @@ class Asking:
         self._tooling.refuse(question, completion.tool_calls)
         if completion.text.strip():
             return replace(completion, tool_calls=())
-        await self._spending.settle_round(made.batch, len(made.rounds), completion, made.sent)
+        number = len(made.rounds)
+        await surely(lambda: self._spending.settle_round(made.batch, number, completion, made.sent))
         made.lost = total([made.lost, completion.usage])
         made.asked = False
         await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)

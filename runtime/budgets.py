@@ -194,14 +194,15 @@ class Budgets:
                 term, term.amount(int(more[1])), first=bool(more[2]), until=period_end(term.period, now)
             )
 
-    async def settle(self, scope: Scope, call: str, cost: Cost, user: str = "") -> bool:
-        """Count what *call* did cost, now, and hold nothing more for it; False if it was counted before."""
+    async def settle(self, scope: Scope, call: str, cost: Cost, user: str = "", *, held_as: str = "") -> bool:
+        """Count what *call* did cost, now, and hold nothing more for it, or for what was *held_as* something else;
+        False if it was counted before."""
         now = self._now()
         _, day, month, held = self._keys(scope, now)
         counted = await self._settle(
             keys=[day, month, held, _key(scope, "settled", call)],
             args=[
-                *(call, user, cost.tokens, cost.nano, _SETTLED_SECONDS),
+                *(held_as or call, user, cost.tokens, cost.nano, _SETTLED_SECONDS),
                 *(_SPENT_SECONDS["day"], _SPENT_SECONDS["month"]),
             ],
         )

@@ -47,6 +47,8 @@ class Completion:
     tool_calls: tuple[ToolCall, ...] = ()
     warned: str = ""
     """What was said to the model of this answer, which it was then asked to write anew; empty where it stands."""
+    call: str = field(default="", compare=False)
+    """The attempt that brought it, by a name that no other has (`Tries.name`); empty where nobody told."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,22 @@ class Tries:
     counted: int = 0
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     """No other call's, so that what is counted of each attempt is counted once."""
+
+    @property
+    def name(self) -> str:
+        """The name of the attempt that comes behind those that were lost: by it what it took is counted once, whether
+        its answer was kept or not."""
+        return f"{self.id}.{self.counted + len(self.lost)}"
+
+    @property
+    def oldest(self) -> str:
+        """The name of the first of those that were lost."""
+        return f"{self.id}.{self.counted}"
+
+    def was_counted(self) -> None:
+        """The first of those that were lost is counted."""
+        self.lost.pop(0)
+        self.counted += 1
 
     def broke(self) -> None:
         """The one that is being made failed. Where nothing came of it, it costs nothing."""

@@ -129,7 +129,11 @@ class Jobs:
                 redis_key(_OWNER, job.key.tag, "queue", job.kind),
             )
         ]
-        added: Any = await self._enqueue(keys=keys, args=[_KNOWN_SECONDS, *(job.packed() for job in jobs)])
+        try:
+            added: Any = await self._enqueue(keys=keys, args=[_KNOWN_SECONDS, *(job.packed() for job in jobs)])
+        except (StoreUnavailable, asyncio.CancelledError):  # they may be kept all the same
+            self._look_at((job.key.partition, job.kind) for job in jobs)
+            raise
         self._look_at((jobs[index].key.partition, jobs[index].kind) for index in added)
         return len(added)
 

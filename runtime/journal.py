@@ -7,20 +7,25 @@ between.
 Keys (owner ``journal``, in the conversation's partition): ``turn`` one hash per turn: ``words:<n>`` of its n-th message
 where voice was written down, ``round:<n>`` the answer of its n-th model call and how many messages that answers: a
 question that has grown since is another one, and its answer has to be asked for; ``lost:<name>`` what an attempt took
-that brought none; ``tool:<messages>:<round>:<place>`` what came of one tool call of such an answer, or that it was
-begun.
+that brought none, or whose answer nobody knew to be kept; ``tool:<messages>:<round>:<place>`` what came of one tool
+call of such an answer, or by whom it was begun.
+
+Each write may be done again, and changes nothing then: where an answer of the store is lost, `surely` does it again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import structlog
 from pydantic import TypeAdapter
 
-from connectors.message import Superseded, Usage, redis_key
+from connectors.message import StoreUnavailable, Superseded, Usage, redis_key
 from runtime.envelopes import Batch
 from runtime.exchange import Completion
 from runtime.rounds import Result, Round, total
@@ -32,6 +37,9 @@ if TYPE_CHECKING:
 _OWNER = "journal"
 _VERSION = 1
 _KEPT_SECONDS = 24 * 3600
+RETRY_SECONDS = (0.1, 2.0)
+"""The first and the longest pause of `surely`."""
+T = TypeVar("T")
 _COMPLETION = TypeAdapter(Completion)
 _RESULT = TypeAdapter(Result)
 _USAGE = TypeAdapter(Usage)
@@ -43,10 +51,29 @@ return 1
 """
 _BEGIN = """
 if redis.call('HGET', KEYS[2], 'token') ~= ARGV[1] then return -1 end
-if redis.call('HSETNX', KEYS[1], ARGV[2], ARGV[3]) == 0 then return 0 end
+if redis.call('HSETNX', KEYS[1], ARGV[2], ARGV[3]) == 0 then
+  return redis.call('HGET', KEYS[1], ARGV[2]) == ARGV[3] and 1 or 0
+end
 redis.call('EXPIRE', KEYS[1], ARGV[4])
 return 1
 """
+_log = structlog.get_logger()
+
+
+async def surely(step: Callable[[], Awaitable[T]]) -> T:
+    """Do *step* until the store has done it: what it keeps was paid for, and would be asked for again. It must be
+    possible to do it again where only the answer was lost.
+
+    Raises what *step* raises but for `connectors.message.StoreUnavailable`.
+    """
+    wait, longest = RETRY_SECONDS
+    while True:
+        try:
+            return await step()
+        except StoreUnavailable as error:
+            _log.warning("store.degraded", store="redis", why=str(error))
+        await asyncio.sleep(wait)
+        wait = min(wait * 2, longest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +124,7 @@ class Journal:
         stored: Any = await self._redis.hgetall(_key(batch))
         words: dict[int, str] = {}
         completions: list[Completion] = []
-        lost: list[Usage] = []
+        lost: dict[str, Usage] = {}
         results: dict[tuple[int, int], Result | None] = {}
         tools = f"tool:{len(batch.envelopes)}:"
         for step in sorted(stored):
@@ -105,7 +132,8 @@ class Journal:
                 said = unpack(stored[step], _VERSION, "a turn's journal")["words"]
                 words |= {int(place): text for place, text in said.items()}
             elif step.startswith("lost:"):
-                lost.append(_USAGE.validate_python(unpack(stored[step], _VERSION, "a turn's journal")["usage"]))
+                usage = unpack(stored[step], _VERSION, "a turn's journal")["usage"]
+                lost[step.removeprefix("lost:")] = _USAGE.validate_python(usage)
             elif step.startswith(tools):
                 number, place = map(int, step.removeprefix(tools).split(":"))
                 result = unpack(stored[step], _VERSION, "a turn's journal")["result"]
@@ -115,7 +143,9 @@ class Journal:
             if fields.get("messages", len(batch.envelopes)) != len(batch.envelopes):
                 break
             completions.append(_COMPLETION.validate_python(fields["completion"]))
-        return Done(words, tuple(completions), results, total(lost))
+        for one in completions:  # kept after all, by a write whose answer was lost
+            lost.pop(one.call, None)
+        return Done(words, tuple(completions), results, total(lost.values()))
 
     async def heard(self, batch: Batch, words: Mapping[int, str]) -> None:
         """Keep what the messages of *batch* say, by their place. Raises `connectors.message.Superseded`."""
@@ -128,18 +158,17 @@ class Journal:
         await self._keep(batch, f"round:{number}", pack(_VERSION, completion=answer, messages=len(batch.envelopes)))
 
     async def lost(self, batch: Batch, name: str, usage: Usage) -> None:
-        """Keep what an attempt took that brought no answer, by a *name* of its own. Raises
+        """Keep what an attempt took that brought no answer, by its *name* (`Completion.call`). Raises
         `connectors.message.Superseded`."""
         await self._keep(batch, f"lost:{name}", pack(_VERSION, usage=_USAGE.dump_python(usage, mode="json")))
 
     async def begin_tool(self, batch: Batch, number: int, place: int) -> bool:
-        """Say that a tool is called for the *place*-th call of round *number*; False where that was said before.
+        """Say that a tool is called for the *place*-th call of round *number*, `surely`; False where another said so.
 
         Raises `connectors.message.Superseded`."""
-        begun = await self._begin(
-            keys=[_key(batch), batch.fence.name],
-            args=[batch.fence.token, _tool(batch, number, place), pack(_VERSION, result=None), _KEPT_SECONDS],
-        )
+        mine = pack(_VERSION, result=None, by=uuid.uuid4().hex)
+        args: list[str | int] = [batch.fence.token, _tool(batch, number, place), mine, _KEPT_SECONDS]
+        begun = await surely(lambda: self._begin(keys=[_key(batch), batch.fence.name], args=args))
         if begun == -1:
             raise Superseded("another worker holds the conversation now")
         return bool(begun)

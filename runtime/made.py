@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from connectors.message import OutboundMessage, Usage
+from connectors.message import OutboundMessage, StoreUnavailable, Usage
 from runtime import replies
 from runtime.envelopes import Batch
 from runtime.exchange import Completion, Tries
@@ -41,6 +42,8 @@ class Made:
     """What attempts of all its calls took that brought no answer."""
     keeping: asyncio.Task[None] | None = None
     """What keeps its prompt, while the model is asked."""
+    keeps: Callable[[], Coroutine[Any, Any, None]] | None = None
+    """The same, to be begun again where the store was away."""
     known: Mapping[tuple[int, int], Result | None] = field(default_factory=dict)
     """What an interrupted attempt left of tool calls, by round and place: see `Done.results`."""
 
@@ -57,7 +60,10 @@ class Made:
         )
 
     async def kept(self) -> None:
-        """Wait until what the model is asked is kept. Raises `connectors.message.StoreUnavailable`."""
+        """Wait until what the model is asked is kept. Raises `connectors.message.StoreUnavailable`; whoever asks again
+        then has it kept again."""
+        if self.keeping is not None and self.keeps is not None and _failed(self.keeping):
+            self.keeping = asyncio.create_task(self.keeps())
         if self.keeping is not None:
             await asyncio.shield(self.keeping)  # who gives up waiting does not give it up
 
@@ -70,6 +76,10 @@ class Made:
     def written(self, text: str) -> str:
         """What was written by the call that is being made, where *text* was written in all."""
         return text.removeprefix(said(self.rounds)).lstrip("\n") if self.rounds else text
+
+
+def _failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and isinstance(task.exception(), StoreUnavailable)
 
 
 def _as_heard(batch: Batch, done: Done) -> Batch:

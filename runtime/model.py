@@ -320,7 +320,7 @@ class Model:
             raise _CallFailed(
                 as_failure(error, target.shown_as, shown=call.shown), retry_after_seconds(error)
             ) from None
-        return replace(completion, latency_ms=call.elapsed_ms(), attempts=call.attempts)
+        return replace(completion, latency_ms=call.elapsed_ms(), attempts=call.attempts, call=call.tries.name)
 
 
 class _CallFailed(Exception):

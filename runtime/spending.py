@@ -1,13 +1,15 @@
 """Spends budgets on model calls: holds what a call may take before it is made, counts what it took after it.
 
 What a call took is counted for the workspace and, where a person asked for it, for that person: of several messages
-that are answered together, whoever wrote the last.
+that are answered together, whoever wrote the last. It is counted by the name of the attempt that brought its answer
+(`runtime.exchange.Tries.name`), so that one of which nobody knows whether its answer was kept is counted once, as an
+answer or as lost. The last call of a turn is counted once for its turn.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import structlog
@@ -21,6 +23,7 @@ from runtime.budget_terms import BudgetExceeded, Cost
 from runtime.budgets import Budgets
 from runtime.envelopes import Batch
 from runtime.exchange import Completion, Message, Tries
+from runtime.journal import surely
 from runtime.model import LOCAL_MAX_OUTPUT_TOKENS, Model
 from runtime.prices import Prices
 from runtime.senses import Heard
@@ -31,6 +34,8 @@ MESSAGE_TOKENS = 4
 IMAGE_TOKENS = 1600
 """For one picture: about what Anthropic counts for the largest that it does not shrink, more than OpenAI does."""
 _LOCAL = "local/"
+Keep = Callable[[str, Tokens], Awaitable[None]]
+"""What an attempt took, by its name."""
 _log = structlog.get_logger()
 
 
@@ -100,27 +105,30 @@ class Spending:
         await self._budgets.release(scope, _call(turn_id, purpose))
 
     async def settle(
-        self, scope: Scope, turn_id: str, purpose: str, model: str, tokens: Tokens, user: str = ""
+        self, scope: Scope, turn_id: str, purpose: str, model: str, tokens: Tokens, user: str = "", *, held_as: str = ""
     ) -> bool:
-        """Count a call, once per turn and *purpose*, as the provider did; False if it was counted before."""
+        """Count a call, once per turn and *purpose*, as the provider did; False if it was counted before. What was held
+        for it was *held_as* another purpose, where that is given."""
         cost = Cost(tokens.prompt + tokens.completion, tokens.cost_usd)
         is_new, _ = await asyncio.gather(
             self._usage.record(scope, turn_id, purpose, model, tokens),
-            self._budgets.settle(scope, _call(turn_id, purpose), cost, user),
+            self._budgets.settle(
+                scope, _call(turn_id, purpose), cost, user, held_as=_call(turn_id, held_as) if held_as else ""
+            ),
         )
         return is_new
 
     async def settle_lost(
-        self, scope: Scope, turn_id: str, purpose: str, tries: Tries, user: str = ""
-    ) -> dict[str, Tokens]:
+        self, scope: Scope, turn_id: str, purpose: str, tries: Tries, user: str = "", keep: Keep | None = None
+    ) -> list[Tokens]:
         """Count the attempts of a call that brought no answer, each as a call of its own, and once however often this
-        is asked; what each took that was not counted before, by a name of its own."""
-        found: dict[str, Tokens] = {}
+        is asked. *keep* is given each by its name as soon as it is counted. What each took."""
+        found: list[Tokens] = []
         while tries.lost:
-            name = f"{tries.id}.{tries.counted}"
+            name = tries.oldest
             lost = await self.counted(tries.lost[0], tries.sent)
             told = lost.usage
-            if await self.settle(scope, turn_id, f"{purpose}.lost.{name}", lost.model, told, user):
+            if await self.settle(scope, turn_id, f"{purpose}.{name}", lost.model, told, user):
                 _log.info(
                     "model.paid_in_vain",
                     model=lost.model,
@@ -130,9 +138,10 @@ class Spending:
                     cost_usd=told.cost_usd,
                     **({"tokens_estimated": True} if told.estimated else {}),
                 )
-            found[name] = told
-            tries.lost.pop(0)
-            tries.counted += 1
+            if keep is not None:
+                await keep(name, told)
+            found.append(told)
+            tries.was_counted()
         return found
 
     async def ask(
@@ -156,15 +165,16 @@ class Spending:
             completion = await self._model.complete(
                 messages, purpose=told_as or purpose, max_output_tokens=output_tokens, tries=tries
             )
-            completion = await self.counted(completion, tries.sent)
-            await self.settle(scope, turn_id, purpose, completion.model, completion.usage)
+            done = await self.counted(completion, tries.sent)
+            one = f"{purpose}.{done.call}"
+            await surely(lambda: self.settle(scope, turn_id, one, done.model, done.usage, held_as=purpose))
             is_settled = True
-            return completion
+            return done
         finally:
             if not is_settled:
                 tries.cut_off()
                 await self.release(scope, turn_id, purpose)
-            await self.settle_lost(scope, turn_id, purpose, tries)
+            await surely(lambda: self.settle_lost(scope, turn_id, purpose, tries))
 
     async def counted(self, completion: Completion, sent: int) -> Completion:
         """*completion* to a prompt of about *sent* tokens with our own count of both, marked as such, where its
@@ -191,8 +201,10 @@ class Spending:
             await self.release(batch.key.scope, batch.turn_id, REPLY)
 
     async def settle_round(self, batch: Batch, number: int, completion: Completion, sent: int) -> None:
-        """Count the call of round *number* (from 0) that wanted tools."""
-        await self._settle_call(batch, f"{REPLY}.round.{len(batch.envelopes)}.{number}", completion, sent)
+        """Count the call of round *number* (from 0) that wanted tools. Of one that an earlier release has kept the
+        attempt has no name: it is counted by its round."""
+        name = completion.call or f"round.{len(batch.envelopes)}.{number}"
+        await self._settle_call(batch, f"{REPLY}.{name}", completion, sent)
 
     async def _settle_call(self, batch: Batch, purpose: str, completion: Completion, sent: int) -> None:
         counted = await self.counted(completion, sent)

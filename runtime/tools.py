@@ -33,7 +33,7 @@ from promptpolicy.sigils import Holder, Sigil, Sigils
 from runtime.censoring import CENSORED, because, of_call
 from runtime.envelopes import Batch
 from runtime.exchange import ToolCall
-from runtime.journal import Journal
+from runtime.journal import Journal, surely
 from runtime.model import Model
 from runtime.question import Question
 from runtime.rounds import Result, Round
@@ -215,7 +215,7 @@ class Tooling:
         else:
             result = await self._permitted(asked, tool, place, call, most, begun=begun)
             _log.info("tool.called", tool=tool.name, round=asked.number, duration_ms=result.duration_ms, ok=result.ok)
-        await self._journal.tool_told(asked.batch, asked.number, place, result)
+        await surely(lambda: self._journal.tool_told(asked.batch, asked.number, place, result))
         return result
 
     async def _permitted(

@@ -26,7 +26,7 @@ from runtime.envelopes import Batch
 from runtime.extracting import JOB as EXTRACT
 from runtime.hub import Hub
 from runtime.jobs import Job, Jobs
-from runtime.journal import Done, Journal
+from runtime.journal import Done, Journal, surely
 from runtime.made import Made
 from runtime.manifests import Manifests
 from runtime.model import Completion, Model
@@ -120,17 +120,19 @@ class Turns:
             reply = made.reply
             # Each of them once, however often: who sees the reply finds it in the conversation, too. First in the
             # journal: what was paid for is not paid for again, whichever of the others comes to pass.
+            # And again where the store was away: the answer is here, and would be asked for anew.
             await asyncio.gather(
-                self._keep(made, done),
-                self._account(made),
-                self._send(reply, batch),
-                self._record(made.batch, reply, self._foreign(made)),
+                surely(lambda: self._keep(made, done)),
+                surely(lambda: self._account(made)),
+                surely(lambda: self._send(reply, batch)),
+                surely(lambda: self._record(made.batch, reply, self._foreign(made))),
             )
         # Whose budget is used up shall not spend the workspace's on summaries of being told so.
         kinds = REMEMBER if reply.error_code == replies.BUDGET_EXCEEDED else AFTER_TURN
-        over: list[Awaitable[object]] = [self._jobs.enqueue(*(Job(kind, batch.key, batch.turn_id) for kind in kinds))]
+        jobs = [Job(kind, batch.key, batch.turn_id) for kind in kinds]
+        over: list[Awaitable[object]] = [surely(lambda: self._jobs.enqueue(*jobs))]
         if batch.resumed or made.completion is not None or made.heard or made.rounds or made.lost.prompt:
-            over.append(self._journal.forget(batch))
+            over.append(surely(lambda: self._journal.forget(batch)))
         await asyncio.gather(*over)
         if made.completion is not None and made.built is not None:
             await self._accounting.account(made.batch, made.built, made.rounds, made.completion)

@@ -21,7 +21,7 @@ from runtime.asking import Asking
 from runtime.attachments.reading import Contents, Reading
 from runtime.budget_terms import BudgetExceeded
 from runtime.envelopes import Batch
-from runtime.journal import Journal
+from runtime.journal import Journal, surely
 from runtime.made import Made
 from runtime.manifests import Manifests, UnknownTurn
 from runtime.model import Model
@@ -153,7 +153,10 @@ class Writing:
         assert made.completion is not None
         if made.built is not None and made.built is not built:  # a fallback read less
             built = made.built
-            await self._manifests.keep_anew(built.context, built.prompt, now(), prefix=built.prefix)
+            smaller = built
+            await surely(
+                lambda: self._manifests.keep_anew(smaller.context, smaller.prompt, now(), prefix=smaller.prefix)
+            )
         made.reply = replies.answer(batch, built, made.completion, made.rounds, made.lost)
 
     async def _first_model(self, batch: Batch) -> str | None:
@@ -185,7 +188,9 @@ class Writing:
         pairs = enumerate(zip(batch.envelopes, read.envelopes, strict=True))
         said = {place: now.message.text for place, (before, now) in pairs if now.message != before.message}
         if said:
-            await self._journal.heard(batch, said)  # counted before: whoever finds the words here pays no more for them
+            await surely(
+                lambda: self._journal.heard(batch, said)
+            )  # counted before: whoever finds the words here pays no more for them
         return read, contents
 
     async def _count_heard(self, made: Made) -> None:
@@ -211,7 +216,8 @@ class Writing:
         made.built = built = await self._prompting.build(question, batch.turn_id, first=made.first)
         log_grounding(built)
         # Not in a group: that would give it up where the model fails, and what it was asked is to be explained.
-        made.keeping = asyncio.create_task(self._keep(batch, built))
+        made.keeps = lambda: self._keep(batch, built)
+        made.keeping = asyncio.create_task(made.keeps())
         return built
 
     async def _keep(self, batch: Batch, built: Built) -> None:

@@ -65,6 +65,8 @@ class FakeOpenAI:
     """Of each: ``model``, ``name``, ``media_type`` and ``data`` of the recording."""
     heard: str = "What do the tyres cost?"
     """What every recording says."""
+    billed: list[int] = field(default_factory=list)
+    """The tokens of each chat request whose use was told, prompt and answer together."""
     keys: list[str] = field(default_factory=list)
     peers: list[Any] = field(default_factory=list)
     """The other end of each chat request's connection."""
@@ -265,6 +267,7 @@ def _finish(reply: Reply, body: dict[str, Any]) -> str:
 def _usage(fake: FakeOpenAI, body: dict[str, Any], reply: Reply) -> dict[str, Any]:
     prompt = len(_flat(body)) // CHARACTERS_PER_TOKEN
     completion = len(reply.text) // CHARACTERS_PER_TOKEN + 1
+    fake.billed.append(prompt + completion)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
