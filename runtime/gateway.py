@@ -25,7 +25,7 @@ from runtime.marking import Marking
 from runtime.outbox import Outbox, address_of
 from runtime.places import Places, Settled
 from runtime.shows import Shows
-from runtime.stops import interrupt
+from runtime.stops import drop, interrupt
 from runtime.worker import ring
 from runtime.workspaces import Workspaces
 
@@ -249,11 +249,13 @@ class Gateway:
         return Accepted("ignored", InboundKind.EDIT.value, key=key)
 
     async def _withdraw(self, message: InboundMessage, key: ConversationKey) -> Accepted:
-        """A message that was deleted is not answered any more, and not remembered. Whose it was need not be known:
-        who may delete it is the platform's to say."""
+        """A message that was deleted is not answered any more, unless people see its answer already, and not
+        remembered. Whose it was need not be known: who may delete it is the platform's to say."""
         where = await self._mailboxes[Lane.TURNS].amend(key, message.message_id, None)
         if where in (Amended.ANSWERING, Amended.ANSWERED):
             await self._transcript.amend(key, message.message_id, "")
+        if where is Amended.ANSWERING and (turn_id := await self._mailboxes[Lane.TURNS].drop(key, message.message_id)):
+            await drop(self._hub, turn_id)
         await self._marking.amended(key, message.message_id)  # after the words are gone: it may be marked meanwhile
         if where is not Amended.UNKNOWN:
             _log.info("message.deleted", state=where.value)

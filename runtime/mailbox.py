@@ -83,6 +83,7 @@ class Mailbox:
         self._done = redis.register_script(scripts.DONE)
         self._next = redis.register_script(scripts.NEXT)
         self._stop = redis.register_script(scripts.STOP)
+        self._drop = redis.register_script(scripts.DROP)
         self._amend = redis.register_script(scripts.AMEND)
         self._here: TakesHere | None = None
 
@@ -188,6 +189,10 @@ class Mailbox:
     async def stop(self, key: ConversationKey) -> str:
         """Have the turn that is being answered in *key* end where it is (`is_stopped`); empty where none is."""
         return str(await self._stop(keys=[self._key(key, "current")]))
+
+    async def drop(self, key: ConversationKey, message_id: str) -> str:
+        """Say that the message is gone that is answered in *key*; the turn, empty where it is not that one alone."""
+        return str(await self._drop(keys=[self._key(key, "current"), self._key(key, "inbox")], args=[message_id]))
 
     async def last_seen(self, connector: str) -> dict[ConversationKey, str]:
         """The newest message that was stored of each conversation of *connector*."""
@@ -339,10 +344,10 @@ class Mailbox:
         """The conversations that have something waiting, or being answered."""
         return [_offer(given).key for given in await self._streams.all(self._all_work)]
 
-    async def is_stopped(self, batch: Batch) -> bool:
-        """Whether the turn of *batch* is to end where it is."""
-        stopped: Any = await self._redis.hget(batch.fence.name, "stop")
-        return bool(stopped == batch.turn_id)
+    async def is_stopped(self, batch: Batch) -> tuple[bool, bool]:
+        """Whether the turn of *batch* is to end where it is, and whether the message that it answers is gone."""
+        stopped, dropped = await self._redis.hmget(batch.fence.name, ["stop", "dropped"])
+        return stopped == batch.turn_id, dropped == batch.turn_id
 
     @property
     def _all_work(self) -> list[str]:

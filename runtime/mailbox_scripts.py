@@ -69,7 +69,7 @@ end
 local function done(current, inbox, turn, first_seen)
   if redis.call('HGET', current, 'turn') ~= turn then return 0 end
   redis.call('LTRIM', inbox, redis.call('HGET', current, 'count'), -1)
-  redis.call('HDEL', current, 'turn', 'count', 'attempts', 'full', 'stop')
+  redis.call('HDEL', current, 'turn', 'count', 'attempts', 'full', 'stop', 'dropped')
   for at = first_seen, #KEYS do redis.call('SET', KEYS[at], turn, 'XX', 'KEEPTTL') end
   return 1
 end
@@ -168,6 +168,16 @@ STOP = """
 local turn = redis.call('HGET', KEYS[1], 'turn')
 if turn then redis.call('HSET', KEYS[1], 'stop', turn) end
 return turn or ''
+"""
+
+# Only where that message alone is answered: an answer to others with it is still wanted.
+DROP = """
+local turn = redis.call('HGET', KEYS[1], 'turn')
+if not turn or redis.call('HGET', KEYS[1], 'count') ~= '1' then return '' end
+local text = redis.call('LINDEX', KEYS[2], 0)
+if not text or cjson.decode(text)['message']['message_id'] ~= ARGV[1] then return '' end
+redis.call('HSET', KEYS[1], 'dropped', turn)
+return turn
 """
 
 AMEND = """

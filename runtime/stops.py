@@ -1,4 +1,5 @@
-"""Lets people change their mind about an answer that is being written, by whichever process: stop it, or say more."""
+"""Lets people change their mind about an answer that is being written, by whichever process: stop it, take the question
+back, or say more."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from runtime.mailbox import Mailbox
 
 STOP = "stop"
 MORE = "more"
+DROP = "drop"
 """The hub's topics."""
 _REMEMBERED = 1024
 
@@ -26,6 +28,8 @@ class Wishes:
     stop: bool = False
     more: bool = False
     """Something was said that is to be part of the question."""
+    dropped: bool = False
+    """The question was deleted: nobody misses an answer of which nothing was shown yet."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -33,6 +37,11 @@ async def interrupt(hub: Hub, turn_id: str) -> None:
     """Say that something waits that is to be made part of the question of a turn. If that is lost, the next turn
     answers it."""
     await hub.tell(MORE, {"turn": turn_id})
+
+
+async def drop(hub: Hub, turn_id: str) -> None:
+    """Say that the message was deleted that a turn answers. If that is lost, it is seen a little later."""
+    await hub.tell(DROP, {"turn": turn_id})
 
 
 class Stops:
@@ -48,6 +57,7 @@ class Stops:
         self._early: OrderedDict[str, Wishes] = OrderedDict()
         hub.hear(STOP, self._hear_stop)
         hub.hear(MORE, self._hear_more)
+        hub.hear(DROP, self._hear_drop)
 
     async def stop(self, key: ConversationKey) -> bool:
         """Have the answer in *key* end where it is; False where none is being written.
@@ -72,8 +82,8 @@ class Stops:
     async def look(self, batch: Batch, wishes: Wishes) -> None:
         """See whether the turn is to stop: the news of it may be lost. While the store is away nobody knows."""
         with suppress(StoreUnavailable):
-            if await self._mailbox.is_stopped(batch):
-                wishes.stop = True
+            stopped, dropped = await self._mailbox.is_stopped(batch)
+            wishes.stop, wishes.dropped = wishes.stop or stopped, wishes.dropped or dropped
 
     async def merge(self, batch: Batch, wishes: Wishes) -> None:
         """Make what was said meanwhile part of the question. Nothing happens where that is none, or no more fits.
@@ -94,6 +104,11 @@ class Stops:
     def _hear_more(self, news: News) -> None:
         wishes = self._of(news["turn"])
         wishes.more = True
+        wishes.changed.set()
+
+    def _hear_drop(self, news: News) -> None:
+        wishes = self._of(news["turn"])
+        wishes.dropped = True
         wishes.changed.set()
 
     def _of(self, turn_id: str) -> Wishes:

@@ -81,7 +81,7 @@ class Writing:
             writing = asyncio.create_task(self._write(made, told))
             is_paid = False
             try:
-                ended = await self._unless_stopped(writing, batch, wishes)
+                ended = await self._unless_stopped(writing, batch, wishes, told)
                 is_paid = not ended or writing.exception() is None
             finally:
                 # Wherever it was broken off: because people said more, or the process ends.
@@ -92,6 +92,8 @@ class Writing:
                 await self._count_lost(made)
         if not ended:
             await self._cut_short(made, told)
+            if not wishes.stop:  # it answers what was deleted
+                made.reply = replace(made.reply, silent=True)
             return
         try:
             writing.result()
@@ -101,10 +103,12 @@ class Writing:
             made.reply = replies.apology(batch, made.built, error, made.rounds, made.lost)
             _log.error("turn.failed", why=made.reply.error_code, detail=str(error), attempts=batch.attempt)
 
-    async def _unless_stopped(self, writing: asyncio.Task[None], batch: Batch, wishes: Wishes) -> bool:
-        """Wait until *writing* has ended; False where people wish it to stop. Raises `runtime.envelopes.Merged`."""
+    async def _unless_stopped(self, writing: asyncio.Task[None], batch: Batch, wishes: Wishes, told: Telling) -> bool:
+        """Wait until *writing* has ended; False where people wish it to stop, or have deleted what it answers and have
+        seen nothing of it. Raises `runtime.envelopes.Merged`."""
         writing.add_done_callback(lambda _: wishes.changed.set())
-        while not wishes.stop:
+        # What an interrupted attempt has shown is not known here.
+        while not (wishes.stop or (wishes.dropped and not told.text and not batch.resumed)):
             if wishes.more:
                 await self._stops.merge(batch, wishes)
             if writing.done():

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from config.settings import Settings
-from connectors.message import Role
+from connectors.message import Role, Scope
 from runtime import shows
 from tests.contract.discord_harness import discord_connector
 from tests.emulators import discord as emulated
@@ -294,3 +294,43 @@ async def test_a_mark_in_reply_to_an_answer_is_about_that_one(chat: Chat) -> Non
     assert said.startswith("Marked as good")
     (mark,) = chat.bot.told("turn.marked")
     assert mark["turn_id"] == chat.bot.told("turn.answered")[0]["turn_id"]
+
+
+async def test_a_message_that_is_deleted_before_anything_of_its_answer_is_seen_is_not_answered(chat: Chat) -> None:
+    """What the call took is counted all the same, and what is said next is answered."""
+    chat.bot.model.will("hang")
+    asked = await chat.discord.say("my number is 4711, where do I pay?", by=LENA)
+    await chat.discord.until(lambda _: len(chat.bot.replies_asked) == 1)
+    await chat.discord.delete(asked)
+    await chat.discord.until(lambda _: bool(chat.bot.told("turn.answered")))
+    chat.bot.model.will("Ahoy!")
+
+    assert await chat.hears("are you there?") == "Ahoy!"
+    assert [one.text for one in chat.discord.shown(LENA)] == ["Ahoy!"]
+    assert "4711" not in chat.bot.sent["user"]
+    assert (await chat.bot.runtime.usage.totals(Scope("acme")))[0].calls == 2
+
+
+async def test_an_answer_that_people_see_already_is_finished_though_its_message_is_deleted(chat: Chat) -> None:
+    """It would end in the middle of a sentence, for others to wonder about."""
+    chat.bot.model.chunk_delay_seconds = 0.05
+    answer = "Boats float because they push water away. " * 10
+    chat.bot.model.will(answer)
+    asked = await chat.discord.say("why do boats float?", by=LENA)
+    await chat.discord.until(lambda discord: bool(discord.shown(LENA)))
+    await chat.discord.delete(asked)
+    await chat.discord.until(lambda discord: discord.shown(LENA)[-1].text == answer.strip())
+
+    assert [one["state"] for one in chat.bot.told("message.deleted")] == ["answering"]
+
+
+async def test_of_messages_that_are_answered_together_a_deleted_one_stops_nothing(chat: Chat) -> None:
+    chat.bot.model.chunk_delay_seconds = 0.05
+    chat.bot.model.will("One moment, please. " * 5)
+    await chat.discord.say("why do boats float?", by=LENA)
+    await chat.discord.until(lambda _: len(chat.bot.replies_asked) == 1)
+    first, _ = [await chat.discord.say(text, by=LENA) for text in ("and ships?", "and rafts?")]
+    chat.bot.model.will("They all float.")
+    await chat.discord.until(lambda _: len(chat.bot.replies_asked) == 2)
+    await chat.discord.delete(first)
+    await chat.discord.until(lambda discord: discord.shown(LENA)[-1].text == "They all float.")
