@@ -197,10 +197,11 @@ class Following:
             if documents is None or documents:
                 await self._note(change.workspace_id, documents or ())
                 edits = await self._edits(change.workspace_id, documents or ()) if change.is_import else set()
+                long = {path.removeprefix("docs/") for path in change.long}
                 if edits and documents:
-                    changes.add(change.workspace_id, edits)
+                    changes.add(change.workspace_id, edits, long=long)
                     documents -= edits
-                changes.add(change.workspace_id, documents, is_import=change.is_import)
+                changes.add(change.workspace_id, documents, is_import=change.is_import, long=long)
             if any(path == "context" or path.startswith("context/") for path in change.paths):
                 await self._import_directives(change.workspace_id)
 

@@ -11,15 +11,16 @@ from grounding.documents.embedding import Vector
 from grounding.documents.index import Kind, PassageIndex
 from grounding.documents.ledger import Ledger
 from grounding.documents.library import Found
-from grounding.documents.runs import Prepared, Run
+from grounding.documents.runs import PORTION_BYTES, Prepared, Run
 from grounding.documents.shelf import READ_DOCUMENTS
 
 
 async def moved_last(
     ledger: Ledger, run: Run, wanted: set[str], registered: set[str], there: Collection[Found]
 ) -> list[str]:
-    """*wanted* in order, but last what is no more *there* and has the size of something new: until it is forgotten its
-    vectors can be had. What that may be is noted in *run*. Raises `StoreUnavailable`."""
+    """*wanted* in order, those that take long after others, and last what is no more *there* and has the size of
+    something new: until it is forgotten its vectors can be had. What that may be is noted in *run*. Raises
+    `StoreUnavailable`."""
     here = {item.path: item.size_bytes for item in there}
     sizes = {size for path in wanted - registered if (size := here.get(path)) is not None}
     gone = [path for path in wanted & registered if path not in here]
@@ -29,7 +30,7 @@ async def moved_last(
         known = {path: entry for path in gone if (entry := entries.get(path)) is not None}
         run.moved = {entry.sha256: path for path, entry in known.items() if entry.size_bytes in sizes}
     last = set(run.moved.values())
-    return [*sorted(wanted - last), *sorted(last)]
+    return sorted(wanted, key=lambda path: (path in last, here.get(path, 0) > PORTION_BYTES, path))
 
 
 def formerly(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from watchfiles import Change, awatch
@@ -19,6 +20,8 @@ _FOLDERS = ("context", "docs")
 FEW = 16
 """Documents that changed at once, all of them or those of one top folder, which no import is; and so many that were
 there before and were written anew among the files of one."""
+LONG_BYTES = 250_000
+"""A document of more takes seconds to be cut and embedded, where another takes milliseconds."""
 PIECE = 250
 """Paths that are told at once: what is done with each takes the event loop microseconds, and it has to come round."""
 
@@ -33,6 +36,8 @@ class Changed:
     """Whether they changed with so many others that whoever saved one by itself should not wait for them."""
     told: int = 0
     """How many files of all workspaces changed at once, these among them."""
+    long: frozenset[str] = frozenset()
+    """Those of the paths at which more than `LONG_BYTES` lie."""
 
 
 async def watch(
@@ -90,7 +95,21 @@ def _looked_at(base: Path, changes: Collection[tuple[Change, str]]) -> list[Chan
         pieces += in_pieces(
             one.workspace_id, paths, {path for path in paths if folder + path in rewritten}, len(changes)
         )
-    return sorted(pieces, key=lambda piece: piece.is_import)
+    told = [replace(one, long=_long(base / one.workspace_id, one.paths)) for one in pieces]
+    return sorted(told, key=lambda piece: piece.is_import)
+
+
+def _long(folder: Path, paths: Collection[str]) -> frozenset[str]:
+    """Those of *paths* below *folder* at which a long document lies. Blocking."""
+    return frozenset(path for path in paths if is_document_path(path.removeprefix("docs/")) and _is_long(folder / path))
+
+
+def _is_long(file: Path) -> bool:
+    try:
+        facts = file.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(facts.st_mode) and facts.st_size > LONG_BYTES
 
 
 def in_pieces(workspace_id: str, paths: Iterable[str], rewritten: Collection[str] = (), told: int = 0) -> list[Changed]:

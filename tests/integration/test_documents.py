@@ -23,7 +23,7 @@ from structlog.testing import capture_logs
 from watchfiles import Change
 
 from connectors.message import Scope, redis_key
-from grounding.documents import runs
+from grounding.documents import moved, runs
 from grounding.documents.backlog import Backlog
 from grounding.documents.chunking import Sizes, chunk_document
 from grounding.documents.embedding import EmbedderUnavailable
@@ -203,6 +203,17 @@ async def test_a_folder_that_is_named_like_a_document_is_followed_where_it_is_mo
     await asyncio.to_thread(os.rename, docs / "V2.TXT", docs / ".hidden")
     await house.indexer.sync(ACME, {"V2.TXT"})
     assert await house.sources("refunds") == ["other.txt"]
+
+
+async def test_a_document_that_takes_long_comes_after_the_others_where_all_are_looked_through(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moved, "PORTION_BYTES", 100)
+    for path, text in (("a.md", "Refunds. " * 20), ("b.md", "Refunds"), ("c.md", "Parcels")):
+        await asyncio.to_thread(house.write, path, text)
+    seen: list[str] = []
+    await house.indexer.sync(ACME, progress=lambda one: seen.append(one.path))
+    assert seen == ["b.md", "c.md", "a.md"]
 
 
 async def test_the_lag_of_a_file_that_was_moved_there_counts_from_then_on(house: House) -> None:

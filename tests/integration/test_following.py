@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -262,9 +262,16 @@ async def test_an_edit_that_is_saved_under_another_name_goes_before_the_import_a
             yield await tells.get()
 
     class Noted(Changes):
-        def add(self, workspace_id: str, paths: set[str] | None, *, is_import: bool = False) -> None:
+        def add(
+            self,
+            workspace_id: str,
+            paths: set[str] | None,
+            *,
+            is_import: bool = False,
+            long: Collection[str] = (),
+        ) -> None:
             told.append((set(paths or ()), is_import))
-            super().add(workspace_id, paths, is_import=is_import)
+            super().add(workspace_id, paths, is_import=is_import, long=long)
 
     async def tell(count: int) -> list[tuple[set[str], bool]]:
         told.clear()

@@ -175,3 +175,41 @@ async def test_every_change_is_worked_off_after_it_was_told(batches: list[set[st
 
     assert looked.keys() == changed.keys()
     assert all(looked[path] >= at for path, at in changed.items())
+
+
+async def test_documents_that_take_long_keep_no_others_waiting_and_come_one_by_one_edits_first() -> None:
+    """However many others were told with them."""
+    long = {f"{name}.md" for name in ("long-1", "long-2", "long-3")}
+    going, taken = asyncio.Event(), list[set[str]]()
+
+    async def work(_: str, paths: set[str] | None) -> None:
+        taken.append(paths or set())
+        if paths and paths & long:
+            await going.wait()
+
+    async with asyncio.TaskGroup() as group:
+        changes = Changes(work, group)
+        changes.add("a", named(0, 300) | long, is_import=True, long=long)
+        await passes()
+        assert set().union(*taken) == named(0, 300) | {"long-1.md"}
+        changes.add("a", {"long-3.md", "short.md"}, long={"long-3.md"})
+        await passes()
+        assert {"short.md"} in taken
+        going.set()
+    assert [one for one in taken if one & long] == [{"long-1.md"}, {"long-3.md"}, {"long-2.md"}]
+
+
+async def test_a_document_that_became_long_or_short_while_it_waits_is_worked_off_once_and_stays_an_edit() -> None:
+    slow = Slow()
+    async with asyncio.TaskGroup() as group:
+        changes = Changes(slow.work, group)
+        changes.add("a", {"one.md", "two.md"})
+        changes.add("a", {"both.md"}, long={"both.md"})
+        await passes()
+        changes.add("a", {"grown.md", "shrunk.md"} | named(0, 3), long={"shrunk.md"})
+        changes.add("a", {"grown.md", "shrunk.md"} | named(3, 100), is_import=True, long={"grown.md"})
+        slow.goes_on.set()
+    taken = [paths or set() for _, paths in slow.done]
+    assert sorted(path for one in taken for path in one).count("grown.md") == 1
+    assert {"grown.md"} in taken
+    assert any("shrunk.md" in one and not one & named(3, 100) for one in taken)

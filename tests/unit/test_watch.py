@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from watchfiles import Change
 
-from grounding.documents.watch import FEW, PIECE, Changed, _looked_at, in_pieces, watch
+from grounding.documents.watch import FEW, LONG_BYTES, PIECE, Changed, _looked_at, in_pieces, watch
 
 
 def first(pieces: list[Changed]) -> set[str]:
@@ -29,6 +29,18 @@ def test_an_edit_that_is_told_with_an_import_of_its_own_folder_goes_before_it(tm
     assert first(pieces) == {"docs/edited.md"}
     assert [piece.is_import for piece in pieces] == sorted(piece.is_import for piece in pieces)
     assert {piece.told for piece in pieces} == {2001}
+
+
+def test_which_documents_take_long_is_told(tmp_path: Path) -> None:
+    docs = tmp_path / "acme/docs"
+    docs.mkdir(parents=True)
+    for name, size in (("long.md", LONG_BYTES + 1), ("short.md", LONG_BYTES), ("picture.png", LONG_BYTES + 1)):
+        (docs / name).write_bytes(b"x" * size)
+    (docs / "linked.md").symlink_to(docs / "long.md")
+    (docs / "folder.md").mkdir()
+    names = ("long.md", "short.md", "picture.png", "linked.md", "folder.md", "gone.md")
+    pieces = _looked_at(tmp_path, [(Change.added, str(docs / name)) for name in names])
+    assert frozenset().union(*(piece.long for piece in pieces)) == {"docs/long.md"}
 
 
 def test_many_files_that_are_written_anew_at_once_are_an_import(tmp_path: Path) -> None:
