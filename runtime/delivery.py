@@ -72,13 +72,13 @@ class Delivery:
             return await self._hand_over(connector, key, turn_id, known)
         governor = self._governors.of(connector)
         # To say at once that the first part is being sent, it has to be: nothing may come between.
-        parts = await _rendered(connector, known) if known is not None and not known.silent else ()
+        parts = await rendered(connector, known) if known is not None and not known.silent else ()
         at_once = bool(parts) and governor.goes_at_once(key, Urgency.FINAL)
         begin = self._first_stage(connector) if at_once else None
         held = await self._states.hold(key, turn_id, given, known, begin=begin)
         if held.message is not None:
             if not held.message.silent or held.states:  # what was shown of it before gets its last form
-                parts = parts or await _rendered(connector, held.message)
+                parts = parts or await rendered(connector, held.message)
             begins = self._placeholder == "always"
             sending = Sending(
                 self._states, governor, self._ambiguous, connector, held, held.message, may_go=at_once, begins=begins
@@ -116,7 +116,8 @@ class Delivery:
         return len(parts)
 
 
-async def _rendered(connector: Connector, message: OutboundMessage) -> Sequence[OutboundPart]:
+async def rendered(connector: Connector, message: OutboundMessage) -> Sequence[OutboundPart]:
+    """*message* in the parts that *connector* sends, worked out in a thread where the text is long."""
     if len(message.text) > LONG_TEXT_CHARACTERS:
         return await asyncio.to_thread(connector.render, message)
     return connector.render(message)

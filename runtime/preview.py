@@ -18,6 +18,7 @@ import structlog
 
 from connectors.connector import AppendsText, Connector, EditsMessages, SendFailed, StreamsText
 from connectors.message import OutboundMessage, OutboundPart, Receipt, StoreUnavailable, Superseded
+from runtime.delivery import rendered
 from runtime.first_words import BEGINNING_CHARACTERS, begun, tells_again
 from runtime.governor import Governor
 from runtime.part_states import PartStates
@@ -151,6 +152,8 @@ class _Paced(Preview):
 
     async def _may_go(self) -> bool:
         """Wait for the turn of a preview, but no longer than the reply is written; whether it came."""
+        if self._governor.goes_at_once(self._message.key, self._urgency):
+            return True
         turn = asyncio.create_task(self._governor.turn(self._message.key, self._urgency))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -206,7 +209,7 @@ class Growing(_Paced):
 
     async def _show_now(self) -> None:
         message = replace(self._message, text=self.text)
-        parts = await asyncio.to_thread(self._connector.render, message)
+        parts = await rendered(self._connector, message)
         shown = list(takewhile(lambda part: not part.file_name, parts))
         stale = [part for part in shown if self._shown.get(part.index, (None,))[0] != part.text]
         if not stale:

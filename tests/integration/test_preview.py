@@ -13,12 +13,12 @@ from connectors.connector import Connector, SendFailed
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt
 from runtime.delivery import Delivery
 from runtime.envelopes import Watched
-from runtime.governor import Governor, Governors
+from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.outbox import Outbox
 from runtime.parts import Stage
 from runtime.progress import Telling, telling
-from runtime.schedule import Urgency
+from runtime.schedule import Schedule, Ticket, Urgency
 from runtime.shows import Shows
 from tests.emulators.board import Board, FoundAgain, KnowsAgain
 
@@ -93,6 +93,20 @@ async def write(outbox: Box, platform: Board, *pieces: tuple[str, tuple[str, ...
             await until(platform, *shown)
 
 
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[Urgency]:
+    """How urgent each call was that was allowed, in order."""
+    found: list[Urgency] = []
+    count = Schedule._count
+
+    def counted(schedule: Schedule, ticket: Ticket, now: float) -> None:
+        count(schedule, ticket, now)
+        found.append(ticket.urgency)
+
+    monkeypatch.setattr(Schedule, "_count", counted)
+    return found
+
+
 async def test_a_reply_grows_in_one_message_and_ends_in_its_last_form(redis: Redis) -> None:
     """People see one message; what it says at last is the reply, whole."""
     board = Board()
@@ -127,17 +141,9 @@ async def test_a_reply_that_outgrows_a_message_goes_on_in_the_next(redis: Redis)
 
 
 async def test_each_message_that_a_growing_reply_changes_has_a_turn_of_its_own(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
+    redis: Redis, turns: list[Urgency]
 ) -> None:
     """Where two messages have to change at once, the platform hears no more than its limits allow."""
-    turns: list[Urgency] = []
-    granted = Governor.turn
-
-    async def turn(governor: Governor, key: ConversationKey, urgency: Urgency) -> None:
-        await granted(governor, key, urgency)
-        turns.append(urgency)
-
-    monkeypatch.setattr(Governor, "turn", turn)
     board = Board()
     async with box(redis, board).preview(DRAFT) as preview:
         await preview.show("12345678")
@@ -228,18 +234,8 @@ async def test_a_platform_that_asks_for_a_pause_gets_it_and_the_reply_grows_on(r
         await until(board, "one two!")
 
 
-async def test_what_is_only_added_to_takes_nothing_of_the_rate_for_edits(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_only_added_to_takes_nothing_of_the_rate_for_edits(redis: Redis, turns: list[Urgency]) -> None:
     """It begins like a message, and grows by a means that has a rate of its own."""
-    turns: list[Urgency] = []
-    granted = Governor.turn
-
-    async def turn(governor: Governor, key: ConversationKey, urgency: Urgency) -> None:
-        await granted(governor, key, urgency)
-        turns.append(urgency)
-
-    monkeypatch.setattr(Governor, "turn", turn)
     feed = Feed()
     await write(box(redis, feed), feed, ("one", ("one",)), (" two", ("one two",)))
 
