@@ -36,6 +36,7 @@ def gather(stream: Any) -> None:
     if response.is_stream_consumed or response.is_closed or "content-encoding" in response.headers:
         return
     response.stream = Gathered(response.stream)
+    stream.completion_stream = _Gone(stream.completion_stream)
 
 
 async def usage_after(stream: Any) -> Any:
@@ -66,8 +67,28 @@ def _response(stream: Any) -> httpx.Response | None:
     return response if isinstance(response, httpx.Response) else None
 
 
+class _Gone:
+    """*stream* of OpenAI's client, gone through but once. LiteLLM begins to go through it anew for each chunk, and the
+    client makes a generator each time, which the event loop then has to end by a task of its own."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __aiter__(self) -> _Gone:
+        return self
+
+    async def __anext__(self) -> Any:
+        return await anext(self._stream)
+
+
 class Gathered(httpx.AsyncByteStream):
     """The bytes of *source*, which are server-sent events, in larger pieces. Can be read once.
+
+    It ends where the provider says that the answer is over, without the saying: OpenAI's client would leave off in the
+    middle of all that reads for it, which the event loop would then have to end piece by piece.
 
     Raises what *source* raises, after all that came before it was passed on.
     """
@@ -78,6 +99,8 @@ class Gathered(httpx.AsyncByteStream):
         self._buffer = b""
         self._arrived = asyncio.Event()
         self._over = asyncio.Event()
+        self._was_told = False
+        """Whether what was passed on last is what came before the provider said that the answer is over."""
         self._reading: asyncio.Task[None] | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -94,6 +117,8 @@ class Gathered(httpx.AsyncByteStream):
                 has_shown = has_shown or shows
                 if piece:
                     yield piece
+                if self._was_told:
+                    return
             await reading
         finally:
             await self._stop()
@@ -121,6 +146,10 @@ class Gathered(httpx.AsyncByteStream):
 
     def _taken(self, *, everything: bool) -> bytes:
         """All whole events that arrived; the last one may be cut where there is no more to come."""
+        over = (b"\n" + self._buffer).find(_OVER) if everything else -1
+        if over >= 0:
+            self._was_told = True
+            return self._buffer[:over]
         whole = max(self._buffer.rfind(end) + len(end) if end in self._buffer else 0 for end in _ENDS)
         end = len(self._buffer) if everything else whole
         taken, self._buffer = self._buffer[:end], self._buffer[end:]

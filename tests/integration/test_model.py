@@ -437,6 +437,30 @@ async def test_litellm_prepares_no_logs(model: Model, monkeypatch: pytest.Monkey
     assert logged == []
 
 
+async def test_a_streamed_answer_leaves_no_generator_for_the_event_loop_to_end(
+    model: Model, openai_server: FakeOpenAI
+) -> None:
+    """That is a task and a wake-up for each. Should this fail with a new LiteLLM or client: `runtime.pieces`."""
+    openai_server.will("one two three four five six seven eight nine ten")
+    left: list[str] = []
+    hooks = sys.get_asyncgen_hooks()
+    assert hooks.finalizer is not None
+    end = hooks.finalizer
+
+    def end_and_tell(generator: Any) -> None:
+        left.append(generator.__qualname__)
+        end(generator)
+
+    sys.set_asyncgen_hooks(finalizer=end_and_tell)
+    try:
+        streamed = await model.complete(MESSAGES, on_delta=Screen().show)
+        await asyncio.sleep(0)
+    finally:
+        sys.set_asyncgen_hooks(finalizer=end)
+    assert streamed.text.endswith("ten")
+    assert left == []
+
+
 @pytest.mark.parametrize("streams", [False, True])
 async def test_no_request_is_held_against_its_forms_which_would_leave_it_as_it_is(
     model: Model, openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, streams: bool
