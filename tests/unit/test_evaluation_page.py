@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.documents.evaluate import FUSED, RRF, Evaluation
+from grounding.documents.evaluate import FUSED, QUICK, RRF, Evaluation
 from grounding.documents.index import Hit, Kind, Passage
 from grounding.documents.metrics import Ranking
 from grounding.documents.question_set import Known, Question, QuestionSet
@@ -126,3 +127,20 @@ def test_lines_beyond_the_axis_stay_inside_the_picture() -> None:
 def test_a_staircase_holds_each_value_until_the_next() -> None:
     assert steps([(1, 0.1), (4, 0.2)]) == [(1, 0.1), (4, 0.1), (4, 0.2)]
     assert steps([]) == []
+
+
+def test_each_arm_is_explained_and_the_second_look_where_there_is_one() -> None:
+    plain = result()
+    assert "<b>rrf, k=60</b>: both of these by their ranks" in page(plain)
+    assert "deeper model" not in page(plain)
+    arms = {QUICK: plain.evaluation.arms[FUSED], **plain.evaluation.arms}
+    looked_again = page(Result.of(plain.name, plain.questions, replace(plain.evaluation, arms=arms)))
+    assert "<b>fused, quick</b>: as fused, without the second look" in looked_again
+    assert "and the best looked at again by the deeper model" in looked_again
+
+
+def test_of_many_steps_of_a_logarithmic_axis_only_powers_of_ten_have_words() -> None:
+    words = [word for _, word in logarithmic_axis("ms", 0.05, 500).marks]
+    assert len(words) == 13
+    assert [word for word in words if word] == ["0.1", "1", "10", "100"]
+    assert all(word for _, word in logarithmic_axis("ms", 1, 100).marks)

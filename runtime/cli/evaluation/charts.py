@@ -15,6 +15,8 @@ from dataclasses import dataclass
 WIDTH, HEIGHT = 420, 270
 LEFT, RIGHT, TOP, BOTTOM = 52, 22, 12, 48
 """Room for the axes, in the units of the picture."""
+MOST_WORDS = 8
+"""Of the steps of a logarithmic axis."""
 DASHES = ("", "7 3", "2 3", "10 3 2 3", "5 5", "1 4")
 """One for each line, after which they repeat; the order of the page's colours."""
 
@@ -65,12 +67,14 @@ def even_axis(title: str, high: int, step: int) -> Axis:
 
 
 def logarithmic_axis(title: str, low: float, high: float) -> Axis:
-    """An axis over whole steps of 1, 2, 5, 10 … that holds *low* and *high*, both above 0."""
+    """An axis over whole steps of 1, 2, 5, 10 … that holds *low* and *high*, both above 0. Of many steps only powers of
+    ten have words, or these would run into each other."""
     steps = [base * 10.0**power for power in range(-3, 7) for base in (1, 2, 5)]
     first = max((step for step in steps if step <= low), default=steps[0])
     last = min((step for step in steps if step >= high and step > first), default=steps[-1])
     marks = [step for step in steps if first <= step <= last]
-    return Axis(title, first, last, [(mark, f"{mark:g}") for mark in marks], logarithmic=True)
+    told = marks if len(marks) <= MOST_WORDS else [mark for mark in marks if f"{mark:g}".strip("0.") == "1"]
+    return Axis(title, first, last, [(mark, f"{mark:g}" if mark in told else "") for mark in marks], logarithmic=True)
 
 
 def line_chart(name: str, title: str, description: str, across: Axis, up: Axis, lines: Sequence[Line]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from grounding.documents.evaluate import ALONE, BM25, DENSE, FUSED, QUICK, RERANKED, RRF
 from grounding.documents.metrics import Difference, Ranking, percentile, recall_at, recall_within
 from grounding.documents.question_set import Question
 from runtime.cli.evaluation.charts import (
@@ -31,6 +32,16 @@ MEANING = (
     "nDCG@10 and MRR also say how far up. recall@1000tok: what is found from the top until the next document would "
     "pass 1,000 tokens (characters / 4 + 1), and the same of passages, which is what a prompt pays for."
 )
+ARMS = {
+    BM25: "words alone",
+    DENSE: "the embedding model alone",
+    RRF: "both of these by their ranks, for reference",
+    ALONE: "as fused, of the question as it stands, without what was said before it",
+    QUICK: "as fused, without the second look: no deeper model",
+    FUSED: "what turns do: words and meaning by their scores, after what was said before",
+    RERANKED: "as fused, the first of it put in order by the reranker",
+}
+SECOND_LOOK = ", and the best looked at again by the deeper model"
 MARGIN = (
     "± is half the 95 % interval of a paired t-test. Within it a difference is noise; of so many figures one in twenty "
     "passes it by chance."
@@ -50,6 +61,7 @@ h1 { font-size: 1.5rem; line-height: 1.25; margin: .5rem 0; overflow-wrap: anywh
 h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
 p { max-width: 45rem; margin: .5rem 0; }
 .dim, caption { color: var(--dim); }
+.arms { padding-left: 1.2rem; margin: .5rem 0 1rem; }
 .pair { display: grid; gap: 1rem 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr));
   align-items: start; }
 figure { margin: 0; }
@@ -111,6 +123,9 @@ def _means(result: Result) -> str:
     for arm, scores in result.scores.items():
         times = [_ms(scores.p50_ms), _ms(scores.p95_ms)]
         rows.append([arm, *(f"{getattr(scores, field):.3f}" for field in fields), *times])
+    said = {arm: ARMS[arm] + (SECOND_LOOK if arm == FUSED and QUICK in result.scores else "") for arm in result.scores}
+    items = "".join(f"<li><b>{text(arm)}</b>: {text(what)}</li>" for arm, what in said.items())
+    arms = f'<ul class="dim arms">{items}</ul>'
     means = table("Means over all questions", ["arm", *TITLES.values(), "p50 ms", "p95 ms"], rows)
     main = result.evaluation.main
     against = ""
@@ -119,7 +134,7 @@ def _means(result: Result) -> str:
             arm: differences(result.figures[main], figures) for arm, figures in result.figures.items() if arm != main
         }
         against = _change_table(f"{main} minus each other arm, question by question", changes)
-    return f"<h2>Figures</h2><p class=dim>{MEANING}</p>{means}{against}"
+    return f"<h2>Figures</h2><p class=dim>{MEANING}</p>{arms}{means}{against}"
 
 
 def _compared(comparison: Comparison) -> str:
