@@ -10,7 +10,8 @@ searches and prompts of these whose question's deeper vector did not come in tim
 event loop was kept from coming round while searches, prompts, indexing and, with a deeper model, the looks for
 what lacks its vectors went on at once for `BUSY_SECONDS`; ``late`` is how late it then came round at p99. Both also
 grow with what other threads and programs compute. ``own`` does not: the most processor time that one callback of the
-loop took meanwhile. Peak memory is the process's, without the child's.
+loop took meanwhile. Garbage is looked for and threads take turns as in ``serve``. Peak memory is the process's, without
+the child's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import argparse
 import asyncio
 import random
 import resource
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -35,20 +37,22 @@ from grounding.documents.index import Entry, Kind, Passage
 from grounding.documents.metrics import percentile
 from grounding.documents.minilm import VOCABULARY
 from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.runs import GROUP_CHUNKS
 from grounding.documents.search import Search
 from grounding.documents.sparse import SparseVector, encode_document
 from grounding.run_context import DegradedBlock
 from grounding.tokens import LineByLine, load_tokens
-from runtime import deepening
+from runtime import collecting, deepening
+from runtime.cli.main import SWITCH_SECONDS
 from runtime.deeper import NONE, why_not
 from runtime.embedded.deep_model import DeepModel, deep_model
 from runtime.embedder import open_embedder
 
 QUERIES = 400
-BATCH = 512
+BATCH = GROUP_CHUNKS
 PARTS = 20
 BUSY_SECONDS = 10.0
-BUSY_BATCHES = 8
+BUSY_BATCHES = 16
 """Batches that are indexed meanwhile, over and over: made before, as making one holds the loop for 40 ms by itself."""
 TICK_SECONDS = 0.002
 WORDS = 1248
@@ -132,6 +136,7 @@ async def busy(*works: Callable[[int], Awaitable[object]]) -> list[str]:
         number = 0
         while time.perf_counter() < until:
             await work(number)
+            await asyncio.sleep(0)  # the next one is somebody else's
             number += 1
 
     with patch.object(asyncio.Handle, "_run", run):
@@ -221,6 +226,8 @@ async def main(counts: list[int], workspaces: int, settings: Settings) -> None:
             logs = stack.enter_context(tempfile.TemporaryDirectory())
             deep = await stack.enter_async_context(deep_model(Path(logs)))
             await deep.embed_documents(["warm up"])  # waits until the child is there
+        await (await open_embedder(settings)).embed_query("warm up")
+        collecting.settle()  # as in `serve`
         for count in counts:
             with tempfile.TemporaryDirectory() as folder:
                 await measure(count, workspaces, Path(folder), settings, deep)
@@ -235,5 +242,6 @@ if __name__ == "__main__":
         "--deeper", default=Settings().deep_embedding_model, metavar="DEEP_EMBEDDING_MODEL", help=f"or {NONE}"
     )
     asked = parser.parse_args()
+    sys.setswitchinterval(SWITCH_SECONDS)  # as in `serve`
     chosen = Settings(embedding_model=asked.model, deep_embedding_model=asked.deeper)
     asyncio.run(main(asked.chunks, asked.workspaces, chosen))

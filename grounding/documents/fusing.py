@@ -78,15 +78,17 @@ def by_scores(dense: Mapping[Id, float], sparse: Mapping[Id, float], top_k: int)
     factor, shift = words
     for point, score in sparse.items():
         summed[point] = summed.get(point, without) - without + factor * score + shift
-    return best_first(summed)[:top_k]
+    return best_first(summed, top_k)
 
 
-def best_first(scores: Mapping[Id, float]) -> list[tuple[Id, float]]:
-    """The points of *scores* with them; equal ones in the order of their ids."""
+def best_first(scores: Mapping[Id, float], most: int | None = None) -> list[tuple[Id, float]]:
+    """The points of *scores* with them, or the best *most* of them; equal ones in the order of their ids."""
+    least = -math.inf
+    if most is not None and 0 < most < len(scores):  # scores alone are sorted in a third of the time
+        least = sorted(scores.values(), reverse=True)[most - 1]
     # UUIDs as numbers have the order that they have as words: ties are the same with every adapter.
-    return [
-        (point, -score) for score, point in sorted([(-score, cast("Any", point)) for point, score in scores.items()])
-    ]
+    ranked = sorted([(-score, cast("Any", point)) for point, score in scores.items() if score >= least])
+    return [(point, -score) for score, point in ranked[:most]]
 
 
 def by_ranks(dense: Sequence[Id], sparse: Sequence[Id], fusion: Fusion, top_k: int) -> list[tuple[Id, float]]:
@@ -95,7 +97,7 @@ def by_ranks(dense: Sequence[Id], sparse: Sequence[Id], fusion: Fusion, top_k: i
     for arm, weight in ((dense, fusion.dense), (sparse, fusion.sparse)):
         for rank, point in enumerate(arm if weight > 0 else (), start=1):
             summed[point] = summed.get(point, 0.0) + 1 / (fusion.k - 1 + rank / weight)
-    return best_first(summed)[:top_k]
+    return best_first(summed, top_k)
 
 
 def both(dense: Mapping[Id, float], sparse: Mapping[Id, float], fusion: Fusion, top_k: int) -> list[tuple[Id, float]]:

@@ -32,12 +32,12 @@ from grounding.documents.runs import (
     Run,
     Status,
     Synced,
-    entries_of,
     groups,
     is_known,
     portions,
     refused,
     sha256_of,
+    sources_of,
 )
 from grounding.documents.shelf import READ_DOCUMENTS, Shelf, below
 from grounding.documents.sparse import encode_chunk
@@ -261,9 +261,8 @@ class Indexer:
             kept = [item for item in group if item.document.path not in later]
             lacking = [one.document.path for one in kept if any(chunk.id not in deep for chunk in one.chunks)]
             async with self._undeepened.storing(scope, Kind.DOCUMENT, lacking, deepens=self._index.deepens):
-                await self._index.replace(
-                    [Source(scope, Kind.DOCUMENT, item.document.path, entries_of(item, vectors, deep)) for item in kept]
-                )
+                # A document may have thousands of chunks: off the loop.
+                await self._index.replace(await asyncio.to_thread(sources_of, scope, kept, vectors, deep))
             await self._ledger.record(scope, {item.document.path: self._registered(item) for item in kept}, (), ())
         for path in later:  # whoever changed it goes on with it
             batch.since.pop(path, None)

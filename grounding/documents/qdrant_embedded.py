@@ -136,8 +136,8 @@ class EmbeddedIndex:
             stored.where(scope, kind)  # A scope that may not hold these is refused before anything is stored.
         for batch in _batches([(scope, entry) for entry in entries]):
             await self._run(partial(self._upsert, entries=batch))
-        for entry in entries:
-            self._centres.changed(stored.tenant(scope, entry.passage.kind), 1)
+        for kind, count in Counter(entry.passage.kind for entry in entries).items():
+            self._centres.changed(stored.tenant(scope, kind), count)
 
     async def replace(self, sources: Sequence[Source]) -> None:
         if not sources:
@@ -227,6 +227,7 @@ class EmbeddedIndex:
         if deep is not None and again:
             most = given.short(self._centres)
             first = await self._look(seen, lambda shard: given.first_look(shard, self._centres, self._kept), most=most)
+            await asyncio.sleep(0)  # else both looks are one hold of the loop where the vector is there already
             vector = await deep()
             # It takes 1 ms, however many there are, for a hundred are compared.
             return await self._look(seen, lambda shard: given.second_look(shard, first, vector, self._kept), most=None)

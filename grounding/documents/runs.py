@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from connectors.message import Scope
 from grounding.documents.chunking import Chunk
 from grounding.documents.embedding import Vector
-from grounding.documents.index import Entry, Kind, Passage
+from grounding.documents.index import Entry, Kind, Passage, Source
 from grounding.documents.library import Document, Found, Skipped
 from grounding.documents.registry import Registered
 from grounding.documents.sparse import SparseVector
@@ -153,8 +153,15 @@ def groups(prepared: Sequence[Prepared]) -> list[list[Prepared]]:
     return groups
 
 
-def entries_of(item: Prepared, vectors: dict[str, Vector], deep: dict[str, Vector]) -> list[Entry]:
-    """*item* as the index stores it; *vectors* are those of its chunks by their ids, *deep* what some have already."""
+def sources_of(
+    scope: Scope, items: Sequence[Prepared], vectors: dict[str, Vector], deep: dict[str, Vector]
+) -> list[Source]:
+    """*items* as the index stores them; *vectors* are those of their chunks by their ids, *deep* what some have
+    already."""
+    return [Source(scope, Kind.DOCUMENT, item.document.path, _entries_of(item, vectors, deep)) for item in items]
+
+
+def _entries_of(item: Prepared, vectors: dict[str, Vector], deep: dict[str, Vector]) -> list[Entry]:
     return [
         Entry(passage_of_chunk(chunk), vectors[chunk.id], sparse, deep.get(chunk.id))
         for chunk, sparse in zip(item.chunks, item.sparse, strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.documents.fusing import Fused, absent, by_scores, merged, says_little
+from grounding.documents.fusing import Fused, absent, best_first, by_scores, merged, says_little
 from grounding.documents.index import Fusion, Kind
 
 SCORES = st.dictionaries(st.integers(0, 60), st.floats(-1, 1, allow_nan=False), max_size=60)
@@ -63,3 +63,8 @@ def test_only_documents_fused_by_scores_with_a_short_ranking_by_words_are_fused_
     assert not says_little(Fusion(), Kind.DOCUMENT, Fusion().candidates)
     assert not says_little(Fusion(method="rrf"), Kind.DOCUMENT, 1)
     assert not says_little(Fusion(), Kind.TURN, 1)
+
+
+@given(st.dictionaries(st.integers(0, 40), st.sampled_from([0.1, 0.2, 0.2000001, 0.3, 0.9])), st.integers(0, 50))
+def test_the_best_of_some_are_the_first_of_all(scores: dict[int, float], most: int) -> None:
+    assert best_first(scores, most) == best_first(scores)[:most]
