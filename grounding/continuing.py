@@ -55,11 +55,12 @@ class Continuing:
         """The documents of *key*. Raises `connectors.message.StoreUnavailable` and
         `grounding.transcript.entry.UnknownFormat`."""
         guessed, likely = self.older.get(key, ""), None
-        newest, session = self.contexts.latest(key), asyncio.shield(before)
+        newest = self.contexts.latest(key)
         if guessed:
-            latest, shown, likely = await asyncio.gather(newest, session, self._likely(key, guessed))
+            latest, likely = await asyncio.gather(newest, self._likely(key, guessed))
         else:
-            latest, shown = await asyncio.gather(newest, session)
+            latest = await newest
+        shown = await asyncio.shield(before)
         if latest is None or shown is None or not shown.document:
             return latest, None
         if latest.id == shown.document or self.freezing.layout == "user_first":

@@ -125,12 +125,11 @@ class Prompting:
             async with asyncio.TaskGroup() as parts:
                 holding = parts.create_task(self._held(scope))
                 looking = parts.create_task(self._attaching.look(scope, window))
-                grounding = parts.create_task(self._ground(question, turn_id, history, budgets, guessed, today))
                 injecting = parts.create_task(self._formatters.inject(_request(question)))
+                choice, grounds = await self._ground(question, turn_id, history, budgets, guessed, today)
         except BaseExceptionGroup as several:
             raise true_error(several) from several
         held, degraded = holding.result()
-        choice, grounds = grounding.result()
         guides = _guides(held)
         if guides.cues is not guessed.cues or guides.frames is not guessed.frames:
             # They were changed since this process looked last: rare enough to ask all layers again.
