@@ -29,7 +29,7 @@ MOST = 4096
 
 
 MOST_PLACES = 4 * MOST
-"""Places that are kept, some 200 bytes each: a second look wants those of a hundred passages, of which ten are read."""
+"""Places that are kept, some 150 bytes each: a second look wants those of a hundred passages, of which ten are read."""
 
 
 class _Lately(Generic[V]):
