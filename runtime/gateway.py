@@ -24,6 +24,7 @@ from runtime.mailbox import Mailbox
 from runtime.marking import Marking
 from runtime.outbox import Outbox, address_of
 from runtime.places import Places, Settled
+from runtime.refusals import Refusals
 from runtime.shows import Shows
 from runtime.stops import drop, interrupt
 from runtime.worker import ring
@@ -31,7 +32,7 @@ from runtime.workspaces import Workspaces
 
 MAX_ID_CHARACTERS = 512
 MAX_NAME_CHARACTERS = 200
-TOO_MANY = "You are writing faster than I can answer. Please wait {seconds} s and try again."
+TOO_MANY = "You are writing faster than I can answer."
 FULL_SECONDS = 30
 """When to try again what a full mailbox did not take."""
 HELLO = "Hello! Mention me when you want to ask something; `/help` says what else I can do."
@@ -73,6 +74,11 @@ class Gateway:
         self._shows = shows
         self._hub = hub
         self._marking = marking
+        self._refusals = Refusals(self._notice)
+
+    async def run(self) -> None:
+        """Tell people what was not taken, until cancelled."""
+        await self._refusals.run()
 
     async def accept(self, message: InboundMessage) -> Accepted:
         """Store *message* if it is to be answered. When this returns, the platform may be told.
@@ -168,15 +174,15 @@ class Gateway:
                 return await self._duplicate(key, message, lane, admission)
             seconds = admission.retry_after_seconds
             _log.info("message.ignored", why="rate_limit")
-            if admission.first_refusal and message.caller_role is None:
-                await self._notice(key, TOO_MANY.format(seconds=seconds), message)
+            if message.caller_role is None:  # a caller has it in the answer to the request
+                await self._refusals.tell(key, message, TOO_MANY, seconds, first=admission.first_refusal)
             return Accepted("refused", "rate_limit", retry_after_seconds=seconds, key=key)
         try:
             stored = await mailbox.store(key, envelope)
         except MailboxFull as error:
             _log.warning("message.ignored", why="mailbox_full")
-            if error.first and message.caller_role is None:  # a caller has it in the answer to the request
-                await self._notice(key, error.user_text, message)
+            if message.caller_role is None:
+                await self._refusals.tell(key, message, error.user_text, 0, first=error.first)
             return Accepted("refused", "mailbox_full", retry_after_seconds=FULL_SECONDS, key=key)
         if not stored.new:
             return await self._duplicate(key, message, lane, admission)
@@ -208,8 +214,10 @@ class Gateway:
         return address_of(connector, self._hub.name) if connector else key.connector
 
     async def _notice(self, key: ConversationKey, text: str, message: InboundMessage) -> None:
+        """Tell whoever wrote *message*; in a group it hangs there."""
         text = self._commands.as_written(text, message)
-        await self._outbox.notice(key, self._address(key), text, (message.message_id,))
+        hangs_at = None if message.direct else message.message_id
+        await self._outbox.notice(key, self._address(key), text, (message.message_id,), reply_to=hangs_at)
 
     async def _make_workspace(self, message: InboundMessage, key: ConversationKey) -> None:
         """Routing creates what it names, once somebody may talk there."""

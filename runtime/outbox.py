@@ -126,10 +126,17 @@ class Outbox:
         await self._hub.tell(REPLY, {"partition": partition, "address": address}, process or EVERYBODY)
 
     async def notice(
-        self, key: ConversationKey, address: str, text: str, answers: tuple[str, ...] = (), turn_id: str = ""
+        self,
+        key: ConversationKey,
+        address: str,
+        text: str,
+        answers: tuple[str, ...] = (),
+        turn_id: str = "",
+        reply_to: str | None = None,
     ) -> None:
         """Tell people something that is no turn. Once for one *turn_id*, if given."""
-        await self.put(OutboundMessage(key, turn_id or new_turn_id(), text, kind="notice", answers=answers), [address])
+        notice = OutboundMessage(key, turn_id or new_turn_id(), text, kind="notice", answers=answers, reply_to=reply_to)
+        await self.put(notice, [address])
 
     async def load(self, key: ConversationKey, turn_id: str) -> OutboundMessage | None:
         """The stored reply of a turn, if it has come that far."""

@@ -206,3 +206,28 @@ async def test_what_is_said_while_an_answer_is_prepared_is_made_part_of_it_at_on
 
     await chat.until(settled, "Ships: because steel is hollow there.")
     assert all(text in chat.bot.sent["user"] for text in ("why do boats float?", "I meant ships"))
+
+
+async def test_who_writes_too_fast_is_told_which_messages_were_not_taken(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first at once, where it was said; those that follow once, together."""
+    monkeypatch.setattr("runtime.refusals.QUIET_SECONDS", 0.5)
+    settings = model_settings(access_policy="open", default_workspace="acme", rate_limit_messages=1)
+    async with (
+        TelegramEmulator() as telegram,
+        running_bot(settings, openai_server, [telegram_connector(telegram)]) as bot,
+    ):
+        bot.model.answer = lambda _: "By what they push away."
+        chat = Chat(bot, telegram)
+        await chat.say("why do boats float?", by=BO)
+        for text in ("and *ships*?", "and rafts?", "and `corks`?"):
+            await telegram.say(text, by=BO)
+        await telegram.until(lambda one: any(text.endswith("'corks'?") for text in chat.reads(one, BO)))
+        told = [text for text in chat.reads(telegram, BO) if "not taken" in text]
+
+    assert len(told) == 2
+    assert told[0].startswith("You are writing faster than I can answer. I have not taken this message.")
+    assert told[0].endswith("and *ships*?")
+    assert told[1].startswith("I have not taken these 2 messages either. Please send them again in ")
+    assert [line for line in told[1].splitlines()[1:] if line.strip()] == ["and rafts?", "and 'corks'?"]

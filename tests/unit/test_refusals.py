@@ -1,0 +1,116 @@
+"""What people are told of messages that were not taken."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from connectors.message import Author, ConversationKey, InboundMessage, StoreUnavailable
+from runtime import refusals
+from runtime.refusals import BEGINNING_CHARACTERS, MOST_NAMED, Refusals, beginning
+
+KEY = ConversationKey("acme", "telegram", "-100")
+MESSAGE = InboundMessage("telegram", "-100", "m1", Author("7", "Ann"), "what does it cost?")
+WHY = "You are writing faster than I can answer."
+
+
+class Said:
+    """What was said because of which message; once it fails where it is to."""
+
+    def __init__(self) -> None:
+        self.texts: list[tuple[str, str]] = []
+        self.fails = False
+
+    async def say(self, key: ConversationKey, text: str, message: InboundMessage) -> None:
+        if self.fails:
+            self.fails = False
+            raise StoreUnavailable("Redis: away")
+        self.texts.append((message.message_id, text))
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "TICK_SECONDS", 0.001)
+
+
+def message(number: int, author: str = "7") -> InboundMessage:
+    return replace(MESSAGE, message_id=f"m{number}", text=f"question {number}", author=Author(author))
+
+
+async def told(said: Said, told: Refusals, count: int) -> None:
+    """Run until so much was said."""
+    async with asyncio.timeout(10):
+        running = asyncio.create_task(told.run())
+        while len(said.texts) < count:
+            await asyncio.sleep(0.001)
+        running.cancel()
+        await asyncio.wait({running})
+
+
+async def test_the_first_is_told_at_once_with_why_and_how_it_begins() -> None:
+    said = Said()
+    await Refusals(said.say).tell(KEY, MESSAGE, WHY, 12, first=True)
+    assert said.texts == [
+        ("m1", f"{WHY} I have not taken this message. Please send it again in 12 s:\n\n> `what does it cost?`")
+    ]
+
+
+async def test_those_that_follow_are_told_once_together_with_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each person apart, and a message that the platform brings twice is one."""
+    monkeypatch.setattr(refusals, "QUIET_SECONDS", 0.0)
+    said = Said()
+    some = Refusals(said.say)
+    for number in (2, 3, 3, 4):
+        await some.tell(KEY, message(number), WHY, 0, first=False)
+    await some.tell(KEY, message(5, "8"), WHY, 0, first=False)
+    await told(said, some, 2)
+
+    together = (
+        "I have not taken these 3 messages either. Please send them again:\n\n"
+        "> `question 2`\n>\n> `question 3`\n>\n> `question 4`"
+    )
+    alone = "I have not taken this message either. Please send it again:\n\n> `question 5`"
+    assert said.texts == [("m4", together), ("m5", alone)]
+
+
+async def test_of_very_many_some_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "QUIET_SECONDS", 0.0)
+    said = Said()
+    some = Refusals(said.say)
+    for number in range(MOST_NAMED + 7):
+        await some.tell(KEY, message(number), WHY, 0, first=False)
+    await told(said, some, 1)
+    [(_, text)] = said.texts
+    assert text.startswith(f"I have not taken these {MOST_NAMED + 7} messages either.")
+    assert text.endswith("> and 7 more")
+    assert text.count("question") == MOST_NAMED
+
+
+async def test_who_goes_on_writing_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "QUIET_SECONDS", 3600.0)
+    monkeypatch.setattr(refusals, "LONGEST_SECONDS", 0.0)
+    said = Said()
+    some = Refusals(said.say)
+    await some.tell(KEY, MESSAGE, WHY, 0, first=False)
+    await told(said, some, 1)
+
+
+async def test_what_is_left_is_told_at_the_end_and_an_outage_ends_nothing() -> None:
+    said = Said()
+    said.fails = True
+    some = Refusals(said.say)
+    await some.tell(KEY, MESSAGE, WHY, 0, first=False)
+    await some.tell(KEY, message(2, "8"), WHY, 0, first=False)
+    running = asyncio.create_task(some.run())
+    await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait({running})
+    assert [one for one, _ in said.texts] == ["m2"]
+
+
+def test_the_beginning_is_one_line_that_ends_no_quotation() -> None:
+    assert beginning(replace(MESSAGE, text="a `b`\n\nc")) == "a 'b' c"
+    assert beginning(replace(MESSAGE, text="x" * 200)) == "x" * BEGINNING_CHARACTERS + " …"
+    assert beginning(replace(MESSAGE, text="")) == "…"
