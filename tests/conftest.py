@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from redis.asyncio import Redis
 
 from config.settings import Settings
-from runtime import stores
+from runtime import loading, stores
 from runtime.allocation import share_arenas
 from tests.emulators import openai, valkey
 
@@ -30,6 +30,8 @@ share_arenas()
 
 OURS = ["config", "connectors", "grounding", "promptpolicy", "runtime"]
 TIMEOUT_SECONDS = 5.0
+LOADING_SECONDS = 120.0
+"""As long as LiteLLM may take to be imported on a machine that has much else to do."""
 
 MakeSettings = Callable[..., Settings]
 
@@ -38,6 +40,13 @@ MakeSettings = Callable[..., Settings]
 hypothesis.settings.register_profile("desk", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "desk")
+
+
+def pytest_sessionfinish() -> None:
+    """Wait for what is still being loaded in a thread: the interpreter would wait for its locks for ever. See
+    `runtime.loading.is_loading`."""
+    for thread in list(loading._threads):
+        thread.join(LOADING_SECONDS)
 
 
 @pytest.fixture(scope="session")

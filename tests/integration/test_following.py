@@ -294,6 +294,7 @@ async def test_an_edit_that_is_saved_under_another_name_goes_before_the_import_a
     await make.knowledge.close()
 
 
+@pytest.mark.timeout(360)
 async def test_what_changed_while_nobody_looked_waits_for_no_other_workspaces_import(
     redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,7 +319,7 @@ async def test_what_changed_while_nobody_looked_waits_for_no_other_workspaces_im
             (docs / f"{number}.md").write_text("Refunds", encoding="utf-8")
 
     async def until(name: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await here.knowledge.finding.search(Scope(name), "refunds", 1):
                 await asyncio.sleep(0.02)
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -10,6 +12,7 @@ from redis.asyncio import Redis
 from connectors.message import Attachment, Author, ConversationKey, InboundMessage, Quote, Role, Superseded
 from runtime.envelopes import Amended, Batch, Envelope, Lease, MailboxFull
 from runtime.mailbox import MAX_BATCH, MAX_WAITING, Mailbox
+from runtime.work_streams import GROUP
 
 KEY = ConversationKey("acme", "telegram", "-10001/7")
 
@@ -195,16 +198,23 @@ async def test_a_conversation_is_given_to_one_worker_and_stands_once(redis: Redi
     assert await other.offers([KEY.partition], 10) == []
 
 
+async def silent_for(redis: Redis, mailbox: Mailbox, leases: Sequence[Lease], seconds: int) -> None:
+    """As if nobody had renewed *leases*, all of one partition, for so long."""
+    stream = mailbox._work(leases[0].key.tag)
+    entries: list[Any] = [lease.entry for lease in leases]
+    await redis.xclaim(stream, GROUP, mailbox._streams.consumer, 0, entries, idle=seconds * 1000, justid=True)
+
+
 async def test_a_hold_that_is_renewed_is_not_given_away_and_a_silent_one_is(redis: Redis, mailbox: Mailbox) -> None:
     """Renewing counts as being alive."""
     await mailbox.store(KEY, envelope(1))
     lease = await hold(mailbox)
     other = Mailbox(redis)
-    await asyncio.sleep(0.15)
+    await silent_for(redis, mailbox, [lease], 7200)
     assert await mailbox.renew(lease)
-    assert await other.abandoned(0.1, 10) == []
-    await asyncio.sleep(0.15)
-    assert [offer.key for offer in await other.abandoned(0.1, 10)] == [KEY]
+    assert await other.abandoned(3600, 10) == []
+    await silent_for(redis, mailbox, [lease], 7200)
+    assert [offer.key for offer in await other.abandoned(3600, 10)] == [KEY]
 
 
 async def test_no_more_is_reclaimed_than_asked_for_and_what_is_renewed_hides_nothing(redis: Redis) -> None:
@@ -214,14 +224,15 @@ async def test_no_more_is_reclaimed_than_asked_for_and_what_is_renewed_hides_not
     mailbox, other = Mailbox(redis), Mailbox(redis)
     for key in keys:
         await mailbox.store(key, envelope(1))
-    leases = [await mailbox.claim(offer) for offer in await mailbox.offers([KEY.partition], len(keys))]
-    await asyncio.sleep(0.5)
+    claimed = [await mailbox.claim(offer) for offer in await mailbox.offers([KEY.partition], len(keys))]
+    leases = [lease for lease in claimed if lease is not None]
+    assert len(leases) == len(keys)
+    await silent_for(redis, mailbox, leases, 7200)
     for lease in leases[:-3]:
-        assert lease is not None
         assert await mailbox.renew(lease)
 
-    assert [offer.key for offer in await other.abandoned(0.5, 2)] == keys[-3:-1]
-    assert [offer.key for offer in await other.abandoned(0.5, 2)] == keys[-1:]
+    assert [offer.key for offer in await other.abandoned(3600, 2)] == keys[-3:-1]
+    assert [offer.key for offer in await other.abandoned(3600, 2)] == keys[-1:]
 
 
 async def test_who_lost_a_conversation_can_do_nothing_more_to_it(redis: Redis, mailbox: Mailbox) -> None:
