@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import qdrant_edge as edge
@@ -46,10 +46,11 @@ def nearest(dense: Vector) -> tuple[Any, Any]:
 
 
 def sparse_query(sparse: SparseVector | None, corpus: Any) -> tuple[Any, Any] | None:
+    """Where *corpus* is None the rarity of words is that of the whole shard."""
     if sparse is None:
         return None
     # How rare a word is, is measured within the asker's own scope: others' documents have no say in it.
-    params = edge.SearchParams(idf=edge.IdfParams(corpus=corpus))
+    params = None if corpus is None else edge.SearchParams(idf=edge.IdfParams(corpus=corpus))
     return edge.Query.Nearest(sparse_vector(sparse), using="sparse"), params
 
 
@@ -78,3 +79,31 @@ def points_of(shard: Any, seen: Any, most: int) -> list[int]:
     """The first *most* points of *shard* that meet *seen*: their UUIDs as numbers, in their order."""
     request = edge.ScrollRequest(limit=most, filter=seen, with_payload=False, with_vector=False)
     return [record.id.int for record in shard.scroll(request)[0]]
+
+
+SCROLL_BATCH = 1000
+
+
+def count_of(shard: Any, seen: Any) -> int:
+    """About how many points of *shard* meet *seen*; all of them where that is None."""
+    return int(shard.count(edge.CountRequest(exact=False, filter=seen)))
+
+
+def scroll(shard: Any, condition: Where, *, with_payload: bool | list[str]) -> Iterator[Any]:
+    """All points of *shard* that meet *condition*, without their vectors."""
+    offset: Any = None
+    wanted = filter_of(condition)
+    while True:
+        records, offset = shard.scroll(
+            edge.ScrollRequest(
+                offset=offset, limit=SCROLL_BATCH, filter=wanted, with_payload=with_payload, with_vector=False
+            )
+        )
+        yield from records
+        if offset is None:
+            return
+
+
+def scroll_ids(shard: Any, condition: Where) -> list[str]:
+    """Their ids alone."""
+    return [str(record.id) for record in scroll(shard, condition, with_payload=False)]

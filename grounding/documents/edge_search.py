@@ -6,7 +6,7 @@ All that a search needs is done there and in one way there and back, what is mad
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -79,6 +79,14 @@ class EdgeSearch:
     fusion: Fusion
     looks_again: bool = False
     """Whether the best of both arms are compared by their deeper vectors: `first_look` and `second_look`."""
+    is_alone: bool = False
+    """Whether the shard that is asked holds nothing but what may be found; see `grounding.documents.edge_own`."""
+    is_worn: bool = False
+    """Whether so much of that shard was changed that it no longer knows how rare its words are."""
+
+    def among(self, *, alone: bool, worn: bool) -> EdgeSearch:
+        """The same search, for a shard that is such a one."""
+        return replace(self, is_alone=True, is_worn=worn) if alone else self
 
     @cached_property
     def corpus(self) -> Any:
@@ -87,14 +95,16 @@ class EdgeSearch:
 
     @cached_property
     def wanted(self) -> Any:
-        """What of it is looked for."""
-        only = self.only_sources
-        return filter_of(stored.seen(self.scope, self.kind, only=only)) if only else self.corpus
+        """What of it is looked for; None for all that is in the shard."""
+        if only := self.only_sources:
+            return filter_of(stored.seen(self.scope, self.kind, only=only))
+        return None if self.is_alone else self.corpus
 
     @cached_property
     def arms(self) -> dict[str, Arm]:
         """What is asked of each vector that was given."""
-        arms = {"dense": dense_query(self.dense), "sparse": sparse_query(self.sparse, self.corpus)}
+        population = None if self.is_alone and not self.is_worn else self.corpus
+        arms = {"dense": dense_query(self.dense), "sparse": sparse_query(self.sparse, population)}
         return {name: arm for name, arm in arms.items() if arm is not None}
 
     @property

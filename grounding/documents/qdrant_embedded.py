@@ -1,52 +1,41 @@
-"""The passage index inside this process: one Qdrant Edge shard per embedding model under DATA_DIR.
+"""The passage index inside this process: one Qdrant Edge shard per embedding model under DATA_DIR, and one for each
+large tenant.
 
-The engine's calls run one after the other, so that a replacement is atomic for our readers: on one thread of their own,
-but for looks into few passages (`SHORT_PASSAGES`). ``optimize()`` is never called (docs/decisions/0030).
+How the engine is asked: `grounding.documents.edge_engine`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import shutil
-import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 from uuid import UUID
 
 import qdrant_edge as edge
-import structlog
 
 from connectors.message import Scope
 from grounding.documents import edge_looking, stored
 from grounding.documents.centre import Centres
-from grounding.documents.edge_errors import unavailable
-from grounding.documents.edge_held import Held, Tenant
-from grounding.documents.edge_kept import Kept
-from grounding.documents.edge_queries import filter_of, point_of
-from grounding.documents.edge_search import SHORT_PASSAGES, EdgeSearch
-from grounding.documents.edge_shard import deepen, ensure_fields, is_there, opened
+from grounding.documents.edge_engine import EdgeEngine
+from grounding.documents.edge_held import Tenant
+from grounding.documents.edge_queries import filter_of, point_of, scroll, scroll_ids
+from grounding.documents.edge_search import EdgeSearch
+from grounding.documents.edge_shard import ensure_fields
 from grounding.documents.embedding import Vector
-from grounding.documents.index import AskDeep, Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source
+from grounding.documents.index import AskDeep, Entry, Fusion, Hit, Kind, Passage, Source
 from grounding.documents.sparse import SparseVector
 from grounding.documents.stored import Where
-
-T = TypeVar("T")
-Call = Callable[[Any], T]
-Here = Callable[[Tenant], T]
-log = structlog.get_logger()
 
 UPSERT_BATCH = 32
 """The engine holds the interpreter's lock while it stores a batch, and the event loop waits as long: 4 ms of processor
 time for 64 passages, 2 for 32, which cost no more each (8 cost 1.5 times as much)."""
-SCROLL_BATCH = 1000
 
 
-class EmbeddedIndex:
+class EmbeddedIndex(EdgeEngine):
     """`PassageIndex` over a Qdrant Edge shard in *folder*, for one embedding model (and, only to be dropped, of an
     earlier *version* of payloads)."""
 
@@ -61,72 +50,11 @@ class EmbeddedIndex:
         version: int = stored.PAYLOAD_VERSION,
         deep_dimensions: int | None = None,
     ) -> None:
-        self._path = folder / stored.collection_name(model, dimensions, version)
-        self._dimensions = dimensions
-        self._deep_dimensions = deep_dimensions
+        path = folder / stored.collection_name(model, dimensions, version)
+        super().__init__(path, dimensions, deep_dimensions, timeout_seconds)
         self.deepens, self.too_old = deep_dimensions is not None, ""
-        self._timeout_seconds = timeout_seconds
         self._fusion = fusion or Fusion()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="qdrant-edge")
-        self._shard: Any = None
-        self._closed = False
         self._centres = Centres()
-        self._kept = Kept()
-        self._held_whole = Held(dimensions)
-        self._engine = threading.Lock()
-
-    async def _look(
-        self, seen: Where, call: Call[T], here: Here[T] | None = None, most: int | None = SHORT_PASSAGES
-    ) -> T:
-        """*call*, which only reads what meets *seen*: at once where that is at most about *most* passages (None for
-        any number), and the engine has nothing else to do. Without the engine, by *here*, where *seen* is one tenant
-        that is held whole."""
-        if self._shard is not None and not self._closed and self._engine.acquire(blocking=False):
-            try:
-                tenant = str(seen.must[0].values[0])
-                if here is not None and (held := self._held_whole.of(tenant)) is not None:
-                    return here(held)
-                if most is None:
-                    return self._held(call, opens=False)
-                wanted = filter_of(seen)
-                count = self._held(partial(_count, seen=wanted), opens=False)
-                if count <= most:
-                    if here is not None:
-                        self._held(partial(self._held_whole.ask, tenant, seen=wanted, count=count), opens=False)
-                    return self._held(call, opens=False)
-            finally:
-                self._engine.release()
-        return await self._run(call)
-
-    async def _run(self, call: Callable[[Any], T], *, opens: bool = True) -> T:
-        """*call* with the open shard, on the engine's thread; nothing at all where it is not open and may not be."""
-        if self._closed:
-            raise IndexUnavailable("the search index is closed")
-        try:
-            # No wait_for: before Python 3.12 it loses a cancellation that comes as the work ends.
-            async with asyncio.timeout(self._timeout_seconds):
-                return await asyncio.get_running_loop().run_in_executor(self._thread, self._call, call, opens)
-        except TimeoutError as error:
-            raise IndexUnavailable(f"the search index took longer than {self._timeout_seconds} s") from error
-
-    def _call(self, call: Callable[[Any], T], opens: bool) -> T:
-        with self._engine:
-            return self._held(call, opens)
-
-    def _held(self, call: Callable[[Any], T], opens: bool) -> T:
-        """*call*, while nobody else uses the engine."""
-        try:
-            if self._shard is None:
-                if not opens:
-                    return cast("T", None)
-                self._shard = opened(self._path, self._dimensions, self._deep_dimensions)
-            return call(self._shard)
-        except (IndexUnavailable, KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:
-            # The engine has no classes of errors; all of them go through the table. Where it panics over damaged
-            # files, what it raises is not even an Exception, and would end the process.
-            raise unavailable(error, self._path) from error
 
     async def ensure(self) -> None:
         await self._run(ensure_fields)
@@ -142,7 +70,7 @@ class EmbeddedIndex:
     async def replace(self, sources: Sequence[Source]) -> None:
         if not sources:
             return
-        anything = stored.where_any(sources)
+        stored.where_any(sources)  # a scope that may not hold these is refused here
         # All but the last batch come before, so that the last step, which readers cannot see halfway, is short.
         batches = list(_batches([(one.scope, entry) for one in sources for entry in one.entries]))
         for batch in batches[:-1]:
@@ -152,13 +80,16 @@ class EmbeddedIndex:
             if batches:
                 self._upsert(shard, batches[-1])
             keep = {stored.point_id(one.scope, entry.passage) for one in sources for entry in one.entries}
-            if keep.issuperset(_scroll_ids(shard, anything)):  # mostly they are new
-                return
-            for one in sources:
+            shared = [one for one in sources if self._own.of(stored.tenant(one.scope, one.kind)) is None]
+            apart = [one for one in sources if one not in shared]
+            if shared and keep.issuperset(scroll_ids(shard, stored.where_any(shared))):  # mostly they are new
+                shared = []
+            for one in (*shared, *apart):
                 condition = stored.where(one.scope, one.kind, source=one.name)
-                stale = [point for point in _scroll_ids(shard, condition) if point not in keep]
+                tenant = stored.tenant(one.scope, one.kind)
+                stale = [point for point in scroll_ids(self._own.of(tenant) or shard, condition) if point not in keep]
                 if stale:
-                    self._delete(shard, stale, stored.tenant(one.scope, one.kind))
+                    self._delete(shard, stale, tenant)
 
         await self._run(finish)
         for one in sources:
@@ -180,13 +111,12 @@ class EmbeddedIndex:
         self._centres.clear()
 
     async def _delete_where(self, condition: Where) -> None:
-        delete = edge.UpdateOperation.delete_points_by_filter(filter_of(condition))
         first = condition.must[0]
 
         def deleted(shard: Any) -> None:
             self._kept.clear()
             self._held_whole.forget(map(str, first.values)) if first.key == "tenant" else self._held_whole.clear()
-            shard.update(delete)
+            self._own.delete_where(shard, condition)
 
         await self._run(deleted)
 
@@ -194,14 +124,18 @@ class EmbeddedIndex:
         points = [point_of(scope, entry) for scope, entry in entries]
         ids = [point.id.int for point in points]
         self._kept.forget(ids)  # first: an update that fails may have done half
-        tenants = (stored.tenant(scope, entry.passage.kind) for scope, entry in entries)
+        tenants = [stored.tenant(scope, entry.passage.kind) for scope, entry in entries]
         with self._held_whole.storing(list(zip(tenants, ids, (entry for _, entry in entries), strict=True))):
-            shard.update(edge.UpdateOperation.upsert_points(points))
+            self._own.upsert(shard, list(zip(tenants, points, strict=True)))
+        for tenant in dict.fromkeys(tenants):
+            if self._own.may_move(tenant, self._own.count_of(shard, tenant)):
+                self._move(tenant)
 
     def _delete(self, shard: Any, points: Sequence[str], tenant: str) -> None:
-        self._kept.forget([UUID(point).int for point in points])
+        ids = [UUID(point) for point in points]
+        self._kept.forget([point.int for point in ids])
         self._held_whole.forget([tenant])
-        shard.update(edge.UpdateOperation.delete_points([*points]))
+        self._own.delete(shard, tenant, ids)
 
     async def search(
         self,
@@ -226,7 +160,9 @@ class EmbeddedIndex:
         seen = stored.seen(scope, kind)
         if deep is not None and again:
             most = given.short(self._centres)
-            first = await self._look(seen, lambda shard: given.first_look(shard, self._centres, self._kept), most=most)
+            first = await self._look(
+                seen, lambda shard: self._among(given, shard).first_look(shard, self._centres, self._kept), most=most
+            )
             await asyncio.sleep(0)  # else both looks are one hold of the loop where the vector is there already
             vector = await deep()
             # It takes 1 ms, however many there are, for a hundred are compared.
@@ -234,9 +170,15 @@ class EmbeddedIndex:
         is_here = edge_looking.is_answered_here(given)
         return await self._look(
             seen,
-            lambda shard: given.answered(shard, self._centres, self._kept),
+            lambda shard: self._among(given, shard).answered(shard, self._centres, self._kept),
             (lambda held: edge_looking.answered(given, held, self._centres)) if is_here else None,
             given.short(self._centres),
+        )
+
+    def _among(self, given: EdgeSearch, shard: Any) -> EdgeSearch:
+        """*given* as *shard*, which answers it, is to be asked."""
+        return given.among(
+            alone=shard is not self._shard, worn=self._own.is_worn(stored.tenant(given.scope, given.kind))
         )
 
     async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
@@ -257,7 +199,7 @@ class EmbeddedIndex:
 
     def _passages(self, shard: Any, conditions: Iterable[Where]) -> list[list[Passage]]:
         """Those that meet each of *conditions*; what is not kept is read of all at once."""
-        points = [[record.id.int for record in _scroll(shard, one, with_payload=False)] for one in conditions]
+        points = [[record.id.int for record in scroll(shard, one, with_payload=False)] for one in conditions]
         known = self._kept.passages(shard, [*chain.from_iterable(points)])
         return [[known[point] for point in some if point in known] for some in points]
 
@@ -284,15 +226,16 @@ class EmbeddedIndex:
             records = shard.retrieve(list(names), with_payload=False, with_vector=[name])
             return {names[str(record.id)]: list(record.vector[name]) for record in records if name in record.vector}
 
-        return await self._run(read)
+        return await self._run(read, stored.tenant(scope, kind))
 
     async def deepen(self, scope: Scope, kind: Kind, vectors: Mapping[str, Vector]) -> int:
         if not self.deepens:
             return 0
         points = [*zip(stored.point_ids(scope, kind, vectors), vectors.values(), strict=True)]
         batches = [dict(points[start : start + UPSERT_BATCH]) for start in range(0, len(points), UPSERT_BATCH)]
-        given = sum([await self._run(partial(deepen, vectors=batch)) for batch in batches])
-        self._centres.deepened(stored.tenant(scope, kind), given)
+        tenant = stored.tenant(scope, kind)
+        given = sum([await self._run(partial(self._own.deepen, tenant=tenant, vectors=batch)) for batch in batches])
+        self._centres.deepened(tenant, given)
         return given
 
     async def shallow(self, scope: Scope, kind: Kind, limit: int, *, source: str | None = None) -> list[Passage]:
@@ -304,7 +247,7 @@ class EmbeddedIndex:
             request = edge.ScrollRequest(limit=limit, filter=filter_of(condition), with_payload=True, with_vector=False)
             return [stored.passage_of(record.payload) for record in shard.scroll(request)[0]]
 
-        return await self._run(found)
+        return await self._run(found, stored.tenant(scope, kind))
 
     async def count_shallow(self, scope: Scope, kind: Kind) -> int:
         condition = stored.shallow(scope, kind)
@@ -315,19 +258,22 @@ class EmbeddedIndex:
 
     async def ids(self, scope: Scope, kind: Kind, source: str | None = None) -> list[str]:
         condition = stored.where(scope, kind, source=source)
-        records = await self._run(lambda shard: list(_scroll(shard, condition, with_payload=["id"])))
-        return sorted(record.payload["id"] for record in records)
+
+        def found(shard: Any) -> list[str]:
+            return sorted(record.payload["id"] for record in scroll(shard, condition, with_payload=["id"]))
+
+        return await self._run(found, stored.tenant(scope, kind))
 
     async def sources(self, scope: Scope, kind: Kind) -> dict[str, int]:
         condition = stored.where(scope, kind)
 
         def found(shard: Any) -> dict[str, int]:
-            records = list(_scroll(shard, condition, with_payload=[*stored.PLACE_FIELDS]))
+            records = list(scroll(shard, condition, with_payload=[*stored.PLACE_FIELDS]))
             if kind is Kind.DOCUMENT:  # all are looked through at a start: no search has to read them again
                 self._kept.put_places(records)
             return dict(Counter(record.payload["source"] for record in records))
 
-        return await self._run(found)
+        return await self._run(found, stored.tenant(scope, kind))
 
     async def count(self, scope: Scope, kind: Kind) -> int:
         return await self._counted(scope, kind, exact=True)
@@ -346,63 +292,7 @@ class EmbeddedIndex:
     async def check(self) -> None:
         await self._run(lambda shard: shard.info())
 
-    async def exists(self) -> bool:
-        return self._shard is not None or await asyncio.to_thread(is_there, self._path)
-
-    async def drop(self) -> None:
-        await self.close()
-        try:
-            await asyncio.to_thread(self._remove)
-        except OSError as error:
-            raise unavailable(error, self._path) from error
-
-    def _remove(self) -> None:
-        """The folder first gets a name that nobody opens: half of a shard would be a damaged one."""
-        leaving = self._path.with_name(f"{self._path.name}.dropped")
-        for folder in (leaving, self._path):  # the first is what an interrupted removal left
-            if folder.exists():
-                folder.rename(leaving)
-                shutil.rmtree(leaving)
-
-    async def close(self) -> None:
-        """Flush and close within the time-out; later calls raise `IndexUnavailable`. What was never opened is not
-        opened for that."""
-        if self._closed:
-            return
-        try:
-            await self._run(lambda shard: (shard.flush(), shard.close()), opens=False)
-        except IndexUnavailable as error:
-            # Everything is in the write-ahead log already: the next start replays it.
-            log.warning("store.degraded", store="qdrant", why=str(error))
-        finally:
-            self._closed, self._shard = True, None
-            self._kept.clear()
-            self._held_whole.clear()
-            self._thread.shutdown(wait=False)
-
 
 def _batches(entries: Sequence[tuple[Scope, Entry]]) -> Iterator[Sequence[tuple[Scope, Entry]]]:
     for start in range(0, len(entries), UPSERT_BATCH):
         yield entries[start : start + UPSERT_BATCH]
-
-
-def _count(shard: Any, seen: Any) -> int:
-    return int(shard.count(edge.CountRequest(exact=False, filter=seen)))
-
-
-def _scroll(shard: Any, condition: Where, *, with_payload: bool | list[str]) -> Iterator[Any]:
-    offset: Any = None
-    wanted = filter_of(condition)
-    while True:
-        records, offset = shard.scroll(
-            edge.ScrollRequest(
-                offset=offset, limit=SCROLL_BATCH, filter=wanted, with_payload=with_payload, with_vector=False
-            )
-        )
-        yield from records
-        if offset is None:
-            return
-
-
-def _scroll_ids(shard: Any, condition: Where) -> list[str]:
-    return [str(record.id) for record in _scroll(shard, condition, with_payload=False)]

@@ -28,7 +28,10 @@ async def places_of(word: str, redis: Redis, index: EmbeddedIndex, data_dir: Pat
 async def payloads(index: EmbeddedIndex) -> list[dict[str, Any]]:
     """What every point of *index* holds beside its vectors."""
 
-    def everything(shard: Any) -> list[dict[str, Any]]:
+    def everything(shared: Any) -> list[dict[str, Any]]:
+        return [payload for shard in (shared, *index._own.shards()) for payload in all_of(shard)]
+
+    def all_of(shard: Any) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         offset: Any = None
         while True:

@@ -1,0 +1,337 @@
+"""Large tenants of the embedded engine, each in a shard of its own.
+
+In the shard that all share a search walks every passage of its tenant twice, for what may be found and for how rare its
+words are. In a shard that holds nothing else neither has to be asked for. A tenant is moved when it has become large, a
+few passages at a time, and answered from the shared shard until all are there; what is stored or deleted meanwhile is
+so in both. Beside a shard that is not whole, or is going, stands a mark: whoever opens the index removes such a one,
+and takes away what the shared shard still has of a tenant that was moved. Only one thread at a time may use all this,
+as the engine itself. Figures: docs/decisions/0030.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import methodcaller
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import qdrant_edge as edge
+
+from grounding.documents.edge_queries import count_of, filter_of, points_of
+from grounding.documents.edge_shard import deepen
+from grounding.documents.embedding import Vector
+from grounding.documents.index import Kind
+from grounding.documents.stored import Match, Where
+
+OWN_PASSAGES = 4096
+"""A tenant with so many gets a shard of its own: 19 MB of files for 5,000."""
+MOST_OWN = 16
+"""After a start each has its log's 64 MB, nearly all of them zeros, among the process's mapped files."""
+MOVED_AT_ONCE = 16
+"""The engine and the making of points hold the interpreter's lock for 0.13 ms a passage."""
+DELETED_AT_ONCE = 64
+"""Which is 12 us a passage."""
+LISTED_AT_ONCE = 2000
+"""Ids; to find the first of them the engine walks the tenant."""
+WORN = 20
+"""The engine goes on counting what was replaced or deleted since the shard was opened: from one such passage in so many
+on, rarity is measured among those that are there."""
+_MARK = ".moving"
+_ALONE = (Kind.DOCUMENT, Kind.TURN)
+"""Kinds that are never searched together with another tenant's."""
+
+
+@dataclass(slots=True)
+class _Alone:
+    shard: Any
+    changed: int = 0
+    """Passages that were replaced or deleted since it was opened."""
+
+    def upsert(self, points: Sequence[Any]) -> None:
+        there = self.shard.retrieve([point.id for point in points], with_payload=False, with_vector=False)
+        self.changed += len(there)
+        self.shard.update(edge.UpdateOperation.upsert_points([*points]))
+
+    def delete(self, points: Sequence[UUID]) -> None:
+        self.changed += len(points)
+        self.shard.update(edge.UpdateOperation.delete_points([*points]))
+
+    def delete_where(self, wanted: Any) -> None:
+        self.changed += int(self.shard.count(edge.CountRequest(exact=True, filter=wanted)))
+        self.shard.update(edge.UpdateOperation.delete_points_by_filter(wanted))
+
+
+@dataclass(slots=True)
+class _Move:
+    tenant: str
+    target: _Alone | None = None
+    stored: set[UUID] = field(default_factory=set)
+    """What was stored in both meanwhile, and is not copied again: the engine would count it twice."""
+    ids: list[Any] = field(default_factory=list)
+    """Those that come next."""
+    offset: Any = None
+    is_listed: bool = False
+    """Whether these are the last."""
+
+
+class Own:
+    """The shards of large tenants, in a folder. Every method raises what the engine does, and `OSError`."""
+
+    def __init__(self, folder: Path, make: Callable[[Path], Any]) -> None:
+        """*make* opens the shard at a path, or makes one there."""
+        self._folder = folder
+        self._make = make
+        self._shards: dict[str, _Alone] = {}
+        self._move: _Move | None = None
+        self._leaving: list[str] = []
+        """Tenants that were moved, of which the shared shard still has something."""
+        self._stale: list[int] = []
+        """Points of the first of them."""
+        self._is_open = False
+        self._refused: set[str] = set()
+        """Tenants that could not be moved: not tried again by this process."""
+
+    def open(self, common: Any) -> None:
+        """Open all that are whole, beside the *common* shard."""
+        self._is_open = True
+        if not self._folder.is_dir():
+            return
+        for mark in sorted(self._folder.glob(f"*{_MARK}")):
+            self._remove(self._folder / mark.name.removesuffix(_MARK))
+        for folder in sorted(one for one in self._folder.iterdir() if one.is_dir()):
+            shard = self._make(folder)
+            first, _ = shard.scroll(edge.ScrollRequest(limit=1, with_payload=["tenant"], with_vector=False))
+            if not first:
+                shard.close()
+                self._remove(folder)
+                continue
+            tenant = first[0].payload["tenant"]
+            self._shards[tenant] = _Alone(shard)
+            if points_of(common, _all_of(tenant), 1):
+                self._leaving.append(tenant)
+
+    def of(self, tenant: str | None) -> Any | None:
+        """The shard of *tenant*, if it has one of its own."""
+        alone = None if tenant is None else self._shards.get(tenant)
+        return None if alone is None else alone.shard
+
+    def count_of(self, common: Any, tenant: str) -> int:
+        """About how many passages *tenant* has, which may be in the *common* shard."""
+        own = self.of(tenant)
+        return count_of(common, _all_of(tenant)) if own is None else count_of(own, None)
+
+    def is_worn(self, tenant: str) -> bool:
+        """Whether the own shard of *tenant* no longer knows well how rare its words are."""
+        alone = self._shards.get(tenant)
+        return alone is not None and alone.changed * WORN > count_of(alone.shard, None)
+
+    def shards(self) -> Iterator[Any]:
+        """All that answer for their tenant."""
+        return (alone.shard for alone in self._shards.values())
+
+    def upsert(self, common: Any, points: Sequence[tuple[str, Any]]) -> None:
+        """Store *points*, each with its tenant."""
+        shared = [point for tenant, point in points if tenant not in self._shards]
+        if shared:
+            common.update(edge.UpdateOperation.upsert_points(shared))
+        by_tenant: dict[str, list[Any]] = {}
+        for tenant, point in points:
+            by_tenant.setdefault(tenant, []).append(point)
+        for tenant, some in by_tenant.items():
+            if (alone := self._shards.get(tenant)) is not None:
+                alone.upsert(some)
+            if self._move is not None and self._move.tenant == tenant:
+                self._move.stored.update(point.id for point in some)
+            self._mirror(tenant, methodcaller("upsert", some))
+
+    def delete(self, common: Any, tenant: str, points: Sequence[UUID]) -> None:
+        """Delete *points* of *tenant*."""
+        alone = self._shards.get(tenant)
+        if alone is not None:
+            alone.delete(points)
+        if alone is None or tenant in self._leaving:
+            common.update(edge.UpdateOperation.delete_points([*points]))
+        self._mirror(tenant, methodcaller("delete", points))
+
+    def delete_where(self, common: Any, condition: Where) -> None:
+        """Delete what meets *condition*, whose first part is a tenant or a workspace."""
+        first, wanted = condition.must[0], filter_of(condition)
+        tenants = [str(one) for one in first.values] if first.key == "tenant" else [*self._shards]
+        is_whole = len(condition.must) == 1 and first.key == "tenant"
+        for tenant in tenants:
+            alone = self._shards.get(tenant)
+            if alone is None:
+                continue
+            if not is_whole:
+                alone.delete_where(wanted)
+            if is_whole or not count_of(alone.shard, None):
+                self._give_up(common, tenant)
+        if self._move is not None:
+            self._mirror(self._move.tenant, methodcaller("delete_where", wanted))
+        common.update(edge.UpdateOperation.delete_points_by_filter(wanted))
+
+    def deepen(self, common: Any, tenant: str, vectors: Mapping[str, Vector]) -> int:
+        """See `grounding.documents.edge_shard.deepen`."""
+        given = deepen(self.of(tenant) or common, vectors)
+        self._mirror(tenant, lambda target: deepen(target.shard, vectors))
+        return given
+
+    def may_move(self, tenant: str | None, count: int) -> bool:
+        """Whether *tenant*, of about *count* passages, is to be moved now."""
+        if tenant is None or count < OWN_PASSAGES or self.is_busy or not self._is_open:
+            return False
+        is_known = tenant in self._shards or tenant in self._refused
+        return not is_known and len(self._shards) < MOST_OWN and tenant.split("\0")[1] in _ALONE
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is something left for `step`."""
+        return self._move is not None or bool(self._leaving)
+
+    def begin(self, tenant: str) -> None:
+        """Begin to move *tenant*, if that is still possible."""
+        if not self.may_move(tenant, OWN_PASSAGES):
+            return
+        folder = self._folder_of(tenant)
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._mark(folder)
+        self._move = _Move(tenant)
+        try:
+            self._move.target = _Alone(self._make(folder))
+        except BaseException:
+            self._abandon()
+            raise
+
+    def step(self, common: Any) -> None:
+        """Move a few passages more, or take away a few that were moved."""
+        move = self._move
+        if move is None:
+            if self._leaving and not self._took_away(common, self._leaving[0]):
+                self._leaving.pop(0)
+            return
+        try:
+            if move.target is not None and not self._copied(common, move, move.target):
+                self._finish(move, move.target)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _copied(self, common: Any, move: _Move, target: _Alone) -> bool:
+        """Whether there was something left to copy."""
+        if not move.ids and not move.is_listed:
+            request = edge.ScrollRequest(
+                limit=LISTED_AT_ONCE,
+                offset=move.offset,
+                filter=_all_of(move.tenant),
+                with_payload=False,
+                with_vector=False,
+            )
+            records, move.offset = common.scroll(request)
+            move.ids, move.is_listed = [record.id for record in records], move.offset is None
+        some, move.ids = move.ids[:MOVED_AT_ONCE], move.ids[MOVED_AT_ONCE:]
+        if not some:
+            return False
+        fresh = [one for one in some if one not in move.stored]
+        records = common.retrieve(fresh, with_payload=True, with_vector=True)
+        points = [edge.Point(record.id, record.vector, record.payload) for record in records]
+        if points:
+            target.upsert(points)
+        return True
+
+    def _finish(self, move: _Move, target: _Alone) -> None:
+        if not count_of(target.shard, None):  # all was deleted meanwhile
+            self._abandon()
+            return
+        target.shard.flush()
+        self._unmark(self._folder_of(move.tenant))
+        self._shards[move.tenant], self._move = target, None
+        self._leaving.append(move.tenant)
+
+    def _took_away(self, common: Any, tenant: str) -> bool:
+        """Whether the *common* shard still had something of *tenant*."""
+        if not self._stale:
+            self._stale = points_of(common, _all_of(tenant), LISTED_AT_ONCE)
+        some, self._stale = self._stale[:DELETED_AT_ONCE], self._stale[DELETED_AT_ONCE:]
+        if some:
+            common.update(edge.UpdateOperation.delete_points([UUID(int=point) for point in some]))
+        return bool(some)
+
+    def _mirror(self, tenant: str, change: Callable[[_Alone], object]) -> None:
+        """Make a *change* of *tenant* where it is moved to, too. Where that fails it is not moved: the change
+        can be made again without."""
+        if self._move is None or self._move.tenant != tenant or self._move.target is None:
+            return
+        try:
+            change(self._move.target)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        """Let go of the move, and do not try again."""
+        move, self._move = self._move, None
+        if move is None:
+            return
+        self._refused.add(move.tenant)
+        if move.target is not None:
+            move.target.shard.close()
+        self._remove(self._folder_of(move.tenant))
+
+    def _give_up(self, common: Any, tenant: str) -> None:
+        """Remove the shard of *tenant* with all that is in it, and what the *common* one still has."""
+        if tenant in self._leaving:
+            common.update(edge.UpdateOperation.delete_points_by_filter(_all_of(tenant)))
+            self._leaving.remove(tenant)
+            self._stale.clear()
+        alone = self._shards.pop(tenant)
+        folder = self._folder_of(tenant)
+        self._mark(folder)
+        alone.shard.close()
+        self._remove(folder)
+
+    def _folder_of(self, tenant: str) -> Path:
+        return self._folder / hashlib.sha256(tenant.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+    def _mark(self, folder: Path) -> None:
+        folder.with_suffix(_MARK).touch(0o600)
+        _sync(self._folder)
+
+    def _unmark(self, folder: Path) -> None:
+        folder.with_suffix(_MARK).unlink(missing_ok=True)
+        _sync(self._folder)
+
+    def _remove(self, folder: Path) -> None:
+        self._mark(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            self._unmark(folder)
+
+    def close(self) -> None:
+        """Flush and close all; a move that is not finished begins anew after the next start."""
+        move, self._move, self._is_open = self._move, None, False
+        self._leaving.clear()
+        self._stale.clear()
+        if move is not None and move.target is not None:
+            move.target.shard.close()
+        for shard in self.shards():
+            shard.flush()
+            shard.close()
+        self._shards.clear()
+
+
+def _all_of(tenant: str) -> Any:
+    return filter_of(Where((Match("tenant", (tenant,)),)))
+
+
+def _sync(folder: Path) -> None:
+    """What was made or removed in *folder* stays so if the machine stops."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
