@@ -108,10 +108,14 @@ class _Paced(Preview):
 
     async def _run(self) -> None:
         try:
+            looks_first = self._goes_soon  # while the model is asked, so that the first words need not wait for it
+            if looks_first:
+                await self._look()
             await self._gather()
             if self._ended:
                 return  # the reply is there: the delivery shows it
-            await self._take_up(await self._states.of_turn(self._message.key, self._message.turn_id))
+            if not looks_first:
+                await self._look()
             while not self._ended:
                 self._news.clear()
                 await self._show_paced()
@@ -120,6 +124,9 @@ class _Paced(Preview):
             _log.info("preview.ended", why=str(error))
         except Exception:  # noqa: BLE001 - a broken preview must not cost the reply; it is logged whole
             _log.exception("preview.ended", why="internal")
+
+    async def _look(self) -> None:
+        await self._take_up(await self._states.of_turn(self._message.key, self._message.turn_id))
 
     async def _gather(self) -> None:
         """Wait for first words that are worth a call to the platform, but no longer than the reply is written."""
@@ -135,9 +142,14 @@ class _Paced(Preview):
         """Of the next call."""
         return Urgency.PREVIEW
 
+    @property
+    def _goes_soon(self) -> bool:
+        """Whether first words are shown as soon as there are enough of them."""
+        return False
+
     def _has_enough(self) -> bool:
         """Whether nothing is gained by waiting for more before the first words are shown."""
-        return False
+        return self._goes_soon and len(self.text) > BEGINNING_CHARACTERS
 
     async def _show_paced(self) -> None:
         if not self.text.strip() or not await self._may_go() or self._ended:
@@ -199,8 +211,9 @@ class Growing(_Paced):
     def _urgency(self) -> Urgency:
         return Urgency.PREVIEW if self._shown else Urgency.BEGINNING
 
-    def _has_enough(self) -> bool:
-        return self._soon and len(self.text) > BEGINNING_CHARACTERS
+    @property
+    def _goes_soon(self) -> bool:
+        return self._soon
 
     async def _take_up(self, states: Mapping[int, PartState]) -> None:
         self._shown = {

@@ -16,7 +16,8 @@ from runtime.envelopes import Watched
 from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.outbox import Outbox
-from runtime.parts import Stage
+from runtime.part_states import PartStates
+from runtime.parts import PartState, Stage
 from runtime.progress import Telling, telling
 from runtime.schedule import Schedule, Ticket, Urgency
 from runtime.shows import Shows
@@ -156,6 +157,31 @@ async def test_each_message_that_a_growing_reply_changes_has_a_turn_of_its_own(
 
     assert len(board.seen) == 4
     assert len([one for one in turns if one in (Urgency.BEGINNING, Urgency.PREVIEW)]) >= len(board.seen)
+
+
+async def test_what_was_shown_before_is_looked_for_once_before_first_words_that_need_not_wait(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the model is asked, so that they need not wait for the store."""
+    looked = asyncio.Event()
+    looks: list[str] = []
+    of_turn = PartStates.of_turn
+
+    async def look(states: PartStates, key: ConversationKey, turn_id: str) -> dict[int, PartState]:
+        found = await of_turn(states, key, turn_id)
+        looks.append(turn_id)
+        looked.set()
+        return found
+
+    monkeypatch.setattr(PartStates, "of_turn", look)
+    board = Board()
+    async with box(redis, board).preview(DRAFT) as preview:
+        async with asyncio.timeout(5):
+            await looked.wait()
+        await preview.show("12345678")
+        await until(board, "12345678")
+
+    assert looks == [DRAFT.turn_id]
 
 
 async def test_a_reply_that_becomes_a_file_leaves_nothing_of_its_growth_behind(redis: Redis) -> None:
@@ -330,8 +356,9 @@ async def test_only_an_answer_that_takes_a_while_is_announced_by_signs(
 async def test_a_reply_that_is_done_at_once_asks_the_store_for_nothing_that_was_shown(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where its first words wait for more: it has none then."""
     monkeypatch.setattr("runtime.preview.FIRST_SECONDS", 30.0)
-    outbox = box(redis, Board())
+    outbox = box(redis, KnowsAgain())
 
     async def asked(*_: object) -> None:
         raise AssertionError("the store was asked")
