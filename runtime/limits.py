@@ -1,7 +1,8 @@
 """How many messages one person may send into one conversation: a sliding window.
 
-Keys (owner ``limits``, tag of the conversation): ``sent``, the times of the messages that were let
-through within the window, and ``told``, whether the person was told in this window.
+Keys (owner ``limits``, tag of the conversation): ``counted``, a sorted set of the messages that were let
+through within the window by their times, each once however often it comes, and ``told``, whether the person was
+told in this window.
 """
 
 from __future__ import annotations
@@ -25,20 +26,18 @@ if now == nil then
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
 local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])
-local oldest = redis.call('LINDEX', KEYS[1], 0)
-while oldest and tonumber(oldest) <= now - window do
-  redis.call('LPOP', KEYS[1])
-  oldest = redis.call('LINDEX', KEYS[1], 0)
-end
-if redis.call('LLEN', KEYS[1]) < limit then
-  redis.call('RPUSH', KEYS[1], string.format('%.0f', now))
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - window))
+if redis.call('ZSCORE', KEYS[1], ARGV[4]) then return {1, 0, 0} end
+if redis.call('ZCARD', KEYS[1]) < limit then
+  redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[4])
   redis.call('PEXPIRE', KEYS[1], window)
-  return {1, 0, 0}
+  return {2, 0, 0}
 end
-local wait = tonumber(oldest) + window - now
+local wait = tonumber(redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]) + window - now
 local first = redis.call('SET', KEYS[2], '1', 'NX', 'PX', window)
 return {0, wait, first and 1 or 0}
 """
+_COUNTED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ class RateLimit:
         self._clock = clock
 
     async def admit(self, key: ConversationKey, message: InboundMessage, role: Role, *, apart: str = "") -> Admission:
-        """Count *message* if it is within the limit. Raises `StoreUnavailable`.
+        """Count *message* if it is within the limit, once however often that is asked. Raises `StoreUnavailable`.
 
         What is counted *apart* (a word for what) has a limit of its own, of the same size.
 
@@ -84,26 +83,24 @@ class RateLimit:
                 self._messages,
                 self._window_milliseconds,
                 "" if self._clock is None else math.floor(self._clock() * 1000),
+                encode_id(message.message_id),
             ],
         )
         if allowed:
-            return Admission(True, counted=True)
+            return Admission(True, counted=allowed == _COUNTED)
         return Admission(False, max(1, math.ceil(wait / 1000)), bool(first))
 
     async def take_back(
         self, admission: Admission, key: ConversationKey, message: InboundMessage, *, apart: str = ""
     ) -> None:
-        """Let *admission* not have happened: *message* had been said before. Raises `StoreUnavailable`.
-
-        Of several people's messages at this moment any one is taken back; only how many there were counts.
-        """
-        sent, told = self._keys(key, message, apart)
+        """Let *admission* not have happened: *message* had been said before. Raises `StoreUnavailable`."""
+        counted, told = self._keys(key, message, apart)
         if admission.counted:
-            await self._redis.rpop(sent)
+            await self._redis.zrem(counted, encode_id(message.message_id))
         elif admission.first_refusal:
             await self._redis.delete(told)
 
     @staticmethod
     def _keys(key: ConversationKey, message: InboundMessage, apart: str) -> list[str]:
         who = [encode_id(message.author.id), *([apart] if apart else [])]
-        return [redis_key("limits", key.tag, part, key.encoded, *who) for part in ("sent", "told")]
+        return [redis_key("limits", key.tag, part, key.encoded, *who) for part in ("counted", "told")]

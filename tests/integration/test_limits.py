@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import replace
 
 from redis.asyncio import Redis
@@ -24,8 +25,12 @@ class Clock:
         return self.now
 
 
+NUMBERS = itertools.count()
+
+
 async def admit(limit: RateLimit, message: InboundMessage = MESSAGE, key: ConversationKey = KEY) -> Admission:
-    return await limit.admit(key, message, Role.MEMBER)
+    """What becomes of one more message like that."""
+    return await limit.admit(key, replace(message, message_id=f"m{next(NUMBERS)}"), Role.MEMBER)
 
 
 async def test_the_window_slides(redis: Redis) -> None:
@@ -41,6 +46,19 @@ async def test_the_window_slides(redis: Redis) -> None:
     clock.now += 0.5
     assert await admit(limit) == Admission(True)
     assert (await admit(limit)).retry_after_seconds == 10
+
+
+async def test_a_message_that_comes_again_counts_once(redis: Redis) -> None:
+    """Its platform brings it again where it was not told that the message was taken."""
+    limit = RateLimit(redis, SETTINGS)
+    again = [await limit.admit(KEY, MESSAGE, Role.MEMBER) for _ in range(10)]
+    assert [one.allowed for one in again] == [True] * 10
+    assert [one.counted for one in again] == [True, *[False] * 9]
+    for admission in again[1:]:
+        await limit.take_back(admission, KEY, MESSAGE)
+    assert [(await admit(limit)).allowed for _ in range(3)] == [True, True, False]
+    await limit.take_back(again[0], KEY, MESSAGE)
+    assert (await admit(limit)).allowed
 
 
 async def test_refused_messages_do_not_lengthen_the_wait(redis: Redis) -> None:

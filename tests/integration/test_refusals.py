@@ -42,9 +42,9 @@ async def test_the_tokens_role_decides_over_the_limit_whatever_the_author(
     """An admin's token is not limited under any author's name; a member's is, for an admin's name as well."""
     settings = Settings(rate_limit_messages=1, access_admins=("http:ann",))
     access, limit = Access(redis, settings), RateLimit(redis, settings)
-    message = replace(MESSAGE, workspace_id="acme", caller_role=bound)
     admissions: list[Any] = []
-    for _ in range(2):
+    for number in range(2):
+        message = replace(MESSAGE, workspace_id="acme", caller_role=bound, message_id=str(number))
         decision = await access.authorise(message, "acme")
         assert decision.role is bound
         admissions.append(await limit.admit(ConversationKey("acme", "http", "default"), message, decision.role))
