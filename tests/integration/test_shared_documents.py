@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -366,3 +369,81 @@ async def test_a_holder_that_was_killed_is_waited_for_as_long_as_it_would_have_r
     await redis.set(redis_key("documents", ACME.tag, "storing"), "killed", px=300)
     await other()
     assert len(happened) == 4
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_two_machines_do_at_once_what_is_found_is_what_there_is_and_of_no_other_workspace(
+    machines: Machines, seed: int
+) -> None:
+    """Files are saved, moved and deleted, documents are put and deleted, either machine leads, and each is interrupted
+    anywhere."""
+    dice, scopes = random.Random(seed), (ACME, Scope("other"), Scope("third"))
+    names = [f"{folder}{name}.md" for folder in ("", "sub/") for name in "ab"]
+    words: dict[str, Scope] = {}
+    changing: list[asyncio.Future[None]] = []
+
+    def text(scope: Scope) -> str:
+        words[word := f"word{len(words)}x{seed}"] = scope
+        return f"# About {word}\n\nSome words."
+
+    def files_below(docs: Path) -> dict[str, str]:
+        return {path.relative_to(docs).as_posix(): path.read_text() for path in docs.rglob("*.md")}
+
+    def change_files(docs: Path, scope: Scope) -> None:
+        here = sorted(docs.rglob("*.md"))
+        file = docs / dice.choice(names)
+        match dice.randrange(4 if here else 1):
+            case 0:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text(scope))
+            case 1:
+                dice.choice(here).unlink()
+            case 2:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                dice.choice(here).rename(file)
+            case 3:
+                shutil.rmtree(dice.choice(here).parent)
+
+    async def change(machine: Machine, scope: Scope) -> None:
+        if dice.random() < 0.6:
+            work = partial(change_files, machine.library.root(scope), scope)
+            changing.append(asyncio.get_running_loop().run_in_executor(None, work))
+            with suppress(OSError):  # the machine may have moved it just now
+                await asyncio.shield(changing[-1])
+            return
+        path = dice.choice(names)
+        with suppress(DocumentMissing):
+            if dice.random() < 0.7:
+                await machine.shelf.put(scope, path, text(scope))
+            else:
+                await machine.shelf.delete(scope, path)
+            await machine.indexer.sync(scope, [path])
+
+    async def follow(machine: Machine, scope: Scope) -> None:
+        await machine.indexer.sync(scope, await machine.copy.bring_in_step(scope))
+
+    async def interrupted(work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        for _ in range(dice.randrange(200)):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+
+    both = (machines.one, machines.two)
+    for _ in range(25):
+        at_once = [change(dice.choice(both), dice.choice(scopes)) for _ in range(dice.randrange(1, 4))]
+        at_once += [follow(dice.choice(both), dice.choice(scopes)) for _ in range(dice.randrange(3))]
+        await asyncio.gather(*(interrupted(one) if dice.random() < 0.3 else one for one in at_once))
+    await asyncio.gather(*changing, return_exceptions=True)  # threads end though nobody waits for them
+    leads = dice.choice(both)
+    for scope in scopes:
+        await follow(leads, scope)
+        if waiting := await leads.backlog.paths(scope, 1000):
+            await leads.indexer.sync(scope, waiting)
+        there = {path: (await leads.shelf.get(scope, path)).text for path in await leads.shelf.catalogue(scope)}
+        assert await asyncio.to_thread(files_below, leads.library.root(scope)) == there
+        for word in words:
+            hits = await machines.search.search(scope, word, 20)
+            found = {hit.passage.source for hit in hits if word in f"{hit.passage.title} {hit.passage.text}"}
+            assert found == {path for path, told in there.items() if word in told.split()}
+            assert all(words.get(hit.passage.title.removeprefix("About ")) == scope for hit in hits)
