@@ -1,14 +1,17 @@
 """On which thread the embedded engine answers."""
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from connectors.message import Scope
+from grounding.documents import edge_engine
 from grounding.documents.edge_search import SHORT_CENTRE, EdgeSearch
-from grounding.documents.index import Entry, Kind, Passage
+from grounding.documents.edge_shard import opened
+from grounding.documents.index import Entry, IndexUnavailable, Kind, Passage
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.sparse import encode_document, encode_query
 
@@ -79,3 +82,23 @@ async def test_a_second_look_is_made_where_it_is_asked_for_once_the_centres_are_
     here = threading.get_ident()
     assert [one == here for one in threads["first_look"]] == [False, True]
     assert [one == here for one in threads["second_look"]] == [True, True]
+
+
+async def test_opening_may_take_longer_than_a_search_and_is_not_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[Path] = []
+    limit = 0.5
+
+    def slowly(path: Path, *sizes: Any) -> Any:
+        began.append(path)
+        time.sleep(2 * limit)
+        return opened(path, *sizes)
+
+    monkeypatch.setattr(edge_engine, "opened", slowly)
+    index = EmbeddedIndex(tmp_path, "test", 3, timeout_seconds=limit)
+    await index.ensure()
+    assert len(began) == 1
+    with pytest.raises(IndexUnavailable, match="longer than"):
+        await index._run(lambda shard: time.sleep(2 * limit))
+    await index.close()
