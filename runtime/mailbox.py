@@ -86,6 +86,8 @@ class Mailbox:
         self._drop = redis.register_script(scripts.DROP)
         self._amend = redis.register_script(scripts.AMEND)
         self._here: TakesHere | None = None
+        self._waiting: set[ConversationKey] = set()
+        """Where something was stored here that a turn at hand keeps waiting: its next turn begins as that one ends."""
 
     @contextmanager
     def taken_here(self, by: TakesHere) -> Iterator[None]:
@@ -139,6 +141,8 @@ class Mailbox:
                 here.refuse(connector, given, unsure=unsure)
         if new == _FULL:
             raise MailboxFull(f"{MAX_WAITING} messages wait in {key.context_id}", first=bool(turn_id))
+        if at_hand and self._here is not None:
+            self._waiting.add(key)
         return Stored(bool(new), turn_id, at_hand, begun is not None)
 
     async def put_back(self, key: ConversationKey, turn_id: str, envelopes: Sequence[Envelope]) -> bool:
@@ -325,15 +329,18 @@ class Mailbox:
         go. One step. Raises `connectors.message.Superseded`.
         """
         seen = [self._seen(over.key, envelope.message.message_id) for envelope in over.envelopes]
+        ahead, beside = self._ahead(lease.key) if lease.key in self._waiting else (None, None)
+        self._waiting.discard(lease.key)
         taken: Any = await self._next(
             keys=[lease.fence.name, self._key(lease.key, "inbox"), self._work(lease.key.tag), *seen],
             args=[
                 *(over.turn_id, lease.fence.token, new_turn_id(), self._most),
                 *(GROUP, lease.entry, lease.key.encoded),
             ],
+            client=beside,
         )
         _check(taken)
-        return _batch(lease, taken) if taken else None
+        return _batch(lease, taken, ahead) if taken else None
 
     async def at_hand(self, key: ConversationKey) -> str:
         """The turn that is being answered in *key*; empty where none is."""

@@ -52,16 +52,17 @@ class _Pipeline(Pipeline):
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         stack = self.command_stack
-        if (turn := reading()) is not None:  # nothing of it is foreseen; but it may write
-            for words, options in stack:
-                turn.answer(words, options)
+        turn = reading()
         with translated():
-            if self.is_transaction or self.explicit_transaction or self.watching or self.scripts or not stack:
-                return await super().execute(raise_on_error)
-            if len(stack) > MOST_TOGETHER or not all(_goes_together(*command) for command in stack):
+            by_itself = self.is_transaction or self.explicit_transaction or self.watching or self.scripts or not stack
+            if by_itself or len(stack) > MOST_TOGETHER or not all(_goes_together(*command) for command in stack):
+                if turn is not None:
+                    turn.end()
                 return await super().execute(raise_on_error)
             try:
-                answers = await self._client.together([(args, options) for args, options in stack])
+                answers = [MISSING] if turn is None else [turn.answer(*command) for command in stack]
+                if any(answer is MISSING for answer in answers):
+                    answers = await self._client.together([(args, options) for args, options in stack])
             finally:
                 await self.reset()
             if raise_on_error:

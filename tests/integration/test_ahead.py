@@ -13,12 +13,23 @@ from grounding.transcript.scripts import TAIL_PAGE
 from runtime import ahead as module
 from runtime import redis_connections
 from runtime.ahead import Foresight
-from runtime.envelopes import Batch, Envelope, Lease
+from runtime.envelopes import Batch, Envelope, Lease, Offer
 from runtime.mailbox import Mailbox
 from runtime.redis_client import Client
 from runtime.redis_exchange import Exchange
 
 KEY, OTHER = ConversationKey("acme", "http", "desk"), ConversationKey("acme", "http", "other")
+
+
+class Full:
+    """A worker here that has no room now."""
+
+    async def reserve(self, connector: str) -> bool:
+        return False
+
+    def begin(self, lease: Lease, batch: Batch) -> None: ...
+
+    def refuse(self, connector: str, given: Offer | None, *, unsure: bool) -> None: ...
 
 
 class House:
@@ -40,11 +51,14 @@ class House:
 
         monkeypatch.setattr(redis_connections, "Exchange", Counted)
 
-    async def begin(self, key: ConversationKey = KEY) -> tuple[Lease, Batch]:
+    async def say(self, key: ConversationKey) -> None:
         self._number += 1
         author = Author("u1", "Lena")
         message = InboundMessage("http", key.external_id, f"m{self._number}", author, "hello", direct=True)
         await self.mailbox.store(key, Envelope(message, Role.MEMBER, 0.0))
+
+    async def begin(self, key: ConversationKey = KEY) -> tuple[Lease, Batch]:
+        await self.say(key)
         [offer] = await self.mailbox.offers([key.partition], 1)
         self.sent.clear()
         begun = await self.mailbox.begin(offer)
@@ -115,7 +129,7 @@ async def test_what_a_turn_writes_it_reads(house: House) -> None:
         assert told[2] == f"of {number}"
 
 
-async def test_a_pipeline_and_a_script_that_may_write_end_it_too_and_news_do_not(house: House) -> None:
+async def test_a_transaction_and_a_script_that_may_write_end_it_too_and_news_do_not(house: House) -> None:
     for _ in range(3):
         await house.turn(("GET", "a"), ("GET", "c"), ("HGETALL", "b"))
     lease, batch = await house.begin()
@@ -156,6 +170,51 @@ async def test_who_changes_what_it_was_told_changes_it_for_nobody_else(house: Ho
         told: dict[str, str] = await house.redis.execute_command("HGETALL", "b")
         told["of"] = "changed"
         assert await house.redis.execute_command("HGETALL", "b") == {"of": "2"}
+
+
+async def test_what_a_pipeline_reads_comes_with_it_too(house: House) -> None:
+    for _ in range(3):
+        lease, batch = await house.begin()
+        with house.foresight.turn(KEY, batch.ahead):
+            async with house.redis.pipeline(transaction=False) as pipe:
+                pipe.get("a")
+                pipe.hgetall("b")
+                assert await pipe.execute() == ["1", {"of": "2"}]
+        sent = list(house.sent)
+        await house.mailbox.next(lease, batch)
+
+    assert sent == [3]
+
+
+async def test_of_a_pipeline_that_is_not_foreseen_as_a_whole_everything_is_asked(house: House) -> None:
+    for _ in range(3):
+        await house.turn(*READS)
+    _, batch = await house.begin()
+    with house.foresight.turn(KEY, batch.ahead):
+        async with house.redis.pipeline(transaction=False) as pipe:
+            pipe.hgetall("b")
+            pipe.get("else")
+            pipe.set("a", "written")
+            assert await pipe.execute() == [{"of": "2"}, None, True]
+        assert await house.redis.get("a") == "written"
+
+
+async def test_the_step_that_ends_a_turn_reads_for_the_next_where_something_waits(house: House) -> None:
+    for _ in range(3):
+        await house.turn(*READS)
+    with house.mailbox.taken_here(Full()):
+        lease, batch = await house.begin()
+        await house.say(KEY)
+        house.sent.clear()
+        following = await house.mailbox.next(lease, batch)
+        assert following is not None
+        with house.foresight.turn(KEY, following.ahead):
+            assert await house.redis.get("a") == "1"
+        assert house.sent == [3]
+
+        house.sent.clear()
+        assert await house.mailbox.next(lease, following) is None
+        assert house.sent == [1]
 
 
 async def test_what_could_not_be_read_ahead_is_asked_for_again(house: House) -> None:
