@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest_asyncio
 from config.settings import Settings
 from connectors.message import Scope
 from runtime.budget_terms import Term
+from runtime.budgets import Budgets
 from runtime.usage import ModelUsage
 from tests.acceptance.test_commands_chat import BO, LENA, Chat
 from tests.contract.telegram_harness import telegram_connector
@@ -21,6 +23,7 @@ from tests.emulators.openai import CHARACTERS_PER_TOKEN, FakeOpenAI, Reply
 from tests.emulators.telegram import TelegramEmulator
 
 ACME = Scope("acme")
+NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 A_DAY = Term("workspace", "tokens", "day")
 WHOLE = "It is as blue as the sea on a day in June, when nobody has a boat to sail on it."
 HALF = Reply(text=WHOLE, trouble="break_off")
@@ -32,6 +35,7 @@ IN_VAIN = "model.paid_in_vain"
 def streaming(model_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
     """Makes settings of a bot whose replies grow; nothing but replies is asked for."""
     monkeypatch.setattr("grounding.memory.refresh.is_due", lambda *_: False)
+    monkeypatch.setattr(Budgets, "_now", lambda _: NOON)  # no day ends while a test runs
 
     def make(**more: Any) -> Settings:
         return model_settings(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from connectors.message import ConversationKey, Scope
 from grounding.transcript.entry import EntryRole
 from runtime import jobs, journal
 from runtime.budget_terms import Term
+from runtime.budgets import Budgets
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, in_background
 from tests.emulators.paper import Paper, say, until_over, written
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.timeout(360)
 __all__ = ["desk", "wire"]
 
 ACME = Scope("acme")
+NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 A_DAY = Term("workspace", "tokens", "day")
 MOST = 300
 """More calls than one message could cause."""
@@ -48,6 +51,7 @@ def broken(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return wire.seen == wire.fails_at
 
     monkeypatch.setattr(wire, "breaks", breaks)
+    monkeypatch.setattr(Budgets, "_now", lambda _: NOON)  # no day ends while it runs
     monkeypatch.setattr(jobs, "_SWEEP_SECONDS", 0.05)
     monkeypatch.setattr(journal, "RETRY_SECONDS", (0.01, 0.02))
     return told
