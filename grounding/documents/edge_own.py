@@ -120,15 +120,14 @@ class Own:
         alone = None if tenant is None else self._shards.get(tenant)
         return None if alone is None else alone.shard
 
-    def count_of(self, common: Any, tenant: str) -> int:
-        """About how many passages *tenant* has, which may be in the *common* shard."""
-        own = self.of(tenant)
-        return count_of(common, _all_of(tenant)) if own is None else count_of(own, None)
+    def has_grown(self, common: Any, tenant: str) -> bool:
+        """Whether *tenant* has become so large in the *common* shard that it is to be moved now."""
+        return self.may_move(tenant, OWN_PASSAGES) and count_of(common, _all_of(tenant)) >= OWN_PASSAGES
 
     def is_worn(self, tenant: str) -> bool:
         """Whether the own shard of *tenant* no longer knows well how rare its words are."""
         alone = self._shards.get(tenant)
-        return alone is not None and alone.changed * WORN > count_of(alone.shard, None)
+        return alone is not None and alone.changed > 0 and alone.changed * WORN > count_of(alone.shard, None)
 
     def shards(self) -> Iterator[Any]:
         """All that answer for their tenant."""

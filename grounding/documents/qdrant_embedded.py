@@ -128,7 +128,7 @@ class EmbeddedIndex(EdgeEngine):
         with self._held_whole.storing(list(zip(tenants, ids, (entry for _, entry in entries), strict=True))):
             self._own.upsert(shard, list(zip(tenants, points, strict=True)))
         for tenant in dict.fromkeys(tenants):
-            if self._own.may_move(tenant, self._own.count_of(shard, tenant)):
+            if self._own.has_grown(shard, tenant):
                 self._move(tenant)
 
     def _delete(self, shard: Any, points: Sequence[str], tenant: str) -> None:
