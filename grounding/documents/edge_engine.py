@@ -154,8 +154,9 @@ class EdgeEngine:
                 return
             try:
                 self._held(step, False, None)
-            except IndexUnavailable as error:
+            except IndexUnavailable as error:  # the rest is for the next tenant's turn, or the next start
                 log.warning("store.degraded", store="qdrant", why=str(error))
+                return
         self._go_on()
 
     async def exists(self) -> bool:

@@ -218,6 +218,33 @@ async def test_a_tenant_that_cannot_be_moved_stays_where_it_is(tmp_path: Path, m
     await index.close()
 
 
+async def test_what_cannot_be_taken_away_is_not_tried_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, dice, tried = opened(tmp_path), random.Random(4), list[str]()
+    known, asked = entries(dice, LARGE + 20, Kind.DOCUMENT), entries(dice, 1, Kind.DOCUMENT)[0]
+
+    def fails(_: Own, __: Any, tenant: str) -> bool:
+        tried.append(tenant)
+        raise OSError("No space left on device")
+
+    await index.ensure()
+    with monkeypatch.context() as patched:
+        patched.setattr(Own, "_took_away", fails)
+        await index.upsert(ACME, known)
+        for _ in range(20):
+            await index._run(lambda _: None)  # the engine's thread has its turn
+            assert len(await index.search(ACME, Kind.DOCUMENT, asked.dense, asked.sparse, 500)) == len(known)
+    assert tried == [TENANT]
+    await index.close()
+    index = opened(tmp_path)
+    await index.ensure()
+    await moved(index)
+    assert await index._run(lambda shard: shard.info().points_count) == 0
+    assert await index.count(ACME, Kind.DOCUMENT) == len(known)
+    await index.close()
+
+
 async def test_what_could_not_be_changed_where_it_is_moved_to_can_be_changed_again(tmp_path: Path) -> None:
     class Broken:
         def __init__(self, shard: Any) -> None:
