@@ -28,8 +28,7 @@ from grounding.documents.embedding import Embedder
 from grounding.documents.index import Hit, Passage
 from grounding.documents.metrics import ndcg_at, recall_at
 from grounding.documents.qdrant_embedded import EmbeddedIndex
-from grounding.documents.recollection import ASSISTANT, WEIGHTS, Features, Recollection, candidates, recollect
-from grounding.documents.relevance import TurnFloor
+from grounding.documents.recollection import ASSISTANT, WEIGHTS, Features, candidates
 from grounding.documents.turns import Memory, Turns
 from grounding.evaluate_memory import ADVERSARIAL
 from grounding.sections import speaker, spoken
@@ -58,11 +57,10 @@ class Listening(Turns):
 
     seen: tuple[list[Hit], list[Passage]] = ([], [])
 
-    def _chosen(
-        self, floor: TurnFloor, query: str, hits: Sequence[Hit], beside: Sequence[Passage], asked_for: bool
-    ) -> list[Recollection]:
-        self.seen = list(hits), list(beside)
-        return recollect(query, hits, beside)
+    async def _beside(self, scope: Scope, hits: Sequence[Hit], excluded: frozenset[str]) -> list[Passage]:
+        beside = await super()._beside(scope, hits, excluded)
+        self.seen = list(hits), beside
+        return beside
 
 
 async def rows_of(conversation: Conversation, embedder: Embedder, folder: Path) -> list[Row]:
