@@ -25,7 +25,7 @@ from aiohttp import web
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role
-from runtime.bootstrap import ALL_PARTS
+from runtime.bootstrap import ALL_PARTS, Runtime
 from runtime.cli import condensing, providers
 from runtime.cli.client import SOCKET_NAME
 from runtime.cli.local import open_local
@@ -101,13 +101,13 @@ def command(surroundings: None, capsys: pytest.CaptureFixture[str], monkeypatch:
 
 
 @pytest_asyncio.fixture
-async def running(surroundings: None, model_settings: MakeSettings) -> AsyncIterator[None]:
+async def running(surroundings: None, model_settings: MakeSettings) -> AsyncIterator[Runtime]:
     """A runtime that answers on the socket of the data folder, as `serve` and `chat` do."""
     async with open_local(model_settings(), ALL_PARTS, socket_name=SOCKET_NAME) as (runtime, _):
         await runtime.knowledge.opened()
         async with asyncio.TaskGroup() as group:
             connectors = group.create_task(runtime.supervisor.run(runtime.accept))
-            yield
+            yield runtime
             connectors.cancel()
 
 
@@ -389,6 +389,20 @@ async def test_people_get_roles_and_programs_get_tokens(running: None, command: 
     refused = await command("access", "approve", "NOSUCH")
     assert refused.code == 1
     assert refused.err.count("\n") == 1
+
+
+async def test_who_lets_somebody_in_or_turns_them_away_is_told_who_it_is_and_where(
+    running: Runtime, command: Command
+) -> None:
+    async def code_of(author: Author) -> str:
+        asked = InboundMessage("telegram", author.id, "m1", author, "hello", direct=True)
+        notice = (await running.access.authorise(asked, "sample")).notice
+        return notice.partition("pairing code is ")[2].partition(".")[0]
+
+    let_in = await command("access", "approve", await code_of(Author("7", "Ann")))
+    assert let_in.out == "Ann (telegram:7) may talk to the bot in workspace sample now\n"
+    turned_away = await command("access", "deny", await code_of(Author("8", "")))
+    assert turned_away.out == "telegram:8 was not let into workspace sample\n"
 
 
 async def test_doctor_asks_the_running_process(running: None, command: Command) -> None:

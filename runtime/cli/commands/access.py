@@ -67,9 +67,9 @@ async def _list(settings: Settings, workspace: str | None, as_json: bool) -> Non
 @click.pass_obj
 def approve(invocation: Invocation, code: str, as_json: bool) -> None:
     """Let in the person who was given CODE."""
-    answer = run(_act(invocation.settings(), {"action": "approve", "code": code}, as_json))
+    person = run(_act(invocation.settings(), {"action": "approve", "code": code}, as_json))["approved"]
     if not as_json:
-        line(f"{_who(answer)} may talk to the bot in workspace {answer.get('workspace', '')} now")
+        line(f"{_who(person)} may talk to the bot in workspace {person['workspace']} now")
 
 
 @command.command()
@@ -78,9 +78,9 @@ def approve(invocation: Invocation, code: str, as_json: bool) -> None:
 @click.pass_obj
 def deny(invocation: Invocation, code: str, as_json: bool) -> None:
     """Make CODE worthless."""
-    answer = run(_act(invocation.settings(), {"action": "deny", "code": code}, as_json))
+    person = run(_act(invocation.settings(), {"action": "deny", "code": code}, as_json))["denied"]
     if not as_json:
-        line(f"{_who(answer)} was not let in")
+        line(f"{_who(person)} was not let into workspace {person['workspace']}")
 
 
 @command.command()
@@ -130,6 +130,6 @@ async def _act(settings: Settings, body: dict[str, Any], as_json: bool) -> dict[
     return answer
 
 
-def _who(answer: dict[str, Any]) -> str:
-    name, user = answer.get("name"), answer.get("user", "the person")
+def _who(person: dict[str, Any]) -> str:
+    name, user = person["name"], person["user"]
     return f"{name} ({user})" if name else str(user)
