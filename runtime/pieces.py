@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -26,6 +27,9 @@ _BETWEEN = b"\n\n"
 _ENDS = (_BETWEEN, b"\r\n\r\n", b"\r\r")
 """How an event may end: servers differ in how they end a line."""
 _OVER = b"\ndata: [DONE]"
+_CHOICES = b'"choices"'
+_FINISHED = re.compile(rb'"finish_reason"\s*:\s*"|(?:^|[\r\n])data: ?\[DONE\]')
+"""Either says that nothing is missing, and never in a model's words: in JSON their quotes and line ends are escaped."""
 
 
 def gather(stream: Any) -> None:
@@ -90,7 +94,9 @@ class Gathered(httpx.AsyncByteStream):
     It ends where the provider says that the answer is over, without the saying: OpenAI's client would leave off in the
     middle of all that reads for it, which the event loop would then have to end piece by piece.
 
-    Raises what *source* raises, after all that came before it was passed on.
+    Raises what *source* raises, after all that came before it was passed on; and `httpx.RemoteProtocolError` where it
+    ends in the middle of an answer, as one does whose server is gone behind a proxy: all that read for it would take
+    what came for the whole.
     """
 
     def __init__(self, source: httpx.AsyncByteStream, seconds: float = GATHER_SECONDS) -> None:
@@ -101,6 +107,9 @@ class Gathered(httpx.AsyncByteStream):
         self._over = asyncio.Event()
         self._was_told = False
         """Whether what was passed on last is what came before the provider said that the answer is over."""
+        self._has_begun = False
+        self._is_finished = False
+        """Whether of the answer that was begun nothing is missing."""
         self._reading: asyncio.Task[None] | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -120,6 +129,8 @@ class Gathered(httpx.AsyncByteStream):
                 if self._was_told:
                     return
             await reading
+            if self._has_begun and not self._is_finished:
+                raise httpx.RemoteProtocolError("the stream ended before the answer did")
         finally:
             await self._stop()
 
@@ -153,6 +164,8 @@ class Gathered(httpx.AsyncByteStream):
         whole = max(self._buffer.rfind(end) + len(end) if end in self._buffer else 0 for end in _ENDS)
         end = len(self._buffer) if everything else whole
         taken, self._buffer = self._buffer[:end], self._buffer[end:]
+        self._has_begun = self._has_begun or _CHOICES in taken
+        self._is_finished = self._is_finished or bool(_FINISHED.search(taken))
         if not self._over.is_set():
             self._arrived.clear()
         return taken
@@ -167,8 +180,9 @@ class Gathered(httpx.AsyncByteStream):
 
 
 def join(events: bytes) -> tuple[bytes, bool]:
-    """*events* with neighbours made one that differ in their text only, and whether any of them has text."""
-    events = events.replace(b"\r\n", b"\n")
+    """*events* with neighbours made one that differ in their text only, and whether any of them has text. Bytes that
+    are no UTF-8 are marked as unreadable."""
+    events = _readable(events).replace(b"\r\n", b"\n")
     if b"\r" in events:
         return events, True  # lines end otherwise here: left as they are
     joined: list[bytes] = []
@@ -198,6 +212,16 @@ def join(events: bytes) -> tuple[bytes, bool]:
             has_text = has_text or bool(text)
     finish()
     return _BETWEEN.join(joined), has_text
+
+
+def _readable(events: bytes) -> bytes:
+    """*events* as OpenAI's client takes them: it would give a whole answer up for one byte, and so would those that are
+    asked for again. Some servers write a character's bytes as the tokens have them."""
+    try:
+        events.decode()
+    except UnicodeDecodeError:
+        return events.decode("utf-8", "replace").encode()
+    return events
 
 
 def _text_of(event: bytes) -> tuple[dict[str, Any], str, str] | None:

@@ -27,7 +27,7 @@ EMBEDDING_DIMENSIONS = 32
 
 Trouble = Literal[
     "empty", "rate_limited", "server_error", "unauthorized", "context_window", "content_policy", "not_found", "hang",
-    "break_off", "stall", "no_end", "odd_usage", "garbage",
+    "break_off", "leave_off", "stall", "no_end", "odd_usage", "garbage",
 ]  # fmt: skip
 
 
@@ -294,6 +294,8 @@ async def _stream(fake: FakeOpenAI, request: web.Request, body: dict[str, Any], 
         if start >= 5 and reply.trouble == "break_off":
             assert request.transport is not None
             request.transport.close()
+            return response
+        if start >= 5 and reply.trouble == "leave_off":
             return response
         if start >= 5 and reply.trouble == "stall":
             await fake.release.wait()

@@ -260,7 +260,7 @@ def test_nor_where_models_are_named_without_their_providers(
     assert {runtime.credentials.credentials(made, one)["api_key"] for one in (model, *own)} == {"secret"}
 
 
-@pytest.mark.parametrize("trouble", ["break_off", "stall"])
+@pytest.mark.parametrize("trouble", ["break_off", "leave_off", "stall"])
 async def test_a_stream_that_breaks_is_not_begun_again_below_what_was_shown(
     model_settings: MakeSettings, openai_server: FakeOpenAI, trouble: Any
 ) -> None:
@@ -276,7 +276,7 @@ async def test_a_stream_that_breaks_is_not_begun_again_below_what_was_shown(
     assert len(openai_server.requests) == 1
 
 
-@pytest.mark.parametrize("trouble", ["break_off", "stall"])
+@pytest.mark.parametrize("trouble", ["break_off", "leave_off", "stall"])
 async def test_a_caller_who_can_take_back_what_was_shown_gets_the_answer_after_all(
     model_settings: MakeSettings, openai_server: FakeOpenAI, trouble: Any
 ) -> None:

@@ -83,6 +83,13 @@ def test_what_says_more_than_text_stays_as_it_is_and_in_its_place(other: bytes) 
     assert join(events)[0] == events
 
 
+def test_a_character_that_a_server_sends_in_halves_costs_no_more_than_itself() -> None:
+    halves = event({"content": "a"}).replace(b'"a"', b'"a\xe6\x97"') + event({"content": "b"}).replace(
+        b'"b"', b'"\xa5b"'
+    )
+    assert deltas(join(halves)[0]) == ["a\ufffd\ufffdb"]
+
+
 def test_bits_of_a_tools_arguments_are_kept_apart_where_they_are_the_same_and_come_with_empty_text() -> None:
     bit = event({"content": "", "tool_calls": [{"index": 0, "function": {"arguments": "0"}}]})
     assert join(bit + bit)[0] == bit + bit
@@ -190,6 +197,24 @@ async def test_a_broken_connection_is_told_after_what_came_before_it() -> None:
         async for piece in Gathered(server):
             received += [piece]
     assert "".join(deltas(b"".join(received))) == "ab"
+
+
+@pytest.mark.parametrize("cut", [b"", b'data: {"id": "1", "choices": [{"index": 0, "delta": {"content": "b'])
+async def test_a_connection_that_ends_in_the_middle_of_an_answer_is_broken_though_it_ends_orderly(cut: bytes) -> None:
+    server = Sent(event({"content": 'a "finish_reason": "stop"\ndata: [DONE]'}) + cut, freely=True)
+    received: list[bytes] = []
+    with pytest.raises(httpx.RemoteProtocolError):
+        async for piece in Gathered(server):
+            received += [piece]
+    assert received
+
+
+@pytest.mark.parametrize(
+    "last", [event({}, finish_reason="stop"), event({}, finish_reason="stop") + event({}), b"data:[DONE]\r\r", DONE]
+)
+async def test_an_answer_of_which_the_server_says_in_one_way_that_it_is_over_is_whole(last: bytes) -> None:
+    server = Sent(event({"content": "a"}), last, freely=True)
+    assert b'"a"' in b"".join(await read(Gathered(server)))
 
 
 async def test_whoever_stops_at_the_end_of_the_answer_leaves_a_connection_that_can_be_used_again() -> None:
