@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from connectors.connector import Connector, EditsMessages, ReadsBack
 from connectors.message import OutboundMessage, OutboundPart
+from connectors.text.split import cluster_edge
 
 BEGINNING_CHARACTERS = 60
 """At most so much of a text is sent first."""
@@ -40,7 +41,9 @@ def beginning(text: str, most: int) -> str:
         return text
     begun = text[:most]
     words = (begun if text[most].isspace() else begun.rpartition(" ")[0]).rstrip()
-    return (words or (begun if most >= BEGINNING_CHARACTERS else "")) + _MORE  # not all scripts put spaces
+    if not words and most >= BEGINNING_CHARACTERS:  # not all scripts put spaces
+        words = text[: cluster_edge(text, most)]
+    return words + _MORE
 
 
 def first_words(connector: Connector, message: OutboundMessage, part: OutboundPart) -> OutboundPart:

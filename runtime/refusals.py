@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from connectors.message import ConversationKey, InboundMessage, StoreUnavailable
+from connectors.text.split import cluster_edge
 
 QUIET_SECONDS = 4.0
 """How long after the last one nothing more may come before people are told of all of them."""
@@ -107,4 +108,6 @@ def beginning(message: InboundMessage) -> str:
     """How *message* begins, in a line without marks of Markdown that end a quotation. Pure."""
     words = " ".join(message.text.replace("`", "'").split())
     words = words or ", ".join(one.name.replace("`", "'") for one in message.attachments) or "…"
-    return words if len(words) <= BEGINNING_CHARACTERS else words[:BEGINNING_CHARACTERS].rstrip() + " …"
+    if len(words) <= BEGINNING_CHARACTERS:
+        return words
+    return words[: cluster_edge(words, BEGINNING_CHARACTERS)].rstrip() + " …"
