@@ -22,6 +22,8 @@ and all files are looked at once more, `UNWATCHED_SECONDS` later."""
 WATCH_AGAIN_SECONDS = (1.0, 30.0)
 """After a watch that ended: one file whose name is no UTF-8 ends it, once, and a limit that is reached does again and
 again."""
+ANEW_SECONDS = 0.2
+"""Before a watch that ended because folders came begins anew: mostly several come at once."""
 _log = structlog.get_logger()
 
 
@@ -33,6 +35,8 @@ class Watching:
         self._watched = asyncio.Event()
         self._look_at = math.inf
         """When all files are to be looked at, as `time.monotonic` tells it."""
+        self._has_gap = False
+        """Whether a watch ended a moment ago that is to begin anew."""
         self.why_not = ""
         """Why the system tells of no changes, while it does not: then all files are looked at every few seconds."""
 
@@ -56,6 +60,9 @@ class Watching:
                     yield change
                     if change.told >= MANY_CHANGES:
                         self.look_soon()
+                self._has_gap = True
+                await asyncio.sleep(ANEW_SECONDS)
+                continue
             except Exception as error:  # noqa: BLE001 - whatever ends a watch, files go on changing
                 self.why_not = f"files cannot be followed: {told(error)}"
                 _log.warning("index.failed", why=self.why_not)
@@ -67,8 +74,8 @@ class Watching:
 
     def _is_watched(self) -> None:
         self._watched.set()
-        if self.why_not:  # of what changed until now nothing was told
-            self.why_not = ""
+        if self.why_not or self._has_gap:  # of what changed until now nothing was told
+            self.why_not, self._has_gap = "", False
             self._look_at = time.monotonic()
 
     def look_soon(self) -> None:

@@ -7,6 +7,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,7 +49,8 @@ async def watch(
     begun: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Changed]:
     """What changes under ``DATA_DIR/workspaces``, at most `PIECE` paths of a workspace at once, those of imports last;
-    ends when *stop* is set. What changes within *debounce_seconds* of a first change is told together.
+    ends when *stop* is set, and when it has to begin anew because of folders that came. What changes within
+    *debounce_seconds* of a first change is told together.
 
     What changed before *begun* is called is not told: a full sync that begins then finds that.
 
@@ -58,21 +60,63 @@ async def watch(
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     base = await asyncio.to_thread(folder.resolve)
     milliseconds = round(debounce_seconds * 1000)
+    each = await asyncio.to_thread(_each_folder, base) if await asyncio.to_thread(_holds_links, base) else None
     # `awatch` follows the files before it waits for the first time.
     telling = asyncio.get_running_loop().call_soon(begun)
     # Without a filter: its own leaves out what may be documents, and takes milliseconds of the loop for a thousand.
     all_changes = awatch(
-        base, watch_filter=None, stop_event=stop, debounce=milliseconds, step=50, ignore_permission_denied=True
+        *(each or [str(base)]),
+        watch_filter=None,
+        stop_event=stop,
+        debounce=milliseconds,
+        step=50,
+        recursive=each is None,
+        ignore_permission_denied=True,
     )
     try:
-        async for changes in all_changes:
-            if (Change.deleted, str(base)) in changes:  # nothing that is made there anew would be told
-                raise FileNotFoundError(f"{base} was removed")
-            for change in await asyncio.to_thread(_looked_at, base, changes):
-                yield change
-                await asyncio.sleep(0)  # else all of them might be taken in one turn of the loop
+        async with aclosing(all_changes):
+            async for changes in all_changes:
+                _check_there(base, changes)
+                for change in await asyncio.to_thread(_looked_at, base, changes):
+                    yield change
+                    await asyncio.sleep(0)  # else all of them might be taken in one turn of the loop
+                if await asyncio.to_thread(_begins_anew, changes, each is not None):
+                    return
+    except FileNotFoundError:  # of each folder one may have gone meanwhile
+        if each is None or not await asyncio.to_thread(base.is_dir):
+            raise
     finally:
         telling.cancel()
+
+
+def _holds_links(folder: Path | str) -> bool:
+    """Whether there is a link to a folder somewhere below. Where all below a folder is watched, `watchfiles` goes
+    through such links, wherever they lead and while nothing else of Python runs; and the folder they lead to is told
+    of by another path, and no more once the link is gone. Blocking."""
+    return any(os.path.islink(f"{above}{os.sep}{name}") for above, names, _ in os.walk(folder) for name in names)
+
+
+def _each_folder(base: Path) -> list[str]:
+    """*base* and each folder below that is no link, without hidden ones. Blocking."""
+    found = []
+    for above, names, _ in os.walk(base):
+        names[:] = [name for name in names if not name.startswith(".")]
+        found.append(above)
+    return found
+
+
+def _check_there(base: Path, changes: Collection[tuple[Change, str]]) -> None:
+    """Raises `FileNotFoundError` where *base* was removed: nothing that is made there anew would be told."""
+    if (Change.deleted, str(base)) in changes:
+        raise FileNotFoundError(f"{base} was removed")
+
+
+def _begins_anew(changes: Collection[tuple[Change, str]], is_each: bool) -> bool:
+    """Whether folders came that are to be watched by themselves, because they hold links or as *is_each*. Blocking."""
+    for folder in sorted(path for kind, path in changes if kind is Change.added):
+        if os.path.isdir(folder) and not os.path.islink(folder) and (is_each or _holds_links(folder)):
+            return True
+    return False
 
 
 def _looked_at(base: Path, changes: Collection[tuple[Change, str]]) -> list[Changed]:

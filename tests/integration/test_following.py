@@ -513,3 +513,31 @@ async def test_what_changes_again_while_it_is_indexed_goes_on_waiting(make: Mach
     await backlog.add(ACME, ["a.md"], 101.5)
     await backlog.done(ACME, seen)
     assert await backlog.paths(ACME, 10) == ["a.md"]
+
+
+async def test_documents_in_folders_that_are_made_beside_a_link_are_followed(make: Machine) -> None:
+    """Where links lead to folders each folder is watched by itself, so that the watch begins anew with each."""
+    docs = make.knowledge.library.root(ACME)
+    texts: dict[str, str] = {}
+
+    async def until_found(path: str, text: str) -> None:
+        texts[path] = text
+        await asyncio.to_thread(make.write, path, text)
+        async with asyncio.timeout(30):
+            while True:
+                hits = await make.knowledge.finding.search(ACME, text, 10)
+                if {hit.passage.source: hit.passage.text for hit in hits} == texts:
+                    return
+                await asyncio.sleep(0.02)
+
+    await asyncio.to_thread(make.write, "v1/a.md", "Refunds")
+    await asyncio.to_thread((docs / "latest").symlink_to, "v1")
+    async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
+        await make.until("refunds", "v1/a.md")
+        await asyncio.to_thread((docs / "latest").unlink)
+        texts["v1/a.md"] = "Refunds"
+        await until_found("beside.md", "Contact")  # so that what is told of the link was worked off
+        await until_found("v1/a.md", "Warranty")
+        await until_found("v2/deep/b.md", "Refunds")
+        await until_found("v2/deep/b.md", "Opening hours")
+    await make.knowledge.close()

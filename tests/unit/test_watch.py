@@ -93,3 +93,71 @@ async def test_the_event_loop_comes_round_between_the_pieces_of_what_changed_at_
         turning.cancel()
     assert max(paths for _, paths in told) <= PIECE
     assert len({at for at, _ in told}) == len(told)
+
+
+async def test_a_folder_to_which_a_link_leads_is_told_of_by_its_own_path_also_when_the_link_is_gone(
+    tmp_path: Path,
+) -> None:
+    docs = tmp_path / "workspaces" / "acme" / "docs"
+    (docs / "z").mkdir(parents=True)
+    (docs / "a").symlink_to("z")
+    begun, told = asyncio.Event(), asyncio.Queue[str]()
+
+    async def follow() -> None:
+        async for change in watch(tmp_path, begun=begun.set):
+            for path in sorted(change.paths):
+                told.put_nowait(path)
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        following = group.create_task(follow())
+        await begun.wait()
+        (docs / "z/one.md").write_text("one")
+        assert await told.get() == "docs/z/one.md"
+        (docs / "a").unlink()
+        assert await told.get() == "docs/a"
+        (docs / "z/two.md").write_text("two")
+        assert await told.get() == "docs/z/two.md"
+        following.cancel()
+
+
+async def test_what_a_link_leads_to_outside_is_not_watched(tmp_path: Path) -> None:
+    outside, docs = tmp_path / "outside", tmp_path / "workspaces" / "acme" / "docs"
+    outside.mkdir()
+    docs.mkdir(parents=True)
+    (docs / "link").symlink_to(outside)
+    begun, told = asyncio.Event(), asyncio.Queue[str]()
+
+    async def follow() -> None:
+        async for change in watch(tmp_path, begun=begun.set):
+            for path in sorted(change.paths):
+                told.put_nowait(path)
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        following = group.create_task(follow())
+        await begun.wait()
+        (outside / "foreign").mkdir()
+        (docs / "own.md").write_text("own")
+        assert await told.get() == "docs/own.md"
+        following.cancel()
+
+
+async def test_a_watch_beside_links_ends_where_folders_come_so_that_they_are_watched_too(tmp_path: Path) -> None:
+    docs = tmp_path / "workspaces" / "acme" / "docs"
+    (docs / "z").mkdir(parents=True)
+    begun = asyncio.Event()
+    told: set[str] = set()
+
+    async def follow() -> None:
+        async for change in watch(tmp_path, begun=begun.set):
+            told.update(change.paths)
+
+    async with asyncio.timeout(30):
+        for folder in ("made", "linked"):
+            begun.clear()
+            following = asyncio.create_task(follow())
+            await begun.wait()
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / "link").symlink_to(docs / "z")  # one that has a link where none was, and one beside it
+            (tmp_path / folder).rename(docs / folder)
+            await following
+    assert {"docs/made", "docs/linked"} <= told
