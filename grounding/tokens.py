@@ -125,7 +125,11 @@ def load_tokens() -> TiktokenTokens:
     """The counter, read once per process (about 0.1 s: call it off the event loop)."""
     find_vocabularies()
     most()
-    return TiktokenTokens(tiktoken.get_encoding(ENCODING))
+    encoding = tiktoken.get_encoding(ENCODING)
+    # Of its vocabulary it keeps a second copy in Python, which nothing reads but its lessons: 14 MB.
+    if hasattr(encoding, "_mergeable_ranks"):
+        encoding._mergeable_ranks = {}
+    return TiktokenTokens(encoding)
 
 
 def find_vocabularies() -> None:
