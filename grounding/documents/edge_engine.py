@@ -26,6 +26,7 @@ from grounding.documents.edge_queries import count_of, filter_of
 from grounding.documents.edge_search import SHORT_PASSAGES
 from grounding.documents.edge_shard import deep_dimensions_at, ensure_fields, is_there, opened
 from grounding.documents.index import IndexUnavailable
+from grounding.documents.mapped import give_back_unread
 from grounding.documents.stored import Where
 
 T = TypeVar("T")
@@ -124,6 +125,7 @@ class EdgeEngine:
             shard.close()
             raise
         self._shard = shard
+        give_back_unread(self._path)
         self._go_on()
 
     def _shut(self, shard: Any) -> None:

@@ -31,7 +31,7 @@ from grounding.documents.stored import Match, Where
 OWN_PASSAGES = 4096
 """A tenant with so many gets a shard of its own: 19 MB of files for 5,000."""
 MOST_OWN = 16
-"""After a start each has its log's 64 MB, nearly all of them zeros, among the process's mapped files."""
+"""Each has its open files, some seventy mappings and a log."""
 MOVED_AT_ONCE = 16
 """The engine and the making of points hold the interpreter's lock for 0.13 ms a passage."""
 DELETED_AT_ONCE = 64
