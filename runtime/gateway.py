@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -22,6 +22,7 @@ from runtime.hub import Hub
 from runtime.limits import Admission, RateLimit
 from runtime.mailbox import Mailbox
 from runtime.marking import Marking
+from runtime.missed import NotTaken
 from runtime.outbox import Outbox, address_of
 from runtime.places import Places, Settled
 from runtime.refusals import Refusals
@@ -60,6 +61,7 @@ class Gateway:
         shows: Shows,
         hub: Hub,
         marking: Marking,
+        not_taken: NotTaken,
     ) -> None:
         self._settings = settings
         self._workspaces = workspaces
@@ -74,7 +76,8 @@ class Gateway:
         self._shows = shows
         self._hub = hub
         self._marking = marking
-        self._refusals = Refusals(self._notice)
+        self._not_taken = not_taken
+        self._refusals = Refusals(self._tell_not_taken)
 
     async def run(self) -> None:
         """Tell people what was not taken, until cancelled."""
@@ -174,15 +177,13 @@ class Gateway:
                 return await self._duplicate(key, message, lane, admission)
             seconds = admission.retry_after_seconds
             _log.info("message.ignored", why="rate_limit")
-            if message.caller_role is None:  # a caller has it in the answer to the request
-                await self._refusals.tell(key, message, TOO_MANY, seconds, first=admission.first_refusal)
+            await self._refuse(key, message, TOO_MANY, seconds, first=admission.first_refusal)
             return Accepted("refused", "rate_limit", retry_after_seconds=seconds, key=key)
         try:
             stored = await mailbox.store(key, envelope)
         except MailboxFull as error:
             _log.warning("message.ignored", why="mailbox_full")
-            if message.caller_role is None:
-                await self._refusals.tell(key, message, error.user_text, 0, first=error.first)
+            await self._refuse(key, message, error.user_text, 0, first=error.first)
             return Accepted("refused", "mailbox_full", retry_after_seconds=FULL_SECONDS, key=key)
         if not stored.new:
             return await self._duplicate(key, message, lane, admission)
@@ -218,6 +219,17 @@ class Gateway:
         text = self._commands.as_written(text, message)
         hangs_at = None if message.direct else message.message_id
         await self._outbox.notice(key, self._address(key), text, (message.message_id,), reply_to=hangs_at)
+
+    async def _refuse(
+        self, key: ConversationKey, message: InboundMessage, why: str, seconds: int, *, first: bool
+    ) -> None:
+        """A caller has it in the answer to the request; and platforms bring some messages twice."""
+        if message.caller_role is None and not await self._not_taken.was_told(key, message):
+            await self._refusals.tell(key, message, why, seconds, first=first)
+
+    async def _tell_not_taken(self, key: ConversationKey, text: str, messages: Sequence[InboundMessage]) -> None:
+        await self._notice(key, text, messages[-1])
+        await self._not_taken.told(key, messages)
 
     async def _make_workspace(self, message: InboundMessage, key: ConversationKey) -> None:
         """Routing creates what it names, once somebody may talk there."""

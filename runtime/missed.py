@@ -1,4 +1,8 @@
-"""Hears what was said while no process listened, on platforms that keep it and do not deliver it again."""
+"""Hears what was said while no process listened, on platforms that keep it and do not deliver it again.
+
+Keys (owner ``missed``, tag of the conversation): ``told``, one per message of which people were told that it is not
+taken.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,24 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
 from connectors.connector import Accept, Connector, FetchesMissed, State
-from connectors.message import Accepted, AgentRuntimeError, ConversationKey, InboundKind, InboundMessage
+from connectors.message import (
+    Accepted,
+    AgentRuntimeError,
+    ConversationKey,
+    InboundKind,
+    InboundMessage,
+    encode_id,
+    redis_key,
+)
 from runtime.mailbox import Mailbox
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.2
@@ -20,7 +35,32 @@ _RETRY_SECONDS = (1.0, 60.0)
 _AT_ONCE = 4
 _WAIT_SECONDS = 20.0
 """How long what is said now waits for what was missed, where a platform does not hand that out."""
+_TOLD_SECONDS = 7 * 24 * 3600
+"""How long is known of what people were told: as long as the identity of a message that was taken."""
 _log = structlog.get_logger()
+
+
+class NotTaken:
+    """Of which messages people were told that they are not taken and to be sent again: such a message was heard.
+
+    Raises `connectors.message.StoreUnavailable`.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    async def told(self, key: ConversationKey, messages: Iterable[InboundMessage]) -> None:
+        """People were told so of *messages*."""
+        for message in messages:
+            await self._redis.set(_told_key(key, message), "", ex=_TOLD_SECONDS)
+
+    async def was_told(self, key: ConversationKey, message: InboundMessage) -> bool:
+        """Whether they were of *message*."""
+        return bool(await self._redis.exists(_told_key(key, message)))
+
+
+def _told_key(key: ConversationKey, message: InboundMessage) -> str:
+    return redis_key("missed", key.tag, "told", key.encoded, encode_id(message.message_id))
 
 
 class Order:
@@ -55,8 +95,11 @@ class Order:
             event.set()
 
 
-async def hear_missed(connector: Connector, mailbox: Mailbox, accept: Accept, order: Order) -> None:
-    """Once *connector* is connected, accept what came after the newest stored message of each conversation.
+async def hear_missed(
+    connector: Connector, mailbox: Mailbox, not_taken: NotTaken, accept: Accept, order: Order
+) -> None:
+    """Once *connector* is connected, accept what came after the newest stored message of each conversation, but for
+    what people know as *not_taken*.
 
     Does nothing for platforms without `FetchesMissed`. What was heard already is a duplicate to *accept*. What is said
     meanwhile comes through *order*.
@@ -72,7 +115,7 @@ async def hear_missed(connector: Connector, mailbox: Mailbox, accept: Accept, or
 
     async def hear(key: ConversationKey, message_id: str) -> None:
         try:
-            await _hear(connector, key, message_id, accept, slots)
+            await _hear(connector, key, message_id, not_taken, accept, slots)
         finally:
             order.heard(key)
 
@@ -82,11 +125,18 @@ async def hear_missed(connector: Connector, mailbox: Mailbox, accept: Accept, or
 
 
 async def _hear(
-    connector: FetchesMissed, key: ConversationKey, message_id: str, accept: Accept, slots: asyncio.Semaphore
+    connector: FetchesMissed,
+    key: ConversationKey,
+    message_id: str,
+    not_taken: NotTaken,
+    accept: Accept,
+    slots: asyncio.Semaphore,
 ) -> None:
     async def once() -> int:
         heard = 0
         async for message in connector.missed(key, message_id):
+            if await not_taken.was_told(key, message):
+                continue
             await accept(message)
             heard += 1
         return heard

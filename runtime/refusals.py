@@ -7,7 +7,7 @@ What is still to be told is kept in this process, and told at its orderly end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -27,8 +27,8 @@ MOST_NAMED = 5
 BEGINNING_CHARACTERS = 80
 _log = structlog.get_logger()
 
-Say = Callable[[ConversationKey, str, InboundMessage], Awaitable[None]]
-"""Says something in a place, because of a message. Raises `connectors.message.StoreUnavailable`."""
+Say = Callable[[ConversationKey, str, Sequence[InboundMessage]], Awaitable[None]]
+"""Says something in a place, because of messages. Raises `connectors.message.StoreUnavailable`."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Refusals:
         Raises `connectors.message.StoreUnavailable`.
         """
         if first:
-            await self._say(key, f"{why} {_not_taken([message], seconds)}", message)
+            await self._say(key, f"{why} {_not_taken([message], seconds)}", [message])
             return
         now = asyncio.get_running_loop().time()
         one = self._later.setdefault((key.encoded, message.author.id), _Later(key, since=now))
@@ -87,7 +87,7 @@ class Refusals:
                 del self._later[who]
                 text = _not_taken(one.messages, max(0, round(one.again_at - now)), either=True)
                 try:
-                    await self._say(one.key, text, one.messages[-1])
+                    await self._say(one.key, text, one.messages)
                 except StoreUnavailable as error:  # they do know that their messages are not taken
                     _log.warning("store.degraded", store="redis", why=str(error))
 

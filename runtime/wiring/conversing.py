@@ -18,6 +18,7 @@ from runtime.gateway import Gateway
 from runtime.knowledge import Knowledge
 from runtime.mark_effects import MarkEffects
 from runtime.marking import Marking
+from runtime.missed import NotTaken
 from runtime.shows import Shows
 from runtime.supervisor import Supervisor
 from runtime.wiring.answering import Answering
@@ -63,7 +64,8 @@ def wire_conversing(
         return {name: supervisor.health(connector) for name, connector in entrance.connectors.items()}
 
     commands = _commands(settings, kept, entrance, knowledge, answering, files, stores, connectors, marking)
-    supervisor = Supervisor(entrance.connectors.values(), kept.turns, commands.hints())
+    not_taken = NotTaken(kept.store.client)
+    supervisor = Supervisor(entrance.connectors.values(), (kept.turns, not_taken), commands.hints())
     gateway = Gateway(
         settings,
         workspaces=kept.workspaces,
@@ -78,6 +80,7 @@ def wire_conversing(
         shows=shows,
         hub=kept.hub,
         marking=marking,
+        not_taken=not_taken,
     )
     return Conversing(commands, supervisor, gateway, marking)
 

@@ -228,6 +228,28 @@ async def test_what_was_said_while_nobody_listened_is_answered_after_the_restart
     assert len(discord.shown(LENA)) == shown + 1
 
 
+async def test_what_people_know_as_not_taken_is_not_answered_after_the_restart_after_all(
+    discord: DiscordEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="open", default_workspace="acme", rate_limit_messages=1)
+    async with running_bot(settings, openai_server, [discord_connector(discord)]) as bot:
+        await discord.until(lambda discord: discord.identifies == 1)
+        await Chat(bot, discord).hears("the boat is called Petrel")
+        await discord.say("and it is green")
+        await discord.until(lambda discord: any("not taken this message" in one.text for one in discord.shown(LENA)))
+        await bot.settle()
+    await discord.say("is anybody there?")
+    shown = len(discord.shown(LENA))
+
+    settings = model_settings(access_policy="open", default_workspace="acme")
+    async with running_bot(settings, openai_server, [discord_connector(discord)]) as bot:
+        await discord.until(lambda discord: len(discord.shown(LENA)) > shown)
+
+        assert "is anybody there?" in bot.sent["user"]
+        assert "green" not in bot.sent["user"]
+        assert [event["heard"] for event in bot.told("message.missed")] == [1]
+
+
 async def test_commands_are_offered_by_discord_itself_and_answered_to_their_giver_alone(chat: Chat) -> None:
     await chat.discord.until(lambda discord: bool(discord.commands.registered))
     assert "help" in {command["name"] for command in chat.discord.commands.registered}

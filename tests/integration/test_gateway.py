@@ -1,5 +1,6 @@
 """The door: who comes in, who is told no, and what is stored."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -38,6 +39,7 @@ from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.limits import RateLimit
 from runtime.mailbox import Mailbox
+from runtime.missed import NotTaken
 from runtime.outbox import Outbox, streams_of
 from runtime.places import Places, Settled
 from runtime.shows import Shows
@@ -111,6 +113,7 @@ class Door:
             shows=shows,
             hub=self.hub,
             marking=marking_on(redis, **settings),
+            not_taken=NotTaken(redis),
         )
         self.commands = mailboxes[Lane.COMMANDS]
         self.hub.hear(WORK, lambda news: self.woken.append(news["partition"]))
@@ -184,6 +187,21 @@ async def test_who_writes_too_fast_is_told_once_and_a_caller_over_http_by_the_an
     caller = replace(MESSAGE, external_id="43", caller_role=Role.MEMBER)
     refused = [await door.accept(replace(caller, message_id=f"c{n}")) for n in range(3)]
     assert [one.why for one in refused[1:]] == ["rate_limit", "rate_limit"]
+    assert len(door.platform.said) == 1
+
+
+async def test_a_message_that_the_platform_brings_again_after_people_were_told_of_it_is_not_told_again(
+    redis: Redis,
+) -> None:
+    door = Door(redis, rate_limit_messages=1)
+    await door.accept(MESSAGE)
+    refused = [await door.accept(replace(MESSAGE, message_id="m2")) for _ in range(2)]
+    assert [one.why for one in refused] == ["rate_limit", "rate_limit"]
+    telling = asyncio.create_task(door.gateway.run())
+    await asyncio.sleep(0)
+    telling.cancel()  # at its end it tells all that is left
+    await asyncio.wait({telling})
+    await door.accept(MESSAGE)  # a duplicate: the door delivers what waits
     assert len(door.platform.said) == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -17,17 +18,17 @@ WHY = "You are writing faster than I can answer."
 
 
 class Said:
-    """What was said because of which message; once it fails where it is to."""
+    """What was said because of which messages, by the last of them; once it fails where it is to."""
 
     def __init__(self) -> None:
         self.texts: list[tuple[str, str]] = []
         self.fails = False
 
-    async def say(self, key: ConversationKey, text: str, message: InboundMessage) -> None:
+    async def say(self, key: ConversationKey, text: str, messages: Sequence[InboundMessage]) -> None:
         if self.fails:
             self.fails = False
             raise StoreUnavailable("Redis: away")
-        self.texts.append((message.message_id, text))
+        self.texts.append((messages[-1].message_id, text))
 
 
 @pytest.fixture(autouse=True)
