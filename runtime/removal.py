@@ -45,6 +45,7 @@ async def remove_workspace(runtime: Runtime, scope: Scope) -> None:
     await runtime.knowledge.forget_workspace(scope)
     await runtime.api_tokens.forget_workspace(workspace_id)
     await runtime.access.forget_workspace(workspace_id)
+    await runtime.places.forget_workspace(scope)
     await runtime.directives.forget_workspace(scope)
     await forget_keys(runtime.store.client, scope)
     for lane in Lane:

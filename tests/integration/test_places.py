@@ -160,3 +160,19 @@ async def test_an_admin_sets_the_mode_of_a_workspace_over_http(face: Face) -> No
     assert (await face.client.put(f"{here}/places/*", json={"queue": "interrupt"})).json()["queue"] == "interrupt"
     assert (await face.client.get(f"{here}/places/*")).json()["queue"] == "interrupt"
     assert (await face.client.put(f"{here}/places/*", json={"queue": "sometimes"})).status_code == 400
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_nothing_of_a_deleted_workspace_holds_in_one_of_the_same_name(face: Face) -> None:
+    here = await face.workspace("made-anew")
+    # A message asks what holds, so that it is known when the workspace is deleted.
+    await face.client.put(f"{here}/places/*", json={"model": "openai/fake", "queue": "followup"})
+    await face.client.post(f"{here}/messages", json={"text": "/status"})
+    before = ConversationKey("made-anew", "http", "default")
+    places = face.runtime.places
+    assert (await places.of_message(before, said(before))).queue == "followup"
+
+    assert (await face.client.delete(here)).status_code == 200
+    await face.workspace("made-anew")
+
+    assert await places.of_message(before, said(before)) == Settled()
