@@ -107,8 +107,10 @@ class Writing:
         """Wait until *writing* has ended; False where people wish it to stop, or have deleted what it answers and have
         seen nothing of it. Raises `runtime.envelopes.Merged`."""
         writing.add_done_callback(lambda _: wishes.changed.set())
-        # What an interrupted attempt has shown is not known here.
-        while not (wishes.stop or (wishes.dropped and not told.text and not batch.resumed)):
+        # What an interrupted attempt has shown is not known here. Whose rest came after it was deleted is not all that
+        # is asked any more.
+        may_drop = not batch.resumed and len(batch.envelopes) == 1
+        while not (wishes.stop or (may_drop and wishes.dropped and not told.text)):
             if wishes.more:
                 await self._stops.merge(batch, wishes)
             if writing.done():

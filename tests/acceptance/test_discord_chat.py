@@ -356,3 +356,15 @@ async def test_of_messages_that_are_answered_together_a_deleted_one_stops_nothin
     await chat.discord.until(lambda _: len(chat.bot.replies_asked) == 2)
     await chat.discord.delete(first)
     await chat.discord.until(lambda discord: discord.shown(LENA)[-1].text == "They all float.")
+
+
+async def test_the_rest_of_a_long_message_is_answered_though_its_beginning_is_deleted(chat: Chat) -> None:
+    """Together they are one turn only when the rest is there; what is said after a deletion is somebody's question."""
+    chat.bot.model.will("Boats float.")
+    long = await chat.discord.say("boats " * 333 + "…", by=LENA)
+    await chat.discord.until(lambda _: bool(chat.bot.told("message.accepted")))
+    await chat.discord.say("now tell me why they float!", by=LENA)
+    await chat.discord.until(lambda _: len(chat.bot.told("message.accepted")) == 2)
+    await chat.discord.delete(long)
+    await chat.discord.until(lambda discord: bool(discord.shown(LENA)))
+    assert [one.text for one in chat.discord.shown(LENA)] == ["Boats float."]
