@@ -168,9 +168,8 @@ class Worker:
         self._held.hold(offer.key.connector, task)
 
     def _rest_of_grace(self) -> float:
-        if self._stop_by is None:
-            return self._grace_seconds
-        return max(0.0, self._stop_by - asyncio.get_running_loop().time())
+        left = None if self._stop_by is None else self._stop_by - asyncio.get_running_loop().time()
+        return self._grace_seconds if left is None else max(0.0, left)
 
     async def _take_work(self) -> None:
         """Hold what was abandoned and what waits in the partitions that were rung for, as far as there is room."""
@@ -200,9 +199,10 @@ class Worker:
         offers = await self._mailbox.abandoned(self._silent_seconds, _RECLAIMED_AT_ONCE)
         # From now on what is held may be this worker's own.
         self._prepared, self._silent_seconds = True, self._lease_seconds
-        for offer in offers:
+        served = set(self._serving.values())  # where the store stood still they seem abandoned: this has renewed them
+        for offer in (abandoned := [one for one in offers if one not in served]):
             _log.info("turn.reclaimed", workspace_id=offer.key.workspace_id, context_id=offer.key.context_id)
-        await self._hold_all(offers)
+        await self._hold_all(abandoned)
         self._reclaims = len(offers) >= _RECLAIMED_AT_ONCE  # there may be more
 
     async def _take_lost(self) -> None:
@@ -271,6 +271,7 @@ class Worker:
                 else:
                     await self._serve_now(offer, slot)
             except Superseded:
+                self._unsure = True  # whoever had it since may have ended, and it be this worker's once more
                 _log.warning("turn.superseded")
             except StoreUnavailable as error:
                 self._unsure = True  # what waits is safe in the mailbox; but it may be this worker's now
@@ -383,8 +384,7 @@ class Worker:
 
     async def _collect(self, batch: Batch) -> Batch:
         """Give the rest of an unfinished message time to arrive."""
-        newest = batch.envelopes[-1].accepted_at
-        rest = newest + self._collect_seconds - time.time()
+        rest = batch.envelopes[-1].accepted_at + self._collect_seconds - time.time()
         await asyncio.sleep(min(max(0.0, rest), self._collect_seconds))  # the gateway's clock may be far ahead
         return await self._mailbox.extend(batch)
 

@@ -17,6 +17,7 @@ from runtime import worker as module
 from runtime.envelopes import Batch, Envelope, Lease, Offer, Stored
 from runtime.hub import Hub
 from runtime.mailbox import Mailbox
+from runtime.work_streams import GROUP
 from runtime.worker import Worker
 
 KEY = ConversationKey("acme", "http", "desk")
@@ -215,3 +216,37 @@ def loses(monkeypatch: pytest.MonkeyPatch, of: object, script: str) -> None:
         raise StoreUnavailable("Redis: lost on the way back")
 
     monkeypatch.setattr(of, script, ask)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+async def test_a_worker_takes_no_turn_from_itself_where_the_store_stood_still(
+    redis: Redis, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    """It could not renew its hold, and nobody else could take it: the model would be asked, and paid, again."""
+    mailbox = Mailbox(redis)
+    looked = asyncio.Event()
+    abandoned = mailbox.abandoned
+
+    async def looking(silent_seconds: float, most: int) -> list[Offer]:
+        found = await abandoned(silent_seconds, most)
+        if found:
+            looked.set()
+        return found
+
+    async with working(redis, settings(), mailbox, alone=alone) as answered:
+        answered.goes_on.clear()
+        await store(mailbox, 1)
+        await answered.until(1)
+        monkeypatch.setattr(mailbox, "abandoned", looking)
+        stream = mailbox._work(KEY.tag)
+        entries: Any = await redis.xrange(stream)
+        await redis.xclaim(stream, GROUP, mailbox._streams.consumer, 0, [entries[0][0]], idle=3_600_000, justid=True)
+        async with asyncio.timeout(20):
+            await looked.wait()
+        await asyncio.sleep(0.1)  # what it holds anew begins at once
+        answered.goes_on.set()
+        async with asyncio.timeout(10):
+            while await mailbox.ready():
+                await asyncio.sleep(0.001)
+
+    assert [(one.attempt, one.resumed) for one in answered.batches] == [(1, False)]
