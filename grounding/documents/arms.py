@@ -7,6 +7,7 @@ what is not needed is not read.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from operator import le
 from typing import Any
 
 from grounding.documents.index import Arm, Hit, Passage
@@ -37,8 +38,10 @@ def hits_of(
     """
     leading = _leading(fused, top_k)
     there = {one.id: passage_of(one.payload) for one in leading} if passages_of is None else passages_of(leading)
-    near = [(one.id, one, there[one.id]) for one in leading if one.id in there]
-    near.sort(key=lambda one: (-round(one[1].score, 6), one[2].source, one[2].ordinal, one[2].id))
+    near = [(point, one, there[point]) for one in leading if (point := one.id) in there]
+    scores = [round(one.score, 6) for _, one, _ in near]
+    if any(map(le, scores, scores[1:])):  # mostly no two are equal, and all stand in their order
+        near.sort(key=lambda one: (-round(one[1].score, 6), one[2].source, one[2].ordinal, one[2].id))
     best = near[:top_k]
     wanted = {point for point, _, _ in best}
     arm_of = _ranked if explain else _scored
@@ -58,7 +61,7 @@ def _leading(fused: Sequence[Any], top_k: int) -> Sequence[Any]:
     if len(fused) <= top_k:
         return fused
     least = round(fused[top_k - 1].score, 6)
-    return [point for point in fused if round(point.score, 6) >= least]
+    return [*fused[:top_k], *(point for point in fused[top_k:] if round(point.score, 6) >= least)]
 
 
 def _ranked(arm: Iterable[tuple[Hashable, float]], wanted: Collection[Hashable]) -> dict[Hashable, Arm]:

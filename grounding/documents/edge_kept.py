@@ -51,6 +51,13 @@ class _Lately(Generic[V]):
             self._old, self._young = self._young, {}
         self._young[point] = value
 
+    def all(self, points: Iterable[int]) -> dict[int, V | None]:
+        """As `get`, of each of *points*, for less where most of them are known."""
+        found = {point: self._young.get(point) for point in points}
+        for point in [point for point, value in found.items() if value is None]:
+            found[point] = self.get(point)
+        return found
+
     def forget(self, points: Iterable[int]) -> None:
         for point in points:
             self._young.pop(point, None)
@@ -74,7 +81,7 @@ class Kept:
 
         Raises `grounding.documents.index.IndexUnavailable` for a stored format that is not known.
         """
-        known = {point: self._passages.get(point) for point in points}
+        known = self._passages.all(points)
         missing = [point for point, passage in known.items() if passage is None]
         if missing:
             for record in shard.retrieve(_ids(missing), with_payload=True, with_vector=False):
@@ -85,7 +92,7 @@ class Kept:
 
     def places(self, shard: Any, points: Sequence[int]) -> dict[int, Place]:
         """Where the passages of *points* stand."""
-        known = {point: self._places.get(point) for point in points}
+        known = self._places.all(points)
         missing = [point for point, place in known.items() if place is None]
         if missing:
             records = shard.retrieve(_ids(missing), with_payload=[*PLACE_FIELDS], with_vector=False)
@@ -103,7 +110,7 @@ class Kept:
 
     def rows(self, shard: Any, points: Sequence[int]) -> dict[int, Row]:
         """The stored vectors of *points*, in their order."""
-        known = {point: self._rows.get(point) for point in points}
+        known = self._rows.all(points)
         missing = [point for point, row in known.items() if row is None]
         if missing:
             for record in shard.retrieve(_ids(missing), with_payload=False, with_vector=["dense"]):
