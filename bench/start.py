@@ -57,15 +57,15 @@ async def _starts(
 
 async def _memory(folder: Path, base_url: str, people: Child, turns: int) -> list[Verdict]:
     worst = 0.0
-    for workers in (0, 1):
+    for workers, is_again in ((0, False), (0, True), (1, False)):
         own = folder / f"memory-{workers}"
-        own.mkdir()
+        own.mkdir(exist_ok=is_again)
         async with crew(own, base_url, workers) as running:
             await people.ask("talk", url=running.url, text=MESSAGES["none"], turns=turns, places=["memory"])
             await people.ask(
                 "talk", url=running.url, text=MESSAGES["qmd"], turns=max(1, turns // 10), places=["memory"]
             )
-            print(f"\n after {turns} turns")
+            print(f"\n after {turns} turns" + (", started again on what they left" if is_again else ""))
             for name, pid in running.processes.items():
                 rss, pss = memory_mb(pid)
                 print(f"  {name:<46}{rss:8.0f} MB RSS, {pss:.0f} MB PSS")
