@@ -92,8 +92,8 @@ class Writing:
                 await self._count_lost(made)
         if not ended:
             await self._cut_short(made, told)
-            if not wishes.stop:  # it answers what was deleted
-                made.reply = replace(made.reply, silent=True)
+            if not wishes.stop:  # what it answers was deleted: of neither is anything kept
+                made.reply = replace(made.reply, text="", silent=True)
             return
         try:
             writing.result()

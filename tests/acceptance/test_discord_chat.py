@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from config.settings import Settings
-from connectors.message import Role, Scope
+from connectors.message import ConversationKey, Role, Scope
 from runtime import shows
 from tests.contract.discord_harness import discord_connector
 from tests.emulators import discord as emulated
@@ -331,6 +331,10 @@ async def test_a_message_that_is_deleted_before_anything_of_its_answer_is_seen_i
     assert [one.text for one in chat.discord.shown(LENA)] == ["Ahoy!"]
     assert "4711" not in chat.bot.sent["user"]
     assert (await chat.bot.runtime.usage.totals(Scope("acme")))[0].calls == 2
+    await chat.bot.settle()
+    [key] = {ConversationKey("acme", *one["context_id"].split(":")) for one in chat.bot.told("message.accepted")}
+    kept = await chat.bot.runtime.transcript.newest(key, 9)
+    assert [one.text for one in kept] == ["are you there?", "Ahoy!"]
 
 
 async def test_an_answer_that_people_see_already_is_finished_though_its_message_is_deleted(chat: Chat) -> None:
