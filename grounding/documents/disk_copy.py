@@ -179,6 +179,8 @@ class DiskCopy:
         shared: Found | None,
     ) -> bool | None:
         """Whether the shared document changed; None where one of both changed in between."""
+        if isinstance(here, Skipped) and here.why == "unreadable":
+            return False  # nobody knows what lies there: to have deleted it is another thing
         last = base[path].sha256 if path in base else None
         file = here[0] if isinstance(here, tuple) else None
         there = shared.sha256 if shared else None

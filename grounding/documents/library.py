@@ -177,7 +177,7 @@ class Library:
             above = Path(folder).relative_to(root).as_posix()
             prefix = "" if above == "." else f"{above}/"
             folders[:] = sorted(name for name in folders if not _holds_no_documents(f"{prefix}{name}"))
-            yield from (Skipped(f"{prefix}{name}", "link") for name in folders if (Path(folder) / name).is_symlink())
+            yield from (Skipped(f"{prefix}{name}", "link") for name in folders if os.path.islink(f"{folder}/{name}"))
             for name in sorted(files):
                 path = f"{prefix}{name}"
                 if is_document_path(path) and not _CONTROL.search(path):
@@ -191,8 +191,8 @@ class Library:
         """What lies at *path* by its size, kind and time; its text is not read."""
         try:
             return self._look(self._file(scope, path), path)
-        except DocumentRefused:
-            return None
+        except DocumentRefused as error:
+            return Skipped(path, "unreadable") if error.why == "unreadable" else None
 
     def _look(self, file: Path, path: str) -> Found | Skipped | None:
         try:
@@ -211,9 +211,9 @@ class Library:
         """Whether a folder lies at *path*, which may be named like a document."""
         try:
             file = self._file(scope, path)
-        except DocumentRefused:
+            return file.is_dir() and not file.is_symlink()
+        except (DocumentRefused, OSError):  # a folder above may be one that nobody may enter
             return False
-        return file.is_dir() and not file.is_symlink()
 
     def get(self, scope: Scope, path: str) -> Document:
         """The document at *path*. Raises `DocumentMissing`, and `DocumentRefused` for what is no document."""
@@ -304,7 +304,11 @@ class Library:
     def _file(self, scope: Scope, path: str) -> Path:
         """Where *path* lies; no folder on the way is a link. Raises `DocumentRefused`."""
         file = self.root(scope) / check_path(path)
-        if _is_link_below(self._workspaces, file.parent):
+        try:
+            is_below_link = _is_link_below(self._workspaces, file.parent)
+        except OSError as error:
+            raise DocumentRefused(f"{path!r} cannot be reached: {error.strerror}", why="unreadable") from error
+        if is_below_link:
             raise DocumentRefused(f"{path!r} leads through a link", why="link")
         return file
 

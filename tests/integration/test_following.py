@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import time
@@ -541,3 +542,45 @@ async def test_documents_in_folders_that_are_made_beside_a_link_are_followed(mak
         await until_found("v2/deep/b.md", "Refunds")
         await until_found("v2/deep/b.md", "Opening hours")
     await make.knowledge.close()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_folder_that_may_not_be_entered_keeps_nothing_else_waiting(
+    redis: Redis,
+    settings: MakeSettings,
+    redis_socket: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shared: bool,
+) -> None:
+    """What lies in it is named, and where documents are shared nobody deletes it."""
+    made = settings(redis_url=f"unix://{redis_socket}" if shared else None)
+    one = await machine(made, redis, monkeypatch)
+    await asyncio.to_thread(one.write, "locked/deep/a.md", "Refunds")
+    lstat, opened = Path.lstat, os.open
+
+    def is_closed(path: object) -> bool:
+        return "locked" in Path(str(path)).parent.parts
+
+    def closed_lstat(self: Path) -> os.stat_result:
+        if is_closed(self):
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return lstat(self)
+
+    def closed_open(path: Any, *given: Any, **more: Any) -> int:
+        if is_closed(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *given, **more)
+
+    async with beside(one.knowledge.open(), "open"):
+        await one.knowledge.opened()
+        await one.knowledge.sync(ACME)
+        with monkeypatch.context() as closed:
+            closed.setattr(Path, "lstat", closed_lstat)
+            closed.setattr(os, "open", closed_open)
+            await asyncio.to_thread(one.write, "b.md", "Warranty")
+            done = await one.knowledge.sync(ACME)
+            assert [(item.path, item.why) for item in done.skipped] == [("locked/deep/a.md", "unreadable")]
+            assert await one.found("warranty") == (["b.md", "locked/deep/a.md"] if shared else ["b.md"])
+        await one.knowledge.sync(ACME)
+        assert await one.found("refunds") == ["b.md", "locked/deep/a.md"]
+    await one.knowledge.close()
