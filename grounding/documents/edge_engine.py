@@ -11,7 +11,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -24,7 +24,14 @@ from grounding.documents.edge_kept import Kept
 from grounding.documents.edge_own import Own
 from grounding.documents.edge_queries import count_of, filter_of
 from grounding.documents.edge_search import SHORT_PASSAGES
-from grounding.documents.edge_shard import deep_dimensions_at, ensure_fields, is_there, opened
+from grounding.documents.edge_shard import (
+    LEAST_FREE_BYTES,
+    deep_dimensions_at,
+    ensure_fields,
+    ensure_room,
+    is_there,
+    opened,
+)
 from grounding.documents.index import IndexUnavailable
 from grounding.documents.mapped import give_back_unread
 from grounding.documents.stored import Where
@@ -117,12 +124,13 @@ class EdgeEngine:
             raise unavailable(error, self._path) from error
 
     def _open(self) -> None:
+        ensure_room(self._path, LEAST_FREE_BYTES)  # what the log has may be stored again
         shard = opened(self._path, self._dimensions, self._deep_dimensions)
         try:
             self._own.open(shard)
         except BaseException:
-            self._own.close()
-            shard.close()
+            with closing(shard):
+                self._own.close()
             raise
         self._shard = shard
         give_back_unread(self._path)
@@ -130,9 +138,10 @@ class EdgeEngine:
 
     def _shut(self, shard: Any) -> None:
         """The shared shard last: without it nothing is opened again."""
-        self._own.close()
-        shard.flush()
-        shard.close()
+        with ExitStack() as leaving:
+            leaving.callback(shard.close)
+            leaving.callback(shard.flush)
+            self._own.close()
 
     def _opened_own(self, path: Path) -> Any:
         deep = self._deep_dimensions or deep_dimensions_at(self._path)

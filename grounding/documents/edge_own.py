@@ -10,10 +10,12 @@ as the engine itself. Figures: docs/decisions/0030.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from operator import methodcaller
 from pathlib import Path
@@ -23,7 +25,7 @@ from uuid import UUID
 import qdrant_edge as edge
 
 from grounding.documents.edge_queries import count_of, filter_of, points_of
-from grounding.documents.edge_shard import deepen
+from grounding.documents.edge_shard import LEAST_FREE_TO_DELETE_BYTES, deepen, ensure_room
 from grounding.documents.embedding import Vector
 from grounding.documents.index import Kind
 from grounding.documents.stored import Match, Where
@@ -32,6 +34,8 @@ OWN_PASSAGES = 4096
 """A tenant with so many gets a shard of its own: 19 MB of files for 5,000."""
 MOST_OWN = 16
 """Each has its open files, some seventy mappings and a log."""
+LEAST_FREE_TO_MOVE_BYTES = 256_000_000
+"""No tenant is moved, and what was moved of one is removed again, where the disk has less left."""
 MOVED_AT_ONCE = 16
 """The engine and the making of points hold the interpreter's lock for 0.13 ms a passage."""
 DELETED_AT_ONCE = 64
@@ -104,6 +108,8 @@ class Own:
         for mark in sorted(self._folder.glob(f"*{_MARK}")):
             self._remove(self._folder / mark.name.removesuffix(_MARK))
         for folder in sorted(one for one in self._folder.iterdir() if one.is_dir()):
+            if _mark_of(folder).exists():  # it could not be removed
+                continue
             shard = self._make(folder)
             first, _ = shard.scroll(edge.ScrollRequest(limit=1, with_payload=["tenant"], with_vector=False))
             if not first:
@@ -197,10 +203,12 @@ class Own:
         if not self.may_move(tenant, OWN_PASSAGES):
             return
         folder = self._folder_of(tenant)
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        self._mark(folder)
         self._move = _Move(tenant)
         try:
+            ensure_room(self._folder, LEAST_FREE_TO_MOVE_BYTES)
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            self._make_way(folder)
+            self._mark(folder)
             self._move.target = _Alone(self._make(folder))
         except BaseException:
             self._abandon()
@@ -210,10 +218,12 @@ class Own:
         """Move a few passages more, or take away a few that were moved."""
         move = self._move
         if move is None:
+            ensure_room(self._folder, LEAST_FREE_TO_DELETE_BYTES)
             if self._leaving and not self._took_away(common, self._leaving[0]):
                 self._leaving.pop(0)
             return
         try:
+            ensure_room(self._folder, LEAST_FREE_TO_MOVE_BYTES)
             if move.target is not None and not self._copied(common, move, move.target):
                 self._finish(move, move.target)
         except BaseException:
@@ -282,32 +292,40 @@ class Own:
         self._remove(self._folder_of(move.tenant))
 
     def _give_up(self, common: Any, tenant: str) -> None:
-        """Remove the shard of *tenant* with all that is in it, and what the *common* one still has."""
+        """Remove the shard of *tenant* with all that is in it, and what the *common* one still has. Where it cannot be
+        marked as one that goes it stays."""
         if tenant in self._leaving:
             common.update(edge.UpdateOperation.delete_points_by_filter(_all_of(tenant)))
             self._leaving.remove(tenant)
             self._stale.clear()
-        alone = self._shards.pop(tenant)
         folder = self._folder_of(tenant)
         self._mark(folder)
-        alone.shard.close()
+        self._shards.pop(tenant).shard.close()
         self._remove(folder)
 
     def _folder_of(self, tenant: str) -> Path:
         return self._folder / hashlib.sha256(tenant.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def _mark(self, folder: Path) -> None:
-        folder.with_suffix(_MARK).touch(0o600)
-        _sync(self._folder)
+        with _kept(self._folder):
+            _mark_of(folder).touch(0o600)
 
     def _unmark(self, folder: Path) -> None:
-        folder.with_suffix(_MARK).unlink(missing_ok=True)
-        _sync(self._folder)
+        with _kept(self._folder):
+            _mark_of(folder).unlink(missing_ok=True)
+
+    def _make_way(self, folder: Path) -> None:
+        """There is no *folder*: what one has that could not be removed before is not to be found again."""
+        self._remove(folder)
+        if folder.exists():
+            raise FileExistsError(errno.EEXIST, "could not be removed", str(folder))
 
     def _remove(self, folder: Path) -> None:
-        self._mark(folder)
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
+        """Remove *folder*, or what can be removed of it: the rest stays marked."""
+        if folder.exists():
+            self._mark(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+        if _mark_of(folder).exists() and not folder.exists():
             self._unmark(folder)
 
     def close(self) -> None:
@@ -315,22 +333,30 @@ class Own:
         move, self._move, self._is_open = self._move, None, False
         self._leaving.clear()
         self._stale.clear()
-        if move is not None and move.target is not None:
-            move.target.shard.close()
-        for shard in self.shards():
-            shard.flush()
-            shard.close()
-        self._shards.clear()
+        with ExitStack() as closing:  # all of them, though one fails
+            if move is not None and move.target is not None:
+                closing.callback(move.target.shard.close)
+            for shard in self.shards():
+                closing.callback(shard.close)
+                closing.callback(shard.flush)
+            self._shards.clear()
 
 
 def _all_of(tenant: str) -> Any:
     return filter_of(Where((Match("tenant", (tenant,)),)))
 
 
-def _sync(folder: Path) -> None:
-    """What was made or removed in *folder* stays so if the machine stops."""
+def _mark_of(folder: Path) -> Path:
+    return folder.with_suffix(_MARK)
+
+
+@contextmanager
+def _kept(folder: Path) -> Iterator[None]:
+    """What the block makes or removes in *folder* stays so if the machine stops. Where too many files are open
+    already, it is not done at all."""
     handle = os.open(folder, os.O_RDONLY)
     try:
+        yield
         os.fsync(handle)
     finally:
         os.close(handle)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +25,12 @@ every search and find nothing to do."""
 
 MOST_MAPPED = 200_000
 """Passages; the vectors of so many are 0.5 GB."""
+LEAST_FREE_BYTES = 16_000_000
+"""What is stored needs so much room on the disk, and so does opening, which stores again what was not flushed. The
+engine writes into files that have holes: where there is no room for a page of them the system ends the process. It did
+so with 2 MB left, and with 8 it did not."""
+LEAST_FREE_TO_DELETE_BYTES = 1_000_000
+"""The same for what is deleted."""
 _SHORT_CODES = edge.TurboQuantQuantizationConfig(memory=edge.Memory.Pinned)
 
 
@@ -66,6 +74,14 @@ def ensure_fields(shard: Any) -> None:
     for name, schema in fields.items():
         if name not in present:
             shard.update(edge.UpdateOperation.create_field_index(name, schema))
+
+
+def ensure_room(path: Path, least: int) -> None:
+    """Raises `OSError` where the disk of the folder that is to have *path* has less than *least* bytes left."""
+    while not path.exists():
+        path = path.parent
+    if shutil.disk_usage(path).free < least:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def is_there(path: Path) -> bool:

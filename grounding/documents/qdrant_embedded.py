@@ -24,7 +24,7 @@ from grounding.documents.edge_engine import EdgeEngine
 from grounding.documents.edge_held import Tenant
 from grounding.documents.edge_queries import filter_of, point_of, scroll, scroll_ids
 from grounding.documents.edge_search import EdgeSearch
-from grounding.documents.edge_shard import ensure_fields
+from grounding.documents.edge_shard import LEAST_FREE_BYTES, LEAST_FREE_TO_DELETE_BYTES, ensure_fields, ensure_room
 from grounding.documents.embedding import Vector
 from grounding.documents.index import AskDeep, Entry, Fusion, Hit, Kind, Passage, Source
 from grounding.documents.sparse import SparseVector
@@ -114,6 +114,7 @@ class EmbeddedIndex(EdgeEngine):
         first = condition.must[0]
 
         def deleted(shard: Any) -> None:
+            ensure_room(self._path, LEAST_FREE_TO_DELETE_BYTES)
             self._kept.clear()
             self._held_whole.forget(map(str, first.values)) if first.key == "tenant" else self._held_whole.clear()
             self._own.delete_where(shard, condition)
@@ -121,6 +122,7 @@ class EmbeddedIndex(EdgeEngine):
         await self._run(deleted)
 
     def _upsert(self, shard: Any, entries: Sequence[tuple[Scope, Entry]]) -> None:
+        ensure_room(self._path, LEAST_FREE_BYTES)
         points = [point_of(scope, entry) for scope, entry in entries]
         ids = [point.id.int for point in points]
         self._kept.forget(ids)  # first: an update that fails may have done half
@@ -132,6 +134,7 @@ class EmbeddedIndex(EdgeEngine):
                 self._move(tenant)
 
     def _delete(self, shard: Any, points: Sequence[str], tenant: str) -> None:
+        ensure_room(self._path, LEAST_FREE_TO_DELETE_BYTES)
         ids = [UUID(point) for point in points]
         self._kept.forget([point.int for point in ids])
         self._held_whole.forget([tenant])
@@ -234,7 +237,12 @@ class EmbeddedIndex(EdgeEngine):
         points = [*zip(stored.point_ids(scope, kind, vectors), vectors.values(), strict=True)]
         batches = [dict(points[start : start + UPSERT_BATCH]) for start in range(0, len(points), UPSERT_BATCH)]
         tenant = stored.tenant(scope, kind)
-        given = sum([await self._run(partial(self._own.deepen, tenant=tenant, vectors=batch)) for batch in batches])
+
+        def give(shard: Any, batch: Mapping[str, Vector]) -> int:
+            ensure_room(self._path, LEAST_FREE_BYTES)
+            return self._own.deepen(shard, tenant, batch)
+
+        given = sum([await self._run(partial(give, batch=batch)) for batch in batches])
         self._centres.deepened(tenant, given)
         return given
 

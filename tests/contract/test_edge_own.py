@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -270,6 +272,159 @@ async def test_what_could_not_be_changed_where_it_is_moved_to_can_be_changed_aga
         await index.upsert(ACME, known[-1:])
     await index.upsert(ACME, known[-1:])
     assert await index.count(ACME, Kind.DOCUMENT) == len(known)
+    await index.close()
+
+
+def with_free(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    """The disk has so many bytes left."""
+    usage = shutil.disk_usage("/")._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+
+
+async def test_a_disk_that_is_nearly_full_is_told_instead_of_being_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine writes into files with holes: where there is no room for a page the system ends the process."""
+    index, dice = opened(tmp_path, deep=4), random.Random(10)
+    known = entries(dice, 20, Kind.DOCUMENT)
+    await index.ensure()
+    await index.upsert(ACME, known[:10])
+    with monkeypatch.context() as patched:
+        with_free(patched, 8_000_000)
+        stores: list[Coroutine[Any, Any, object]] = [
+            index.upsert(ACME, known[10:]),
+            index.replace([Source(ACME, Kind.DOCUMENT, "t3", known[3:4])]),
+            index.deepen(ACME, Kind.DOCUMENT, {"t3:0": [1.0, 0.0, 0.0, 0.0]}),
+        ]
+        for storing in stores:
+            with pytest.raises(IndexUnavailable, match="no space left") as raised:
+                await storing
+            assert raised.value.retryable
+        assert await index.count(ACME, Kind.DOCUMENT) == 10
+        await index.delete(ACME, Kind.DOCUMENT, source="t1")
+        with_free(patched, 500_000)
+        for deleting in (index.delete(ACME, Kind.DOCUMENT, ids=["t2:0"]), index.drop_workspace(ACME)):
+            with pytest.raises(IndexUnavailable, match="no space left"):
+                await deleting
+        await index.close()
+        index = opened(tmp_path, deep=4)
+        with pytest.raises(IndexUnavailable, match="no space left"):
+            await index.ensure()
+    await index.ensure()
+    await index.upsert(ACME, known[10:])
+    assert await index.count(ACME, Kind.DOCUMENT) == 19
+    await index.close()
+
+
+@pytest.mark.parametrize("before", [True, False])
+async def test_a_tenant_is_not_moved_where_the_disk_has_no_room_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    """What was moved of it by then is removed again."""
+    index, dice = opened(tmp_path), random.Random(11)
+    known = entries(dice, LARGE + 20, Kind.DOCUMENT)
+    begin = Own.begin
+
+    def begun(self: Own, tenant: str) -> None:
+        begin(self, tenant)
+        with_free(monkeypatch, 100_000_000)
+
+    await index.ensure()
+    if before:
+        with_free(monkeypatch, 100_000_000)
+    else:
+        monkeypatch.setattr(Own, "begin", begun)
+    await index.upsert(ACME, known)
+    await moved(index)
+    assert index._own.of(TENANT) is None
+    assert not [*tmp_path.glob("*/own/*")]
+    assert await index.count(ACME, Kind.DOCUMENT) == len(known)
+    await index.close()
+
+
+def without_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many files are open."""
+
+    def refused(*_: Any, **__: Any) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "open", refused)
+
+
+async def test_what_is_deleted_after_a_move_that_failed_at_its_end_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = Own._finish
+
+    def failing(self: Own, *given: Any) -> None:
+        without_files(patched)
+        finish(self, *given)
+
+    index, dice = opened(tmp_path), random.Random(12)
+    known = entries(dice, LARGE + 20, Kind.DOCUMENT)
+    await index.ensure()
+    with monkeypatch.context() as patched:
+        patched.setattr(Own, "_finish", failing)
+        await index.upsert(ACME, known)
+        await moved(index)
+    assert index._own.of(TENANT) is None
+    await index.delete(ACME, Kind.DOCUMENT, source="t4")
+    await index.upsert(ACME, entries(dice, LARGE + 30, Kind.DOCUMENT)[-1:])
+    there = await index.ids(ACME, Kind.DOCUMENT)
+    await index.close()
+    index = opened(tmp_path)
+    await index.ensure()
+    assert await index.ids(ACME, Kind.DOCUMENT) == there
+    await index.close()
+
+
+async def test_a_shard_that_cannot_be_given_up_is_given_up_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, dice = opened(tmp_path), random.Random(13)
+    await index.ensure()
+    await index.upsert(ACME, entries(dice, LARGE + 20, Kind.DOCUMENT))
+    await moved(index)
+    with monkeypatch.context() as patched:
+        without_files(patched)
+        with pytest.raises(IndexUnavailable, match="Too many open files"):
+            await index.delete(ACME, Kind.DOCUMENT)
+    await index.delete(ACME, Kind.DOCUMENT)
+    assert await index.ids(ACME, Kind.DOCUMENT) == []
+    await index.close()
+    index = opened(tmp_path)
+    await index.ensure()
+    assert await index.ids(ACME, Kind.DOCUMENT) == []
+    await index.close()
+
+
+async def test_what_is_left_of_a_shard_that_could_not_be_removed_is_not_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither after a start nor when its tenant has grown again."""
+    index, dice = opened(tmp_path), random.Random(14)
+    await index.ensure()
+    await index.upsert(ACME, entries(dice, LARGE + 20, Kind.DOCUMENT))
+    await moved(index)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", lambda *_, **__: None)
+        await index.delete(ACME, Kind.DOCUMENT)
+        again = entries(dice, LARGE + 90, Kind.DOCUMENT)[-LARGE:]
+        await index.upsert(ACME, again)
+        await moved(index)
+        ids = sorted(one.passage.id for one in again)
+        assert await index.ids(ACME, Kind.DOCUMENT) == ids
+        await index.close()
+        index = opened(tmp_path)
+        await index.ensure()
+        assert await index.ids(ACME, Kind.DOCUMENT) == ids
+        await index.close()
+    index = opened(tmp_path)
+    await index.ensure()
+    await index.upsert(ACME, again)
+    await moved(index)
+    assert index._own.of(TENANT) is not None
+    assert await index.ids(ACME, Kind.DOCUMENT) == ids
     await index.close()
 
 
