@@ -28,7 +28,8 @@ _ENDS = (_BETWEEN, b"\r\n\r\n", b"\r\r")
 """How an event may end: servers differ in how they end a line."""
 _OVER = b"\ndata: [DONE]"
 _CHOICES = b'"choices"'
-_FINISHED = re.compile(rb'"finish_reason"\s*:\s*"|(?:^|[\r\n])data: ?\[DONE\]')
+_FINISHED = re.compile(rb'"finish_reason"\s*:\s*"')
+_DONE = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
 """Either says that nothing is missing, and never in a model's words: in JSON their quotes and line ends are escaped."""
 
 
@@ -165,7 +166,7 @@ class Gathered(httpx.AsyncByteStream):
         end = len(self._buffer) if everything else whole
         taken, self._buffer = self._buffer[:end], self._buffer[end:]
         self._has_begun = self._has_begun or _CHOICES in taken
-        self._is_finished = self._is_finished or bool(_FINISHED.search(taken))
+        self._is_finished = self._is_finished or _says_all(taken)
         if not self._over.is_set():
             self._arrived.clear()
         return taken
@@ -212,6 +213,11 @@ def join(events: bytes) -> tuple[bytes, bool]:
             has_text = has_text or bool(text)
     finish()
     return _BETWEEN.join(joined), has_text
+
+
+def _says_all(events: bytes) -> bool:
+    """Whether one of *events* says that the answer is whole."""
+    return _FINISHED.search(events) is not None or (b"[DONE]" in events and _DONE.search(events) is not None)
 
 
 def _readable(events: bytes) -> bytes:
