@@ -214,11 +214,11 @@ class Gateway:
         connector = self._connectors.get(key.connector)
         return address_of(connector, self._hub.name) if connector else key.connector
 
-    async def _notice(self, key: ConversationKey, text: str, message: InboundMessage) -> None:
-        """Tell whoever wrote *message*; in a group it hangs there."""
+    async def _notice(self, key: ConversationKey, text: str, message: InboundMessage, turn_id: str = "") -> None:
+        """Tell whoever wrote *message*, once for one *turn_id*, if given; in a group it hangs there."""
         text = self._commands.as_written(text, message)
         hangs_at = None if message.direct else message.message_id
-        await self._outbox.notice(key, self._address(key), text, (message.message_id,), reply_to=hangs_at)
+        await self._outbox.notice(key, self._address(key), text, (message.message_id,), turn_id, hangs_at)
 
     async def _refuse(
         self, key: ConversationKey, message: InboundMessage, why: str, seconds: int, *, first: bool
@@ -227,8 +227,10 @@ class Gateway:
         if message.caller_role is None and not await self._not_taken.was_told(key, message):
             await self._refusals.tell(key, message, why, seconds, first=first)
 
-    async def _tell_not_taken(self, key: ConversationKey, text: str, messages: Sequence[InboundMessage]) -> None:
-        await self._notice(key, text, messages[-1])
+    async def _tell_not_taken(
+        self, key: ConversationKey, text: str, messages: Sequence[InboundMessage], turn_id: str
+    ) -> None:
+        await self._notice(key, text, messages[-1], turn_id)
         await self._not_taken.told(key, messages)
 
     async def _make_workspace(self, message: InboundMessage, key: ConversationKey) -> None:

@@ -15,6 +15,7 @@ import structlog
 
 from connectors.message import ConversationKey, InboundMessage, StoreUnavailable
 from connectors.text.split import cluster_edge
+from runtime.identifiers import new_turn_id
 
 QUIET_SECONDS = 4.0
 """How long after the last one nothing more may come before people are told of all of them."""
@@ -27,8 +28,9 @@ MOST_NAMED = 5
 BEGINNING_CHARACTERS = 80
 _log = structlog.get_logger()
 
-Say = Callable[[ConversationKey, str, Sequence[InboundMessage]], Awaitable[None]]
-"""Says something in a place, because of messages. Raises `connectors.message.StoreUnavailable`."""
+Say = Callable[[ConversationKey, str, Sequence[InboundMessage], str], Awaitable[None]]
+"""Says something in a place, because of messages; once for an id, if given. Raises
+`connectors.message.StoreUnavailable`."""
 
 
 @dataclass
@@ -40,6 +42,8 @@ class _Later:
     messages: list[InboundMessage] = field(default_factory=list)
     last: float = 0.0
     again_at: float = 0.0
+    id: str = ""
+    """Of these messages, so that they are told once, though the store's answer be lost."""
 
 
 class Refusals:
@@ -57,12 +61,13 @@ class Refusals:
         Raises `connectors.message.StoreUnavailable`.
         """
         if first:
-            await self._say(key, f"{why} {_not_taken([message], seconds)}", [message])
+            await self._say(key, f"{why} {_not_taken([message], seconds)}", [message], "")
             return
         now = asyncio.get_running_loop().time()
         one = self._later.setdefault((key.encoded, message.author.id), _Later(key, since=now))
         if all(known.message_id != message.message_id for known in one.messages):  # platforms bring some twice
             one.messages.append(message)
+            one.id = new_turn_id()
         one.last, one.again_at = now, now + seconds
         self._news.set()
 
@@ -87,9 +92,19 @@ class Refusals:
                 del self._later[who]
                 text = _not_taken(one.messages, max(0, round(one.again_at - now)), either=True)
                 try:
-                    await self._say(one.key, text, one.messages)
-                except StoreUnavailable as error:  # they do know that their messages are not taken
+                    await self._say(one.key, text, one.messages, one.id)
+                except StoreUnavailable as error:
                     _log.warning("store.degraded", store="redis", why=str(error))
+                    self._tell_again(who, one)
+
+    def _tell_again(self, who: tuple[str, str], one: _Later) -> None:
+        """Have *one* told when the store may be back, with what was not taken meanwhile."""
+        meanwhile = self._later.get(who)
+        if meanwhile is not None:
+            meanwhile.messages[:0] = one.messages
+        else:
+            one.since = one.last = asyncio.get_running_loop().time()
+            self._later[who] = one
 
 
 def _not_taken(messages: list[InboundMessage], seconds: int, *, either: bool = False) -> str:

@@ -22,9 +22,11 @@ class Said:
 
     def __init__(self) -> None:
         self.texts: list[tuple[str, str]] = []
+        self.ids: list[str] = []
         self.fails = False
 
-    async def say(self, key: ConversationKey, text: str, messages: Sequence[InboundMessage]) -> None:
+    async def say(self, key: ConversationKey, text: str, messages: Sequence[InboundMessage], turn_id: str) -> None:
+        self.ids.append(turn_id)
         if self.fails:
             self.fails = False
             raise StoreUnavailable("Redis: away")
@@ -109,6 +111,39 @@ async def test_what_is_left_is_told_at_the_end_and_an_outage_ends_nothing() -> N
     running.cancel()
     await asyncio.wait({running})
     assert [one for one, _ in said.texts] == ["m2"]
+
+
+async def test_what_could_not_be_told_is_told_when_the_store_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the same id: it may have been stored although nobody was told so."""
+    monkeypatch.setattr(refusals, "QUIET_SECONDS", 0.0)
+    said = Said()
+    said.fails = True
+    some = Refusals(said.say)
+    await some.tell(KEY, MESSAGE, WHY, 0, first=False)
+    await told(said, some, 1)
+
+    assert [one for one, _ in said.texts] == ["m1"]
+    assert said.ids[0]
+    assert said.ids == [said.ids[0]] * 2
+
+
+async def test_what_was_not_taken_while_it_could_not_be_told_is_told_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "QUIET_SECONDS", 0.0)
+    said = Said()
+    say = said.say
+
+    async def away(key: ConversationKey, text: str, those: Sequence[InboundMessage], turn_id: str) -> None:
+        if len(those) == 1:
+            await some.tell(KEY, message(2), WHY, 0, first=False)
+            raise StoreUnavailable("Redis: away")
+        await say(key, text, those, turn_id)
+
+    some = Refusals(away)
+    await some.tell(KEY, MESSAGE, WHY, 0, first=False)
+    await told(said, some, 1)
+
+    [(_, text)] = said.texts
+    assert text.index("what does it cost?") < text.index("question 2")
 
 
 def test_the_beginning_is_one_line_that_ends_no_quotation() -> None:
