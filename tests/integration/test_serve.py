@@ -27,7 +27,7 @@ from runtime.serve import RoleUnavailable, addresses, check_role
 from tests.emulators import openai
 from tests.emulators.face import ADMIN, ready
 
-SECONDS = 30
+SECONDS = 90
 
 
 @dataclass
