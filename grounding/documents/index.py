@@ -162,8 +162,11 @@ class PassageIndex(Protocol):
     async def replace(self, sources: Sequence[Source]) -> None:
         """Make the entries of each of *sources* the whole of it. They can be found throughout."""
 
-    async def delete(self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] = ()) -> None:
-        """Forget all passages of *source*, or those named by *ids*; with neither, all of the kind."""
+    async def delete(
+        self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] | None = None
+    ) -> None:
+        """Forget all passages of *source*, or those named by *ids*, where these are empty none; with neither, all of
+        the kind."""
 
     async def search(
         self,

@@ -95,16 +95,20 @@ class EmbeddedIndex(EdgeEngine):
         for one in sources:
             self._centres.changed(stored.tenant(one.scope, one.kind), max(len(one.entries), 1))
 
-    async def delete(self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] = ()) -> None:
-        if ids:
-            points = stored.point_ids(scope, kind, ids)
-            await self._run(partial(self._delete, points=points, tenant=stored.tenant(scope, kind)))
-        else:
+    async def delete(
+        self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] | None = None
+    ) -> None:
+        tenant = stored.tenant(scope, kind)
+        if ids is None:
             await self._delete_where(stored.where(scope, kind, source=source))
-        if ids or source is not None:
-            self._centres.changed(stored.tenant(scope, kind), max(len(ids), 1))
+        elif ids:
+            await self._run(partial(self._delete, points=stored.point_ids(scope, kind, ids), tenant=tenant))
         else:
-            self._centres.forget(stored.tenant(scope, kind))
+            return
+        if ids or source is not None:
+            self._centres.changed(tenant, 1 if ids is None else len(ids))
+        else:
+            self._centres.forget(tenant)
 
     async def drop_workspace(self, scope: Scope) -> None:
         await self._delete_where(stored.whole_workspace(scope))

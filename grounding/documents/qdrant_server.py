@@ -159,17 +159,22 @@ class ServerIndex:
         for one in sources:
             self._centres.changed(stored.tenant(one.scope, one.kind), max(len(one.entries), 1))
 
-    async def delete(self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] = ()) -> None:
-        if ids:
-            points: list[models.ExtendedPointId] = list(stored.point_ids(scope, kind, ids))
-            selector: Any = models.PointIdsList(points=points)
-        else:
+    async def delete(
+        self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] | None = None
+    ) -> None:
+        tenant = stored.tenant(scope, kind)
+        selector: Any
+        if ids is None:
             selector = models.FilterSelector(filter=filter_of(stored.where(scope, kind, source=source)))
+        elif ids:
+            selector = models.PointIdsList(points=[*stored.point_ids(scope, kind, ids)])
+        else:
+            return
         await self._ask((await self._client()).delete(self._collection, selector, wait=True))
         if ids or source is not None:
-            self._centres.changed(stored.tenant(scope, kind), max(len(ids), 1))
+            self._centres.changed(tenant, 1 if ids is None else len(ids))
         else:
-            self._centres.forget(stored.tenant(scope, kind))
+            self._centres.forget(tenant)
 
     async def drop_workspace(self, scope: Scope) -> None:
         selector = models.FilterSelector(filter=filter_of(stored.whole_workspace(scope)))
