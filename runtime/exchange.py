@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectors.message import Usage
+from runtime.loading import when_sent
 from runtime.pieces import gather, usage_after
 
 Message = Mapping[str, Any]
 OnDelta = Callable[[str], Awaitable[None]]
 OnRestart = Callable[[], Awaitable[None]]
+OnSent = Callable[[], None]
 
 CLOSE_SECONDS = 2.0
 _unlisted: set[str] = set()
@@ -124,6 +126,7 @@ class Call:
     on_delta: OnDelta | None
     on_restart: OnRestart | None
     options: dict[str, Any]
+    on_sent: OnSent | None = None
     tries: Tries = field(default_factory=Tries)
     started: float = field(default_factory=time.monotonic)
     attempts: int = 0
@@ -131,6 +134,12 @@ class Call:
 
     def elapsed_ms(self) -> int:
         return round((time.monotonic() - self.started) * 1000)
+
+    def was_sent(self) -> None:
+        """The first of the requests is on its way; said again, it does nothing."""
+        if self.on_sent is not None:
+            tell, self.on_sent = self.on_sent, None
+            tell()
 
     async def restart(self) -> None:
         """Take back what an earlier attempt has shown."""
@@ -175,11 +184,13 @@ class Exchange:
         }
         if self._target.max_output_tokens is not None:
             request["max_tokens"] = min(request["max_tokens"], self._target.max_output_tokens)
+        when_sent.set(self._call.was_sent)
         if self._call.on_delta is None:
             response = await self._litellm.acompletion(**request)
             self._take_whole(response)
         else:
             stream = await self._litellm.acompletion(**request, stream=True, stream_options={"include_usage": True})
+            self._call.was_sent()
             gather(stream)
             async with _closing(stream):
                 await self._take_stream(stream)
@@ -198,6 +209,7 @@ class Exchange:
 
     def _take_whole(self, response: Any) -> None:
         self.has_begun = True
+        self._call.was_sent()
         choice = response.choices[0]
         self._text.append(choice.message.content or "")
         self._finish = choice.finish_reason or ""

@@ -33,6 +33,7 @@ from runtime.exchange import (
     Message,
     OnDelta,
     OnRestart,
+    OnSent,
     Target,
     ToolCall,
     Tries,
@@ -157,6 +158,7 @@ class Model:
         standing: Standing | None = None,
         fitted: Fitted | None = None,
         tries: Tries | None = None,
+        on_sent: OnSent | None = None,
     ) -> Completion:
         """The model's answer to *messages* (OpenAI's form). Streams where *on_delta* is given. Models that cannot see
         get the text of messages with pictures; those that cannot call tools get what tools told as text.
@@ -166,10 +168,13 @@ class Model:
         that a choice may outlive the settings under which it was made. *standing* says what of *messages* will come
         again; providers are told where they want to be. *fitted* gives both for a fallback, which may read less than
         the model that is asked first; one that *fitted* has nothing for is not asked. *tries* is told of
-        every attempt, however the call ends. Raises `ModelRefused` or
-        `ModelUnavailable`: the failure of the model that was asked first, when every model failed.
+        every attempt, however the call ends. *on_sent* is called once, in the event loop, when the first request was
+        handed to its connection, and where the provider's client does not tell, when its answer begins: from then on
+        there is only waiting. It is not called where no request came so far, and must neither raise nor take long.
+        Raises `ModelRefused` or `ModelUnavailable`: the failure of the model that was asked first, when every model
+        failed.
         """
-        call = Call(messages, on_delta, on_restart, {}, tries or Tries())
+        call = Call(messages, on_delta, on_restart, {}, on_sent, tries or Tries())
         failed: ModelFailed | None = None
         for name in self._order(first):
             try:
