@@ -20,7 +20,7 @@ from runtime.outbox import REPLY, Outbox, addresses_of, streams_of
 from runtime.part_states import address_in, stream_of
 from runtime.parts import NotNext
 from runtime.shows import Shows
-from runtime.work_streams import Given
+from runtime.work_streams import Given, asks_after, renews_after
 
 SWEEP_SECONDS = 2.0
 _QUIET_SWEEP_SECONDS = 30.0
@@ -214,7 +214,8 @@ class Deliverer:
                     await self._streams.prepare(self._shared)
                 if missed:
                     self.take(await self._streams.mine(self._shared))
-                self.take(await self._streams.abandoned(self._shared, silent_seconds, _MOST))
+                spares = not self._alone
+                self.take(await self._streams.abandoned(self._shared, silent_seconds, _MOST, spares=spares))
                 prepared, silent_seconds = True, self._lease_seconds
                 self._rung |= {*self._shared, *self._own}
                 self._bell.set()
@@ -222,18 +223,21 @@ class Deliverer:
                 prepared = False
                 self._troubled.set()
                 _log.warning("store.degraded", store="redis", why=str(error))
-            await asyncio.sleep(SWEEP_SECONDS)
+            await asyncio.sleep(min(SWEEP_SECONDS, asks_after(self._lease_seconds)))
             if self._alone:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_QUIET_SWEEP_SECONDS):
                         await self._troubled.wait()
 
     async def _renew(self) -> None:
+        failed = False
         while True:
-            await asyncio.sleep(self._lease_seconds / 3)
+            await asyncio.sleep(renews_after(self._lease_seconds, failed=failed))
             try:
                 await self._streams.renew([one.given for one in list(self._known.values()) if not one.is_own])
+                failed = False
             except StoreUnavailable as error:
+                failed = True
                 _log.warning("store.degraded", store="redis", why=str(error))
 
     async def _tidy(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from connectors.message import StoreUnavailable, Superseded
 from runtime.envelopes import Lease
 from runtime.mailbox import Mailbox
+from runtime.work_streams import renews_after
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -49,20 +50,23 @@ async def _renewing(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> Asy
     async def renew() -> None:
         nonlocal lost
         while True:
-            with suppress(StoreUnavailable):  # while it is away, nobody can take the lease either
+            failed = False
+            try:
                 if not await mailbox.renew(lease):
                     # Who is just letting go of it has lost nothing, and ends this; else no write is taken anyhow.
                     await asyncio.sleep(_LETTING_GO_SECONDS)
                     lost = True
                     serving.cancel()
                     return
-            await asyncio.sleep(lease_seconds / 3)
+            except StoreUnavailable:
+                failed = True  # while it is away, nobody can take the lease either; soon after it is back they can
+            await asyncio.sleep(renews_after(lease_seconds, failed=failed))
 
     # Not in a TaskGroup: that would wrap what the body raises. This block owns the task and ends it. Most turns are
     # over before it is needed.
     renewing: list[asyncio.Task[None]] = []
     timer = asyncio.get_running_loop().call_later(
-        lease_seconds / 3, lambda: renewing.append(asyncio.create_task(renew()))
+        renews_after(lease_seconds), lambda: renewing.append(asyncio.create_task(renew()))
     )
     try:
         yield

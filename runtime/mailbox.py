@@ -230,10 +230,11 @@ class Mailbox:
         names = [self._work(partition_tag(partition)) for partition in partitions]
         return [_offer(given) for given in await self._streams.offered(names, each)]
 
-    async def abandoned(self, silent_seconds: float, most: int) -> list[Offer]:
+    async def abandoned(self, silent_seconds: float, most: int, *, spares: bool = False) -> list[Offer]:
         """Conversations whose worker has not renewed its hold for *silent_seconds*: now given to this one, at most so
-        many."""
-        return [_offer(given) for given in await self._streams.abandoned(self._all_work, silent_seconds, most, most)]
+        many. *spares*: none of the living, see `WorkStreams.abandoned`."""
+        found = await self._streams.abandoned(self._all_work, silent_seconds, most, most, spares=spares)
+        return [_offer(given) for given in found]
 
     async def mine(self) -> list[Offer]:
         """The conversations that this worker has, also those that it could not be told of."""

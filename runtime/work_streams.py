@@ -2,6 +2,12 @@
 
 An entry stays with the process that was given it until it is done. One that has not been renewed for a while is given
 to whoever asks for what was abandoned.
+
+While the store is away, stands still or fails over nobody can renew anything, and afterwards all seem dead. So whoever
+asks for what was abandoned leaves the time of it in the store (``<stream>:asked``, beside the first of the streams):
+where that is longer ago than it ever is while the store serves, nothing is taken from anybody until the living have had
+time to renew. It is looked for in the step that would take it: that may have been sent before the store stood still, or
+by a process that has just started.
 """
 
 from __future__ import annotations
@@ -20,6 +26,11 @@ GROUP = "workers"
 _AT_ONCE = 500
 _MINE_AT_ONCE = 10_000
 _ALL_AT_ONCE = 1_000_000
+_AGAIN_SECONDS = 1.0
+_AWAY = 1 / 3
+"""Of a lease: where nobody asked for what was abandoned for longer, the store was away, or everybody."""
+_SPARED = 1 / 2
+"""Of a lease: how long the living have after that to renew what is theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +68,21 @@ return found
 
 # A step of XAUTOCLAIM looks at a part of what is in hand only: what is still renewed may stand before what is not.
 _ABANDONED = """
-local left = tonumber(ARGV[5])
+local left, longest, rest = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local found = {}
+local asked = table.remove(KEYS)
+if longest > 0 then
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local before = redis.call('HMGET', asked, 'at', 'spared')
+  local at, spared = tonumber(before[1] or 0), tonumber(before[2] or 0)
+  local was_away = math.abs(now - at) > longest
+  if was_away then spared = now + rest end
+  if was_away or now - at > longest / 8 then
+    redis.call('HSET', asked, 'at', string.format('%.0f', now), 'spared', string.format('%.0f', spared))
+  end
+  if now < spared then return found end
+end
 for number, stream in ipairs(KEYS) do
   local cursor, here, most = '0-0', {}, math.min(tonumber(ARGV[4]), left)
   while #here < most do
@@ -143,16 +167,28 @@ class WorkStreams:
         return await self._found(self._offer, streams, [GROUP, self.consumer, _MINE_AT_ONCE, "0"])
 
     async def abandoned(
-        self, streams: Sequence[str], silent_seconds: float, each: int, most: int = _ALL_AT_ONCE
+        self,
+        streams: Sequence[str],
+        silent_seconds: float,
+        each: int,
+        most: int = _ALL_AT_ONCE,
+        *,
+        spares: bool = False,
     ) -> list[Given]:
         """Entries that were not renewed for *silent_seconds*: now given to this process, at most *each* of every
-        stream and *most* of all."""
+        stream and *most* of all.
+
+        Where it *spares* others, none while they may not yet have renewed theirs after the store was away: for half as
+        long again. All who do so ask for the same streams, every `asks_after` seconds or more often.
+        """
         idle = round(silent_seconds * 1000)
+        away = [round(silent_seconds * 1000 * part) if spares else 0 for part in (_AWAY, _SPARED)]
         found: list[Given] = []
         for some in self.together(streams):
             if len(found) < most:
-                rest = most - len(found)
-                found += await self._found(self._abandoned, some, [GROUP, self.consumer, idle, each, rest])
+                args: list[str | int] = [GROUP, self.consumer, idle, each, most - len(found), *away]
+                answer: Any = await self._abandoned(keys=[*some, f"{some[0]}:asked"], args=args)
+                found += _found(some, answer)
         return found
 
     async def renew(self, given: Iterable[Given]) -> None:
@@ -200,9 +236,7 @@ class WorkStreams:
     async def _found(self, script: AsyncScript, streams: Sequence[str], args: Sequence[str | int]) -> list[Given]:
         found: list[Given] = []
         for some in self.together(streams):
-            answer: Any = await script(keys=some, args=args)
-            for number, entries in answer:
-                found += entries_of(some[number - 1], entries)
+            found += _found(some, await script(keys=some, args=args))
         return found
 
     def together(self, streams: Sequence[str]) -> Iterable[Sequence[str]]:
@@ -213,6 +247,21 @@ class WorkStreams:
         for stream in streams:
             by_tag.setdefault(stream[: stream.find("}")], []).append(stream)
         return by_tag.values()
+
+
+def asks_after(lease_seconds: float) -> float:
+    """How often, at least, who is given things for *lease_seconds* asks for what others abandoned."""
+    return lease_seconds * _AWAY / 2
+
+
+def renews_after(lease_seconds: float, *, failed: bool = False) -> float:
+    """In how many seconds what is held for *lease_seconds* is renewed again; where that just *failed*, soon: when the
+    store is back, the living are spared for a part of the lease only."""
+    return min(_AGAIN_SECONDS, lease_seconds / 15) if failed else lease_seconds / 3
+
+
+def _found(streams: Sequence[str], answer: Any) -> list[Given]:
+    return [given for number, entries in answer for given in entries_of(streams[number - 1], entries)]
 
 
 def entries_of(stream: str, found: Iterable[Any]) -> list[Given]:

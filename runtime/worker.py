@@ -20,6 +20,7 @@ from runtime.in_hand import InHand
 from runtime.mailbox import Mailbox
 from runtime.progress import tell_superseded
 from runtime.replies import superseded
+from runtime.work_streams import asks_after
 
 SWEEP_SECONDS = 2.0
 """How often waiting conversations are looked for that nobody announced: after an outage or a restart."""
@@ -196,9 +197,8 @@ class Worker:
     async def _reclaim(self) -> None:
         if not self._prepared:
             await self._mailbox.prepare()
-        offers = await self._mailbox.abandoned(self._silent_seconds, _RECLAIMED_AT_ONCE)
-        # From now on what is held may be this worker's own.
-        self._prepared, self._silent_seconds = True, self._lease_seconds
+        offers = await self._mailbox.abandoned(self._silent_seconds, _RECLAIMED_AT_ONCE, spares=not self._alone)
+        self._prepared, self._silent_seconds = True, self._lease_seconds  # from now on what is held may be its own
         served = set(self._serving.values())  # where the store stood still they seem abandoned: this has renewed them
         for offer in (abandoned := [one for one in offers if one not in served]):
             _log.info("turn.reclaimed", workspace_id=offer.key.workspace_id, context_id=offer.key.context_id)
@@ -251,7 +251,7 @@ class Worker:
             self._reclaims = True
             self._rung |= set(range(PARTITIONS))
             self._bell.set()
-            await asyncio.sleep(min(SWEEP_SECONDS, self._lease_seconds / 3))
+            await asyncio.sleep(min(SWEEP_SECONDS, asks_after(self._lease_seconds)))
 
     async def _serve(
         self, offer: Offer, begun: Batch | None = None, lease: Lease | None = None, *, again: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -35,6 +36,16 @@ class OwnRedis:
                 break
             time.sleep(0.01)
         assert self._process.poll() is None, "the server did not start"
+
+    def freeze(self) -> None:
+        """SIGSTOP: it takes connections and what is sent, and does nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT: it does all that was sent meanwhile."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL. Harmless when it does not run."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -215,6 +216,58 @@ async def test_a_hold_that_is_renewed_is_not_given_away_and_a_silent_one_is(redi
     assert await other.abandoned(3600, 10) == []
     await silent_for(redis, mailbox, [lease], 7200)
     assert [offer.key for offer in await other.abandoned(3600, 10)] == [KEY]
+
+
+async def asked(redis: Redis, *, seconds_ago: float, spared_until: float = 0.0) -> None:
+    """As if somebody had asked for what was abandoned so long ago."""
+    at = round((time.time() - seconds_ago) * 1000)
+    await redis.hset(f"{Mailbox(redis)._all_work[0]}:asked", mapping={"at": at, "spared": round(spared_until * 1000)})
+
+
+async def test_after_an_outage_of_the_store_nothing_is_taken_from_the_living_before_they_could_renew(
+    redis: Redis, mailbox: Mailbox
+) -> None:
+    """Nobody could meanwhile. One that has just started knows of it by when others asked last; and the dead are spared
+    for a while only."""
+    living, dead = KEY, ConversationKey("acme", "telegram", "of the dead")
+    await mailbox.store(living, envelope(1))
+    lease = await hold(mailbox)
+    await mailbox.store(dead, envelope(1))
+    (offer,) = await mailbox.offers([dead.partition], 10)
+    lost = await mailbox.claim(offer)
+    assert lost is not None
+    await silent_for(redis, mailbox, [lease], 7200)
+    await silent_for(redis, mailbox, [lost], 7200)
+    await asked(redis, seconds_ago=1300)
+
+    assert await Mailbox(redis).abandoned(3600, 10, spares=True) == []
+    assert await Mailbox(redis).abandoned(3600, 10, spares=True) == []  # it was asked just now, but they are spared
+    assert await mailbox.renew(lease)
+    await asked(redis, seconds_ago=1000, spared_until=time.time() - 1)
+
+    assert [offer.key for offer in await Mailbox(redis).abandoned(3600, 10, spares=True)] == [dead]
+
+
+async def test_who_is_dead_while_the_store_serves_is_spared_by_nobody(redis: Redis, mailbox: Mailbox) -> None:
+    """Others have asked all the time."""
+    await mailbox.store(KEY, envelope(1))
+    lease = await hold(mailbox)
+    await silent_for(redis, mailbox, [lease], 7200)
+    await asked(redis, seconds_ago=2)
+    assert [offer.key for offer in await Mailbox(redis).abandoned(3600, 10, spares=True)] == [KEY]
+
+
+async def test_a_clock_of_the_store_that_was_set_back_spares_the_dead_for_a_while_only(
+    redis: Redis, mailbox: Mailbox
+) -> None:
+    """As after a fail-over to a machine whose clock is behind."""
+    await mailbox.store(KEY, envelope(1))
+    lease = await hold(mailbox)
+    await silent_for(redis, mailbox, [lease], 7200)
+    await asked(redis, seconds_ago=-5000, spared_until=time.time() + 6800)
+    assert await Mailbox(redis).abandoned(3600, 10, spares=True) == []
+    spared = float(str(await redis.hget(f"{mailbox._all_work[0]}:asked", "spared")))
+    assert spared / 1000 < time.time() + 1801
 
 
 async def test_no_more_is_reclaimed_than_asked_for_and_what_is_renewed_hides_nothing(redis: Redis) -> None:

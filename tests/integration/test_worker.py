@@ -4,8 +4,9 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -33,10 +34,12 @@ from runtime.envelopes import Batch, Envelope, Lane, Lease, Offer
 from runtime.holding import holding
 from runtime.hub import Hub
 from runtime.mailbox import Mailbox
+from runtime.stores import connect
 from runtime.work_streams import GROUP
 from runtime.worker import Worker, ring
 from tests.emulators.bot import running_bot
 from tests.emulators.openai import FakeOpenAI
+from tests.emulators.own_redis import OwnRedis
 
 Answer = Callable[[Batch], Coroutine[Any, Any, None]]
 
@@ -243,7 +246,7 @@ async def test_a_silent_workers_turn_goes_to_another_and_it_can_write_no_more(
     async def nothing(lease: object) -> bool:
         return True
 
-    async def nobody(silent_seconds: float, most: int) -> list[Offer]:
+    async def nobody(silent_seconds: float, most: int, *, spares: bool) -> list[Offer]:
         return []
 
     monkeypatch.setattr(paused, "renew", nothing)
@@ -258,6 +261,57 @@ async def test_a_silent_workers_turn_goes_to_another_and_it_can_write_no_more(
         with pytest.raises(Superseded):
             await Transcript(redis).append(key, "t1", said, lost)
         assert lost.token != held.token
+
+
+@pytest.mark.parametrize("how", ["frozen", "killed"])
+async def test_after_an_outage_of_the_store_each_worker_keeps_the_turns_that_it_has_in_hand(
+    data_dir: Path, settings: Callable[..., Settings], how: str
+) -> None:
+    """Though none could renew its holds for longer than a lease: nothing is asked of the model a second time. What a
+    dead one had is taken up all the same, also by one that started after the outage."""
+    server = OwnRedis(data_dir / "own")
+    server.start()
+    keys = [ConversationKey("acme", "telegram", str(number)) for number in range(8)]
+    answers: Counter[ConversationKey] = Counter()
+    answered: set[ConversationKey] = set()
+    over = asyncio.Event()
+
+    async def answer(batch: Batch) -> None:
+        answers[batch.key] += 1
+        await over.wait()
+        answered.add(batch.key)
+
+    redis = connect(server.url, 5.0)
+    settled = settings(turn_lease_seconds=3, shutdown_grace_seconds=0.1)
+    try:
+        async with AsyncExitStack() as stack:
+            dead = Mailbox(redis)
+            for key in keys:
+                await dead.store(key, envelope(key, 1))
+            (offer,) = await dead.offers([keys[0].partition], 1)
+            assert await dead.begin(offer) is not None
+            for _ in range(2):
+                await stack.enter_async_context(working(settled, Mailbox(redis), answer, redis))
+            async with asyncio.timeout(20):
+                while len(answers) < len(keys) - 1:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(1.0)  # holds are renewed by now
+            server.freeze() if how == "frozen" else server.kill()
+            await asyncio.sleep(3.5)
+            server.thaw() if how == "frozen" else server.start()
+            await stack.enter_async_context(working(settled, Mailbox(redis), answer, redis))
+            async with asyncio.timeout(20):
+                while offer.key not in answers:
+                    await asyncio.sleep(0.01)
+            over.set()
+            async with asyncio.timeout(20):
+                while len(answered) < len(keys):
+                    await asyncio.sleep(0.01)
+    finally:
+        await redis.aclose()
+        server.kill()
+
+    assert answers == Counter(keys)
 
 
 async def test_a_turn_that_breaks_every_time_is_given_up_and_the_next_one_answered(
