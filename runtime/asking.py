@@ -35,6 +35,8 @@ from runtime.usage import REPLY
 
 LEAST_ROOM_TOKENS = 64
 """Where a window has less room for what tools tell, the model has to answer with what there is."""
+KEEP_SECONDS = 0.1
+"""So long after a call was begun its prompt is kept though nobody told that it was sent: not all clients do tell."""
 
 
 class Asking:
@@ -100,6 +102,7 @@ class Asking:
             await self._spending.reserve_reply(made.batch, made.sent, made.first)
         made.asked, made.tries = True, Tries(made.sent)
         narrow = _Narrow(made, built, contents, self._tokens)
+        at_last = asyncio.get_running_loop().call_later(KEEP_SECONDS, made.keep)
         try:
             completion = await self._model.complete(
                 asked(with_images(built.prompt.messages, contents.images), made.rounds),
@@ -110,6 +113,7 @@ class Asking:
                 standing=Standing.of(built.prompt, made.batch.key),
                 fitted=narrow.fitted,
                 tries=made.tries,
+                on_sent=made.keep,
             )
         except ModelFailed:
             made.asked = False
@@ -117,6 +121,8 @@ class Asking:
             await self.count_lost(made)
             await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
             raise
+        finally:
+            at_last.cancel()
 
         # Before anything is kept of the answer; and again where the store was away: it is paid for.
         await surely(made.kept)

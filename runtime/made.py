@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,10 +40,10 @@ class Made:
     """Its attempts."""
     lost: Usage = field(default_factory=Usage)
     """What attempts of all its calls took that brought no answer."""
-    keeping: asyncio.Task[None] | None = None
-    """What keeps its prompt, while the model is asked."""
-    keeps: Callable[[], Coroutine[Any, Any, None]] | None = None
-    """The same, to be begun again where the store was away."""
+    keeps: Callable[[], asyncio.Future[Any]] | None = None
+    """Begins to keep its prompt."""
+    keeping: asyncio.Future[Any] | None = None
+    """The same, once it was begun."""
     known: Mapping[tuple[int, int], Result | None] = field(default_factory=dict)
     """What an interrupted attempt left of tool calls, by round and place: see `Done.results`."""
 
@@ -59,11 +59,16 @@ class Made:
             lost=done.lost,
         )
 
+    def keep(self) -> None:
+        """Begin to keep what the model is asked, if that is not done or under way. Nobody need wait for it before there
+        is an answer: while the model writes there is time."""
+        if self.keeps is not None and (self.keeping is None or _failed(self.keeping)):
+            self.keeping = self.keeps()
+
     async def kept(self) -> None:
-        """Wait until what the model is asked is kept. Raises `connectors.message.StoreUnavailable`; whoever asks again
-        then has it kept again."""
-        if self.keeping is not None and self.keeps is not None and _failed(self.keeping):
-            self.keeping = asyncio.create_task(self.keeps())
+        """`keep`, and wait until it is done. Raises `connectors.message.StoreUnavailable`; whoever asks again then has
+        it kept again."""
+        self.keep()
         if self.keeping is not None:
             await asyncio.shield(self.keeping)  # who gives up waiting does not give it up
 
@@ -78,8 +83,8 @@ class Made:
         return text.removeprefix(said(self.rounds)).lstrip("\n") if self.rounds else text
 
 
-def _failed(task: asyncio.Task[None]) -> bool:
-    return task.done() and not task.cancelled() and isinstance(task.exception(), StoreUnavailable)
+def _failed(keeping: asyncio.Future[Any]) -> bool:
+    return keeping.done() and not keeping.cancelled() and isinstance(keeping.exception(), StoreUnavailable)
 
 
 def _as_heard(batch: Batch, done: Done) -> Batch:

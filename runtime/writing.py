@@ -9,6 +9,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 
@@ -212,8 +213,8 @@ class Writing:
             await self._asking.count_lost(made)
 
     async def _ground(self, made: Made, question: Question) -> Built:
-        """The prompt; it is being kept, so that whoever goes on with this turn asks the same. Nobody need wait for that
-        before there is an answer. Raises `grounding.assemble.ContextTooLarge`."""
+        """The prompt; `Made.keep` keeps it, so that whoever goes on with this turn asks the same. Raises
+        `grounding.assemble.ContextTooLarge`."""
         batch = made.batch
         before = await self._grounded_before(batch)
         if before is not None and question.is_asked_by(before.context):  # it may have grown since
@@ -223,11 +224,10 @@ class Writing:
         log_grounding(built)
         # Not in a group: that would give it up where the model fails, and what it was asked is to be explained.
         made.keeps = lambda: self._keep(batch, built)
-        made.keeping = asyncio.create_task(made.keeps())
         return built
 
-    async def _keep(self, batch: Batch, built: Built) -> None:
-        await asyncio.gather(
+    def _keep(self, batch: Batch, built: Built) -> asyncio.Future[Any]:
+        return asyncio.gather(
             self._manifests.keep(built.context, built.prompt, now(), prefix=built.prefix),
             self._prompting.keep(batch.key, built),
         )
