@@ -29,6 +29,7 @@ from runtime.api.security import Security
 from runtime.budgets import Budgets
 from runtime.condensing import Condensing
 from runtime.context_keeping import ContextKeeping
+from runtime.data_dir import prepare_data_dir
 from runtime.dead_letters import DeadLetters
 from runtime.deeper import why_not
 from runtime.embedded.child import beside
@@ -144,13 +145,13 @@ async def open_runtime(
     *platforms* are the connectors beside HTTP; `Supervisor.run` starts them. *parts* says what runs in
     the background: what delivers replies and runs commands, the worker that answers turns, the jobs that follow
     them, and following the disk; a command that only looks needs none. Raises
-    `runtime.embedded.child.ChildFailed` and `OSError` when the embedded stores cannot be opened, and
-    `runtime.formatters.FormattersRefused`.
+    `runtime.data_dir.DataDirUnusable`, `runtime.embedded.child.ChildFailed` and `OSError` when the embedded stores
+    cannot be opened, and `runtime.formatters.FormattersRefused`.
 
     It stops in the order opposite to the data's: intake is the caller's and has ended by then; turns in
     hand are finished, what they left is copied, then the stores close.
     """
-    await asyncio.to_thread(settings.data_dir.mkdir, parents=True, exist_ok=True)
+    await prepare_data_dir(settings.data_dir)
     # A thread's work while the store's server starts; awaited before anything counts.
     loop = asyncio.get_running_loop()
     loading = loop.run_in_executor(None, load_tokens)

@@ -17,6 +17,9 @@ from runtime.model_errors import judge
 BATCH = 64
 """Texts in one request."""
 
+EMBEDDING_MODEL = "the embedding model"
+"""What errors call it, and by which they are known."""
+
 
 class LiteLLMEmbedder:
     """The model that ``EMBEDDING_MODEL`` names. Made by `open_embedder`, which finds out its dimensions."""
@@ -90,7 +93,7 @@ async def _embed(settings: Settings, model: str, texts: list[str]) -> list[Vecto
         vectors = [_unit(item["embedding"]) for item in found]
     except Exception as error:  # noqa: BLE001 - LiteLLM's adapters let all kinds through; each gets its verdict
         verdict = judge(error)
-        why = f"{model}: {verdict.why} ({type(error).__name__})"
+        why = f"{EMBEDDING_MODEL} {model}: {verdict.why} ({type(error).__name__})"
         # "from None": the provider's words may quote the text, and tracebacks are logged.
         raise EmbedderUnavailable(why, retryable=verdict.retry) from None
     if len(vectors) != len(texts):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from connectors.message import AgentRuntimeError
@@ -103,6 +105,12 @@ _TABLE: dict[str, Verdict] = {
 """By class name, so that nothing needs to be imported; the most specific class of an error counts."""
 
 _UNREACHABLE = _TABLE["APIConnectionError"]
+_AUTH = _TABLE["AuthenticationError"]
+_NOT_FOUND = _TABLE["NotFoundError"]
+_NO_PROVIDER = "LLM Provider NOT provided"
+"""What LiteLLM says, by itself, of a model whose provider it does not know."""
+_NO_KEY = re.compile(r"Missing [^.]*(?:API key|credentials)", re.IGNORECASE)
+"""How the clients of OpenAI and Azure, and LiteLLM's own of Gemini, begin to say that nobody gave them a key."""
 
 
 def named_in_table(kind: type[BaseException]) -> bool:
@@ -124,20 +132,35 @@ def judge(error: BaseException) -> Verdict:
     for kind in type(error).__mro__:
         if kind.__name__ in _TABLE:
             verdict = _TABLE[kind.__name__]
+            if verdict.why == "bad_request" and _NO_PROVIDER in str(error):
+                return _NOT_FOUND
+            if verdict.why in ("unavailable", "unreachable", "bad_response") and _lacks_key(error):
+                return _AUTH
             # LiteLLM tells of a refused connection as of a server's error, with the truth behind it.
             return _UNREACHABLE if verdict.why == "unavailable" and _never_arrived(error) else verdict
     return Verdict("bad_response")
 
 
+def _lacks_key(error: BaseException) -> bool:
+    """Whether there was no key to ask with: clients say so before anything is sent, LiteLLM as of a server's error."""
+    return any(_NO_KEY.match(str(behind)) for behind in _behind(error))
+
+
 def _never_arrived(error: BaseException) -> bool:
+    return any(
+        isinstance(behind, OSError) or type(behind).__name__ in ("APIConnectionError", "ConnectError")
+        for behind in _behind(error)
+    )
+
+
+def _behind(error: BaseException) -> Iterator[BaseException]:
+    """*error* and what it was raised for, the innermost last."""
     behind: BaseException | None = error
     for _ in range(8):
         if behind is None:
-            return False
-        if isinstance(behind, OSError) or type(behind).__name__ in ("APIConnectionError", "ConnectError"):
-            return True
+            return
+        yield behind
         behind = behind.__cause__ or behind.__context__
-    return False
 
 
 def as_failure(error: Exception, model: str, *, shown: bool) -> ModelFailed:

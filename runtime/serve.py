@@ -21,6 +21,7 @@ from runtime.api.app import create_app, create_health_app
 from runtime.api.metrics import Metrics
 from runtime.api.server import HttpServer, listen_tcp, listen_unix, serving, unlink_if_ours
 from runtime.bootstrap import ROLES, Role, Runtime, open_runtime
+from runtime.data_dir import prepare_data_dir
 from runtime.embedded.installed import check_installed
 from runtime.embedded.sockets import socket_path
 from runtime.event_stream import EventStream
@@ -65,6 +66,7 @@ async def serve(
     events.configure(redaction, log_format=log_format, keep=keep)
     for number in fallen_back:
         _log.warning("setting.fallen_back", variable=number.variable, value=number.value, default=number.default)
+    await prepare_data_dir(settings.data_dir)
     with _stop_signals() as stop:
         async with _listening(settings, has_commands=role != "worker") as sockets:
             platforms = await open_platforms(settings) if role != "worker" else []

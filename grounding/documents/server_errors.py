@@ -12,7 +12,7 @@ from grounding.documents.index import IndexUnavailable
 
 ERRORS: tuple[tuple[type[Exception], bool, str], ...] = (
     (ResourceExhaustedResponse, True, "asks for fewer requests"),
-    (ResponseHandlingException, True, "cannot be reached, or its answer was not understood"),
+    (ResponseHandlingException, True, "gave an answer that was not understood"),
     (UnexpectedResponse, True, "refused a request"),
     (ApiException, True, "failed"),
     (QdrantException, True, "failed"),
@@ -40,6 +40,9 @@ STATUSES: dict[int, tuple[bool, str]] = {
 
 def unavailable(error: Exception, place: str) -> IndexUnavailable:
     """*error* of the client as ours."""
+    # The client tells of a call that never arrived as of an answer that it cannot read, with the truth behind it.
+    if isinstance(error, ResponseHandlingException) and isinstance(error.source, httpx.HTTPError):
+        error = error.source
     retryable, what = next((again, what) for kind, again, what in ERRORS if isinstance(error, kind))
     if isinstance(error, UnexpectedResponse) and error.status_code is not None:
         default = (error.status_code >= 500 or error.status_code in (408, 425, 429), what)

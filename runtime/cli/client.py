@@ -19,6 +19,7 @@ from config.settings import Settings
 from connectors.message import AgentRuntimeError
 from runtime.admin_token import admin_token
 from runtime.cli.sse import EventParser
+from runtime.data_dir import prepare_data_dir
 from runtime.embedded.sockets import UnsafeSocketFolder, socket_path
 
 if TYPE_CHECKING:
@@ -162,6 +163,8 @@ def _api_error(response: httpx.Response) -> ApiError:
         code, message = str(error["code"]), str(error["message"])
     except (ValueError, KeyError, TypeError):
         code, message = "unexpected", f"the runtime answered {response.status_code} without saying why"
+    if code == "store_unavailable":
+        message = f"{message}; `agent-runtime doctor` says why it cannot"
     if response.status_code == 401:
         message = (
             "the running process has another admin token than this command: give both the same "
@@ -177,6 +180,7 @@ async def connect(settings: Settings, parts: frozenset[Part] = frozenset()) -> A
     Raises `runtime.embedded.redis_server.StoreInUse` when another process holds the stores and does not
     answer, and what `runtime.bootstrap.open_runtime` raises.
     """
+    await prepare_data_dir(settings.data_dir)
     async with contextlib.AsyncExitStack() as stack:
         yield await _running(settings, stack) or await _open(settings, parts, stack)
 

@@ -442,7 +442,56 @@ async def test_doctor_names_what_is_wrong_where_nothing_runs(command: Command, o
     assert done.code == 1
     failed = [check for check in done.json["checks"] if not check["ok"]]
     assert [check["name"] for check in failed] == ["model"]
-    assert failed[0]["advice"]
+    assert "set AGENT_RUNTIME_LLM_API_KEY" in failed[0]["advice"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "failing", "why", "advice"),
+    [
+        ("LLM_MODEL", "nobodys/model", "model", "not_found", "provider/model"),
+        ("LLM_API_BASE", "http://127.0.0.1:1/v1", "model", "unreachable", "AGENT_RUNTIME_LLM_API_BASE"),
+        ("EMBEDDING_MODEL", "nobodys/model", "qdrant", "not_found", "AGENT_RUNTIME_EMBEDDING_MODEL"),
+        ("QDRANT_URL", "http://127.0.0.1:1", "qdrant", "cannot be reached: ConnectError", "AGENT_RUNTIME_QDRANT_URL"),
+        ("REDIS_URL", "redis://127.0.0.1:1", "redis", "unreachable", "AGENT_RUNTIME_REDIS_URL"),
+    ],
+)
+async def test_doctor_says_which_setting_is_wrong(
+    command: Command, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, failing: str, why: str, advice: str
+) -> None:
+    await loaded_litellm()  # on a busy machine the doctor would not wait for it
+    monkeypatch.setenv(f"AGENT_RUNTIME_{variable}", value)
+    done = await command("doctor", "--json")
+    assert done.code == 1
+    found = {check["name"]: check for check in done.json["checks"]}[failing]
+    assert not found["ok"]
+    assert why in found["detail"]
+    assert advice in found["advice"]
+
+
+async def test_a_command_that_cannot_reach_redis_says_who_knows_why(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_RUNTIME_REDIS_URL", "redis://127.0.0.1:1")
+    done = await command("workspace", "list")
+    assert done.code == 1
+    assert "`agent-runtime doctor` says why" in done.err
+
+
+@pytest.mark.parametrize("place", ["a-file", "a-file/below", "shut"])
+async def test_a_data_folder_that_cannot_be_used_is_named_with_its_setting(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "a-file").touch()
+    (tmp_path / "shut").mkdir(mode=0o500)
+    # Root may write everywhere.
+    may = os.access
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path).name != "shut" and may(path, mode))
+    monkeypatch.setenv("AGENT_RUNTIME_DATA_DIR", str(tmp_path / place))
+    for arguments in (["usage"], ["serve"]):
+        done = await command(*arguments)
+        assert done.code == 1
+        assert f"AGENT_RUNTIME_DATA_DIR={tmp_path / place}: " in done.err
+        assert done.err.count("\n") == 1
 
 
 async def test_doctor_names_every_mistake_in_the_settings_and_ends_as_any_command_does(

@@ -37,6 +37,24 @@ def test_errors_beside_litellms_own_have_a_verdict(error: Exception, why: str, r
     assert (judge(error).why, judge(error).retry) == (why, retry)
 
 
+@pytest.mark.parametrize("model", ["openai/gpt-4o", "azure/gpt-4o", "gemini/gemini-2.0-flash", "anthropic/claude-3"])
+async def test_a_model_for_which_there_is_no_key_wants_one_and_is_not_asked_again(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "AZURE_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(Exception, match=r"(?i)missing") as failed:
+        await load_litellm().acompletion(model, [{"role": "user", "content": "hello"}], max_retries=0)
+    verdict = judge(failed.value)
+    assert (verdict.why, verdict.retry, verdict.refused) == ("auth", False, True)
+
+
+async def test_a_model_of_a_provider_that_nobody_knows_is_not_found() -> None:
+    with pytest.raises(Exception, match="NOT provided") as failed:
+        await load_litellm().acompletion("nobodys/model", [{"role": "user", "content": "hello"}])
+    assert judge(failed.value).why == "not_found"
+
+
 def test_a_refusal_that_arrives_in_a_stream_is_a_refusal() -> None:
     load_litellm()
     import litellm.exceptions as errors

@@ -91,9 +91,10 @@ async def _checks_of(client: Client) -> list[Check]:
 
 async def _start(client: Client) -> None:
     """What a start does: wait for the search index and index what is pending. Failures show in the checks."""
-    for workspace in (await client.get("/v1/workspaces"))["workspaces"]:
-        with contextlib.suppress(ApiError, IndexingEnded):
-            await ensure_indexed(client, workspace["id"], StatusLine())
+    with contextlib.suppress(ApiError):
+        for workspace in (await client.get("/v1/workspaces"))["workspaces"]:
+            with contextlib.suppress(ApiError, IndexingEnded):
+                await ensure_indexed(client, workspace["id"], StatusLine())
 
 
 def _check(name: str, *, ok: bool, detail: str, advice: str = "") -> Check:
