@@ -35,6 +35,7 @@ from runtime.embedded.redis_server import embedded_redis
 from runtime.embedded.sockets import socket_path
 from runtime.envelopes import Batch, Envelope, Lane
 from runtime.hub import Hub
+from runtime.loading import loaded_litellm
 from runtime.mailbox import Mailbox
 from runtime.stores import open_redis
 from tests.conftest import MakeSettings
