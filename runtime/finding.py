@@ -39,7 +39,7 @@ class Finding:
         self._backlog = backlog
         self._is_copied = is_copied  # whether documents come from elsewhere than the files of this machine
         self.unremembered: set[str] = set()
-        """Workspaces whose earlier turns could not all be put into the index, which is tried again."""
+        """Workspaces whose earlier turns are not all in the index, into which they are being put."""
         self._is_awake = False
 
     async def passages(

@@ -248,6 +248,10 @@ class Knowledge:
         """What the index does otherwise than it is asked to because of its version; empty where that is not known."""
         return self.opening.target.index.too_old if self.opening.target is not None else ""
 
+    async def set_aside(self) -> tuple[str, ...]:
+        """Damaged files of the index that were replaced. Raises `IndexUnavailable` while nothing can be asked."""
+        return (await (await self.opening.ready()).index.origin()).set_aside
+
     async def target(self) -> Identity:
         """The collection of the model that is set. Raises `IndexUnavailable` while it cannot be opened."""
         return (await self.opening.ready()).identity

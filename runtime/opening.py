@@ -124,6 +124,8 @@ class Opening:
         target = await asyncio.to_thread(self._maker.target, embedder)
         try:
             await target.index.ensure()
+            scopes = [Scope(workspace.id) for workspace in await self._workspaces.all()]
+            await self.catalogue.see_origin(target.name, (await target.index.origin()).token, scopes)
             await self._adopt(target.identity)
             await self.catalogue.register(target.identity)
             await self.catalogue.keep(target.name)

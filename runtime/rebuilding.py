@@ -121,6 +121,10 @@ class Rebuilding:
         and is told whoever asks there. Raises `fill_workspace`'s."""
         broken, workspaces = self._knowledge.finding.unremembered, await self._workspaces.all()
         broken.intersection_update([one.id for one in workspaces])  # nobody waits for one that was deleted
+        name = (await self._knowledge.target()).name
+        for workspace in workspaces:  # first: what is asked meanwhile may lack something
+            if not await self._knowledge.catalogue.remembers(Scope(workspace.id), name):
+                broken.add(workspace.id)
         for workspace in workspaces:
             try:
                 await self.fill_workspace(Scope(workspace.id))

@@ -3,7 +3,8 @@
 Another embedding model makes another collection. While it is filled, a workspace is answered from the one before.
 
 Keys (owner ``documents``): under ``{index}`` ``collections``, a hash of name to `Identity`, ``idle``, a hash of name to
-the time, in seconds since the epoch, since which nobody is answered from it, and ``in_use:<name>``, which a process
+the time, in seconds since the epoch, since which nobody is answered from it, ``origins``, a hash of name to the token
+of `grounding.documents.index.Origin`, empty where there was none, and ``in_use:<name>``, which a process
 keeps for as long as it fills that collection; in the workspace's tag ``current``, the name of the collection that
 answers, ``remembered:<name>:<form of turns>``, set once all that was said and noted is in it, and ``behind:<name>``, a
 set of what it lacks.
@@ -31,7 +32,7 @@ CATALOGUE_VERSION = 1
 IN_USE_SECONDS = 60.0
 """How long a process that was killed keeps its collection from being dropped."""
 _TAG = "{index}"
-_COLLECTIONS, _IDLE = (redis_key(OWNER, _TAG, name) for name in ("collections", "idle"))
+_COLLECTIONS, _IDLE, _ORIGINS = (redis_key(OWNER, _TAG, name) for name in ("collections", "idle", "origins"))
 
 
 class Lacks(StrEnum):
@@ -117,7 +118,19 @@ class Catalogue:
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.hdel(_COLLECTIONS, name)
             pipe.hdel(_IDLE, name)
+            pipe.hdel(_ORIGINS, name)
             await pipe.execute()
+
+    async def see_origin(self, name: str, token: str, scopes: Sequence[Scope]) -> None:
+        """Where the *token* of the collection's origin is another one than it was, something of it was lost: what was
+        said and noted in the workspaces of *scopes* counts as not put into it, and is so again. A first one is kept."""
+        noted = await self._redis.hget(_ORIGINS, name)
+        if noted is not None and token and noted != token:
+            for scope in scopes:
+                await self._redis.delete(_key(scope, "remembered", name, FORM))
+            await self._redis.delete(_everywhere(name))
+        if noted is None or token:  # last: interrupted, it is done again
+            await self._redis.hset(_ORIGINS, name, token)
 
     async def current(self, scope: Scope) -> str:
         """The collection that answers the scope's workspace; empty before there was any."""

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 
 import structlog
 
+from grounding.documents.edge_damage import opened_whole
 from grounding.documents.edge_errors import unavailable
 from grounding.documents.edge_held import Held, Tenant
 from grounding.documents.edge_kept import Kept
@@ -125,7 +126,7 @@ class EdgeEngine:
 
     def _open(self) -> None:
         ensure_room(self._path, LEAST_FREE_BYTES)  # what the log has may be stored again
-        shard = opened(self._path, self._dimensions, self._deep_dimensions)
+        shard = opened_whole(self._path, lambda path: opened(path, self._dimensions, self._deep_dimensions))
         try:
             self._own.open(shard)
         except BaseException:

@@ -24,8 +24,9 @@ from uuid import UUID
 
 import qdrant_edge as edge
 
-from grounding.documents.edge_queries import count_of, filter_of, points_of
-from grounding.documents.edge_shard import LEAST_FREE_TO_DELETE_BYTES, deepen, ensure_room
+from grounding.documents.edge_damage import is_aside, is_passing, set_own_aside
+from grounding.documents.edge_queries import count_of, filter_of, points_of, scroll
+from grounding.documents.edge_shard import LEAST_FREE_TO_DELETE_BYTES, deepen, ensure_room, is_there, look_at
 from grounding.documents.embedding import Vector
 from grounding.documents.index import Kind
 from grounding.documents.stored import Match, Where
@@ -101,7 +102,8 @@ class Own:
         """Tenants that could not be moved: not tried again by this process."""
 
     def open(self, common: Any) -> None:
-        """Open all that are whole, beside the *common* shard."""
+        """Open all that are whole, beside the *common* shard; one that is damaged is set aside, so that the others are
+        found. Its tenant has nothing then."""
         self._is_open = True
         if not self._folder.is_dir():
             return
@@ -110,16 +112,40 @@ class Own:
         for folder in sorted(one for one in self._folder.iterdir() if one.is_dir()):
             if _mark_of(folder).exists():  # it could not be removed
                 continue
-            shard = self._make(folder)
-            first, _ = shard.scroll(edge.ScrollRequest(limit=1, with_payload=["tenant"], with_vector=False))
-            if not first:
-                shard.close()
-                self._remove(folder)
+            if is_aside(folder):
                 continue
-            tenant = first[0].payload["tenant"]
+            try:
+                shard, tenant = self._opened(folder)
+            except BaseException as error:  # the engine panics over some, which is no Exception
+                if is_passing(error):
+                    raise
+                self._set_aside(common, folder, error)
+                continue
             self._shards[tenant] = _Alone(shard)
             if points_of(common, _all_of(tenant), 1):
                 self._leaving.append(tenant)
+
+    def _opened(self, folder: Path) -> tuple[Any, str]:
+        """The shard in *folder*, and whose it is. Raises what the engine does, and `ValueError` where nothing or
+        something else is in it: then it was not left like this."""
+        if not is_there(folder):
+            raise ValueError("there is no shard")
+        shard = self._make(folder)
+        some = look_at(shard)
+        tenant = some[0].payload["tenant"] if some else ""
+        if self._folder_of(tenant) != folder:
+            shard.close()
+            raise ValueError("it is empty, or another tenant's")
+        return shard, tenant
+
+    def _set_aside(self, common: Any, folder: Path, why: BaseException) -> None:
+        """Keep the shard in *folder*, damaged as *why* says, from being opened. Nor is found what the *common* shard
+        still has of its tenant, which is older: it would be taken for what is stored now."""
+        set_own_aside(self._folder.parent, folder, why)
+        tenants = {record.payload["tenant"] for record in scroll(common, None, with_payload=["tenant"])}
+        for tenant in tenants:
+            if self._folder_of(tenant) == folder:
+                common.update(edge.UpdateOperation.delete_points_by_filter(_all_of(tenant)))
 
     def of(self, tenant: str | None) -> Any | None:
         """The shard of *tenant*, if it has one of its own."""
@@ -161,6 +187,8 @@ class Own:
             alone.delete(points)
         if alone is None or tenant in self._leaving:
             common.update(edge.UpdateOperation.delete_points([*points]))
+        if alone is not None and not count_of(alone.shard, None):
+            self._give_up(common, tenant)
         self._mirror(tenant, methodcaller("delete", points))
 
     def delete_where(self, common: Any, condition: Where) -> None:

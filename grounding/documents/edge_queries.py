@@ -89,10 +89,10 @@ def count_of(shard: Any, seen: Any) -> int:
     return int(shard.count(edge.CountRequest(exact=False, filter=seen)))
 
 
-def scroll(shard: Any, condition: Where, *, with_payload: bool | list[str]) -> Iterator[Any]:
-    """All points of *shard* that meet *condition*, without their vectors."""
+def scroll(shard: Any, condition: Where | None, *, with_payload: bool | list[str]) -> Iterator[Any]:
+    """All points of *shard* (that meet *condition*), without their vectors."""
     offset: Any = None
-    wanted = filter_of(condition)
+    wanted = None if condition is None else filter_of(condition)
     while True:
         records, offset = shard.scroll(
             edge.ScrollRequest(

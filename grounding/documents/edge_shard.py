@@ -19,6 +19,8 @@ from grounding.documents.stored import DEEP, INTEGER_FIELDS, KEYWORD_FIELDS
 
 CONFIGURATION = "edge_config.json"
 """The file that every shard has."""
+SHARD_FILES = (CONFIGURATION, "segments", "wal")
+"""All that a shard has in its folder, that file first; what else is there is not the shard's."""
 SEARCH_THREADS = 1
 """Without `optimize` all passages are in one segment, which one thread looks through; others that are there wake up for
 every search and find nothing to do."""
@@ -31,6 +33,8 @@ engine writes into files that have holes: where there is no room for a page of t
 so with 2 MB left, and with 8 it did not."""
 LEAST_FREE_TO_DELETE_BYTES = 1_000_000
 """The same for what is deleted."""
+LOOKED_AT = 32
+"""Passages that are read as a shard is opened: of some files it reads nothing before it is asked."""
 _SHORT_CODES = edge.TurboQuantQuantizationConfig(memory=edge.Memory.Pinned)
 
 
@@ -48,7 +52,8 @@ def opened(path: Path, dimensions: int, deep_dimensions: int | None) -> Any:
         _map(shard, {"dense": dimensions} | ({DEEP: has} if has is not None else {}))
         return shard
     # A folder without configuration is what a crash during creation leaves: nothing is in it yet.
-    shutil.rmtree(path, ignore_errors=True)
+    for name in SHARD_FILES[1:]:
+        shutil.rmtree(path / name, ignore_errors=True)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return edge.EdgeShard.create(str(path), _configuration(dimensions, deep_dimensions))
 
@@ -63,6 +68,16 @@ def _map(shard: Any, vectors: Mapping[str, int]) -> None:
     for name, size in vectors.items():
         anything = edge.Query.Nearest([1.0] * size, using=name)
         shard.query(edge.QueryRequest(limit=1, query=anything, params=as_stored, with_payload=False, with_vector=False))
+
+
+def look_at(shard: Any) -> list[Any]:
+    """A few passages of *shard*. Raises what the engine does where they cannot be read, and `ValueError` where they
+    are not whole."""
+    request = edge.ScrollRequest(limit=LOOKED_AT, with_payload=True, with_vector=["dense"])
+    records = list(shard.scroll(request)[0])
+    if not all(record.payload and "dense" in (record.vector or ()) for record in records):
+        raise ValueError("passages in it have no text or no vector")
+    return records
 
 
 def ensure_fields(shard: Any) -> None:

@@ -20,13 +20,16 @@ import qdrant_edge as edge
 from connectors.message import Scope
 from grounding.documents import edge_looking, stored
 from grounding.documents.centre import Centres
+from grounding.documents.edge_damage import origin_at
 from grounding.documents.edge_engine import EdgeEngine
+from grounding.documents.edge_errors import unavailable
 from grounding.documents.edge_held import Tenant
 from grounding.documents.edge_queries import filter_of, point_of, scroll, scroll_ids
 from grounding.documents.edge_search import EdgeSearch
 from grounding.documents.edge_shard import LEAST_FREE_BYTES, LEAST_FREE_TO_DELETE_BYTES, ensure_fields, ensure_room
 from grounding.documents.embedding import Vector
 from grounding.documents.index import AskDeep, Entry, Fusion, Hit, Kind, Passage, Source
+from grounding.documents.origin import Origin
 from grounding.documents.sparse import SparseVector
 from grounding.documents.stored import Where
 
@@ -58,6 +61,12 @@ class EmbeddedIndex(EdgeEngine):
 
     async def ensure(self) -> None:
         await self._run(ensure_fields)
+
+    async def origin(self) -> Origin:
+        try:
+            return await asyncio.to_thread(origin_at, self._path)
+        except OSError as error:
+            raise unavailable(error, self._path) from error
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
         for kind in {entry.passage.kind for entry in entries}:

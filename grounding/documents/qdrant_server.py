@@ -24,6 +24,7 @@ from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, deepe
 from grounding.documents.embedding import Vector
 from grounding.documents.fusing import absent, by_scores, may_say_little, merged, says_little
 from grounding.documents.index import AskDeep, Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, cosine
+from grounding.documents.origin import Origin
 from grounding.documents.server_deeper import Look, deep_of, deepen, has_room, look_again
 from grounding.documents.server_errors import ERRORS, unavailable
 from grounding.documents.server_queries import (
@@ -133,6 +134,9 @@ class ServerIndex:
                 await self._ask((await self._client()).create_payload_index(self._collection, name, schema))
         if self._deep_dimensions is not None:
             self.deepens = await self._ask(has_room(await self._client(), self._collection, self._deep_dimensions))
+
+    async def origin(self) -> Origin:
+        return Origin()
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
         for kind in {entry.passage.kind for entry in entries}:

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -155,6 +156,10 @@ async def _stores(runtime: Runtime) -> list[Check]:
     checks = [_health(name, health, advice[name]) for name, health in healths.items()]
     if old := runtime.knowledge.too_old:
         checks.append(Check("qdrant version", False, old, "upgrade the server of AGENT_RUNTIME_QDRANT_URL"))
+    with suppress(IndexUnavailable):  # which the check named qdrant says
+        if aside := await runtime.knowledge.set_aside():
+            detail = f"damaged files were replaced, and what they held is indexed anew: {', '.join(aside)}"
+            checks.append(Check("index files", False, detail, "see whether the disk is well, then delete these"))
     return checks
 
 

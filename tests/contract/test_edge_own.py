@@ -512,3 +512,133 @@ async def test_where_much_was_changed_the_rarity_of_words_is_that_of_what_is_the
     assert not index._own.is_worn(TENANT)
     assert_alike(worn, await index.search(ACME, Kind.DOCUMENT, None, asked.sparse, 8))
     await index.close()
+
+
+def _of(folder: Path, scope: Scope) -> Path:
+    """The folder of the own shard of the documents of *scope*."""
+    name = Own(folder, lambda _: None)._folder_of(stored.tenant(scope, Kind.DOCUMENT)).name
+    return next(folder.glob(f"*/own/{name}"))
+
+
+def _empty(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def _cut_off(folder: Path) -> None:
+    for file in folder.rglob("status.dat"):
+        os.truncate(file, 0)
+
+
+def _unread(folder: Path) -> None:
+    """As the engine opens it, and cannot be asked."""
+    os.truncate(next(folder.rglob("payload_storage/page_0.dat")), 0)
+
+
+@pytest.mark.parametrize("damage", [_empty, _cut_off, _unread])
+async def test_a_damaged_shard_is_set_aside_and_keeps_no_other_tenant_from_being_found(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    index, dice = opened(tmp_path), random.Random(15)
+    known, asked = entries(dice, LARGE + 20, Kind.DOCUMENT), entries(dice, 1, Kind.DOCUMENT)[0]
+    small = Scope("small")
+    await index.ensure()
+    for scope in (ACME, GLOBEX):
+        await index.upsert(scope, known)
+        await moved(index)
+    await index.upsert(small, known[:3])
+    before = await index.origin()
+    others = await answers(index, asked, GLOBEX)
+    await index.close()
+    damage(_of(tmp_path, ACME))
+
+    index = opened(tmp_path)
+    await index.ensure()
+    assert await index.ids(ACME, Kind.DOCUMENT) == []
+    assert await index.count(small, Kind.DOCUMENT) == 3
+    for mine, its in zip(await answers(index, asked, GLOBEX), others, strict=True):
+        assert_alike(mine, its)
+    after = await index.origin()
+    assert after.token != before.token
+    assert [Path(one).parent.name for one in after.set_aside] == ["own"]
+    await index.upsert(ACME, known)
+    await moved(index)
+    assert index._own.of(TENANT) is not None
+    found = await index.ids(ACME, Kind.DOCUMENT)
+    await index.close()
+    index = opened(tmp_path)
+    await index.ensure()
+    assert await index.ids(ACME, Kind.DOCUMENT) == found == sorted(one.passage.id for one in known)
+    assert await index.origin() == after
+    await index.drop()
+    assert not [*tmp_path.iterdir()]
+
+
+async def test_what_the_shared_shard_still_has_of_a_damaged_one_is_not_found_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is what there was before the tenant was moved."""
+    index, dice = opened(tmp_path), random.Random(16)
+    known = entries(dice, LARGE + 20, Kind.DOCUMENT)
+    await index.ensure()
+    with monkeypatch.context() as patched:
+        patched.setattr(Own, "_took_away", lambda *_: 1 / 0)
+        await index.upsert(ACME, known)
+        await moved_or_failed(index)
+        await index.upsert(GLOBEX, known[:2])
+    assert await index._run(lambda shard: shard.info().points_count) == len(known) + 2
+    await index.close()
+    _empty(_of(tmp_path, ACME))
+    index = opened(tmp_path)
+    await index.ensure()
+    assert await index.ids(ACME, Kind.DOCUMENT) == []
+    assert await index.count(GLOBEX, Kind.DOCUMENT) == 2
+    await index.close()
+
+
+async def moved_or_failed(index: EmbeddedIndex) -> None:
+    """Wait until a tenant has its own shard."""
+    while await index._run(lambda _: index._own.of(TENANT)) is None:
+        pass
+
+
+async def test_a_shard_that_cannot_be_opened_now_is_no_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, dice = opened(tmp_path), random.Random(17)
+    known = entries(dice, LARGE + 20, Kind.DOCUMENT)
+    await index.ensure()
+    await index.upsert(ACME, known)
+    await moved(index)
+    before = await index.origin()
+    await index.close()
+    index = opened(tmp_path)
+
+    def refused(_: Path) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(index._own, "_make", refused)
+        with pytest.raises(IndexUnavailable, match="let this user open more"):
+            await index.ensure()
+    await index.ensure()
+    assert await index.count(ACME, Kind.DOCUMENT) == len(known)
+    assert await index.origin() == before
+    await index.close()
+
+
+async def test_a_shard_of_which_all_was_deleted_one_by_one_is_no_damaged_one(tmp_path: Path) -> None:
+    index, dice = opened(tmp_path), random.Random(18)
+    known = entries(dice, LARGE + 20, Kind.DOCUMENT)
+    await index.ensure()
+    await index.upsert(ACME, known)
+    await moved(index)
+    before = await index.origin()
+    await index.delete(ACME, Kind.DOCUMENT, ids=[one.passage.id for one in known])
+    await index.upsert(ACME, known[:3])
+    await index.close()
+    index = opened(tmp_path)
+    await index.ensure()
+    assert await index.count(ACME, Kind.DOCUMENT) == 3
+    assert await index.origin() == before
+    await index.close()

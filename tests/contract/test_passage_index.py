@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
+import os
 import random
 import statistics
 from collections.abc import AsyncIterator
@@ -20,7 +22,7 @@ from qdrant_client.http import exceptions
 from structlog.testing import capture_logs
 
 from connectors.message import Scope
-from grounding.documents import edge_errors, server_errors
+from grounding.documents import edge_engine, edge_errors, server_errors
 from grounding.documents.index import (
     Arm,
     Entry,
@@ -592,16 +594,62 @@ async def test_a_panic_of_the_engine_is_an_outage_and_not_the_end_of_the_process
     await index.close()
 
 
-async def test_a_damaged_index_says_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["payload_storage/tracker.dat", "payload_storage/page_0.dat", "edge_config.json"])
+async def test_a_damaged_index_is_set_aside_and_begun_anew(tmp_path: Path, name: str) -> None:
+    """Whoever filled it can tell."""
     index = EmbeddedIndex(tmp_path, "one", 64, timeout_seconds=10)
     await index.ensure()
     await index.upsert(ACME, [await entry("refund")])
+    before = await index.origin()
+    assert await index.origin() == before
+    assert before.token
     await index.close()
-    next(tmp_path.rglob("payload_storage/tracker.dat")).unlink()
+    damaged = next(tmp_path.rglob(name))
+    if name.endswith("page_0.dat"):
+        os.truncate(damaged, 0)  # the engine does not notice as it opens
+    else:
+        damaged.unlink()
 
     again = EmbeddedIndex(tmp_path, "one", 64, timeout_seconds=10)
-    with pytest.raises(IndexUnavailable, match="delete this folder"):
-        await again.ensure()
+    await again.ensure()
+    assert await again.count(ACME, DOCUMENT) == 0
+    await again.upsert(ACME, [await entry("refund")])
+    assert len(await found(again, ACME, "refund")) == 1
+    after = await again.origin()
+    assert after.token != before.token
+    assert [Path(one).name for one in after.set_aside] == ([] if name == "edge_config.json" else ["damaged-1"])
+    await again.close()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
+        PermissionError(errno.EACCES, os.strerror(errno.EACCES)),
+        Exception("Service runtime error: failed to load segment: Cannot allocate memory (os error 12)"),
+        Exception("failed to lock: WouldBlock"),
+    ],
+)
+async def test_an_index_that_cannot_be_opened_now_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refused(*_: object) -> None:
+        raise error
+
+    index = EmbeddedIndex(tmp_path, "one", 64, timeout_seconds=10)
+    await index.ensure()
+    await index.upsert(ACME, [await entry("refund")])
+    before = await index.origin()
+    await index.close()
+    index = EmbeddedIndex(tmp_path, "one", 64, timeout_seconds=10)
+    with monkeypatch.context() as patched:
+        patched.setattr(edge_engine, "opened", refused)
+        with pytest.raises(IndexUnavailable):
+            await index.ensure()
+    await index.ensure()
+    assert len(await found(index, ACME, "refund")) == 1
+    assert await index.origin() == before
+    await index.close()
 
 
 async def test_a_closed_index_says_so(index: PassageIndex) -> None:

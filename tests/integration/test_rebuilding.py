@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from grounding.documents.index import Entry, Kind, PassageIndex
 from grounding.documents.sparse import encode_document
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Provenance, Type
+from runtime.api.doctor import examine
 from runtime.rebuilding import Rebuilding, Reindexed, Restored
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
@@ -177,3 +179,32 @@ async def test_a_workspace_that_broke_and_was_deleted_since_is_waited_for_no_lon
         await rebuilding(bot).fill_new_index()
 
         assert bot.runtime.knowledge.finding.unremembered == set()
+
+
+async def test_what_a_damaged_index_had_is_indexed_and_remembered_again_by_itself(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    """Documents, turns and records; `doctor` names the damaged files until somebody deletes them."""
+    settings = model_settings()
+    async with running_bot(settings, openai_server) as bot, asyncio.timeout(60):
+        said = await bot.say("The deploy key lives in Lockbox.", context="here")
+        await bot.settle()
+        await bot.runtime.records.add(ACME, NewRecord(Type.FACT, "Lockbox 9 is the spare."), Provenance())
+        await rebuilding(bot).fill_new_index()
+        documents = await opened(bot).sources(ACME, Kind.DOCUMENT)
+        assert not [one for one in await examine(bot.runtime) if one.name == "index files"]
+    (shard,) = (settings.data_dir / "qdrant").iterdir()
+    for file in shard.rglob("status.dat"):
+        os.truncate(file, 0)
+    async with running_bot(settings, openai_server) as bot, asyncio.timeout(60):
+        await bot.settle()
+        await rebuilding(bot).fill_new_index()
+        await bot.runtime.knowledge.index(ACME)
+        index = opened(bot)
+        assert set(await index.sources(HERE.scope, Kind.TURN)) == {said["turn_id"]}
+        assert await index.sources(ACME, Kind.DOCUMENT) == documents
+        assert await bot.runtime.records.search(ACME, "spare Lockbox", 3)
+        assert bot.runtime.knowledge.finding.unremembered == set()
+        (told,) = [one for one in await examine(bot.runtime) if one.name == "index files"]
+        assert str(shard / "damaged-1") in told.detail
+        assert not told.ok

@@ -1,0 +1,153 @@
+"""Files of the embedded engine that are damaged are set aside, so that all else is found, and whoever filled the index
+is told that something of it went.
+
+The engine notices damage as it opens a shard, in many words: so only what may pass by itself is known by its words
+(`is_passing`), and all else is damage. Nothing is deleted. What the shard held comes again from where it came from.
+
+Files, in a collection's folder: ``origin`` holds a token, another one whenever something was lost; ``damaged-<number>``
+what was set aside of the shard that all share, ``own/<name>.damaged-<number>`` the shard of a large tenant.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from grounding.documents.edge_shard import SHARD_FILES, is_there, look_at
+from grounding.documents.origin import Origin
+
+log = structlog.get_logger()
+
+_ORIGIN = "origin"
+_ASIDE = "damaged-"
+_PASSING_ERRORS = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EDQUOT,
+        errno.EINTR,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.EROFS,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+    }
+)
+_PASSING_WORDS = (
+    "WouldBlock",
+    "Vector dimension error",
+    "Not existing vector name",
+    *(f"(os error {number})" for number in sorted(_PASSING_ERRORS)),
+    *(os.strerror(number) for number in sorted(_PASSING_ERRORS)),
+)
+"""Parts of what the engine says where a shard that cannot be opened now may be whole: as the system says it, that
+another process uses it, or that it is of another model or version."""
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether what *error* tells of may be over later, and so is no damage."""
+    if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
+        return True
+    if isinstance(error, OSError) and error.errno in _PASSING_ERRORS:
+        return True
+    said = str(error)
+    return any(words in said for words in _PASSING_WORDS)
+
+
+def opened_whole(path: Path, open_at: Callable[[Path], Any]) -> Any:
+    """The shared shard at *path* as *open_at* opens it, or makes it where there is none. A damaged one is set aside,
+    and an empty one made. Blocking; raises what *open_at* does, and `OSError`."""
+    if not is_there(path):
+        renew(path)
+    try:
+        look_at(shard := open_at(path))
+    except BaseException as error:
+        # Where this user may not read it, somebody has to see to all of it, and nothing is gained by an empty one.
+        if is_passing(error) or _is_forbidden(error):
+            raise
+        _set_aside(path, error)
+        return open_at(path)
+    return shard
+
+
+def _set_aside(path: Path, why: BaseException) -> None:
+    renew(path)
+    aside = _free(path / _ASIDE)
+    aside.mkdir(mode=0o700)
+    for name in SHARD_FILES:  # the configuration first: without it nothing of the rest is opened
+        if (path / name).exists():
+            (path / name).rename(aside / name)
+    _keep(path)
+    _tell(path, aside, why)
+
+
+def set_own_aside(collection: Path, folder: Path, why: BaseException) -> None:
+    """Set aside the shard of a tenant in *folder*, which could not be opened for *why*, of the *collection* in its.
+    Raises `OSError`."""
+    renew(collection)
+    aside = _free(folder.with_suffix(f".{_ASIDE}"))
+    folder.rename(aside)
+    _keep(folder.parent)
+    _tell(folder, aside, why)
+
+
+def _tell(folder: Path, aside: Path, why: BaseException) -> None:
+    what = f"was set aside as {aside.name}, and what it held is indexed anew"
+    log.warning("store.degraded", store="qdrant", why=f"the search index in {folder} is damaged ({why}): it {what}")
+
+
+def is_aside(folder: Path) -> bool:
+    """Whether *folder* was set aside."""
+    return folder.suffix.startswith(f".{_ASIDE}")
+
+
+def origin_at(path: Path) -> Origin:
+    """That of the collection in the folder at *path*: without a token where an earlier version made it, which gets one
+    now. Blocking; raises `OSError`."""
+    try:
+        token = (path / _ORIGIN).read_text(encoding="ascii").strip()
+    except (FileNotFoundError, ValueError):
+        token = renew(path)
+    aside = [*path.glob(f"{_ASIDE}*"), *path.glob(f"own/*.{_ASIDE}*")]
+    return Origin(token, tuple(sorted(map(str, aside))))
+
+
+def renew(path: Path) -> str:
+    """Give the collection in the folder at *path* another token, before something of it goes. Raises `OSError`."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    token, new = uuid.uuid4().hex, path / f"{_ORIGIN}.new"
+    with new.open("w", encoding="ascii") as file:
+        file.write(token)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path / _ORIGIN)
+    _keep(path)
+    return token
+
+
+def _is_forbidden(error: BaseException) -> bool:
+    return isinstance(error, PermissionError) or os.strerror(errno.EACCES) in str(error)
+
+
+def _free(path: Path) -> Path:
+    number = 1
+    while (one := path.with_name(f"{path.name}{number}")).exists():
+        number += 1
+    return one
+
+
+def _keep(folder: Path) -> None:
+    """What was renamed in *folder* stays so if the machine stops."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,18 @@
+"""Whether the passages of a collection are still all there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Whether a collection is still the one that it was.
+
+    ``token`` is another one whenever it was made anew or something of it was lost: what it was given before has to be
+    given again; empty where the engine does not tell. ``set_aside`` are the paths of damaged files that were replaced
+    and that nobody reads any more.
+    """
+
+    token: str = ""
+    set_aside: tuple[str, ...] = ()
