@@ -64,6 +64,8 @@ class Gateway:
         not_taken: NotTaken,
     ) -> None:
         self._settings = settings
+        self._is_shared = settings.redis_url is not None
+        """Whether every question goes to the store: else most are answered in memory (`runtime.in_memory`)."""
         self._workspaces = workspaces
         self._access = access
         self._limit = limit
@@ -128,7 +130,7 @@ class Gateway:
         said = spoken(message)
         if message.kind is InboundKind.EDIT:  # an example may be older than anything the mailbox knows
             await self._marking.amended(key, message.message_id)
-        if _is_meant_for_us_anywhere(message):
+        if self._is_shared and _is_meant_for_us_anywhere(message):
             settled, decision = await asyncio.gather(
                 self._places.of_message(key, message), self._access.authorise(message, key.workspace_id)
             )
@@ -153,6 +155,8 @@ class Gateway:
 
     def _is_meant_for_us(self, message: InboundMessage, said: Spoken | None, settled: Settled) -> bool:
         """In groups: by what the message says itself, and by what was settled for the place."""
+        if _is_meant_for_us_anywhere(message):
+            return True
         if said is not None and self._commands.knows(said.word) and (message.addressed or said.sure):
             return True
         if said is not None and said.sure and not message.addressed:
@@ -168,10 +172,7 @@ class Gateway:
 
     async def _keep(self, envelope: Envelope, key: ConversationKey, decision: Decision, lane: Lane) -> Accepted:
         mailbox, message = self._mailboxes[lane], envelope.message
-        # Who has said too much can still say "stop".
-        admission, _ = await asyncio.gather(
-            self._limit.admit(key, message, decision.role, apart=lane.value), self._make_workspace(message, key)
-        )
+        admission = await self._admitted(message, key, decision, lane)
         if not admission.allowed:
             if await mailbox.known(key, message.message_id) is not None:
                 return await self._duplicate(key, message, lane, admission)
@@ -193,6 +194,21 @@ class Gateway:
             await interrupt(self._hub, stored.at_hand)
         _log.info("message.accepted", role=decision.role.value, direct=message.direct)
         return Accepted("stored", key=key)
+
+    async def _admitted(
+        self, message: InboundMessage, key: ConversationKey, decision: Decision, lane: Lane
+    ) -> Admission:
+        """Routing creates what it names, once somebody may talk there. Who has said too much can still say "stop"."""
+        workspaces, limit = self._workspaces, self._limit
+        if message.workspace_id is not None:
+            return await limit.admit(key, message, decision.role, apart=lane.value)
+        if not self._is_shared:
+            await workspaces.create(key.workspace_id)
+            return await limit.admit(key, message, decision.role, apart=lane.value)
+        admission, _ = await asyncio.gather(
+            limit.admit(key, message, decision.role, apart=lane.value), workspaces.create(key.workspace_id)
+        )
+        return admission
 
     def _envelope(
         self, message: InboundMessage, key: ConversationKey, decision: Decision, settled: Settled
@@ -232,11 +248,6 @@ class Gateway:
     ) -> None:
         await self._notice(key, text, messages[-1], turn_id)
         await self._not_taken.told(key, messages)
-
-    async def _make_workspace(self, message: InboundMessage, key: ConversationKey) -> None:
-        """Routing creates what it names, once somebody may talk there."""
-        if message.workspace_id is None:
-            await self._workspaces.create(key.workspace_id)
 
     async def _duplicate(
         self, key: ConversationKey, message: InboundMessage, lane: Lane, admission: Admission

@@ -221,15 +221,16 @@ class Writing:
             made.built = before
             return before
         made.built = built = await self._prompting.build(question, batch.turn_id, first=made.first)
-        log_grounding(built)
-        # Not in a group: that would give it up where the model fails, and what it was asked is to be explained.
-        made.keeps = lambda: self._keep(batch, built)
+        made.keeps = lambda: self._keep(made, built)
         return built
 
-    def _keep(self, batch: Batch, built: Built) -> asyncio.Future[Any]:
+    def _keep(self, made: Made, built: Built) -> asyncio.Future[Any]:
+        if made.keeping is None:  # said once: it may be kept again
+            log_grounding(built)
+        # Not in a group: that would give it up where the model fails, and what it was asked is to be explained.
         return asyncio.gather(
             self._manifests.keep(built.context, built.prompt, now(), prefix=built.prefix),
-            self._prompting.keep(batch.key, built),
+            self._prompting.keep(made.batch.key, built),
         )
 
     async def _pay(self, made: Made, built: Built, contents: Contents) -> None:
