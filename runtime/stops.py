@@ -82,8 +82,12 @@ class Stops:
     async def look(self, batch: Batch, wishes: Wishes) -> None:
         """See whether the turn is to stop: the news of it may be lost. While the store is away nobody knows."""
         with suppress(StoreUnavailable):
-            stopped, dropped = await self._mailbox.is_stopped(batch)
-            wishes.stop, wishes.dropped = wishes.stop or stopped, wishes.dropped or dropped
+            await self.learn(batch, wishes)
+
+    async def learn(self, batch: Batch, wishes: Wishes) -> None:
+        """See whether the turn is to stop. Raises `connectors.message.StoreUnavailable`."""
+        stopped, dropped = await self._mailbox.is_stopped(batch)
+        wishes.stop, wishes.dropped = wishes.stop or stopped, wishes.dropped or dropped
 
     async def merge(self, batch: Batch, wishes: Wishes) -> None:
         """Make what was said meanwhile part of the question. Nothing happens where that is none, or no more fits.

@@ -21,7 +21,7 @@ from runtime import replies
 from runtime.ahead import Foresight
 from runtime.asking import Asking
 from runtime.attachments.reading import Reading, written
-from runtime.censoring import Accounting
+from runtime.censoring import CENSORED, Accounting
 from runtime.envelopes import Batch
 from runtime.extracting import JOB as EXTRACT
 from runtime.hub import Hub
@@ -82,6 +82,7 @@ class Turns:
             stops=stops,
             places=places,
             reading=reading,
+            outbox=outbox,
         )
         self._model = model
         self._tooling = tooling
@@ -141,7 +142,9 @@ class Turns:
 
     def _asked_for(self, reply: OutboundMessage, made: Made) -> Completion | None:
         """The model's last call behind a *reply* that was stored by a process that ended before it could account for
-        it."""
+        it; None where the reply is not the model's: all that was paid for it was counted as it was lost."""
+        if reply.error_code and reply.error_code != CENSORED:
+            return None
         counted = rest(reply.usage, made.rounds, made.lost)
         return Completion(reply.text, self._model.name, usage=counted) if counted.prompt or counted.completion else None
 

@@ -27,6 +27,7 @@ from runtime.made import Made
 from runtime.manifests import Manifests, UnknownTurn
 from runtime.model import Model
 from runtime.model_errors import ModelFailed
+from runtime.outbox import Outbox
 from runtime.places import Places
 from runtime.progress import Telling
 from runtime.prompting import Prompting
@@ -60,6 +61,7 @@ class Writing:
         stops: Stops,
         places: Places,
         reading: Reading,
+        outbox: Outbox,
     ) -> None:
         self._redis_timeout_seconds = settings.redis_timeout_seconds
         self._prompting = prompting
@@ -71,6 +73,7 @@ class Writing:
         self._stops = stops
         self._places = places
         self._reading = reading
+        self._outbox = outbox
 
     async def write(self, made: Made, told: Telling) -> None:
         """Make the reply: the model's, as much of it as was written when people wished it to stop, or why there is
@@ -82,6 +85,8 @@ class Writing:
             writing = asyncio.create_task(self._write(made, told))
             is_paid = False
             try:
+                if batch.resumed and made.completion is None:  # it may have been stopped before it was taken up
+                    await self._stops.look(batch, wishes)
                 ended = await self._unless_stopped(writing, batch, wishes, told)
                 is_paid = not ended or writing.exception() is None
             finally:
@@ -98,6 +103,7 @@ class Writing:
             return
         try:
             writing.result()
+            await self._still_stopped(made, wishes)
         except BudgetExceeded as error:
             made.reply = replies.spent(batch, error, made.rounds, made.lost)
         except (assemble.ContextTooLarge, ModelFailed) as error:
@@ -108,10 +114,7 @@ class Writing:
         """Wait until *writing* has ended; False where people wish it to stop, or have deleted what it answers and have
         seen nothing of it. Raises `runtime.envelopes.Merged`."""
         writing.add_done_callback(lambda _: wishes.changed.set())
-        # What an interrupted attempt has shown is not known here. Whose rest came after it was deleted is not all that
-        # is asked any more.
-        may_drop = not batch.resumed and len(batch.envelopes) == 1
-        while not (wishes.stop or (may_drop and wishes.dropped and not told.text)):
+        while not (wishes.stop or await self._is_dropped(batch, wishes, told)):
             if wishes.more:
                 await self._stops.merge(batch, wishes)
             if writing.done():
@@ -123,6 +126,25 @@ class Writing:
                 await self._stops.look(batch, wishes)
             wishes.changed.clear()
         return writing.done()
+
+    async def _is_dropped(self, batch: Batch, wishes: Wishes, told: Telling) -> bool:
+        """Whether what is answered was deleted before people could see anything of the answer. While the store is away
+        nobody knows what an interrupted attempt has shown."""
+        # Whose rest came after it was deleted is not all that is asked any more.
+        if not wishes.dropped or told.text or len(batch.envelopes) > 1:
+            return False
+        try:
+            return not (batch.resumed and await self._outbox.states.of_turn(batch.key, batch.turn_id))
+        except StoreUnavailable:
+            return False
+
+    async def _still_stopped(self, made: Made, wishes: Wishes) -> None:
+        """Of an answer that an interrupted attempt was told to stop no more is shown than it would have shown. Raises
+        `connectors.message.StoreUnavailable`."""
+        if made.completion is not None and made.completion.finish_reason == replies.STOPPED:
+            await surely(lambda: self._stops.learn(made.batch, wishes))
+            dropped = wishes.dropped and not wishes.stop
+            made.reply = replace(made.reply, text="", silent=True) if dropped else replies.stopped(made.reply)
 
     async def _cut_short(self, made: Made, told: Telling) -> None:
         asked = made.tries.open if made.asked else None  # none is, between two attempts

@@ -1,0 +1,168 @@
+"""A turn that another worker takes up, because the first was cut off, does what people wished of it before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from config.settings import Settings
+from connectors.message import ConversationKey, Scope, StoreUnavailable
+from runtime.envelopes import Batch, Lease
+from runtime.outbox import Outbox
+from tests.acceptance.test_discord_chat import LENA, Chat
+from tests.contract.discord_harness import discord_connector
+from tests.emulators.bot import Bot, running_bot
+from tests.emulators.discord import DiscordEmulator
+from tests.emulators.openai import FakeOpenAI, Reply
+
+ANSWERED = "turn.answered"
+
+
+@pytest_asyncio.fixture
+async def chat(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Chat]:
+    monkeypatch.setattr("grounding.memory.refresh.is_due", lambda *_: False)
+    settings = model_settings(access_policy="open", default_workspace="acme")
+    async with (
+        DiscordEmulator() as discord,
+        running_bot(settings, openai_server, [discord_connector(discord)]) as bot,
+    ):
+        await discord.until(lambda discord: discord.identifies == 1)
+        yield Chat(bot, discord)
+
+
+def cut_off(bot: Bot) -> None:
+    """As if the worker ended: it hands back what it has in hand, and is given it again."""
+    for task in bot.runtime.worker._serving:
+        task.cancel()
+
+
+async def asked(chat: Chat, times: int) -> None:
+    await chat.discord.until(lambda _: len(chat.bot.replies_asked) == times)
+
+
+class Stuck:
+    """No reply can be stored until the worker that wants to is cut off."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        put = Outbox.put
+        self.reached = asyncio.Event()
+
+        async def stuck(*given: Any) -> Any:
+            if not self.reached.is_set():
+                self.reached.set()
+                await asyncio.Event().wait()
+            return await put(*given)
+
+        monkeypatch.setattr(Outbox, "put", stuck)
+
+    async def then_cut_off(self, bot: Bot) -> None:
+        """Once what it was paid for is in the journal."""
+        async with asyncio.timeout(10):
+            await self.reached.wait()
+            while not [key async for key in bot.runtime.store.client.scan_iter("ar:journal:*")]:
+                await asyncio.sleep(0.01)
+        cut_off(bot)
+
+
+async def test_a_message_that_is_deleted_after_its_turn_was_taken_up_again_is_not_answered(chat: Chat) -> None:
+    """Nothing of an answer has been seen."""
+    chat.bot.model.will("hang", "hang")
+    said = await chat.discord.say("my number is 4711, where do I pay?", by=LENA)
+    await asked(chat, 1)
+    cut_off(chat.bot)
+    await asked(chat, 2)
+    await chat.discord.delete(said)
+    await chat.discord.until(lambda _: bool(chat.bot.told(ANSWERED)))
+    chat.bot.model.will("Ahoy!")
+
+    assert await chat.hears("are you there?") == "Ahoy!"
+    assert [one.text for one in chat.discord.shown(LENA)] == ["Ahoy!"]
+
+
+async def test_an_answer_of_which_people_have_seen_something_is_finished_by_whoever_takes_it_up(chat: Chat) -> None:
+    """Though its message is deleted then."""
+    chat.bot.model.chunk_delay_seconds = 0.05
+    chat.bot.model.will("Boats float because they push water away. " * 20)
+    said = await chat.discord.say("why do boats float?", by=LENA)
+    await chat.discord.until(lambda discord: bool(discord.shown(LENA)))
+    chat.bot.model.will("hang")
+    cut_off(chat.bot)
+    await asked(chat, 2)
+    await chat.discord.delete(said)
+    await chat.discord.until(lambda _: bool(chat.bot.told("message.deleted")))
+    await asyncio.sleep(0.3)
+    assert chat.bot.told(ANSWERED) == []
+
+
+@pytest.mark.parametrize("how", ["stopped", "deleted"])
+async def test_an_answer_that_was_stopped_before_its_first_word_stays_silent_when_another_worker_ends_it(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    stuck = Stuck(monkeypatch)
+    chat.bot.model.will("hang")
+    said = await chat.discord.say("tell me everything about boats", by=LENA)
+    await asked(chat, 1)
+    if how == "stopped":
+        await chat.bot.runtime.stops.stop(in_hand(chat.bot))
+    else:
+        await chat.discord.delete(said)
+    await stuck.then_cut_off(chat.bot)
+    await chat.discord.until(lambda _: bool(chat.bot.told("reply.delivered")))
+
+    assert chat.discord.shown(LENA) == []
+    assert len(chat.bot.replies_asked) == 1
+
+
+async def test_what_was_written_of_a_stopped_answer_is_shown_when_another_worker_ends_it(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its message was deleted after that."""
+    stuck = Stuck(monkeypatch)
+    chat.bot.model.chunk_delay_seconds = 0.05
+    chat.bot.model.will("Boats float because they push water away. " * 20)
+    said = await chat.discord.say("why do boats float?", by=LENA)
+    await chat.discord.until(lambda discord: bool(discord.shown(LENA)))
+    await chat.bot.runtime.stops.stop(in_hand(chat.bot))
+    await chat.discord.delete(said)
+    await stuck.then_cut_off(chat.bot)
+    await chat.discord.until(lambda _: bool(chat.bot.told("reply.delivered")))
+
+    (shown,) = chat.discord.shown(LENA)
+    assert shown.text.startswith("Boats float")
+    assert shown.text.endswith(" …")
+
+
+async def test_attempts_that_were_lost_are_counted_once_though_the_store_is_away_as_the_turn_ends(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply says that there is no answer; what was paid for is accounted for, and forgotten."""
+    step = chat.bot.runtime.mailbox.next
+    was_away = False
+
+    async def away(lease: Lease, over: Batch) -> Batch | None:
+        nonlocal was_away
+        if not was_away:
+            was_away = True
+            raise StoreUnavailable("Redis: gone")
+        return await step(lease, over)
+
+    monkeypatch.setattr(chat.bot.runtime.mailbox, "next", away)
+    broken = [Reply(text="It is as blue as the sea on a day in June. " * 3, trouble="break_off")]
+    chat.bot.model.will(*broken * 9)
+    assert "4711" not in await chat.hears("what is it like?")
+    await chat.bot.settle()
+
+    assert was_away
+    (used,) = await chat.bot.runtime.usage.totals(Scope("acme"))
+    assert (used.calls, used.replies) == (len(chat.bot.replies_asked), 0)
+
+
+def in_hand(bot: Bot) -> ConversationKey:
+    (offer,) = bot.runtime.worker._serving.values()
+    return offer.key
