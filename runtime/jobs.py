@@ -206,11 +206,12 @@ class Jobs:
             running.create_task(self._rest(lanes))
             return False
         except Exception:  # noqa: BLE001 - which of the jobs it was shows when they are done one by one, and is said then
-            alone = set(queued or lanes)
-        self._busy.difference_update(set(lanes) - alone)
-        for lane in sorted(alone):
-            running.create_task(self._drain(lane))
-        full = [lane for lane, packed in queued.items() if len(packed) == _PAGE and lane not in alone]
+            alone = dict.fromkeys(queued or lanes, _PAGE)
+        self._busy.difference_update(set(lanes) - set(alone))
+        for lane, count in sorted(alone.items()):
+            # What comes meanwhile may be done together again, where there is a way to.
+            running.create_task(self._drain(lane, count if kind in self._together else None))
+        full = [lane for lane, packed in queued.items() if len(packed) == _PAGE]
         self._look_at(full)
         return bool(full)
 
@@ -222,12 +223,12 @@ class Jobs:
             found: Any = await pipe.execute() if lanes else []
         return {lane: packed for lane, packed in zip(lanes, found, strict=True) if packed}
 
-    async def _do_together(self, kind: str, queued: Mapping[Lane, Sequence[str]]) -> set[Lane]:
-        """Do what can be done together of *queued*; the lanes that hold what cannot."""
+    async def _do_together(self, kind: str, queued: Mapping[Lane, Sequence[str]]) -> dict[Lane, int]:
+        """Do what can be done together of *queued*; the lanes that hold what cannot, and how many jobs of it."""
         together = self._together.get(kind)
         if together is None:
-            return set(queued)
-        alone = {lane for lane in queued if lane in self._failing_since}
+            return {lane: len(packed) for lane, packed in queued.items()}
+        alone = {lane: len(queued[lane]) for lane in queued if lane in self._failing_since}
         taken = [
             (lane, packed, Job.unpacked(packed)) for lane in queued if lane not in alone for packed in queued[lane]
         ]
@@ -237,17 +238,17 @@ class Jobs:
             async with self._redis.pipeline(transaction=False) as pipe:
                 for lane, packed, job in some:
                     if job in left:
-                        alone.add(lane)
+                        alone[lane] = alone.get(lane, 0) + 1
                     else:
                         pipe.lrem(_queue(lane), 1, packed)
                 await pipe.execute()
         return alone
 
-    async def _drain(self, lane: Lane) -> None:
-        """Do what is queued in *lane*, one by one."""
+    async def _drain(self, lane: Lane, most: int | None) -> None:
+        """Do what is queued in *lane*, one by one: all of it, or the first *most*."""
         queue = _queue(lane)
         try:
-            while True:
+            for _ in itertools.count() if most is None else range(most):
                 first: Any = await self._redis.lindex(queue, 0)
                 if first is None:
                     return

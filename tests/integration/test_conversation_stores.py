@@ -610,6 +610,33 @@ async def test_jobs_of_a_burst_are_done_together_and_those_that_are_left_one_by_
     assert singly == ["t2"]
 
 
+async def test_what_comes_while_a_job_is_done_by_itself_is_done_together_again(redis: Redis) -> None:
+    singly: list[str] = []
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def one(job: Job) -> None:
+        singly.append(job.turn_id)
+        begun.set()
+        await goes_on.wait()
+
+    async def many(jobs: Sequence[Job]) -> Sequence[Job]:
+        return [job for job in jobs if job.turn_id == "t1"]
+
+    jobs = Jobs(redis, {"work": one}, together={"work": many})
+    await jobs.enqueue(Job("work", KEY, "t1"))
+    running = asyncio.create_task(jobs.run())
+    async with asyncio.timeout(10):
+        await begun.wait()
+        for turn_id in ("t2", "t3"):
+            await jobs.enqueue(Job("work", KEY, turn_id))
+        goes_on.set()
+        await jobs.idle()
+    running.cancel()
+    await asyncio.wait([running])
+
+    assert singly == ["t1"]
+
+
 async def test_jobs_that_cannot_be_done_together_are_done_one_by_one_and_only_the_broken_one_fails(
     redis: Redis,
 ) -> None:
