@@ -16,6 +16,8 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
+from runtime.lighter import lighten
+
 _loading = threading.Lock()
 _ready: Any = None
 """LiteLLM, once it is imported and set up."""
@@ -65,8 +67,7 @@ def load_litellm() -> Any:
             # Its messages quote prompts and keys.
             logging.getLogger(name).setLevel(logging.CRITICAL)
         _import_what_calls_import(litellm)
-        _leave_answers_as_they_are()
-        _send_requests_as_they_are()
+        lighten(litellm)
         _tell_what_is_sent()
         _ready = litellm
         return litellm
@@ -134,39 +135,6 @@ async def beside_the_process(load: Callable[[], Any]) -> Any:
     _threads.append(thread)
     thread.start()
     return await done
-
-
-def _leave_answers_as_they_are() -> None:
-    """Have LiteLLM not describe every chat answer for the headers of its proxy: times, and a price that it works out
-    and, where that is nothing, looks into once more. That is a quarter of what a call costs (docs/decisions/0008), and
-    nobody reads it here: `runtime.exchange` prices answers itself. It has no setting for it. Where it is built in
-    another way, calls only cost more; what is no chat answer is described as ever, because its price is read."""
-    with contextlib.suppress(ImportError, AttributeError):
-        utils: Any = importlib.import_module("litellm.utils")
-        describe = utils.update_response_metadata
-
-        def described(result: Any, logging_obj: Any, *args: Any, **options: Any) -> None:
-            if getattr(logging_obj, "call_type", None) != "acompletion":
-                describe(result, logging_obj, *args, **options)
-
-        utils.update_response_metadata = described
-
-
-def _send_requests_as_they_are() -> None:
-    """Have OpenAI's client not hold every message and tool of a chat request against all forms that it may have: it
-    looks for keys that are called otherwise in the request, and for files and times to be written as text. No form of
-    chat has such keys, and what LiteLLM hands it is JSON already; it takes more of a call the more messages and tools
-    there are (docs/decisions/0008). Where it is built in another way, calls only cost more."""
-    with contextlib.suppress(ImportError, AttributeError):
-        completions: Any = importlib.import_module("openai.resources.chat.completions.completions")
-        is_given: Callable[[Any], bool] = importlib.import_module("openai._utils").is_given
-        if not callable(completions.async_maybe_transform):
-            return
-
-        async def as_it_is(data: dict[str, Any], _expected: object) -> dict[str, Any]:
-            return {name: value for name, value in data.items() if is_given(value)}
-
-        completions.async_maybe_transform = as_it_is
 
 
 def _tell_what_is_sent() -> None:

@@ -407,7 +407,7 @@ async def test_a_streamed_answer_is_not_put_together_again_to_know_its_usage(
 async def test_litellm_prices_no_answer_for_headers_that_nobody_reads(
     model: Model, monkeypatch: pytest.MonkeyPatch, streams: bool
 ) -> None:
-    """That takes a third of a call. Should this fail with a new LiteLLM: `runtime.loading` for whole answers,
+    """That takes a third of a call. Should this fail with a new LiteLLM: `runtime.lighter` for whole answers,
     `runtime.pieces.usage_after` for streamed ones."""
     from litellm.litellm_core_utils.litellm_logging import Logging
 
@@ -465,7 +465,7 @@ async def test_a_streamed_answer_leaves_no_generator_for_the_event_loop_to_end(
 async def test_no_request_is_held_against_its_forms_which_would_leave_it_as_it_is(
     model: Model, openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, streams: bool
 ) -> None:
-    """Should the first fail with a new client of OpenAI's: `runtime.loading`. Should the second: it does more now."""
+    """Should the first fail with a new client of OpenAI's: `runtime.lighter`. Should the second: it does more now."""
     from openai._utils import _transform
     from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 
