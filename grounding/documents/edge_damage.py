@@ -19,7 +19,7 @@ from typing import Any
 
 import structlog
 
-from grounding.documents.edge_shard import SHARD_FILES, is_there, look_at
+from grounding.documents.edge_shard import SHARD_FILES, is_there, kept, look_at
 from grounding.documents.origin import Origin
 
 log = structlog.get_logger()
@@ -81,11 +81,11 @@ def opened_whole(path: Path, open_at: Callable[[Path], Any]) -> Any:
 def _set_aside(path: Path, why: BaseException) -> None:
     renew(path)
     aside = _free(path / _ASIDE)
-    aside.mkdir(mode=0o700)
-    for name in SHARD_FILES:  # the configuration first: without it nothing of the rest is opened
-        if (path / name).exists():
-            (path / name).rename(aside / name)
-    _keep(path)
+    with kept(path):
+        aside.mkdir(mode=0o700)
+        for name in SHARD_FILES:  # the configuration first: without it nothing of the rest is opened
+            if (path / name).exists():
+                (path / name).rename(aside / name)
     _tell(path, aside, why)
 
 
@@ -94,8 +94,8 @@ def set_own_aside(collection: Path, folder: Path, why: BaseException) -> None:
     Raises `OSError`."""
     renew(collection)
     aside = _free(folder.with_suffix(f".{_ASIDE}"))
-    folder.rename(aside)
-    _keep(folder.parent)
+    with kept(folder.parent):
+        folder.rename(aside)
     _tell(folder, aside, why)
 
 
@@ -128,8 +128,8 @@ def renew(path: Path) -> str:
         file.write(token)
         file.flush()
         os.fsync(file.fileno())
-    new.replace(path / _ORIGIN)
-    _keep(path)
+    with kept(path):
+        new.replace(path / _ORIGIN)
     return token
 
 
@@ -142,12 +142,3 @@ def _free(path: Path) -> Path:
     while (one := path.with_name(f"{path.name}{number}")).exists():
         number += 1
     return one
-
-
-def _keep(folder: Path) -> None:
-    """What was renamed in *folder* stays so if the machine stops."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

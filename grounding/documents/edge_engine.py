@@ -76,6 +76,8 @@ class EdgeEngine:
         tenant = _tenant_of(seen)
         if self._shard is not None and not self._closed and self._engine.acquire(blocking=False):
             try:
+                if self._own.is_due():
+                    self._go_on()
                 if here is not None and (held := self._held_whole.of(str(tenant))) is not None:
                     return here(held)
                 if most is None:
@@ -166,7 +168,7 @@ class EdgeEngine:
                 return
             try:
                 self._held(step, False, None)
-            except IndexUnavailable as error:  # the rest is for the next tenant's turn, or the next start
+            except IndexUnavailable as error:  # the rest is tried again later: see `Own.is_due`
                 log.warning("store.degraded", store="qdrant", why=str(error))
                 return
         self._go_on()

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from operator import methodcaller
 from pathlib import Path
@@ -26,7 +26,7 @@ import qdrant_edge as edge
 
 from grounding.documents.edge_damage import is_aside, is_passing, set_own_aside
 from grounding.documents.edge_queries import count_of, filter_of, points_of, scroll
-from grounding.documents.edge_shard import LEAST_FREE_TO_DELETE_BYTES, deepen, ensure_room, is_there, look_at
+from grounding.documents.edge_shard import LEAST_FREE_TO_DELETE_BYTES, deepen, ensure_room, is_there, kept, look_at
 from grounding.documents.embedding import Vector
 from grounding.documents.index import Kind
 from grounding.documents.stored import Match, Where
@@ -46,6 +46,8 @@ LISTED_AT_ONCE = 2000
 WORN = 20
 """The engine goes on counting what was replaced or deleted since the shard was opened: from one such passage in so many
 on, rarity is measured among those that are there."""
+RETRY_SECONDS = (600.0, 24 * 3600.0)
+"""What failed is tried again after so long, in the end: to move a tenant anew takes seconds."""
 _MARK = ".moving"
 _ALONE = (Kind.DOCUMENT, Kind.TURN)
 """Kinds that are never searched together with another tenant's."""
@@ -87,8 +89,9 @@ class _Move:
 class Own:
     """The shards of large tenants, in a folder. Every method raises what the engine does, and `OSError`."""
 
-    def __init__(self, folder: Path, make: Callable[[Path], Any]) -> None:
-        """*make* opens the shard at a path, or makes one there."""
+    def __init__(self, folder: Path, make: Callable[[Path], Any], now: Callable[[], float] = time.monotonic) -> None:
+        """*make* opens the shard at a path, or makes one there; *now* is in seconds."""
+        self._now = now
         self._folder = folder
         self._make = make
         self._shards: dict[str, _Alone] = {}
@@ -98,8 +101,10 @@ class Own:
         self._stale: list[int] = []
         """Points of the first of them."""
         self._is_open = False
-        self._refused: set[str] = set()
-        """Tenants that could not be moved: not tried again by this process."""
+        self._refused: dict[str, tuple[float, float]] = {}
+        """Tenants that could not be moved: when to try again, and how long that was put off."""
+        self._stuck_until: float | None = None
+        """When to go on taking away, where that failed."""
 
     def open(self, common: Any) -> None:
         """Open all that are whole, beside the *common* shard; one that is damaged is set aside, so that the others are
@@ -218,13 +223,21 @@ class Own:
         """Whether *tenant*, of about *count* passages, is to be moved now."""
         if tenant is None or count < OWN_PASSAGES or self.is_busy or not self._is_open:
             return False
-        is_known = tenant in self._shards or tenant in self._refused
+        again, _ = self._refused.get(tenant, (0.0, 0.0))
+        is_known = tenant in self._shards or self._now() < again
         return not is_known and len(self._shards) < MOST_OWN and tenant.split("\0")[1] in _ALONE
 
     @property
     def is_busy(self) -> bool:
         """Whether there is something left for `step`."""
         return self._move is not None or bool(self._leaving)
+
+    def is_due(self) -> bool:
+        """Whether `step` failed, and is to be tried again now; said once."""
+        is_due = self._stuck_until is not None and self._now() >= self._stuck_until
+        if is_due:
+            self._stuck_until = None
+        return is_due
 
     def begin(self, tenant: str) -> None:
         """Begin to move *tenant*, if that is still possible."""
@@ -246,9 +259,11 @@ class Own:
         """Move a few passages more, or take away a few that were moved."""
         move = self._move
         if move is None:
+            self._stuck_until = self._now() + RETRY_SECONDS[0]  # unless it can be done
             ensure_room(self._folder, LEAST_FREE_TO_DELETE_BYTES)
             if self._leaving and not self._took_away(common, self._leaving[0]):
                 self._leaving.pop(0)
+            self._stuck_until = None
             return
         try:
             ensure_room(self._folder, LEAST_FREE_TO_MOVE_BYTES)
@@ -287,6 +302,7 @@ class Own:
         target.shard.flush()
         self._unmark(self._folder_of(move.tenant))
         self._shards[move.tenant], self._move = target, None
+        self._refused.pop(move.tenant, None)
         self._leaving.append(move.tenant)
 
     def _took_away(self, common: Any, tenant: str) -> bool:
@@ -310,11 +326,13 @@ class Own:
             raise
 
     def _abandon(self) -> None:
-        """Let go of the move, and do not try again."""
+        """Let go of the move, and try again later."""
         move, self._move = self._move, None
         if move is None:
             return
-        self._refused.add(move.tenant)
+        _, before = self._refused.get(move.tenant, (0.0, 0.0))
+        wait = min(2 * before, RETRY_SECONDS[1]) if before else RETRY_SECONDS[0]
+        self._refused[move.tenant] = self._now() + wait, wait
         if move.target is not None:
             move.target.shard.close()
         self._remove(self._folder_of(move.tenant))
@@ -335,11 +353,11 @@ class Own:
         return self._folder / hashlib.sha256(tenant.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def _mark(self, folder: Path) -> None:
-        with _kept(self._folder):
+        with kept(self._folder):
             _mark_of(folder).touch(0o600)
 
     def _unmark(self, folder: Path) -> None:
-        with _kept(self._folder):
+        with kept(self._folder):
             _mark_of(folder).unlink(missing_ok=True)
 
     def _make_way(self, folder: Path) -> None:
@@ -361,6 +379,7 @@ class Own:
         move, self._move, self._is_open = self._move, None, False
         self._leaving.clear()
         self._stale.clear()
+        self._stuck_until = None
         with ExitStack() as closing:  # all of them, though one fails
             if move is not None and move.target is not None:
                 closing.callback(move.target.shard.close)
@@ -376,15 +395,3 @@ def _all_of(tenant: str) -> Any:
 
 def _mark_of(folder: Path) -> Path:
     return folder.with_suffix(_MARK)
-
-
-@contextmanager
-def _kept(folder: Path) -> Iterator[None]:
-    """What the block makes or removes in *folder* stays so if the machine stops. Where too many files are open
-    already, it is not done at all."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        yield
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -6,7 +6,8 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -173,3 +174,15 @@ def deep_cosines(shard: Any, to: Vector, points: list[int]) -> dict[int, float]:
         with_vector=False,
     )
     return {one.id.int: one.score for one in shard.query(request) if one.score}
+
+
+@contextmanager
+def kept(folder: Path) -> Iterator[None]:
+    """What the block makes or removes in *folder* stays so if the machine stops. Where too many files are open
+    already, it is not done at all."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        yield
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -207,40 +207,61 @@ async def test_a_process_that_dies_while_a_tenant_is_moved_loses_nothing(
     await index.close()
 
 
-async def test_a_tenant_that_cannot_be_moved_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    index, dice = opened(tmp_path), random.Random(4)
+async def test_a_tenant_that_cannot_be_moved_stays_where_it_is_and_is_moved_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, dice, clock, tried = opened(tmp_path), random.Random(4), [0.0], list[float]()
     known, asked = entries(dice, LARGE + 20, Kind.DOCUMENT), entries(dice, 1, Kind.DOCUMENT)[0]
-    monkeypatch.setattr(Own, "_finish", lambda *_: 1 / 0)
+    index._own._now = lambda: clock[0]
+
+    def fails(*_: object) -> None:
+        tried.append(clock[0])
+        raise OSError("No space left on device")
+
+    async def search() -> None:
+        assert len(await index.search(ACME, Kind.DOCUMENT, asked.dense, asked.sparse, 500)) == len(known)
+        await moved(index)
+
     await index.ensure()
-    await index.upsert(ACME, known)
-    await moved(index)
-    assert index._own.of(TENANT) is None
-    assert len(await index.search(ACME, Kind.DOCUMENT, asked.dense, asked.sparse, 500)) == len(known)
-    assert not [*tmp_path.glob("*/own/*")]
+    with monkeypatch.context() as patched:
+        patched.setattr(Own, "_finish", fails)
+        await index.upsert(ACME, known)
+        await moved(index)
+        for clock[0] in (0.0, 599.0, 601.0, 1200.0, 1790.0, 1802.0):
+            await search()
+            assert index._own.of(TENANT) is None
+        assert tried == [0.0, 601.0, 1802.0]
+        assert not [*tmp_path.glob("*/own/*")]
+    clock[0] = 10_000.0
+    await search()
+    assert index._own.of(TENANT) is not None
+    assert await index._run(lambda shard: shard.info().points_count) == 0
     await index.close()
 
 
-async def test_what_cannot_be_taken_away_is_not_tried_again_and_again(
+async def test_what_cannot_be_taken_away_is_not_tried_again_before_some_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index, dice, tried = opened(tmp_path), random.Random(4), list[str]()
+    index, dice, clock, tried = opened(tmp_path), random.Random(4), [0.0], list[float]()
     known, asked = entries(dice, LARGE + 20, Kind.DOCUMENT), entries(dice, 1, Kind.DOCUMENT)[0]
+    index._own._now = lambda: clock[0]
 
-    def fails(_: Own, __: Any, tenant: str) -> bool:
-        tried.append(tenant)
+    def fails(*_: object) -> bool:
+        tried.append(clock[0])
         raise OSError("No space left on device")
 
     await index.ensure()
     with monkeypatch.context() as patched:
         patched.setattr(Own, "_took_away", fails)
         await index.upsert(ACME, known)
-        for _ in range(20):
-            await index._run(lambda _: None)  # the engine's thread has its turn
-            assert len(await index.search(ACME, Kind.DOCUMENT, asked.dense, asked.sparse, 500)) == len(known)
-    assert tried == [TENANT]
-    await index.close()
-    index = opened(tmp_path)
-    await index.ensure()
+        for clock[0] in (0.0, 599.0, 601.0):
+            for _ in range(20):
+                await index._run(lambda _: None)  # the engine's thread has its turn
+                assert len(await index.search(ACME, Kind.DOCUMENT, asked.dense, asked.sparse, 500)) == len(known)
+        await index._run(lambda _: None)
+    assert tried == [0.0, 601.0]
+    clock[0] = 1300.0
+    await index.search(ACME, Kind.DOCUMENT, asked.dense, asked.sparse, 500)
     await moved(index)
     assert await index._run(lambda shard: shard.info().points_count) == 0
     assert await index.count(ACME, Kind.DOCUMENT) == len(known)
