@@ -1,7 +1,12 @@
 """Whether a turn stays as fast as a conversation grows, and as there are more conversations.
 
 What there is before is written by the real modules, many entries at a time: the transcript and, for what is recalled
-of earlier turns, the index. (Manifests and usage, which a turn only adds to by its own key, are not filled.)
+of earlier turns, the index. (Manifests and usage, which a turn only adds to by its own key, are not filled.) Nothing is
+measured before what the index does in the background is over.
+
+A conversation of ten messages has a short prompt, for its tail shows only these. So each place is measured twice: as it
+is, and when people have talked in it until the tail is full everywhere. The second says what the history itself costs;
+beside both stands how long the prompts were.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ import asyncio
 import statistics
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.bots import NOWHERE, bot, settings
@@ -39,6 +45,8 @@ next (its context document is due, nothing of it is in memory), so that there ar
 AT_ONCE = 500
 """Turns that are written together."""
 KINDS = ("none", "tail")
+TAIL_FILLS = 12
+"""Turns after which a tail of the standard settings shows as much as it ever does."""
 _SUBJECTS = ("harbour", "lighthouse", "refund", "invoice", "roof", "garden", "printer", "meeting", "contract", "train")
 
 
@@ -93,6 +101,9 @@ class Filling:
                 for start in range(0, messages // 2, AT_ONCE):
                     numbers = range(start, min(start + AT_ONCE, messages // 2))
                     await index.upsert(key_of(place).scope, await _entries(embedder, numbers))
+            await index.check()  # comes after what was begun
+            while index.is_moving:
+                await asyncio.sleep(0.05)
         finally:
             await index.close()
 
@@ -124,26 +135,28 @@ async def measure(
     title("c. As history grows: medians of overhead and CPU, and the ratio to the smallest")
     verdicts = []
     histories = {f"history-{count}": count for count in messages}
-    found: dict[str, list[tuple[float, float]]]
     async with own_redis(folder / "redis") as redis_url:
         await _know_the_index(folder, redis_url)
         filling = Filling(redis_url, folder / "data")
-        await filling.histories(histories.items())
-        await filling.recall(histories.items())
         print("  messages of one conversation")
         for kind in KINDS:
-            found = await _rounds(folder, redis_url, kind, {place: [place] for place in histories}, turns, repeats)
-            verdicts += _show(f"{kind}, {messages[-1]:,} messages", list(histories.values()), list(found.values()))
+            places = {f"{place}-{kind}": [f"{place}-{kind}"] for place in histories}
+            given = [(f"{place}-{kind}", count) for place, count in histories.items()]
+            await filling.histories(given)
+            await filling.recall(given)
+            first, full = await _rounds(folder, redis_url, kind, places, turns, repeats, fills=True)
+            _show(f"{kind}, first turns", messages, [first[place] for place in places])
+            verdicts += _show(f"{kind}, {messages[-1]:,} messages", messages, [full[place] for place in places])
         known = 0
         print("  conversations")
-        grown: list[list[tuple[float, float]]] = []
+        grown: list[list[Round]] = []
         for count in conversations:
             more = [(f"place-{number}", EACH) for number in range(known, count)]
             await filling.histories(more)
             await filling.recall(more)
             known = count
-            places = [f"place-{number * count // PLACES}" for number in range(PLACES)]
-            found = await _rounds(folder, redis_url, "none", {"all": places}, max(1, turns // PLACES), repeats)
+            spread = [f"place-{number * count // PLACES}" for number in range(PLACES)]
+            _, found = await _rounds(folder, redis_url, "none", {"all": spread}, max(1, turns // PLACES), repeats)
             grown.append(found["all"])
         verdicts += _show(f"none, {conversations[-1]:,} conversations", conversations, grown)
         await filling.close()
@@ -168,11 +181,29 @@ async def own_redis(folder: Path) -> AsyncIterator[str]:
         server.kill()
 
 
+@dataclass(frozen=True)
+class Round:
+    """Of the turns of one round: the median overhead and CPU of a turn, in milliseconds, and the last prompt."""
+
+    wall: float
+    cpu: float
+    prompt_characters: int
+
+
 async def _rounds(
-    folder: Path, redis_url: str, kind: str, groups: dict[str, list[str]], turns: int, repeats: int
-) -> dict[str, list[tuple[float, float]]]:
-    """Of each group of places and each repeat: the median overhead of a turn, and CPU a turn; both milliseconds."""
-    found: dict[str, list[tuple[float, float]]] = {group: [] for group in groups}
+    folder: Path,
+    redis_url: str,
+    kind: str,
+    groups: dict[str, list[str]],
+    turns: int,
+    repeats: int,
+    *,
+    fills: bool = False,
+) -> tuple[dict[str, list[Round]], dict[str, list[Round]]]:
+    """Of each group of places the first turns in it, where the tail *fills* before more is measured, and each repeat.
+    Every other time the groups come in the other order, so that none has the machine's best minute."""
+    first: dict[str, list[Round]] = {group: [] for group in groups}
+    found: dict[str, list[Round]] = {group: [] for group in groups}
     async with (
         provider() as (model, base_url),
         child("bench.people") as people,
@@ -181,24 +212,36 @@ async def _rounds(
         await running.ready()  # What the first process indexes of the sample is done before the warm-up ends.
         made = Scene(running, model, people, folder / "none")
         await made.talk(MESSAGES[kind], turns, "warm-up")
-        for _ in range(repeats):
-            for group, places in groups.items():
-                await asyncio.sleep(QUIET_SECONDS / 2)
-                before, walls = running.cpu_ms, []
-                for place in places:
-                    walls += [one.whole for one in (await made.talk(MESSAGES[kind], turns, place))[0]]
-                await asyncio.sleep(QUIET_SECONDS / 2)
-                found[group].append((statistics.median(walls), (running.cpu_ms - before) / (turns * len(places))))
-    return found
+        for group, places in groups.items() if fills else ():
+            first[group].append(await _round(made, kind, places, TAIL_FILLS))
+        for repeat in range(repeats):
+            for group in [*groups][:: 1 if repeat % 2 == 0 else -1]:
+                found[group].append(await _round(made, kind, groups[group], turns))
+    return first, found
 
 
-def _show(what: str, sizes: Sequence[int], rounds: Sequence[Sequence[tuple[float, float]]]) -> list[Verdict]:
+async def _round(made: Scene, kind: str, places: Sequence[str], turns: int) -> Round:
+    await asyncio.sleep(QUIET_SECONDS / 2)
+    before, walls = made.bot.cpu_ms, []
+    for place in places:
+        walls += [one.whole for one in (await made.talk(MESSAGES[kind], turns, place))[0]]
+    await asyncio.sleep(QUIET_SECONDS / 2)
+    cpu = (made.bot.cpu_ms - before) / (turns * len(places))
+    messages = (await made.model.ask("last"))["messages"]
+    return Round(statistics.median(walls), cpu, sum(len(str(one["content"])) for one in messages))
+
+
+def _show(what: str, sizes: Sequence[int], rounds: Sequence[Sequence[Round]]) -> list[Verdict]:
     print(f"\n {what}")
-    first: tuple[float, float] | None = None
+    smallest: tuple[float, float] | None = None
     ratios = (1.0, 1.0)
     for size, figures in zip(sizes, rounds, strict=True):
-        wall, cpu = (Spread.of([one[part] for one in figures]) for part in (0, 1))
-        first = first or (wall.median, cpu.median)
-        ratios = wall.median / first[0], cpu.median / first[1]
-        print(f"  {size:>9,}: overhead{wall} ms, × {ratios[0]:.2f};  CPU{cpu} ms, × {ratios[1]:.2f}")
+        wall, cpu = Spread.of([one.wall for one in figures]), Spread.of([one.cpu for one in figures])
+        smallest = smallest or (wall.median, cpu.median)
+        ratios = wall.median / smallest[0], cpu.median / smallest[1]
+        characters = statistics.median(one.prompt_characters for one in figures)
+        print(
+            f"  {size:>9,}: overhead{wall} ms, × {ratios[0]:.2f};  CPU{cpu} ms, × {ratios[1]:.2f};"
+            f"  prompt {characters:,.0f} characters"
+        )
     return [Verdict(f"{what}: overhead", ratios[0], 1.1, "×"), Verdict(f"{what}: CPU", ratios[1], 1.1, "×")]

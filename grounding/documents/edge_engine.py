@@ -162,6 +162,11 @@ class EdgeEngine:
             with suppress(RuntimeError):  # closed a moment ago
                 self._thread.submit(self._step, self._own.step)
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether a tenant is on its way into a shard of its own, so that the engine computes in the background."""
+        return self._own.is_busy
+
     def _step(self, step: Callable[[Any], object]) -> None:
         with self._engine:
             if self._shard is None or self._closed:
