@@ -33,6 +33,7 @@ from runtime.budget_terms import (
     period_name,
 )
 from runtime.stored import NewerFormat, pack
+from runtime.usage import names
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -96,7 +97,11 @@ return {'ok'}
 
 _SETTLE = """
 redis.call('HDEL', KEYS[3], ARGV[1])
-if not redis.call('SET', KEYS[4], '1', 'NX', 'EX', ARGV[5]) then return 0 end
+if not redis.call('SET', KEYS[4], ARGV[8], 'NX', 'EX', ARGV[5]) then
+  local known = redis.call('GET', KEYS[4])
+  if not KEYS[5] or known == ARGV[8] or known == '1' then return 0 end
+  if not redis.call('SET', KEYS[5], ARGV[8], 'NX', 'EX', ARGV[5]) then return 0 end
+end
 for at = 1, 2 do
   redis.call('HINCRBY', KEYS[at], 'workspace tokens', ARGV[3])
   redis.call('HINCRBY', KEYS[at], 'workspace usd', ARGV[4])
@@ -194,16 +199,18 @@ class Budgets:
                 term, term.amount(int(more[1])), first=bool(more[2]), until=period_end(term.period, now)
             )
 
-    async def settle(self, scope: Scope, call: str, cost: Cost, user: str = "", *, held_as: str = "") -> bool:
+    async def settle(
+        self, scope: Scope, call: str, cost: Cost, user: str = "", *, held_as: str = "", by: str = ""
+    ) -> bool:
         """Count what *call* did cost, now, and hold nothing more for it, or for what was *held_as* something else;
-        False if it was counted before."""
+        False if it was counted before. One *by* another name is another call, and counted beside it."""
         now = self._now()
         _, day, month, held = self._keys(scope, now)
         counted = await self._settle(
-            keys=[day, month, held, _key(scope, "settled", call)],
+            keys=[day, month, held, *(_key(scope, "settled", one) for one in names(call, by))],
             args=[
                 *(held_as or call, user, cost.tokens, cost.nano, _SETTLED_SECONDS),
-                *(_SPENT_SECONDS["day"], _SPENT_SECONDS["month"]),
+                *(_SPENT_SECONDS["day"], _SPENT_SECONDS["month"], by or "1"),
             ],
         )
         return bool(counted)

@@ -3,7 +3,8 @@
 What a call took is counted for the workspace and, where a person asked for it, for that person: of several messages
 that are answered together, whoever wrote the last. It is counted by the name of the attempt that brought its answer
 (`runtime.exchange.Tries.name`), so that one of which nobody knows whether its answer was kept is counted once, as an
-answer or as lost. The last call of a turn is counted once for its turn.
+answer or as lost. The last call of a turn is counted once for its turn; one of another name beside it, which a worker
+made that stood still for so long that its turn was taken up.
 """
 
 from __future__ import annotations
@@ -105,15 +106,25 @@ class Spending:
         await self._budgets.release(scope, _call(turn_id, purpose))
 
     async def settle(
-        self, scope: Scope, turn_id: str, purpose: str, model: str, tokens: Tokens, user: str = "", *, held_as: str = ""
+        self,
+        scope: Scope,
+        turn_id: str,
+        purpose: str,
+        model: str,
+        tokens: Tokens,
+        user: str = "",
+        *,
+        held_as: str = "",
+        call: str = "",
     ) -> bool:
         """Count a call, once per turn and *purpose*, as the provider did; False if it was counted before. What was held
-        for it was *held_as* another purpose, where that is given."""
+        for it was *held_as* another purpose, where that is given. One whose name, *call*, is another than of what was
+        counted is counted beside it."""
         cost = Cost(tokens.prompt + tokens.completion, tokens.cost_usd)
         is_new, _ = await asyncio.gather(
-            self._usage.record(scope, turn_id, purpose, model, tokens),
+            self._usage.record(scope, turn_id, purpose, model, tokens, call=call),
             self._budgets.settle(
-                scope, _call(turn_id, purpose), cost, user, held_as=_call(turn_id, held_as) if held_as else ""
+                scope, _call(turn_id, purpose), cost, user, held_as=_call(turn_id, held_as) if held_as else "", by=call
             ),
         )
         return is_new
@@ -196,7 +207,7 @@ class Spending:
         """Count the call that answered *batch*. Of one that was stopped the provider says nothing: it is `counted`
         here. A stop between two calls (no attempt) costs nothing."""
         if completion.attempts:
-            await self._settle_call(batch, REPLY, completion, sent)
+            await self._settle_call(batch, REPLY, completion, sent, completion.call)
         else:
             await self.release(batch.key.scope, batch.turn_id, REPLY)
 
@@ -206,9 +217,10 @@ class Spending:
         name = completion.call or f"round.{len(batch.envelopes)}.{number}"
         await self._settle_call(batch, f"{REPLY}.{name}", completion, sent)
 
-    async def _settle_call(self, batch: Batch, purpose: str, completion: Completion, sent: int) -> None:
+    async def _settle_call(self, batch: Batch, purpose: str, completion: Completion, sent: int, call: str = "") -> None:
         counted = await self.counted(completion, sent)
-        await self.settle(batch.key.scope, batch.turn_id, purpose, counted.model, counted.usage, user_of(batch))
+        scope, user = batch.key.scope, user_of(batch)
+        await self.settle(scope, batch.turn_id, purpose, counted.model, counted.usage, user, call=call)
 
     async def _usd(self, model: str, prompt: int, completion: int) -> float:
         """By LiteLLM's price; 0.0 for the local model and those it has no price for."""

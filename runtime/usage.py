@@ -24,9 +24,21 @@ TRANSCRIPTION = "transcription"
 _NANO = 1_000_000_000
 """Cost is counted in whole billionths of a dollar, so that sums are exact."""
 
+# What was counted for the turn may be another call, of a worker that stood still while this one took up its turn; one
+# without a name, which is kept as 1, is taken for this.
 _RECORD = """
-if not redis.call('SET', KEYS[2], '1', 'NX', 'EX', ARGV[1]) then return 0 end
-for at = 2, #ARGV, 2 do redis.call('HINCRBY', KEYS[1], ARGV[at], ARGV[at + 1]) end
+local replies = 1
+if not redis.call('SET', KEYS[2], ARGV[2], 'NX', 'EX', ARGV[1]) then
+  local known = redis.call('GET', KEYS[2])
+  if not KEYS[3] or known == ARGV[2] or known == '1' then return 0 end
+  if not redis.call('SET', KEYS[3], ARGV[2], 'NX', 'EX', ARGV[1]) then return 0 end
+  replies = 0
+end
+for at = 3, #ARGV, 2 do
+  if replies == 1 or string.sub(ARGV[at], 1, 8) ~= 'replies ' then
+    redis.call('HINCRBY', KEYS[1], ARGV[at], ARGV[at + 1])
+  end
+end
 return 1
 """
 
@@ -48,6 +60,11 @@ class ModelUsage:
     estimated: int = 0
 
 
+def names(purpose: str, call: str) -> tuple[str, ...]:
+    """What a call is counted by: its purpose, and its own name where it has one."""
+    return (purpose, f"{purpose}.{call}") if call else (purpose,)
+
+
 class Usage:
     """The counters of all workspaces. Raises `connectors.message.StoreUnavailable` throughout."""
 
@@ -55,8 +72,11 @@ class Usage:
         self._redis = redis
         self._record = redis.register_script(_RECORD)
 
-    async def record(self, scope: Scope, turn_id: str, purpose: str, model: str, tokens: Tokens) -> bool:
-        """Count one call, once per turn and *purpose*; False if it was counted before."""
+    async def record(
+        self, scope: Scope, turn_id: str, purpose: str, model: str, tokens: Tokens, *, call: str = ""
+    ) -> bool:
+        """Count one call, once per turn and *purpose*; False if it was counted before. Where the *call* has a name,
+        another that was counted for the same is another, and this is counted beside it, once by its name."""
         counters = {
             "calls": 1,
             "replies": int(purpose == REPLY),
@@ -71,9 +91,9 @@ class Usage:
         counted = await self._record(
             keys=[
                 redis_key(_OWNER, scope.tag, "models"),
-                redis_key(_OWNER, scope.tag, "counted", turn_id, purpose),
+                *(redis_key(_OWNER, scope.tag, "counted", turn_id, one) for one in names(purpose, call)),
             ],
-            args=[_COUNTED_SECONDS, *flat],
+            args=[_COUNTED_SECONDS, call or "1", *flat],
         )
         return bool(counted)
 

@@ -15,9 +15,11 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Scope
+from connectors.message import Usage as Tokens
 from runtime.budget_terms import TERMS, UNLIMITED, BudgetExceeded, Cost, State, Term
 from runtime.budgets import Budgets
 from runtime.stored import NewerFormat
+from runtime.usage import Usage
 
 ACME = Scope("acme")
 LENA, BO = "telegram:501", "telegram:502"
@@ -70,6 +72,24 @@ async def test_a_call_is_settled_once_however_often_it_is_said(budgets: Callable
     assert not await house.settle(ACME, "t1", Cost(30), LENA)
 
     assert (await house.state(ACME, LENA)).spent == {term: 30 if term.what == "tokens" else 0 for term in TERMS}
+
+
+async def test_two_calls_for_the_same_are_both_settled_each_once_by_its_name(
+    budgets: Callable[..., Budgets], redis: Redis
+) -> None:
+    """A worker that stood still has asked as well as who took up its turn. One whose name nobody knows is taken
+    for one of them."""
+    house, usage = budgets(workspace_tokens_per_day=1000), Usage(redis)
+    for call, tokens in (("one", 30), ("other", 40), ("one", 30), ("other", 40), ("", 50)):
+        await house.settle(ACME, "t1", Cost(tokens), by=call)
+        await usage.record(ACME, "t1", "reply", "fake", Tokens(prompt=tokens), call=call)
+    for call in ("", "one"):
+        await house.settle(ACME, "t2", Cost(100), by=call)
+        await usage.record(ACME, "t2", "reply", "fake", Tokens(prompt=100), call=call)
+
+    assert (await house.state(ACME)).spent[TOKENS_A_DAY] == 170
+    (used,) = await usage.totals(ACME)
+    assert (used.calls, used.replies, used.prompt) == (3, 2, 170)
 
 
 async def test_a_call_that_is_made_again_replaces_its_own_reservation(budgets: Callable[..., Budgets]) -> None:
