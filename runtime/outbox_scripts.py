@@ -119,12 +119,24 @@ return fields
 )
 
 # What only grows is nobody's: it may be marked until somebody delivers. What was held and has no holder was forgotten.
+# With a line and its stream: not while another turn's reply waits in them, which is older then.
+# -1: somebody else delivers; -2: forgotten; 0: an older one is not done.
 MARK = (
     _KEEP
     + """
 local holder = redis.call('HGET', KEYS[1], 'holder')
 if ARGV[1] ~= '' and not holder then return -2 end
 if ARGV[1] == '' and holder or ARGV[1] ~= '' and holder ~= ARGV[1] then return -1 end
+local head = KEYS[3] and redis.call('LINDEX', KEYS[3], 0)
+while head do
+  local entry = redis.call('XRANGE', KEYS[4], head, head)[1]
+  if entry then
+    if entry[2][4] ~= ARGV[5] then return 0 end
+    break
+  end
+  redis.call('LPOP', KEYS[3])
+  head = redis.call('LINDEX', KEYS[3], 0)
+end
 redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
 if ARGV[1] == '' then keep(KEYS[1], KEYS[2], ARGV[5], ARGV[4]) end
 return 1

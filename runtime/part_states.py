@@ -197,18 +197,32 @@ class PartStates:
         return ""
 
     async def mark(
-        self, message: OutboundMessage, index: int, stage: Stage, message_id: str = "", *, held: bool = False
+        self,
+        message: OutboundMessage,
+        index: int,
+        stage: Stage,
+        message_id: str = "",
+        *,
+        held: bool = False,
+        address: str = "",
     ) -> None:
-        """Say that part *index* has come to *stage*; without the hold (*held*) only until somebody delivers.
+        """Say that part *index* has come to *stage*; without the hold (*held*) only until somebody delivers, and with
+        *address* only while no older reply of the conversation waits there.
 
-        Raises `connectors.message.Superseded`, and `Forgotten` where the reply that is held is gone.
+        Raises `NotNext`, `connectors.message.Superseded`, and `Forgotten` where the reply that is held is gone.
         """
         state = PartState(stage, message_id, self._clock())
+        keys = [self._key(message.key, message.turn_id), self._turns(message.key)]
+        if address:
+            stream = stream_of(message.key.partition, address)
+            keys += [_line_of(stream, message.key), stream]
         with self._certain.telling(message.turn_id, {index: state}):
             done = await self._mark(
-                keys=[self._key(message.key, message.turn_id), self._turns(message.key)],
+                keys=keys,
                 args=[self.name if held else "", f"part:{index}", state.text(), _KEPT_SECONDS, message.turn_id],
             )
+        if done == _NOT_NEXT:
+            raise NotNext
         if done == _OVER:
             raise Forgotten
         if done == -1:

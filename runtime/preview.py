@@ -22,12 +22,14 @@ from runtime.delivery import rendered
 from runtime.first_words import BEGINNING_CHARACTERS, begun, tells_again
 from runtime.governor import Governor
 from runtime.part_states import PartStates
-from runtime.parts import PartState, Stage, drafted
+from runtime.parts import NotNext, PartState, Stage, drafted
 from runtime.schedule import Urgency
 
 FIRST_SECONDS = 0.7
 """How long the first words wait for more: a reply that is done by then is shown once, whole, where that is safe."""
 _LONGEST_CALL_SECONDS = 30.0
+_TURN_SECONDS = 0.3
+"""How often first words ask whether the replies before theirs have been delivered."""
 _STREAM_CHARACTERS = 3_500
 """A reply that is added to is shown up to here; its last form, which may be several messages, shows the rest."""
 _log = structlog.get_logger()
@@ -78,6 +80,8 @@ class _Paced(Preview):
         super().__init__(message)
         self.restart = self._restart
         self._states = states
+        self._address = "" if connector.capabilities.local else connector.name
+        """Where older replies of the conversation may still wait."""
         self._governor = governor
         self._per_second = connector.capabilities.edits_per_second
         self._news = asyncio.Event()
@@ -156,6 +160,9 @@ class _Paced(Preview):
             return
         try:
             await self._show_now()
+        except NotNext:  # people would see them above what was answered before
+            self._news.set()
+            await self._pause(_TURN_SECONDS)
         except SendFailed as error:
             if not error.retryable or error.ambiguous:
                 raise
@@ -190,7 +197,7 @@ class _Paced(Preview):
 
     @abstractmethod
     async def _show_now(self) -> None:
-        """Show what there is. Raises `SendFailed`."""
+        """Show what there is. Raises `SendFailed`, and `NotNext` where an older reply is not delivered yet."""
 
 
 class Growing(_Paced):
@@ -241,7 +248,8 @@ class Growing(_Paced):
         first = part
         if not tells_again(self._connector) and len(part.text) > BEGINNING_CHARACTERS:
             first = begun(self._connector, message, part, BEGINNING_CHARACTERS)
-        await self._states.mark(message, part.index, Stage.DRAFTING)
+        address = "" if self._shown else self._address
+        await self._states.mark(message, part.index, Stage.DRAFTING, address=address)
         try:
             receipt = await self._connector.send(message, drafted(first))
         except SendFailed as error:
@@ -280,7 +288,7 @@ class Appending(_Paced):
             if len(text) > BEGINNING_CHARACTERS:  # what is begun so carries no token by which it could be found again
                 text = text[:BEGINNING_CHARACTERS]
                 self._news.set()  # the rest is there to be shown
-            await self._states.mark(self._message, 0, Stage.DRAFTING)
+            await self._states.mark(self._message, 0, Stage.DRAFTING, address=self._address)
             self._receipt = await self._appends.begin(self._message, text)
             await self._states.mark(self._message, 0, Stage.SHOWN, self._receipt.message_id)
         elif text != self._shown:

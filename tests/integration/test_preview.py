@@ -16,7 +16,7 @@ from runtime.envelopes import Watched
 from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.outbox import Outbox
-from runtime.part_states import PartStates
+from runtime.part_states import PartStates, stream_of
 from runtime.parts import PartState, Stage
 from runtime.progress import Telling, telling
 from runtime.schedule import Schedule, Ticket, Urgency
@@ -49,6 +49,7 @@ class Feed(Board):
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtime.preview.FIRST_SECONDS", 0.001)
+    monkeypatch.setattr("runtime.preview._TURN_SECONDS", 0.01)
 
 
 class Box:
@@ -117,6 +118,23 @@ async def test_a_reply_grows_in_one_message_and_ends_in_its_last_form(redis: Red
 
     assert board.shown == ["one two!"]
     assert len(board.tokens) == 1
+
+
+@pytest.mark.parametrize("make", [Board, Feed])
+async def test_first_words_wait_until_the_replies_before_are_delivered(redis: Redis, make: type[Board]) -> None:
+    platform = make()
+    outbox = box(redis, platform)
+    before = OutboundMessage(KEY, "t0", "It is.", answers=("m0",))
+    await outbox.outbox.put(before, ["board"])
+    stream = stream_of(KEY.partition, "board")
+    [given] = await outbox.outbox.streams.offered([stream], 1)
+    async with outbox.preview(DRAFT) as preview:
+        await preview.show("Here is")
+        await asyncio.sleep(0.05)
+        assert platform.shown == []
+        await outbox.delivery.deliver(KEY, "t0", given)
+        assert platform.shown == ["It is."]
+        await until(platform, "It is.", "Here is")
 
 
 async def test_the_first_words_carry_another_token_than_the_part(redis: Redis) -> None:
