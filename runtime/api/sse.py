@@ -13,6 +13,9 @@ from starlette.types import Receive, Scope, Send
 from runtime.api.errors import as_api_error
 
 KEEP_ALIVE_SECONDS = 15.0
+_AT_ONCE = 4
+"""Events after which it is looked whether the client is still there: what sends them may not wait for anything itself,
+and asyncio complains of a sixth that nobody takes."""
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 Emit = Callable[[str, dict[str, Any]], Awaitable[None]]
@@ -46,8 +49,14 @@ class EventResponse(Response):
         await send({"type": "http.response.body", "body": b""})
 
     async def _work(self, send: Send) -> None:
+        sent = 0
+
         async def emit(name: str, data: dict[str, Any]) -> None:
+            nonlocal sent
             await send({"type": "http.response.body", "body": encode_event(name, data), "more_body": True})
+            sent += 1
+            if sent % _AT_ONCE == 0:
+                await asyncio.sleep(0)
 
         try:
             await self._produce(emit)
