@@ -38,6 +38,8 @@ are: what was said last is in the prompt already, and finds mostly what is like 
 
 POOL = 100
 """Parts of turns that a search brings, of which the order is made. With 150 nothing measured was better."""
+UNASKED_POOL = 40
+"""The same for what nobody asked for, of which less is told: as much of the evidence is among it as with 100."""
 COMPARED = 16
 """The best of the pool, whose own vectors are compared with the question's."""
 SHOWN_MOSTLY = 24
@@ -49,6 +51,8 @@ LONG_CHARACTERS = 6_000
 """More text that is met for the first time is weighed off the loop: so much takes 6 ms."""
 MOST_CHARACTERS = 60_000
 """The same of text that was weighed for a question before: so much takes 1 ms."""
+MOST_BEARING = 4096
+"""Conversations of which it is known that something bore on what was said last."""
 LOOKED_BESIDE = 16
 """The best of the pool, beside which turns are looked for that do not say the words themselves."""
 
@@ -75,6 +79,7 @@ class Turns:
         self._embedder = embedder
         self._floor = floor or turn_floor_for(embedder.name)
         self._words_alone = words_alone
+        self._bearing: set[Scope] = set()
 
     async def remember(self, memories: Sequence[Memory]) -> None:
         """Make *memories* findable; the same turn again replaces the former.
@@ -127,11 +132,12 @@ class Turns:
             return []
         dense = await self._vector(query, lost)
         excluded, floor = frozenset(exclude), self._floor if dense is not None else turn_floor_for("")
-        if not asked_for and not await self._may_bear(scope, query, dense, excluded):
-            return []
-        hits = await self._found(scope, dense, sparse, excluded, POOL)
-        if not asked_for and not await _is_sure(floor, query, hits):
-            return []
+        if asked_for:
+            hits = await self._found(scope, dense, sparse, excluded, POOL)
+        else:
+            hits = await self._bearing_on(scope, query, dense, sparse, excluded, floor)
+            if not hits:
+                return []
         beside = await self._beside(scope, hits, excluded)
         recalled = await _chosen(floor, query, hits, beside, asked_for=asked_for)
         return [
@@ -141,12 +147,32 @@ class Turns:
             for one in recalled[:top_k]
         ]
 
-    async def _may_bear(self, scope: Scope, query: str, dense: Vector | None, excluded: frozenset[str]) -> bool:
-        """Whether it is worth a whole search what *query* does not ask for: a fifth of its cost, and mostly nothing
-        bears on it. What is near enough is among the nearest, as words alone never are."""
-        if dense is None:
-            return True
-        return await _is_sure(self._floor, query, await self._found(scope, dense, None, excluded, NEAR))
+    async def _bearing_on(
+        self,
+        scope: Scope,
+        query: str,
+        dense: Vector | None,
+        sparse: SparseVector,
+        excluded: frozenset[str],
+        floor: TurnFloor,
+    ) -> list[Hit]:
+        """What surely bears on *query* though that does not ask for it, and what was found with it; mostly nothing.
+
+        Whether it is worth a whole search is seen by the nearest, for a third of its cost: what is near enough is among
+        them, as words alone never are. Where something bore on what was said before, it mostly does so now; then that
+        look, which in a long conversation costs half as much as the search, is left out."""
+        if dense is not None and scope not in self._bearing:
+            nearest = await self._found(scope, dense, None, excluded, NEAR)
+            if not await _is_sure(floor, query, nearest):
+                return []
+        hits = await self._found(scope, dense, sparse, excluded, UNASKED_POOL)
+        if not await _is_sure(floor, query, hits):
+            self._bearing.discard(scope)
+            return []
+        if len(self._bearing) >= MOST_BEARING:
+            self._bearing.clear()
+        self._bearing.add(scope)
+        return hits
 
     async def _found(
         self, scope: Scope, dense: Vector | None, sparse: SparseVector | None, excluded: frozenset[str], most: int
@@ -158,7 +184,7 @@ class Turns:
             found = await self._index.search(scope, Kind.TURN, dense, sparse, most + shown, compared=compared)
             crowding = sum(hit.passage.source in excluded for hit in found[:compared])
             if crowding <= shown or len(found) < compared:
-                return _without(found, excluded)
+                return _without(found, excluded, most)
             shown *= 4
 
     async def _beside(self, scope: Scope, hits: Sequence[Hit], excluded: frozenset[str]) -> list[Passage]:
@@ -191,9 +217,9 @@ class Turns:
         return set(await self._index.sources(scope, Kind.TURN))
 
 
-def _without(found: Sequence[Hit], excluded: frozenset[str]) -> list[Hit]:
-    """The pool of *found* but for the turns *excluded*; the floor weighs the cosines of the best alone."""
-    hits = [hit for hit in found if hit.passage.source not in excluded][:POOL]
+def _without(found: Sequence[Hit], excluded: frozenset[str], most: int) -> list[Hit]:
+    """The best *most* of *found* but for the turns *excluded*; the floor weighs the cosines of the first alone."""
+    hits = [hit for hit in found if hit.passage.source not in excluded][:most]
     return [*hits[:COMPARED], *(Hit(*hit[:2], None, *hit[3:]) if hit.dense else hit for hit in hits[COMPARED:])]
 
 

@@ -192,3 +192,41 @@ async def test_many_words_are_weighed_beside_the_event_loop_even_where_nobody_as
     await turns.recall(Scope("acme", "http:here"), "where is the key", 5, asked_for=False)
 
     assert threads == [is_in_a_thread]
+
+
+async def test_the_nearest_are_not_looked_at_first_where_something_bore_on_what_was_said_before() -> None:
+    looks: list[str] = []
+    cosine = 0.9
+
+    class Found:
+        async def search(self, _: Any, __: Any, ___: Any, sparse: Any, *____: Any, **_____: Any) -> list[Hit]:
+            looks.append("nearest" if sparse is None else "whole")
+            return [Hit(said(number, f"the key hangs at door {number}"), 1.0, Arm(0, cosine)) for number in range(16)]
+
+        async def beside(self, *_: Any) -> list[Passage]:
+            return []
+
+    class Embeds:
+        name = "any"
+
+        async def embed_query(self, _: str) -> list[float]:
+            return [1.0]
+
+    turns = Turns(cast("Any", Found()), cast("Any", Embeds()), floor=TurnFloor(0.5, 0.3, unasked=0.6, unasked_few=0.6))
+
+    async def asked(place: str = "http:here") -> bool:
+        looks.clear()
+        return bool(await turns.recall(Scope("acme", place), "where is the key", 5, asked_for=False))
+
+    assert await asked()
+    assert looks == ["nearest", "whole"]
+    assert await asked()
+    assert looks == ["whole"]
+    assert await asked("http:elsewhere")
+    assert looks == ["nearest", "whole"]
+
+    cosine = 0.1
+    assert not await asked()
+    assert looks == ["whole"]
+    assert not await asked()
+    assert looks == ["nearest"]
