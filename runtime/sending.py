@@ -168,14 +168,24 @@ class Sending:
             shown = await self._until_taken(part, lambda: _within(connector.send(message, draft)))
         else:
             found, known = await self._read_back(draft)
+            if found is None and isinstance(connector, AppendsText):
+                found, known = await self._begun_by_words(connector, part), False
             if found is None:
                 # The reply goes beside them, if they are there; of those that a platform began by its own means no
                 # token tells.
-                if not known or isinstance(connector, AppendsText):
+                if not known:
                     _log.warning("reply.ambiguous", part=part.index, why="first words", then="resend")
                 return None
             shown = found
         return await self._finish(part, PartState(Stage.SHOWN, shown.message_id))
+
+    async def _begun_by_words(self, connector: AppendsText, part: OutboundPart) -> Receipt | None:
+        """What seems to be the beginning of *part*, where the platform shows any."""
+        try:
+            return await self._until_taken(part, lambda: _within(connector.find_beginning(self._message.key, part)))
+        except SendFailed as error:
+            _log.warning("reply.not_read_back", part=part.index, why=str(error))
+            return None
 
     async def _take_back(self, state: PartState) -> None:
         if state.stage is not Stage.SHOWN or not isinstance(self._connector, EditsMessages):

@@ -130,6 +130,22 @@ def found_in(messages: list[Any], part: OutboundPart, me: Identity) -> str | Non
     return None
 
 
+def begun_in(messages: list[Any], part: OutboundPart, me: Identity) -> list[str]:
+    """The ids of those among *messages* that may be the beginning of *part*, as a stream shows it: of ours, without the
+    metadata that every last form has, and with the words that it begins with, however they are formatted."""
+    whole = _letters(part.text)
+    return [
+        str(said["ts"])
+        for said in messages
+        if is_own(said, me) and not said.get("metadata") and not said.get("files")
+        if (words := _letters(str(said.get("text") or ""))) and whole.startswith(words)
+    ]
+
+
+def _letters(text: str) -> str:
+    return "".join(one for one in text if one.isalnum())
+
+
 def upload_name(part: OutboundPart) -> str:
     """The name under which *part*'s file is uploaded: its own, made unique by its token, as files have no metadata."""
     name = PurePosixPath(part.file_name)

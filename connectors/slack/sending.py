@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
@@ -93,18 +94,30 @@ class Sender:
 
     async def find(self, key: ConversationKey, part: OutboundPart) -> Receipt | None:
         """Among the newest messages of the place; what only one person saw is not found."""
-        channel, thread = outgoing.place_of(key.external_id)
         me = await self._who()
+        async with aclosing(self._newest(key)) as pages:
+            async for messages in pages:
+                found = outgoing.found_in(messages, part, me)
+                if found is not None:
+                    return Receipt(message_id=found)
+        return None
+
+    async def find_beginning(self, key: ConversationKey, part: OutboundPart) -> Receipt | None:
+        """By its words: what is begun as a stream carries no token until it has its last form."""
+        me = await self._who()
+        found = [ts async for messages in self._newest(key) for ts in outgoing.begun_in(messages, part, me)]
+        return Receipt(message_id=max(found, key=float)) if found else None
+
+    async def _newest(self, key: ConversationKey) -> AsyncGenerator[list[Any], None]:
+        """Pages of the newest messages of a place."""
+        channel, thread = outgoing.place_of(key.external_id)
         cursor = ""
         for _ in range(_READ_BACK_PAGES):
             answer = await self._page(channel, thread, cursor)
-            found = outgoing.found_in(answer.get("messages") or [], part, me)
-            if found is not None:
-                return Receipt(message_id=found)
+            yield answer.get("messages") or []
             cursor = str((answer.get("response_metadata") or {}).get("next_cursor") or "")
             if not cursor:
-                break
-        return None
+                return
 
     async def _unlocked(self, channel: str, ts: str, call: Callable[[], Awaitable[AsyncSlackResponse]]) -> None:
         """*call*, on a message that does not stream (any more)."""

@@ -42,6 +42,10 @@ class Feed(Board):
         self.messages["feed"] = self.begun = text
         return Receipt("feed")
 
+    async def find_beginning(self, key: ConversationKey, part: OutboundPart) -> Receipt | None:
+        shown = self.messages.get("feed")
+        return Receipt("feed") if shown is not None and part.text.startswith(shown) else None
+
     async def append(self, message: OutboundMessage, receipt: Receipt, text: str) -> None:
         self.messages[receipt.message_id] += text
 
@@ -406,6 +410,21 @@ async def test_first_words_whose_process_died_become_the_reply_where_the_platfor
     await outbox.deliver(replace(DRAFT, text="one"))
 
     assert board.shown == ["one"]
+
+
+async def test_what_a_platform_began_by_its_own_means_becomes_the_reply_though_nobody_was_told(redis: Redis) -> None:
+    """It is known by its words; what begins otherwise is left alone, and counted."""
+    board = Feed()
+    outbox = box(redis, board)
+    board.messages["feed"] = "on"
+    for turn_id, text in (("t1", "one"), ("t2", "two")):
+        draft = replace(DRAFT, turn_id=turn_id)
+        await outbox.outbox.states.mark(draft, 0, Stage.DRAFTING)
+        with capture_logs() as told:
+            await outbox.deliver(replace(draft, text=text))
+        assert ("reply.ambiguous" in [one["event"] for one in told]) == (text == "two")
+
+    assert board.shown == ["one", "two"]
 
 
 class Wide(Board):

@@ -72,6 +72,31 @@ async def test_a_reply_in_a_thread_grows_and_gets_its_final_form(
     assert slack.calls.count("chat.update") == 1
 
 
+async def test_a_stream_whose_beginning_slack_did_not_answer_is_found_by_its_words(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """It becomes the reply. What has its last form, and what begins with other words, is not taken for it."""
+    async with running(bot, gateway):
+        message = reply_to(await asked(slack, gateway), "**Nine** miles, more or less.")
+        before = replace(message, turn_id="t0", text="Nine")
+        await finish(bot, before, await bot.begin(replace(before, text="Ni"), "Ni"))
+        slack.fail_next("chat.startStream", emulated.LOST_ANSWER)
+        with pytest.raises(SendFailed) as caught:
+            await bot.begin(message, "**Nine** mi")
+        (part,) = bot.render(message)
+        receipt = await bot.find_beginning(message.key, part)
+        other = await bot.find_beginning(message.key, replace(part, text="Ten miles."))
+        assert receipt is not None
+        await finish(bot, message, receipt)
+        again = await bot.find_beginning(message.key, part)
+    assert caught.value.ambiguous
+    assert (other, again) == (None, None)
+    assert [(one.text, one.streaming) for one in slack.shown(TEAM)] == [
+        ("Nine", False),
+        ("*Nine* miles, more or less.", False),
+    ]
+
+
 async def test_where_slack_shows_no_stream_edits_serve(
     slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
 ) -> None:
