@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grounding.documents.centre import Centre
+from grounding.documents.edge_places import MOST_PLACES, Places
 from grounding.documents.embedding import Vector
 from grounding.documents.index import Passage
 from grounding.documents.stored import PLACE_FIELDS, Place, passage_of, place_of
@@ -26,10 +27,6 @@ Row = npt.NDArray[np.float32]
 
 MOST = 4096
 """Passages that are kept, and as many vectors: some 10 MB where each has a kilobyte of text."""
-
-
-MOST_PLACES = 4 * MOST
-"""Places that are kept, some 150 bytes each: a second look wants those of a hundred passages, of which ten are read."""
 
 
 class _Lately(Generic[V]):
@@ -74,7 +71,7 @@ class Kept:
     def __init__(self, most: int = MOST, places: int = MOST_PLACES) -> None:
         self._passages: _Lately[Passage] = _Lately(most)
         self._rows: _Lately[Row] = _Lately(most)
-        self._places: _Lately[Place] = _Lately(places)
+        self._places = Places(places)
 
     def passages(self, shard: Any, points: Sequence[int]) -> dict[int, Passage]:
         """The passages of *points*, in their order.
@@ -103,9 +100,8 @@ class Kept:
         """Keep where the passages of *records* stand, which were read with `PLACE_FIELDS`; their places by point."""
         found = {}
         for record in records:
-            point = record.id.int
-            found[point] = place = place_of(record.payload)
-            self._places.put(point, place)
+            found[record.id.int] = place_of(record.payload)
+        self._places.put(found)
         return found
 
     def rows(self, shard: Any, points: Sequence[int]) -> dict[int, Row]:

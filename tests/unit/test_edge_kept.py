@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from connectors.message import Scope
 from grounding.documents.centre import centre_of
 from grounding.documents.edge_kept import Kept
+from grounding.documents.edge_places import Places
 from grounding.documents.index import Kind, Passage, cosine
 from grounding.documents.stored import Place, payload
 
@@ -97,10 +98,42 @@ def test_places_are_read_once_until_a_passage_is_stored_again() -> None:
     assert shard.handed == 5
 
 
+IDS = st.integers(0, 2**64 - 1).map(lambda low: low | (low % 7) << 64)
+"""No two of the same lower half, as mostly."""
+
+
 def test_no_more_places_are_kept_than_there_is_room_for() -> None:
-    shard, kept = Shard({point: [1.0] for point in range(40)}), Kept(places=10)
-    kept.places(shard, [*range(40)])
-    kept.places(shard, [*range(5)])  # the last that were read
-    assert shard.handed == 40
-    kept.places(shard, [39])
-    assert shard.handed == 41
+    places = Places(most=10, young=4)
+    for start in range(0, 400, 5):
+        places.put({point * 7919 << 60: Place(f"{point}.md", point) for point in range(start, start + 5)})
+        assert len(places) <= 14
+    last = [point * 7919 << 60 for point in range(395, 400)]
+    assert [*places.all(last).values()] == [Place(f"{point}.md", point) for point in range(395, 400)]
+    assert len(places._names) <= 28
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.dictionaries(IDS, st.integers(0, 3), max_size=9),
+            st.lists(st.integers(0, 60), max_size=5),
+        ),
+        max_size=20,
+    )
+)
+def test_places_are_those_that_were_put_last_and_not_forgotten(steps: list[dict[int, int] | list[int]]) -> None:
+    places, known, met = Places(most=10_000, young=3), dict[int, Place](), list[int]()
+    for step in steps:
+        if isinstance(step, dict):
+            new = {point: Place(f"{ordinal}.md", ordinal) for point, ordinal in step.items()}
+            places.put(new)
+            known |= new
+            met += new
+        else:
+            gone = [met[number % len(met)] for number in step if met]
+            places.forget(gone)
+            for point in gone:
+                known.pop(point, None)
+        assert places.all(met) == {point: known.get(point) for point in met}
+    places.clear()
+    assert places.all(met) == dict.fromkeys(met)
