@@ -55,6 +55,10 @@ class Certainties:
             surely.setdefault(0, PartState(Stage.UNSENT))
         return {index: state for index, state in surely.items() if states[index].stage in _UNDER_WAY}
 
+    def shown(self, turn_id: str) -> list[tuple[int, PartState]]:
+        """The parts of a turn that people see, where nobody has said yet whether the store took that."""
+        return [(one[1], self._surely[one]) for one in self._of(turn_id) if self._surely[one].stage is Stage.SHOWN]
+
     def held_elsewhere(self, turn_id: str) -> None:
         """Another process has held the turn: that this one sent nothing of it says no more what people see."""
         for one in self._of(turn_id):

@@ -103,6 +103,9 @@ if KEYS[3] then
   end
 end
 if redis.call('HEXISTS', KEYS[1], 'message') == 0 then return {} end
+for at = 10, #ARGV, 2 do
+  if redis.call('HGET', KEYS[1], ARGV[at]) == ARGV[9] then redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 1]) end
+end
 local fields = redis.call('HGETALL', KEYS[1])
 if ARGV[4] ~= '' then
   for at = 1, #fields, 2 do

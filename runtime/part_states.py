@@ -139,7 +139,8 @@ class PartStates:
 
         With *given*, the entry by which the reply is to be delivered, only while it is this process's, and after the
         older ones of its conversation. *known* is the reply, where it need not be read. With *begin* its first part is
-        marked as having come to that stage unless something became of it before.
+        marked as having come to that stage unless something became of it before. What this process has shown, and the
+        store was not told of yet, is told by the same step.
         Raises `NotNext`, `connectors.message.Superseded` and `runtime.stored.NewerFormat`.
         """
         keys, entry, sending, attempt = [self._key(key, turn_id), self._turns(key)], ["", ""], "", ""
@@ -148,9 +149,14 @@ class PartStates:
             entry = [given.id, GROUP]
         if begin:
             attempt, sending = self._certain.begins(turn_id), PartState(begin, since=self._clock()).text()
+        shown = [text for index, state in self._certain.shown(turn_id) for text in (f"part:{index}", state.text())]
         flat: Any = await self._hold(
-            keys=keys, args=[self.name, _KEPT_SECONDS, sending, "1" if known else "", *entry, attempt, turn_id]
-        )
+            keys=keys,
+            args=[
+                self.name, _KEPT_SECONDS, sending, "1" if known else "", *entry, attempt, turn_id,
+                Stage.DRAFTING.value, *shown,
+            ],
+        )  # fmt: skip
         begun = self._certain.begun(turn_id)
         if flat == _NOT_NEXT:
             raise NotNext

@@ -44,6 +44,8 @@ class Preview(ABC):
     def __init__(self, message: OutboundMessage) -> None:
         self._message = message
         self._pieces: list[str] = []
+        self.settled = asyncio.Event()
+        """Set where the platform will not be called any more before the showing has ended."""
 
     @property
     def text(self) -> str:
@@ -87,6 +89,8 @@ class _Paced(Preview):
         self._news = asyncio.Event()
         self._ended = False
         self._stopping = asyncio.Event()
+        self._is_telling = False
+        """Whether first words are there, and only the store is still being told of them."""
 
     async def show(self, delta: str) -> None:
         self._pieces.append(delta)
@@ -103,6 +107,8 @@ class _Paced(Preview):
             yield
         finally:
             self._ended = True
+            if self._is_telling:
+                self.settled.set()
             self._stopping.set()
             self._news.set()
             # A call in hand ends by itself: its receipt says which message gets the last form.
@@ -128,6 +134,20 @@ class _Paced(Preview):
             _log.info("preview.ended", why=str(error))
         except Exception:  # noqa: BLE001 - a broken preview must not cost the reply; it is logged whole
             _log.exception("preview.ended", why="internal")
+
+    async def _tell_shown(self, index: int, receipt: Receipt) -> None:
+        """Tell the store that first words are there. Who delivers the reply need not wait for that: what is on its way
+        to the store goes with the hold, too (`PartStates.hold`)."""
+        self._is_telling = True
+        if self._ended:
+            self.settled.set()
+        try:
+            await self._states.mark(self._message, index, Stage.SHOWN, receipt.message_id)
+        except Superseded:
+            if not self._ended:
+                raise
+        finally:
+            self._is_telling = False
 
     async def _look(self) -> None:
         await self._take_up(await self._states.of_turn(self._message.key, self._message.turn_id))
@@ -256,7 +276,7 @@ class Growing(_Paced):
             if not error.ambiguous:  # nobody need wonder later whether it arrived
                 await self._states.mark(message, part.index, Stage.UNSENT)
             raise
-        await self._states.mark(message, part.index, Stage.SHOWN, receipt.message_id)
+        await self._tell_shown(part.index, receipt)
         self._shown[part.index] = (first.text, receipt)
         if first.text != part.text:
             self._news.set()  # the rest is there to be shown
@@ -290,7 +310,7 @@ class Appending(_Paced):
                 self._news.set()  # the rest is there to be shown
             await self._states.mark(self._message, 0, Stage.DRAFTING, address=self._address)
             self._receipt = await self._appends.begin(self._message, text)
-            await self._states.mark(self._message, 0, Stage.SHOWN, self._receipt.message_id)
+            await self._tell_shown(0, self._receipt)
         elif text != self._shown:
             await self._appends.append(self._message, self._receipt, text.removeprefix(self._shown))
         self._shown = text

@@ -9,7 +9,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import structlog
 
@@ -41,6 +41,25 @@ _REMEMBERED = 4096
 _log = structlog.get_logger()
 
 
+class _Show(NamedTuple):
+    queue: asyncio.Queue[Progress]
+    task: asyncio.Task[None]
+    preview: Preview | None
+
+    async def over(self, seconds: float) -> None:
+        """Wait until the platform is not called any more, but no longer than so many *seconds*."""
+        settled = asyncio.ensure_future(self.preview.settled.wait()) if self.preview is not None else None
+        try:
+            await asyncio.wait(
+                {self.task, *([settled] if settled is not None else ())},
+                timeout=seconds,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            if settled is not None:
+                settled.cancel()
+
+
 class Shows:
     """The answers that are on their way. *acknowledgement* is an emoji that is put on the messages, or empty;
     *placeholder* is as for `runtime.delivery.Delivery`."""
@@ -62,7 +81,7 @@ class Shows:
         self._streams = streams
         self._acknowledgement = acknowledgement
         self._soon = placeholder == "always"
-        self._shows: dict[str, tuple[asyncio.Queue[Progress], asyncio.Task[None]]] = {}
+        self._shows: dict[str, _Show] = {}
         self._over: OrderedDict[str, None] = OrderedDict()
         """Turns whose reply is being delivered or was: news of how it was written may come after it."""
         self._open = False
@@ -77,7 +96,7 @@ class Shows:
             yield
         finally:
             self._open = False
-            tasks = {task for _, task in self._shows.values()}
+            tasks = {show.task for show in self._shows.values()}
             for task in tasks:
                 task.cancel()
             if tasks:
@@ -91,16 +110,16 @@ class Shows:
         return Watched.REPLACEABLE if self._streams and edits else Watched.NOT
 
     async def finish(self, turn_id: str) -> None:
-        """End the show of a turn, and let none begin: its reply is to be delivered."""
+        """End the show of a turn, and let none begin: its reply is to be delivered. The platform is not called any more
+        by it; the store may still be told of what was shown, which `PartStates.hold` knows."""
         self._over[turn_id] = None
         if len(self._over) > _REMEMBERED:
             self._over.popitem(last=False)
         show = self._shows.get(turn_id)
         if show is None:
             return
-        queue, task = show
-        queue.put_nowait(Progress(turn_id, ENDED))
-        await asyncio.wait({task}, timeout=_FINISH_SECONDS)
+        show.queue.put_nowait(Progress(turn_id, ENDED))
+        await show.over(_FINISH_SECONDS)
 
     def _hear(self, news: News) -> None:
         progress = Progress.of(news)
@@ -109,7 +128,7 @@ class Shows:
             if self._open and progress.turn_id not in self._over:
                 self._begin(progress.turn_id, progress.message, show)
         elif show is not None:
-            show[0].put_nowait(progress)
+            show.queue.put_nowait(progress)
 
     def _hear_superseded(self, news: News) -> None:
         key = ConversationKey.decode(news["key"])
@@ -117,12 +136,10 @@ class Shows:
         if isinstance(connector, LetsGo):
             connector.let_go(key, tuple(news["messages"]))
 
-    def _begin(
-        self, turn_id: str, message: OutboundMessage, before: tuple[asyncio.Queue[Progress], asyncio.Task[None]] | None
-    ) -> None:
+    def _begin(self, turn_id: str, message: OutboundMessage, before: _Show | None) -> None:
         """Show the answer that *message* will be, once the show of the turn *before* this one has ended."""
         if before is not None:
-            before[0].put_nowait(Progress(turn_id, ENDED))
+            before.queue.put_nowait(Progress(turn_id, ENDED))
         connector = self._connectors.get(message.key.connector)
         if connector is None:
             return
@@ -134,16 +151,16 @@ class Shows:
 
         async def show() -> None:
             if before is not None:
-                await asyncio.wait({before[1]}, timeout=_FINISH_SECONDS)
+                await asyncio.wait({before.task}, timeout=_FINISH_SECONDS)
             await self._show(connector, message, preview, queue)
 
         task = asyncio.create_task(show(), name=f"show of {turn_id}")
-        self._shows[turn_id] = queue, task
+        self._shows[turn_id] = _Show(queue, task, preview)
         task.add_done_callback(lambda ended: self._ended(turn_id, ended))
 
     def _ended(self, turn_id: str, task: asyncio.Task[None]) -> None:
         show = self._shows.get(turn_id)
-        if show is not None and show[1] is task:
+        if show is not None and show.task is task:
             del self._shows[turn_id]
 
     def _preview(self, connector: Connector, message: OutboundMessage) -> Preview | None:

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from connectors.connector import Connector, SendFailed
-from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt
+from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt, StoreUnavailable
 from runtime.delivery import Delivery
 from runtime.envelopes import Watched
 from runtime.governor import Governors
@@ -508,3 +508,55 @@ async def test_a_broken_preview_costs_no_reply(redis: Redis, monkeypatch: pytest
     await outbox.deliver(replace(DRAFT, text="one"))
 
     assert board.shown == ["one"]
+
+
+async def test_a_delivery_does_not_wait_until_the_store_was_told_of_the_first_words(redis: Redis) -> None:
+    """What of that comes too late changes nothing: the hold has told it."""
+    board = Board()
+    outbox = box(redis, board)
+    states, tell, told = outbox.outbox.states, asyncio.Event(), asyncio.Event()
+    mark = states._mark
+
+    async def mark_late(*, keys: list[str], args: list[str]) -> object:
+        if args[2].startswith(Stage.SHOWN):
+            await tell.wait()
+        done: object = await mark(keys=keys, args=args)
+        if args[2].startswith(Stage.SHOWN):
+            told.set()
+        return done
+
+    states._mark = mark_late  # type: ignore[assignment]
+    with capture_logs() as logs:
+        async with outbox.preview(DRAFT) as preview:
+            await preview.show("one")
+            await until(board, "one")
+            async with asyncio.timeout(5):
+                await outbox.shows.finish("t1")
+                await outbox.deliver(replace(DRAFT, text="one!"))
+            assert not told.is_set()
+            tell.set()
+            await told.wait()
+
+    assert (board.shown, len(board.tokens)) == (["one!"], 1)
+    assert (await states.of_turn(KEY, "t1"))[0].stage is Stage.SENT
+    assert [one for one in logs if one["event"] == "preview.ended"] == []
+
+
+async def test_first_words_that_the_store_was_not_told_of_are_told_with_the_hold(redis: Redis) -> None:
+    board = Board()
+    outbox = box(redis, board)
+    states = outbox.outbox.states
+    await states.mark(DRAFT, 0, Stage.DRAFTING)
+    mark = states._mark
+
+    async def away(**_: object) -> object:
+        raise StoreUnavailable("away")
+
+    states._mark = away  # type: ignore[assignment]
+    with pytest.raises(StoreUnavailable):
+        await states.mark(DRAFT, 0, Stage.SHOWN, "7")
+    states._mark = mark
+    await outbox.outbox.put(replace(DRAFT, text="one!"), ["board"])
+    held = await states.hold(KEY, "t1")
+    assert (held.states[0], held.unrecorded) == (PartState(Stage.SHOWN, "7"), {})
+    assert (await PartStates(redis).of_turn(KEY, "t1"))[0] == PartState(Stage.SHOWN, "7")
