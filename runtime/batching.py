@@ -9,6 +9,8 @@ from typing import Any
 Ask = Callable[[list[Any]], Awaitable[list[Any]]]
 Told = Callable[["list[Any] | Exception"], None]
 Begin = Callable[[list[Any], Told], bool]
+PASSES = 2
+"""What a task asks that was only just begun, or one that it begins, comes along."""
 
 
 class Batching:
@@ -37,8 +39,7 @@ class Batching:
         answer: asyncio.Future[Any] = loop.create_future()
         self._waiting.append((question, answer))
         if len(self._waiting) == 1:
-            # Two passes more: what a task asks that was only just begun, or one that it begins, comes along.
-            loop.call_soon(loop.call_soon, loop.call_soon, self._begin)
+            loop.call_soon(self._look, loop, PASSES)
         return await answer
 
     def aside(self, work: Coroutine[Any, Any, None]) -> None:
@@ -46,6 +47,14 @@ class Batching:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _look(self, loop: asyncio.AbstractEventLoop, passes: int) -> None:
+        """Begin, unless somebody else may come along in the next *passes*: not where nobody is left who could run. What
+        is ready to run only asyncio's own loops tell, in a field that is theirs: others look all the passes."""
+        if passes and getattr(loop, "_ready", True):
+            loop.call_soon(self._look, loop, passes - 1)
+        else:
+            self._begin()
 
     def _begin(self) -> None:
         if self._under_way >= self._most:

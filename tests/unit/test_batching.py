@@ -55,6 +55,21 @@ async def test_what_a_task_asks_that_was_only_just_begun_comes_along() -> None:
     assert server.batches == [[1, 2, 3, 4]]
 
 
+async def test_where_nobody_could_come_along_nobody_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop: Any = asyncio.get_running_loop()
+    passes: list[object] = []
+    select = loop._selector.select
+
+    def counted(timeout: float | None) -> Any:
+        passes.append(timeout)
+        return select(timeout)
+
+    monkeypatch.setattr(loop._selector, "select", counted)
+
+    assert await Batching(Server().ask, MOST).call(1) == 2
+    assert len(passes) == 3  # it is looked who else asks; the server is asked; its answer is told
+
+
 async def test_no_batch_waits_for_an_earlier_one() -> None:
     server = Server()
     server.held.clear()
