@@ -112,6 +112,7 @@ class Delivery:
         for part in parts:
             assert message is not None
             await connector.send(message, part)
+        await asyncio.sleep(0)  # who waits for it has it first
         _log.info("reply.delivered", parts=len(parts), kind=message.kind if message else "")
         return len(parts)
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from functools import partial
 
 from config.settings import Settings
 from connectors.message import OutboundMessage
@@ -44,6 +45,7 @@ from runtime.writing import Writing, now, rfc3339
 BOT = "agent-runtime"
 REMEMBER = ("turn.remember",)
 AFTER_TURN = ("summary.refresh", EXTRACT, *REMEMBER)
+Step = Callable[[], Awaitable[object]]
 
 
 class Turns:
@@ -122,12 +124,14 @@ class Turns:
             # Each of them once, however often: who sees the reply finds it in the conversation, too. First in the
             # journal: what was paid for is not paid for again, whichever of the others comes to pass.
             # And again where the store was away: the answer is here, and would be asked for anew.
-            await asyncio.gather(
-                surely(lambda: self._keep(made, done)),
-                surely(lambda: self._account(made)),
-                surely(lambda: self._send(reply, batch)),
-                surely(lambda: self._record(made.batch, reply, self._foreign(made))),
-            )
+            steps: list[Step] = [
+                lambda: self._send(reply, batch),
+                lambda: self._record(made.batch, reply, self._foreign(made)),
+                *self._accounts(made),
+            ]
+            if (answer := made.completion) is not None and done.last is None:
+                steps.insert(0, lambda: self._journal.completed(made.batch, len(made.rounds), answer))
+            await asyncio.gather(*map(surely, steps))
         # Whose budget is used up shall not spend the workspace's on summaries of being told so.
         kinds = REMEMBER if reply.error_code == replies.BUDGET_EXCEEDED else AFTER_TURN
         jobs = [Job(kind, batch.key, batch.turn_id) for kind in kinds]
@@ -148,10 +152,6 @@ class Turns:
         counted = rest(reply.usage, made.rounds, made.lost)
         return Completion(reply.text, self._model.name, usage=counted) if counted.prompt or counted.completion else None
 
-    async def _keep(self, made: Made, done: Done) -> None:
-        if made.completion is not None and done.last is None:
-            await self._journal.completed(made.batch, len(made.rounds), made.completion)
-
     async def apologise(self, batch: Batch) -> None:
         """Answer *batch*, which broke in a way that nobody foresaw, with an apology, and record it.
 
@@ -162,22 +162,22 @@ class Turns:
         await self._send(reply, batch)
         await self._record(batch, reply)
 
-    async def _account(self, made: Made) -> None:
-        """Keep what came of the turn and what it cost; again does no harm."""
-        reply, completion = made.reply, made.completion
-        steps: list[Awaitable[object]] = []
+    def _accounts(self, made: Made) -> list[Step]:
+        """What keeps what came of the turn and what it cost; again does no harm."""
+        batch, reply, completion = made.batch, made.reply, made.completion
+        steps: list[Step] = []
         if made.built is not None:
             ended = outcome(reply, completion, made.built, made.rounds)
-            steps.append(self._manifests.finish(reply.key.scope, reply.turn_id, ended))
+            steps.append(lambda: self._manifests.finish(reply.key.scope, reply.turn_id, ended))
         sent = made.sent or (prompt_tokens(made.built.prompt, 0) if made.built else 0)
-        if made.batch.resumed:  # the others were settled as they ended
+        if batch.resumed:  # the others were settled as they ended
             steps += [
-                self._spending.settle_round(made.batch, number, one.completion, sent)
+                partial(self._spending.settle_round, batch, number, one.completion, sent)
                 for number, one in enumerate(made.rounds)
             ]
         if completion is not None:
-            steps.append(self._spending.settle_reply(made.batch, completion, sent))
-        await asyncio.gather(*steps)
+            steps.append(lambda: self._spending.settle_reply(batch, completion, sent))
+        return steps
 
     async def _send(self, reply: OutboundMessage, batch: Batch) -> None:
         await self._outbox.put(reply, (envelope.address for envelope in batch.envelopes), batch.fence)
