@@ -19,10 +19,14 @@ class Recent(Generic[V]):
         self._young: dict[tuple[int, int], V] = {}
         self._old: dict[tuple[int, int], V] = {}
 
-    def knows(self, text: str) -> bool:
-        """Whether something was found of *text* lately."""
-        name = hash(text), len(text)
-        return name in self._young or name in self._old
+    def lacking(self, texts: Iterable[str]) -> list[str]:
+        """Those of *texts* of which nothing was found lately, in their order."""
+        young, old, lacking = self._young, self._old, []
+        for text in texts:
+            name = hash(text), len(text)
+            if name not in young and name not in old:
+                lacking.append(text)
+        return lacking
 
     def of(self, text: str, find: Callable[[str], V]) -> V:
         """What *find* gives for *text*. It must give the same for the same text, and not None."""

@@ -51,6 +51,10 @@ OPENING_SECONDS = 300.0
 on a busy machine, was given up when it was nearly open, and begun again."""
 
 
+def _few() -> int:
+    return SHORT_PASSAGES
+
+
 class EdgeEngine:
     """The shards of one collection at *path*, and what is held in memory of their passages."""
 
@@ -68,9 +72,9 @@ class EdgeEngine:
         self._engine = threading.Lock()
 
     async def _look(
-        self, seen: Where, call: Call[T], here: Here[T] | None = None, most: int | None = SHORT_PASSAGES
+        self, seen: Where, call: Call[T], here: Here[T] | None = None, most: Callable[[], int] | None = _few
     ) -> T:
-        """*call*, which only reads what meets *seen*: at once where that is at most about *most* passages (None for
+        """*call*, which only reads what meets *seen*: at once where that is at most about *most()* passages (None for
         any number), and the engine has nothing else to do. Without the engine, by *here*, where *seen* is one tenant
         that is held whole."""
         tenant = _tenant_of(seen)
@@ -86,7 +90,7 @@ class EdgeEngine:
                 count = self._held(partial(count_of, seen=wanted), False, tenant)
                 if tenant is not None and self._own.may_move(tenant, count):
                     self._move(tenant)
-                if (count if self._own.of(tenant) is None else count // LIGHTER) <= most:
+                if (count if self._own.of(tenant) is None else count // LIGHTER) <= most():
                     if here is not None and tenant is not None:
                         self._held(partial(self._held_whole.ask, tenant, seen=wanted, count=count), False, tenant)
                     return self._held(call, False, tenant)

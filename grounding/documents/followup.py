@@ -62,8 +62,12 @@ def mix_terms(own: SparseVector, earlier: Sequence[SparseVector], own_terms: int
 def mix_vectors(own: Vector, earlier: Sequence[Vector], own_terms: int) -> Vector:
     """The weighted sum, as a unit vector, of the unit vectors of a message that has *own_terms* different terms and of
     *earlier* turns (the oldest first); zeros where all are zeros."""
-    mixed = list(own)
+    import numpy as np
+
+    # By numpy's double precision, which rounds as Python's: to the last bit the same, for a third of the time.
+    mixed = np.array(own, dtype=np.float64)
     for weight, turn in zip(weights(own_terms, len(earlier)), earlier, strict=True):
-        mixed = [one + weight * other for one, other in zip(mixed, turn, strict=True)]
-    length = math.sqrt(math.fsum(one * one for one in mixed))
-    return [one / length for one in mixed] if length > 0 else mixed
+        mixed += weight * np.array(turn, dtype=np.float64)
+    length = math.sqrt(math.fsum((mixed * mixed).tolist()))
+    unit: Vector = (mixed / length if length > 0 else mixed).tolist()
+    return unit

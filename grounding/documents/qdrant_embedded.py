@@ -175,9 +175,10 @@ class EmbeddedIndex(EdgeEngine):
             return []
         seen = stored.seen(scope, kind)
         if deep is not None and again:
-            most = given.short(self._centres)
             first = await self._look(
-                seen, lambda shard: self._among(given, shard).first_look(shard, self._centres, self._kept), most=most
+                seen,
+                lambda shard: self._among(given, shard).first_look(shard, self._centres, self._kept),
+                most=lambda: given.short(self._centres),
             )
             await asyncio.sleep(0)  # else both looks are one hold of the loop where the vector is there already
             vector = await deep()
@@ -188,7 +189,7 @@ class EmbeddedIndex(EdgeEngine):
             seen,
             lambda shard: self._among(given, shard).answered(shard, self._centres, self._kept),
             (lambda held: edge_looking.answered(given, held, self._centres)) if is_here else None,
-            given.short(self._centres),
+            lambda: given.short(self._centres),
         )
 
     def _among(self, given: EdgeSearch, shard: Any) -> EdgeSearch:

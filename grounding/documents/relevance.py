@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from grounding.documents.codes import codes
 from grounding.documents.index import Hit, Passage
 from grounding.documents.recollection import searched_text
-from grounding.documents.sparse import coverage, term_set
+from grounding.documents.sparse import covered, term_set
 
 MEASURED_CHUNKS = 2416
 """Passages of the larger collection by which the constants below were fitted."""
@@ -42,16 +42,27 @@ class Floor:
     def relevance(self, query: str, hit: Hit, corpus_size: int) -> float:
         """*hit* must carry its arms; an arm that did not offer it counts as 0. *corpus_size* is the number of
         passages that were searched. A passage with a code of the query has `NAMED_LOG_ODDS`, whatever else it says."""
-        if (named := codes(query)) and named & codes(_shown(hit)):
-            return NAMED_LOG_ODDS
-        cosine, covered, rare = features(query, hit, corpus_size)
-        weighed = self.dense_weight * cosine + self.coverage_weight * covered + self.sparse_weight * rare
+        return self.relevances(query, [hit], corpus_size)[0]
+
+    def relevances(self, query: str, hits: Sequence[Hit], corpus_size: int) -> list[float]:
+        """The `relevance` of each of *hits*."""
+        named, wanted, rarest = codes(query), term_set(query), largest_idf(corpus_size)
         smaller = MEASURED_CHUNKS / min(max(corpus_size, 1), MEASURED_CHUNKS)
-        return self.constant + weighed + self.size_weight * math.log(smaller)
+        of_size, found = self.size_weight * math.log(smaller), []
+        for hit in hits:
+            shown = _shown(hit)
+            if named and named & codes(shown):
+                found.append(NAMED_LOG_ODDS)
+                continue
+            cosine, covering, rare = _features(wanted, shown, hit, rarest)
+            weighed = self.dense_weight * cosine + self.coverage_weight * covering + self.sparse_weight * rare
+            found.append(self.constant + weighed + of_size)
+        return found
 
     def keep(self, query: str, hits: Sequence[Hit], corpus_size: int) -> list[Hit]:
         """Those of *hits* that reach the floor, in their order."""
-        return [hit for hit in hits if self.relevance(query, hit, corpus_size) >= self.minimum]
+        relevances = self.relevances(query, hits, corpus_size)
+        return [hit for hit, reached in zip(hits, relevances, strict=True) if reached >= self.minimum]
 
 
 SAYING = term_set(
@@ -141,9 +152,13 @@ def _cosine(hit: Hit) -> float:
 
 def features(query: str, hit: Hit, corpus_size: int) -> tuple[float, float, float]:
     """What is weighed: the cosine (0 to 1), the coverage (0 to 1), and BM25 / largest IDF (mostly 0 to 4)."""
+    return _features(term_set(query), _shown(hit), hit, largest_idf(corpus_size))
+
+
+def _features(wanted: frozenset[str], shown: str, hit: Hit, rarest: float) -> tuple[float, float, float]:
     cosine = max(hit.dense.score, 0.0) if hit.dense is not None else 0.0
-    rare = hit.sparse.score / largest_idf(corpus_size) if hit.sparse is not None else 0.0
-    return cosine, coverage(query, _shown(hit)), rare
+    rare = hit.sparse.score / rarest if hit.sparse is not None else 0.0
+    return cosine, covered(wanted, shown), rare
 
 
 def _shown(hit: Hit) -> str:

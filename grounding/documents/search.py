@@ -21,6 +21,7 @@ from grounding.documents.relevance import Floor, fitting, floor_for
 from grounding.documents.rerank import Reranker, RerankUnavailable, rerank
 from grounding.documents.sparse import SparseVector, encode_query, term_set
 from grounding.documents.stored import searched
+from grounding.recent import Recent
 from grounding.run_context import DegradedBlock
 from grounding.run_context import Passage as PromptPassage
 
@@ -31,6 +32,8 @@ CANDIDATES_PER_PASSAGE = 3
 SHORT_QUERY_CHARACTERS = 400
 QUERY_MAX_CHARACTERS = 4000
 """What of a question is searched with; the beginning and the end of longer ones."""
+COUNTS_REMEMBERED = 1024
+"""Passages and labels of which it is known how many tokens they are: some 200 bytes each."""
 
 
 class Search:
@@ -58,7 +61,7 @@ class Search:
         self._index = index
         self._embedder = embedder
         self._floor = floor or floor_for(embedder.name)
-        self._count = count
+        self._count = _remembering(count) if count else None
         self._reranker = reranker
         self._words_alone = words_alone
         self._kind = kind
@@ -204,6 +207,12 @@ class Search:
         return [
             PromptPassage(source=item.source, heading=item.heading, text=item.text, score=item.score) for item in found
         ]
+
+
+def _remembering(count: Callable[[str], int]) -> Callable[[str], int]:
+    """*count*, of each of the last texts once: what is told in one turn is mostly told again."""
+    counts: Recent[int] = Recent(COUNTS_REMEMBERED)
+    return lambda text: counts.of(text, count)
 
 
 async def query_vectors(embedder: Embedder, query: str, earlier: Sequence[str] = ()) -> tuple[Vector, SparseVector]:

@@ -268,5 +268,9 @@ def _term_set(text: str) -> frozenset[str]:
 
 def coverage(query: str, text: str) -> float:
     """The share (0 to 1) of the different terms of *query* that occur in *text*; 0 for a query without terms."""
-    wanted = term_set(query)
+    return covered(term_set(query), text)
+
+
+def covered(wanted: frozenset[str], text: str) -> float:
+    """The share (0 to 1) of the terms *wanted* that occur in *text*; 0 where there are none."""
     return len(wanted & term_set(text)) / len(wanted) if wanted else 0.0

@@ -15,7 +15,7 @@ from connectors.message import Scope
 from grounding.documents import followup
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
 from grounding.documents.index import Entry, Hit, Kind, Passage, PassageIndex, Source
-from grounding.documents.recollection import Recollection, is_met, recollect, searched_text, speakers
+from grounding.documents.recollection import Recollection, met_first, recollect, searched_text, speakers
 from grounding.documents.relevance import TurnFloor, turn_floor_for
 from grounding.documents.search import SHORT_QUERY_CHARACTERS, encoded
 from grounding.documents.sparse import TURN_AVERAGE_TERMS, SparseVector, encode_document, term_set
@@ -247,10 +247,11 @@ async def _weighed(passages: Sequence[Passage], weigh: Callable[[], T]) -> T:
 
 
 def _is_much(passages: Sequence[Passage]) -> bool:
-    characters = sum(len(passage.text) for passage in passages)
+    texts = [passage.text for passage in passages]
+    characters = sum(map(len, texts))
     if not LONG_CHARACTERS < characters <= MOST_CHARACTERS:
         return characters > MOST_CHARACTERS
-    return sum(len(passage.text) for passage in passages if not is_met(passage.text)) > LONG_CHARACTERS
+    return sum(map(len, met_first(texts))) > LONG_CHARACTERS
 
 
 def _passages(memory: Memory) -> list[Passage]:

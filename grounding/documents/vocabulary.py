@@ -44,7 +44,7 @@ class Vocabulary:
         hits = await self.hits(scope, text)
         if not hits:
             return NOTHING
-        return await self._judging.of(hits, lambda: max(self._floor.relevance(text, hit, size) for hit in hits))
+        return await self._judging.of(hits, lambda: max(self._floor.relevances(text, hits, size)))
 
     async def hits(self, scope: Scope, text: str) -> list[Hit]:
         """The passages that are looked at, with their raw scores."""

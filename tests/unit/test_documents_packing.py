@@ -17,7 +17,7 @@ from grounding.documents.duplicates import drop_near_duplicates
 from grounding.documents.excerpts import beginning, clip, without_bare_headings
 from grounding.documents.index import Arm, Hit, Kind, Passage
 from grounding.documents.packing import Retrieved, Room, choose, join, neighbours_wanted, pack
-from grounding.documents.relevance import MEASURED_CHUNKS, Floor, floor_for
+from grounding.documents.relevance import MEASURED_CHUNKS, NAMED_LOG_ODDS, Floor, features, floor_for
 from grounding.tokens import load_tokens
 
 TOKENS = load_tokens()
@@ -253,6 +253,32 @@ def test_what_a_passage_of_few_reaches_counts_for_more_up_to_the_size_that_was_m
     few, measured, many = (floor.relevance("refund", hit, size) for size in (0, MEASURED_CHUNKS, 10 * MEASURED_CHUNKS))
     assert few > measured == many
     assert floor.relevance("refund", hit, 74) == pytest.approx(measured + 0.5 * math.log(MEASURED_CHUNKS / 74))
+
+
+arms = st.none() | st.floats(-1, 9).map(lambda score: Arm(0, score))
+said = st.lists(st.sampled_from(["refund", "thirty", "days", "the", "KX-4711", "shop"]), max_size=6).map(" ".join)
+
+
+@given(said, st.lists(st.tuples(said, arms, arms), max_size=5), st.integers(0, 5000))
+def test_a_passage_is_as_relevant_among_others_as_the_formula_says(
+    query: str, found: list[tuple[str, Arm | None, Arm | None]], size: int
+) -> None:
+    floor = floor_for("wordllama-l2-supercat")
+    hits = [Hit(passage(text), 1.0, dense, sparse) for text, dense, sparse in found]
+    smaller = floor.size_weight * math.log(MEASURED_CHUNKS / min(max(size, 1), MEASURED_CHUNKS))
+
+    def written_out(hit: Hit) -> float:
+        if "KX-4711" in query and "KX-4711" in hit.passage.text:
+            return NAMED_LOG_ODDS
+        cosine, covering, rare = features(query, hit, size)
+        weighed = floor.dense_weight * cosine + floor.coverage_weight * covering + floor.sparse_weight * rare
+        return floor.constant + weighed + smaller
+
+    expected = [written_out(hit) for hit in hits]
+    assert floor.relevances(query, hits, size) == expected
+    assert floor.keep(query, hits, size) == [
+        hit for hit, reached in zip(hits, expected, strict=True) if reached >= floor.minimum
+    ]
 
 
 def test_a_model_whose_cosines_nobody_measured_is_judged_by_words_alone() -> None:

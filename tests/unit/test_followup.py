@@ -122,3 +122,18 @@ def test_the_last_turns_are_used_in_their_order_and_messages_answered_together_a
 
 def test_turns_of_a_given_history_have_no_ids_and_are_turns_of_their_own() -> None:
     assert asked_before([said("user", "parcels"), said("user", "refunds")]) == ("parcels", "refunds")
+
+
+any_vectors = st.lists(st.floats(-1, 1), min_size=8, max_size=8)
+
+
+@given(any_vectors, st.lists(any_vectors, max_size=EARLIER_TURNS), st.integers(0, 20))
+def test_vectors_are_mixed_to_the_last_bit_as_the_rule_is_written(
+    own: list[float], earlier: list[list[float]], own_terms: int
+) -> None:
+    summed = own
+    for weight, turn in zip(weights(own_terms, len(earlier)), earlier, strict=True):
+        summed = [one + weight * other for one, other in zip(summed, turn, strict=True)]
+    length = math.sqrt(math.fsum(one * one for one in summed))
+
+    assert mix_vectors(own, earlier, own_terms) == ([one / length for one in summed] if length > 0 else summed)

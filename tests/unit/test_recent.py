@@ -29,3 +29,13 @@ def test_however_few_are_remembered_each_gets_its_own(asked: list[list[str]]) ->
 
     for texts in asked:
         assert recent.of_all(texts, str.upper) == [text.upper() for text in texts]
+
+
+@given(some)
+def test_what_is_lacking_are_the_texts_of_which_nothing_was_found(asked: list[list[str]]) -> None:
+    recent, found = Recent[str](100), set[str]()
+
+    for texts in asked:
+        assert recent.lacking(texts) == [text for text in texts if text not in found]
+        recent.of_all(texts, str.upper)
+        found |= set(texts)
