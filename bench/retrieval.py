@@ -173,6 +173,8 @@ async def measure(count: int, workspaces: int, folder: Path, settings: Settings,
     began = time.perf_counter()
     await index.check()
     reopen = (time.perf_counter() - began) * 1000
+    for number in range(workspaces):  # as `serve` does at its start, to find what lies in no folder any more
+        await index.sources(Scope(f"w{number}"), Kind.DOCUMENT)
     tokens = LineByLine(await asyncio.to_thread(load_tokens))
     search = Search(index, embedder, count=tokens.count, deep=deep)
     lost: list[DegradedBlock] = []
