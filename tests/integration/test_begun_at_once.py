@@ -227,8 +227,8 @@ async def test_a_worker_takes_no_turn_from_itself_where_the_store_stood_still(
     looked = asyncio.Event()
     abandoned = mailbox.abandoned
 
-    async def looking(silent_seconds: float, most: int) -> list[Offer]:
-        found = await abandoned(silent_seconds, most)
+    async def looking(silent_seconds: float, most: int, *, spares: bool) -> list[Offer]:
+        found = await abandoned(silent_seconds, most, spares=spares)
         if found:
             looked.set()
         return found
