@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
@@ -13,7 +13,8 @@ import structlog
 
 from connectors.connector import AttachmentUnavailable
 from connectors.message import AgentRuntimeError, Attachment, Role, Scope
-from grounding.documents.library import SUFFIXES, DocumentMissing, DocumentRefused, check_path
+from grounding.documents.index import IndexUnavailable
+from grounding.documents.library import SUFFIXES, DocumentMissing, DocumentRefused, Skipped, check_path
 from grounding.documents.runs import Synced
 from grounding.documents.shelf import Shelf
 from runtime.attachments.files import Files
@@ -39,6 +40,8 @@ class Syncs(Protocol):
     """What brings the index in step; see `runtime.knowledge.Knowledge.index`."""
 
     async def index(self, scope: Scope, paths: Collection[str] | None = None) -> Synced: ...
+
+    async def skipped(self, scope: Scope) -> Sequence[Skipped]: ...
 
 
 def docs_command(shelf: Shelf, index: Syncs, files: Files, document_max_bytes: int) -> Command:
@@ -88,12 +91,18 @@ class _Docs:
 
     async def _listed(self, scope: Scope) -> str:
         found = (await self._shelf.look_through(scope))[0]
+        try:
+            skipped = {one.path: one.why for one in await self._index.skipped(scope)}
+        except IndexUnavailable:  # what is there is known all the same
+            skipped = {}
+        found = [one for one in found if one.path not in skipped]
+        unread = _unread(skipped)
         if not found:
-            return f"There are no documents yet. {_USAGE}"
+            return f"There are no documents yet. {_USAGE}{unread}"
         newest = sorted(found, key=lambda one: (-one.modified_ns, one.path))[:SHOWN]
         lines = [f"{code(one.path)}, {in_words(one.size_bytes)}, {_day(one.modified_ns)}" for one in newest]
         count = f"{thousands(len(found))} document{'s' if len(found) > 1 else ''}"
-        return f"{count}{'; the newest' if len(found) > SHOWN else ''}:\n{items(lines)}"
+        return f"{count}{'; the newest' if len(found) > SHOWN else ''}:\n{items(lines)}{unread}"
 
     async def _add(self, scope: Scope, invocation: Invocation, path: str, *, replace: bool) -> str:
         attachments = invocation.message.attachments
@@ -159,6 +168,15 @@ class _Docs:
         except (AgentRuntimeError, OSError) as error:
             _log.warning("index.failed", workspace_id=scope.workspace_id, why=str(error))
             return None
+
+
+def _unread(skipped: Mapping[str, str]) -> str:
+    """What of the files is no document, and why: what was put there may be looked for in vain."""
+    if not skipped:
+        return ""
+    lines = [f"{code(path)}: {why}" for path, why in sorted(skipped.items())[:SHOWN]]
+    more = f"\n… and {thousands(len(skipped) - SHOWN)} more" if len(skipped) > SHOWN else ""
+    return f"\n\nWhat I cannot read:\n{items(lines)}{more}"
 
 
 def _day(at_ns: int) -> str:

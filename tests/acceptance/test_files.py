@@ -187,6 +187,18 @@ async def test_a_document_is_replaced_only_where_that_was_said(chat: Chat) -> No
     assert "crew.md" in await chat.hears(text="/docs remove crew.md")
 
 
+async def test_what_cannot_be_read_is_named_and_counts_as_no_document(chat: Chat) -> None:
+    docs = chat.bot.runtime.settings.data_dir / "workspaces" / "acme" / "docs"
+    (docs / "crew.md").write_text("# Crew\n\nLena.\n", encoding="utf-8")
+    (docs / "photo.md").write_bytes(b"\x89PNG\x00\x01")
+    await chat.bot.runtime.knowledge.sync(Scope("acme"))
+    said = await chat.hears(text="/docs")
+    listed, unread = said.split("What I cannot read:")
+    assert "photo.md" not in listed
+    assert "photo.md: binary" in unread
+    assert "crew.md" in listed
+
+
 async def test_others_cannot_change_the_documents(chat: Chat) -> None:
     sent = chat.document(b"# Lies", "lies.md")
     assert "admins only" in await chat.hears(by=BO, caption="/docs add", document=sent)
