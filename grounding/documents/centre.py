@@ -60,12 +60,12 @@ def off_centre(vector: Vector, centre: Centre, share: float) -> Vector:
 
 
 class Centres:
-    """Remembers the centres of tenants until about a tenth of what they were made of has changed, or they are old; and
-    how many passages they have, until this process changes any."""
+    """Remembers the centres of tenants until about a tenth of what they stand for has changed, or they are old; and how
+    many passages they have, until this process changes any."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._known: dict[str, tuple[Centre, float]] = {}
+        self._known: dict[str, tuple[Centre, float, int]] = {}
         self._changes: dict[str, int] = {}
         self._sizes: dict[str, tuple[int, float]] = {}
         self._changed = 0
@@ -90,16 +90,17 @@ class Centres:
 
     def of(self, tenant: str) -> Centre | None:
         """The centre of *tenant*, if it is known and still good."""
-        centre, since = self._known.get(tenant, (None, 0.0))
+        centre, since, size = self._known.get(tenant, (None, 0.0, 0))
         if centre is None or self._now() - since > MAX_AGE_SECONDS:
             return None
-        return centre if self._changes.get(tenant, 0) * 10 <= centre.count else None
+        return centre if self._changes.get(tenant, 0) * 10 <= size else None
 
-    def put(self, tenant: str, centre: Centre) -> None:
-        """Remember the *centre* of *tenant*."""
+    def put(self, tenant: str, centre: Centre, size: int = 0) -> None:
+        """Remember the *centre* of *tenant*. It stands for *size* passages, of which its sample is seldom touched by a
+        change; without that, for those of the sample alone."""
         if len(self._known) >= CENTRES:
             self.clear()
-        self._known[tenant] = centre, self._now()
+        self._known[tenant] = centre, self._now(), max(size, centre.count)
         self._changes.pop(tenant, None)
 
     def changed(self, tenant: str, count: int) -> None:

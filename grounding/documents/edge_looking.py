@@ -99,7 +99,7 @@ def _off_centre(search: EdgeSearch, held: Tenant, centres: Centres, dense: Wide)
     centre = centres.of(tenant)
     if centre is None:
         centre = held.centre()
-        centres.put(tenant, centre)
+        centres.put(tenant, centre, len(held))
     length = math.sqrt(dense @ dense)
     share = search.fusion.centring * centre.count / (centre.count + TRUSTED) * length
     if not share:

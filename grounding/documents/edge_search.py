@@ -17,7 +17,7 @@ from grounding.documents import stored
 from grounding.documents.arms import TIES, hits_of
 from grounding.documents.centre import SAMPLE, Centre, Centres, deeper, off_centre
 from grounding.documents.edge_kept import Kept
-from grounding.documents.edge_queries import dense_query, filter_of, fusion_query, nearest, sparse_query
+from grounding.documents.edge_queries import count_of, dense_query, filter_of, fusion_query, nearest, sparse_query
 from grounding.documents.edge_shard import deep_centre, deep_cosines, deep_vectors
 from grounding.documents.embedding import Vector
 from grounding.documents.fusing import both, by_scores, may_say_little, says_little
@@ -184,7 +184,7 @@ class EdgeSearch:
         centre = centres.of(name)
         if centre is None:
             centre = deep_centre(shard, self.corpus)
-            centres.put(name, centre)
+            centres.put(name, centre)  # what has such a vector may be few
         return centre
 
     def _hits(self, shard: Any, best: Sequence[Point], told: Mapping[str, Iterable[Point]], kept: Kept) -> list[Hit]:
@@ -220,7 +220,7 @@ class EdgeSearch:
         centre = centres.of(tenant)
         if centre is None:
             centre = _centre(shard, self.corpus, kept)
-            centres.put(tenant, centre)
+            centres.put(tenant, centre, count_of(shard, self.corpus))
         return self.arms | {"dense": nearest(off_centre(self.dense or [], centre, self.fusion.centring))}
 
     def _small(self, shard: Any, arms: Mapping[str, Arm]) -> list[Sequence[Any]] | None:

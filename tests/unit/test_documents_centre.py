@@ -67,6 +67,18 @@ def test_a_centre_holds_until_more_than_a_tenth_of_its_sample_has_changed() -> N
     assert centres.of("a") == centre
 
 
+def test_a_centre_of_a_sample_holds_until_more_than_a_tenth_of_all_that_it_stands_for_has_changed() -> None:
+    centres, centre = Centres(), Centre((1.0,), 100)
+    centres.put("a", centre, 5000)
+    centres.changed("a", 500)
+    assert centres.of("a") == centre
+    centres.changed("a", 1)
+    assert centres.of("a") is None
+    centres.put("a", centre, 5)
+    centres.changed("a", 10)
+    assert centres.of("a") == centre
+
+
 def test_the_centre_of_deeper_vectors_is_one_of_its_own_and_changes_with_the_passages() -> None:
     centres, centre = Centres(), Centre((1.0,), 100)
     for name in ("a", deeper("a")):
