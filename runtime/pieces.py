@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import httpx
+import structlog
 
 GATHER_SECONDS = 0.03
 """How long text is gathered after text was passed on. The first text and the end of an answer never wait."""
@@ -33,6 +34,15 @@ _DONE = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
 """Either says that nothing is missing, and never in a model's words: in JSON their quotes and line ends are escaped."""
 
 
+UNSAID_ENDS = 2
+"""After so many answers whose end a model did not say, and none whose end it said, it is taken for one that never does:
+some servers just end the connection, and those that read for them would ask again and again."""
+_silent: dict[str, int | None] = {}
+"""How many ends each model has left unsaid, by its server and name; None for one that says them. As long as the process
+runs."""
+_log = structlog.get_logger()
+
+
 def gather(stream: Any) -> None:
     """Have LiteLLM's *stream* read larger pieces where it is read by OpenAI's client; all others stay as they are."""
     response = _response(stream)
@@ -40,7 +50,7 @@ def gather(stream: Any) -> None:
         return
     if response.is_stream_consumed or response.is_closed or "content-encoding" in response.headers:
         return
-    response.stream = Gathered(response.stream)
+    response.stream = Gathered(response.stream, model=f"{response.url} {getattr(stream, 'model', '')}")
     stream.completion_stream = _Gone(stream.completion_stream)
 
 
@@ -97,11 +107,12 @@ class Gathered(httpx.AsyncByteStream):
 
     Raises what *source* raises, after all that came before it was passed on; and `httpx.RemoteProtocolError` where it
     ends in the middle of an answer, as one does whose server is gone behind a proxy: all that read for it would take
-    what came for the whole.
+    what came for the whole. Of a *model* that never says when an answer is over that cannot be known.
     """
 
-    def __init__(self, source: httpx.AsyncByteStream, seconds: float = GATHER_SECONDS) -> None:
+    def __init__(self, source: httpx.AsyncByteStream, seconds: float = GATHER_SECONDS, model: str = "") -> None:
         self._source = source
+        self._model = model
         self._seconds = seconds
         self._buffer = b""
         self._arrived = asyncio.Event()
@@ -130,7 +141,7 @@ class Gathered(httpx.AsyncByteStream):
                 if self._was_told:
                     return
             await reading
-            if self._has_begun and not self._is_finished:
+            if self._has_begun and not self._is_finished and not _never_says(self._model):
                 raise httpx.RemoteProtocolError("the stream ended before the answer did")
         finally:
             await self._stop()
@@ -161,12 +172,15 @@ class Gathered(httpx.AsyncByteStream):
         over = (b"\n" + self._buffer).find(_OVER) if everything else -1
         if over >= 0:
             self._was_told = True
+            _silent[self._model] = None
             return self._buffer[:over]
         whole = max(self._buffer.rfind(end) + len(end) if end in self._buffer else 0 for end in _ENDS)
         end = len(self._buffer) if everything else whole
         taken, self._buffer = self._buffer[:end], self._buffer[end:]
         self._has_begun = self._has_begun or _CHOICES in taken
-        self._is_finished = self._is_finished or _says_all(taken)
+        if not self._is_finished and _says_all(taken):
+            self._is_finished = True
+            _silent[self._model] = None
         if not self._over.is_set():
             self._arrived.clear()
         return taken
@@ -213,6 +227,17 @@ def join(events: bytes) -> tuple[bytes, bool]:
             has_text = has_text or bool(text)
     finish()
     return _BETWEEN.join(joined), has_text
+
+
+def _never_says(model: str) -> bool:
+    """Whether *model*, which has ended an answer without saying so, is one that never says it."""
+    times = _silent.get(model, 0)
+    if not model or times is None:
+        return False
+    _silent[model] = times + 1
+    if times + 1 == UNSAID_ENDS:
+        _log.warning("model.ends_unsaid", model=model.rpartition(" ")[2])
+    return times + 1 >= UNSAID_ENDS
 
 
 def _says_all(events: bytes) -> bool:

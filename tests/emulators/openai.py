@@ -27,7 +27,7 @@ EMBEDDING_DIMENSIONS = 32
 
 Trouble = Literal[
     "empty", "rate_limited", "server_error", "unauthorized", "context_window", "content_policy", "not_found", "hang",
-    "break_off", "leave_off", "stall", "no_end", "odd_usage", "garbage",
+    "break_off", "leave_off", "stall", "no_end", "unsaid_end", "odd_usage", "garbage",
 ]  # fmt: skip
 
 
@@ -308,6 +308,8 @@ async def _stream(fake: FakeOpenAI, request: web.Request, body: dict[str, Any], 
             await send(
                 delta(tool_calls=[{"index": call["index"], "function": {"arguments": arguments[start : start + 5]}}])
             )
+    if reply.trouble == "unsaid_end":
+        return response
     await send([{"index": 0, "delta": {}, "finish_reason": _finish(reply, body)}])
     if reply.trouble == "no_end":
         await fake.release.wait()

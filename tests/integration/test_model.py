@@ -288,6 +288,35 @@ async def test_a_caller_who_can_take_back_what_was_shown_gets_the_answer_after_a
     assert screen.restarts == 1
 
 
+async def test_a_model_that_never_says_when_an_answer_is_over_is_believed_the_second_time(
+    model_settings: MakeSettings, openai_server: FakeOpenAI
+) -> None:
+    """Some servers just end the connection. Its first answer might have been broken off."""
+    openai_server.answer = lambda body: Reply(text="This is all of it.", trouble="unsaid_end")
+    screen, model = Screen(), Model(model_settings())
+    first = await model.complete(MESSAGES, on_delta=screen.show, on_restart=screen.restart)
+    again = await model.complete(MESSAGES, on_delta=screen.show, on_restart=screen.restart)
+    await model.close()
+    assert (first.text, first.attempts, first.finish_reason) == ("This is all of it.", 2, "stop")
+    assert (again.text, again.attempts, screen.restarts) == ("This is all of it.", 1, 1)
+    assert first.usage.completion > 0
+
+
+async def test_a_model_that_says_when_an_answer_is_over_is_not_believed_when_it_does_not(
+    model_settings: MakeSettings, openai_server: FakeOpenAI
+) -> None:
+    """Its server, or a proxy before it, has broken the answer off."""
+    model = Model(model_settings(llm_max_attempts=2))
+    openai_server.will("Said.", *[Reply(text="This is half of it.", trouble="unsaid_end")] * 4)
+    await model.complete(MESSAGES, on_delta=Screen().show)
+    for _ in range(2):
+        screen = Screen()
+        with pytest.raises(ModelUnavailable) as failed:
+            await model.complete(MESSAGES, on_delta=screen.show, on_restart=screen.restart)
+        assert failed.value.why == "broken_stream"
+    await model.close()
+
+
 @pytest.mark.parametrize("trouble", ["no_end", "odd_usage"])
 async def test_an_answer_that_is_over_is_not_lost_by_what_comes_after_it(
     model_settings: MakeSettings, openai_server: FakeOpenAI, trouble: Any

@@ -271,8 +271,10 @@ def test_streams_that_are_compressed_or_no_http_answers_are_left_alone() -> None
             self.completion_stream = Read(response)
 
     source = Sent()
-    compressed = httpx.Response(200, headers={"content-encoding": "gzip"}, stream=source)
-    plain = httpx.Response(200, stream=source)
+    compressed = httpx.Response(
+        200, request=httpx.Request("POST", "http://x"), headers={"content-encoding": "gzip"}, stream=source
+    )
+    plain = httpx.Response(200, request=httpx.Request("POST", "http://x"), stream=source)
     for stream in (Stream(compressed), Stream(plain), Stream(None), object()):
         gather(stream)
     assert compressed.stream is source
