@@ -12,6 +12,7 @@ import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from connectors.message import ConversationKey, Fence, Scope, Superseded, partition_tag, redis_key
@@ -33,8 +34,17 @@ _RESTORE_ATTEMPTS = 5
 _SEARCHED_PAGES = 80
 """Work that follows turns may lag behind them by this many pages of the log: a flood, an outage."""
 
+_ENTRIES_KNOWN = 512
+"""Entries that tails showed lately, as many as `grounding.tail_entry` knows: of the next tail most are the same."""
+
 Turn = tuple[ConversationKey, str]
 """A conversation and the id of one of its turns."""
+
+
+@lru_cache(maxsize=_ENTRIES_KNOWN)
+def _entry(flat: tuple[str, ...]) -> Entry:
+    """The entry of the fields and values in *flat*. Raises `grounding.transcript.entry.UnknownFormat`."""
+    return Entry.from_fields(dict(zip(flat[::2], flat[1::2], strict=True)))
 
 
 class Transcript:
@@ -102,7 +112,7 @@ class Transcript:
         for _ in range(8):  # a run of such lines longer than this many pages ends the tail
             page: Any = await self._tail_page(keys=self._tail_keys(key), args=[newest, count])
             for _, flat in page:
-                entry = Entry.from_fields(dict(zip(flat[::2], flat[1::2], strict=True)))
+                entry = _entry(tuple(flat))
                 if entry.role is not EntryRole.TOOL and entry.turn_id != except_turn and entry.text.strip():
                     found.append(entry)
             if len(found) >= max_entries or len(page) < count:
