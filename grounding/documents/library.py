@@ -26,6 +26,8 @@ SUFFIXES = (".md", ".txt")
 NAME_MAX_BYTES = 240
 PATH_MAX_BYTES = 1024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_SHOWN = re.compile(r"\\u([0-9a-f]{4})")
+"""How a control character is written where such a name is told."""
 _NOT_DOCUMENTS = frozenset({"logs", "memory"})
 _HEARTBEAT = re.compile(r"heartbeat\.(md|txt)", re.IGNORECASE)
 
@@ -127,6 +129,20 @@ def checked(path: str, rule: str, keeps: Callable[[str], bool]) -> str:
     return path
 
 
+def _is_odd(path: str) -> bool:
+    """Whether no document's path holds what this one does."""
+    return "\\" in path or _CONTROL.search(path) is not None
+
+
+def _shown(path: str) -> str:
+    return _CONTROL.sub(lambda one: f"\\u{ord(one[0]):04x}", path)
+
+
+def _by_name(path: str, found: Found | Skipped | None) -> Skipped | None:
+    """What lies at *path*, as it is told, which cannot be a document's for its name."""
+    return Skipped(path, "name", found.size_bytes, found.modified_ns) if isinstance(found, Found) else None
+
+
 def _is_too_long(path: str) -> bool:
     return len(path.encode()) > PATH_MAX_BYTES or any(len(part.encode()) > NAME_MAX_BYTES for part in path.split("/"))
 
@@ -180,10 +196,10 @@ class Library:
             yield from (Skipped(f"{prefix}{name}", "link") for name in folders if os.path.islink(f"{folder}/{name}"))
             for name in sorted(files):
                 path = f"{prefix}{name}"
-                if is_document_path(path) and not _CONTROL.search(path):
+                if is_document_path(path):
                     item = self._look(Path(folder) / name, path)
-                    if isinstance(item, Found) and _is_too_long(path):
-                        item = Skipped(path, "name", item.size_bytes, item.modified_ns)
+                    if _is_odd(path) or (isinstance(item, Found) and _is_too_long(path)):
+                        item = _by_name(_shown(path), item)
                     if item is not None:
                         yield item
 
@@ -235,26 +251,28 @@ class Library:
 
     def look(self, scope: Scope, path: str) -> Document | Skipped | None:
         """What lies at *path*: a document, something that is none, or nothing (also for paths that no document may
-        have, but for those that are only too long). A file that vanishes or changes its kind meanwhile is one of the
-        three, and no error."""
+        have, but for files that only their names keep from being one). A file that vanishes or changes its kind
+        meanwhile is one of the three, and no error."""
         try:
             return self.get(scope, path)
         except DocumentMissing:
             return None
         except DocumentRefused as error:
             if error.why == "path":
-                return self._too_long(scope, path)
+                return self._ill_named(scope, path)
             found = self._look(self.root(scope) / path, path)  # None for folders and the like: they say nothing
             return Skipped(path, error.why, found.size_bytes, found.modified_ns) if found else None
 
-    def _too_long(self, scope: Scope, path: str) -> Skipped | None:
-        if _CONTROL.search(path) or not _is_too_long(path) or not is_document_path(path):
-            return None
-        if "\\" in path or any(part in ("", ".", "..") for part in path.split("/")):
-            return None
-        file = self.root(scope) / path
-        found = None if _is_link_below(self._workspaces, file.parent) else self._look(file, path)
-        return Skipped(path, "name", found.size_bytes, found.modified_ns) if isinstance(found, Found) else None
+    def _ill_named(self, scope: Scope, path: str) -> Skipped | None:
+        """A file that is no document for its name alone, which *path* is as it is told."""
+        for name in dict.fromkeys((path, _SHOWN.sub(lambda code: chr(int(code[1], 16)), path))):
+            is_below = is_document_path(name) and not any(part in ("", ".", "..") for part in name.split("/"))
+            if is_below and "\0" not in name and (_is_odd(name) or _is_too_long(name)):
+                file = self.root(scope) / name
+                found = None if _is_link_below(self._workspaces, file.parent) else self._look(file, path)
+                if item := _by_name(_shown(path), found):
+                    return item
+        return None
 
     def put(self, scope: Scope, path: str, text: str | bytes) -> Found:
         """Write the document at *path*, whole or not at all. Raises `DocumentRefused`; `OSError` when the disk

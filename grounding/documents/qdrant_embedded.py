@@ -24,7 +24,7 @@ from grounding.documents.edge_damage import origin_at
 from grounding.documents.edge_engine import EdgeEngine
 from grounding.documents.edge_errors import unavailable
 from grounding.documents.edge_held import Tenant
-from grounding.documents.edge_queries import filter_of, point_of, scroll, scroll_ids
+from grounding.documents.edge_queries import count_of, filter_of, point_of, scroll, scroll_ids
 from grounding.documents.edge_search import EdgeSearch
 from grounding.documents.edge_shard import LEAST_FREE_BYTES, LEAST_FREE_TO_DELETE_BYTES, ensure_fields, ensure_room
 from grounding.documents.embedding import Vector
@@ -308,8 +308,14 @@ class EmbeddedIndex(EdgeEngine):
 
     async def _counted(self, scope: Scope, kind: Kind, *, exact: bool) -> int:
         condition = stored.where(scope, kind)
-        request = edge.CountRequest(exact=exact, filter=filter_of(condition))
-        return int(await self._look(condition, lambda shard: shard.count(request)))
+        wanted = filter_of(condition)
+
+        def counted(shard: Any) -> int:
+            if shard is not self._shard:  # one of its own: all is the tenant's, and how much that is the engine knows
+                return count_of(shard, None)
+            return int(shard.count(edge.CountRequest(exact=exact, filter=wanted)))
+
+        return await self._look(condition, counted)
 
     async def check(self) -> None:
         await self._run(lambda shard: shard.info())

@@ -277,6 +277,27 @@ async def test_a_file_whose_name_is_too_long_is_named_and_left_out(house: House)
     assert (done.documents, done.skipped, await house.indexer.skipped(ACME)) == (1, (), [])
 
 
+@pytest.mark.parametrize(
+    ("name", "told"), [("bell\a.md", "bell\\u0007.md"), ("a\\b.md", "a\\b.md"), ("half\udcff.md", "half\\udcff.md")]
+)
+async def test_a_file_whose_name_holds_what_no_document_may_have_in_its_own_is_named_and_left_out(
+    house: House, name: str, told: str
+) -> None:
+    docs = house.library.root(ACME)
+    await asyncio.to_thread(docs.mkdir, parents=True)
+    await asyncio.to_thread((docs / name).write_text, "Refunds")
+    for _ in range(2):
+        done = await house.indexer.sync(ACME)
+        assert [(one.path, one.why) for one in done.skipped] == [(told, "name")]
+        assert [one.path for one in await house.indexer.skipped(ACME)] == [told]
+        assert await house.indexer.pending(ACME) == set()
+    assert house.library.look(ACME, name) == house.library.look(ACME, told)
+    await asyncio.to_thread((docs / name).rename, docs / "plain.md")
+    assert await house.indexer.pending(ACME) == {told, "plain.md"}
+    done = await house.indexer.sync(ACME)
+    assert (done.documents, done.skipped, await house.indexer.skipped(ACME)) == (1, (), [])
+
+
 async def test_a_document_that_became_unreadable_is_no_longer_found(house: House) -> None:
     await asyncio.to_thread(house.write, "a.md", "Refunds")
     await house.indexer.sync(ACME)
