@@ -45,6 +45,10 @@ class _Question:
         self.kept = False
 
 
+UNANSWERED = "model"
+"""What a reply had to do without that is an apology, and no answer."""
+
+
 class ConsoleConnector:
     """A terminal chat; `run` ends when the person leaves, or after the answer to *one_shot*.
 
@@ -200,6 +204,8 @@ class ConsoleConnector:
         return (OutboundPart(0, 1, message.text, token=f"{message.turn_id}:{message.kind}:0"),)
 
     async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
+        if any(one.block == UNANSWERED for one in message.degraded):
+            self.exit_code = 1  # what is told is that no model answered
         try:
             await self._show_answer(message)
         except OSError as error:

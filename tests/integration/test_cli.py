@@ -199,8 +199,11 @@ async def test_a_model_that_fails_is_told_in_the_chat_and_the_process_lives(
     openai_server.key = "another"
     said = await command("chat", "-m", "hello")
     assert "access to the language model does not work" in said.out
+    assert said.code == 1
     openai_server.key = None
-    assert "You said: hello" in (await command("chat", "-m", "hello")).out
+    again = await command("chat", "-m", "hello")
+    assert "You said: hello" in again.out
+    assert again.code == 0
 
 
 async def test_commands_of_the_chat_work_in_the_terminal_too(running: None, command: Command) -> None:

@@ -180,6 +180,16 @@ async def test_what_was_missing_is_named() -> None:
     assert "answered without: retrieved (unreachable)\n" in chat.terminal.text(Style.DIM)
 
 
+@pytest.mark.parametrize(("without", "exit_code"), [("model", 1), ("retrieved", 0)])
+async def test_whoever_runs_it_learns_that_no_model_answered(without: str, exit_code: int) -> None:
+    async def respond(chat: Chat, message: InboundMessage) -> None:
+        await chat.send(message, "sorry", degraded=(Degraded(without, "unreachable"),))
+
+    chat = Chat(respond, one_shot="how long?", interactive=False)
+    await chat.run()
+    assert chat.connector.exit_code == exit_code
+
+
 async def test_one_shot_prints_the_answer_and_ends() -> None:
     """One message is sent, nothing is read, and the chat is over with success."""
     chat = Chat(one_shot="how long?", interactive=False)

@@ -17,7 +17,8 @@ def command(invocation: Invocation, workspace: str | None, context: str, message
     """Talk to the bot in this terminal; answers stream, their sources stand below.
 
     Where a `serve` runs on the same data folder the chat talks to it, else the bot runs inside of this command.
-    Lines may be piped in. With --json each answer is one JSON object.
+    Lines may be piped in. With --json each answer is one JSON object. Exit code 1 where something was not answered,
+    also where no model could be asked.
     """
     from runtime.cli.chat import Wish, chat
 
