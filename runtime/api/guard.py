@@ -58,8 +58,7 @@ class Guard:
         if not (path == "/v1" or path.startswith("/v1/")):
             self._check_place(request)
             return
-        caller = await self._authenticate(request)
-        request.state.caller = caller
+        caller = request.state.caller = await self._authenticate(request)
         _, _, group, *rest = path.split("/", 4) if path.count("/") >= 2 else ("", "", "")
         if group in ("workspaces", "vaults") and rest and rest[0] and not caller.may_enter(rest[0]):
             raise HTTPException(403, "the token is for another workspace")

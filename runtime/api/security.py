@@ -24,7 +24,14 @@ class Security:
             self._hosts |= {(urlsplit(settings.http_public_url).hostname or "").lower()}
 
     async def __call__(self, request: HTTPConnection) -> Caller:
-        """The caller. Raises HTTPException (401, 403) and `connectors.message.StoreUnavailable`."""
+        """The caller; asked again of the same request, as it was found out the first time. Raises HTTPException (401,
+        403) and `connectors.message.StoreUnavailable`."""
+        found: Caller | None = getattr(request.state, "caller", None)
+        if found is None:
+            found = request.state.caller = await self._found(request)
+        return found
+
+    async def _found(self, request: HTTPConnection) -> Caller:
         self.check_place(request)
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not bearer.strip():

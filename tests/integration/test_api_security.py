@@ -11,6 +11,7 @@ import pytest
 
 from connectors.web.page import FILES
 from runtime.api.app import create_app
+from runtime.tokens import Caller, Tokens
 from tests.emulators.face import ADMIN, Face
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -207,6 +208,25 @@ async def test_a_revoked_token_is_worthless(face: Face) -> None:
         done = await face.client.post("/v1/access", json={"action": "revoke", "token_id": known[0]["id"]})
         assert done.json() == {"token_id": known[0]["id"], "revoked": True}
         assert (await client.get("/v1/workspaces")).status_code == 401
+
+
+async def test_of_each_request_it_is_found_out_once_who_sent_it(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of those that a connector takes; and of the next one on the same connection again."""
+    await face.workspace("acme")
+    token = await face.token("acme", "member")
+    asked: list[str] = []
+    holder = Tokens.holder
+
+    async def counted(tokens: Tokens, fingerprint: str) -> Caller:
+        asked.append(fingerprint)
+        return await holder(tokens, fingerprint)
+
+    monkeypatch.setattr(Tokens, "holder", counted)
+    async with face.as_token(token) as client:
+        for number in (1, 2):
+            answer = await client.post("/v1/workspaces/acme/messages", json={})
+            assert answer.status_code == 400
+            assert len(asked) == number
 
 
 @pytest.mark.parametrize(
