@@ -20,9 +20,6 @@ from connectors.telegram.errors import AIOGRAM_ERRORS
 from connectors.telegram.intake import Intake
 from connectors.telegram.vitals import Vitals
 
-GIVES_WAY_SECONDS = 0.01
-"""How long what updates have begun goes before the next poll: to ask costs about as much processor time as to accept a
-message, and whoever wrote would wait for it."""
 Recover = Callable[[Exception], Awaitable[None]]
 """Waits as an error calls for. Raises `connectors.connector.ConnectorFailed` when waiting cannot help."""
 
@@ -58,13 +55,10 @@ class Polling:
         self._vitals.connected()
         offset: int | None = None
         while True:
-            updates = await self._poll(offset)
-            for raw in updates:
+            for raw in await self._poll(offset):
                 if not await self._take(raw):
                     break  # this one and those after it are not confirmed: Telegram gives them again
                 offset = raw["update_id"] + 1
-            if updates:
-                await asyncio.sleep(GIVES_WAY_SECONDS)
 
     async def _take_webhook_down(self) -> None:
         """Telegram refuses long polling while a webhook is set; what waits there is kept."""
