@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.emulators.openai import in_background
 from tests.emulators.own_redis import OwnRedis
-from tests.emulators.storm import PLATFORMS, Storm, conversations, storm, until
+from tests.emulators.storm import LEASE_SECONDS, PLATFORMS, Storm, conversations, storm, until
 
 WORKERS = (1, 2)
 SECONDS = 480
@@ -84,6 +88,61 @@ async def test_ten_turns_in_hand_when_the_only_process_dies_are_all_answered_onc
 
     assert [weather.done(one) for one in talking] == [one.said for one in talking]
     assert weather.strangers() == []
+
+
+async def stand_still(weather: Storm, redis: OwnRedis, *, store: bool) -> None:
+    """Have the store, or processes in turn, stand still for longer than a lease, again and again."""
+    for name in ("worker-1", "gateway", "worker-2"):
+        await asyncio.sleep(weather.chance.uniform(1.0, 2.5))
+        if store:
+            redis.freeze()
+        else:
+            weather.crew.freeze(name)
+        await asyncio.sleep(LEASE_SECONDS * weather.chance.uniform(1.2, 2.0))
+        if store:
+            redis.thaw()
+        else:
+            weather.crew.thaw(name)
+
+
+@pytest.mark.storm
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("store", [True, False])
+async def test_what_stands_still_for_longer_than_a_lease_loses_doubles_and_reorders_nothing(
+    data_dir: Path, store: bool
+) -> None:
+    """Where it is the store, every worker keeps its turns, and no message is asked of the model twice. Where it is a
+    worker, another asks again."""
+    redis = OwnRedis(data_dir / "redis")
+    redis.start()
+    try:
+        async with asyncio.timeout(SECONDS), storm(data_dir, redis.url, conversations(16)) as weather:
+            weather.start_gateway()
+            for number in WORKERS:
+                weather.start_worker(number)
+            await weather.ready("gateway", "worker-1", "worker-2")
+            await weather.talk(1, (0.0, 0.5))
+            await weather.recorded()
+            weather.model.chunk_delay_seconds = 0.15  # a turn takes longer than a lease
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(stand_still(weather, redis, store=store))
+                tasks.create_task(weather.talk(4, (0.5, 4.0)))
+            await weather.settled()
+            outcome = await weather.outcome()
+            asked = Counter(mark for request in weather.model.requests for mark in asks(request))
+    finally:
+        redis.kill()
+
+    assert outcome.said == 80
+    assert (outcome.lost, outcome.out_of_order, outcome.doubled) == ([], [], [])
+    assert (outcome.unseen, outcome.doubled_untold) == ([], [])
+    if store:
+        assert {mark for mark, times in asked.items() if times > 1} == set()
+
+
+def asks(request: dict[str, Any]) -> list[str]:
+    """The messages that a request for a reply is to have answered."""
+    return [] if in_background(request) else re.findall(r"^ask (c\d+m\d+)", request["messages"][-1]["content"], re.M)
 
 
 @pytest.mark.storm

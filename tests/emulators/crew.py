@@ -54,6 +54,14 @@ class Crew:
         process.kill()
         process.wait(10)
 
+    def freeze(self, name: str) -> None:
+        """SIGSTOP: it stands still, like the processes of a laptop that sleeps."""
+        self._running[name].send_signal(signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        """SIGCONT: it goes on, and its clocks have gone on meanwhile."""
+        self._running[name].send_signal(signal.SIGCONT)
+
     async def stop(self, name: str) -> int:
         """SIGTERM; the exit code."""
         process = self._running.pop(name)
