@@ -96,10 +96,12 @@ def memory_mb(pid: int) -> tuple[float, float]:
     return kb["Rss"] / 1024, kb["Pss"] / 1024
 
 
+def all_children(pid: int) -> list[int]:
+    """The processes that *pid* has started."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(one) for task in tasks for one in (task / "children").read_text().split()]
+
+
 def children_of(pid: int) -> dict[str, int]:
-    """The processes that *pid* has started, by the name of their program."""
-    found = {}
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for one in (task / "children").read_text().split():
-            found[Path(f"/proc/{one}/comm").read_text().strip()] = int(one)
-    return found
+    """The same, by the name of their program."""
+    return {Path(f"/proc/{one}/comm").read_text().strip(): one for one in all_children(pid)}

@@ -1,13 +1,14 @@
-"""How soon a saved file is searchable: ``python -m bench.freshness [--burst N] [--import N] [--shared] [--who]``.
+"""How soon a saved file is searchable:
+``python -m bench.freshness [--burst N] [--import N] [--shared] [--who] [--in-process]``.
 
-The index is followed as in ``serve``, with a Redis of its own and the bundled static model; another process writes the
-files, of about 400 words each. ``saved at once``: *N* files in one go (500). ``one by one``: single files, one a
-second, while nothing else goes on. ``beside an import``: the same while *N* files (5,000) of the same workspace are
-copied in and indexed; ``the import`` are those. Each is the time from when a file was written to when a search finds
-it, p50, p95 and the longest, in seconds; of files that are deleted, to when none does. ``late`` is how late the event
-loop came round meanwhile, in milliseconds at p99 and at worst: processor time that other programs took counts, too.
-``own`` does not: the most processor time that one callback of the loop took. ``--who`` names what other threads were
-doing when it was late.
+The index is followed as in ``serve``, with a Redis of its own, the search engine in a process of its own (but not with
+``--in-process``) and the bundled static model; another process writes the files, of about 400 words each. ``saved at
+once``: *N* files in one go (500). ``one by one``: single files, one a second, while nothing else goes on. ``beside an
+import``: the same while *N* files (5,000) of the same workspace are copied in and indexed; ``the import`` are those.
+Each is the time from when a file was written to when a search finds it, p50, p95 and the longest, in seconds; of files
+that are deleted, to when none does. ``late`` is how late the event loop came round meanwhile, in milliseconds at p99
+and at worst: processor time that other programs took counts, too. ``own`` does not: the most processor time that one
+callback of the loop took. ``--who`` names what other threads were doing when it was late.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ from promptpolicy.files import FilingPublisher
 from promptpolicy.tree import DirectiveTree
 from runtime import collecting, stores
 from runtime.cli.main import SWITCH_SECONDS
+from runtime.embedded.index_process import index_process
 from runtime.knowledge import Knowledge
 from runtime.workspaces import Workspaces
 from tests.emulators.own_redis import OwnRedis
@@ -206,10 +208,11 @@ async def measure(knowledge: Knowledge, docs: Path, texts: Path, burst: int, imp
         print(f"    {loop.take()}")
 
 
-async def main(burst: int, imported: int, is_shared: bool, who: bool) -> None:
+async def main(burst: int, imported: int, is_shared: bool, who: bool, in_process: bool) -> None:
     """Print it all."""
-    with tempfile.TemporaryDirectory(prefix="ar-") as name:
-        folder = Path(name)
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ar-")))
+        engine = None if in_process else await stack.enter_async_context(index_process(folder / "data"))
         texts, dice = folder / "texts", random.Random(5)
         texts.mkdir()
         for number, text in enumerate(passages(4 * max(burst, 100), dice)):
@@ -225,7 +228,7 @@ async def main(burst: int, imported: int, is_shared: bool, who: bool) -> None:
             await workspaces.create(SCOPE.workspace_id)
             tree = DirectiveTree(settings.data_dir)
             publisher = FilingPublisher(Directives(client, 60.0), tokens.count, 3000, tree)
-            knowledge = Knowledge(settings, client, tokens, workspaces, publisher)
+            knowledge = Knowledge(settings, client, tokens, workspaces, publisher, engine=engine)
             docs = knowledge.library.root(SCOPE)
             docs.mkdir(parents=True)
             loop = Loop()
@@ -251,7 +254,8 @@ if __name__ == "__main__":
     parser.add_argument("--import", type=int, default=5000, dest="imported")
     parser.add_argument("--shared", action="store_true", help="documents in Redis, as with REDIS_URL")
     parser.add_argument("--who", action="store_true")
+    parser.add_argument("--in-process", action="store_true", help="no process of its own for the search engine")
     asked = parser.parse_args()
     sys.setswitchinterval(SWITCH_SECONDS)  # as in `serve`
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    asyncio.run(main(asked.burst, asked.imported, asked.shared, asked.who))
+    asyncio.run(main(asked.burst, asked.imported, asked.shared, asked.who, asked.in_process))

@@ -1,5 +1,5 @@
-"""Speed of indexing and searching in process:
-``python -m bench.retrieval [--workspaces N] [--model M] [--deeper M] [CHUNKS …]``.
+"""Speed of indexing and searching in the embedded engine, which has a process of its own as in ``serve``:
+``python -m bench.retrieval [--workspaces N] [--model M] [--deeper M] [--in-process] [CHUNKS …]``.
 
 Passages are made of English words in Zipf-like shares, 110 words each, twenty to a document, in one workspace or spread
 over *N*. ``search`` is the embedding of the question, its sparse vector, one hybrid query for ten chunks and, where
@@ -10,8 +10,9 @@ searches and prompts of these whose question's deeper vector did not come in tim
 event loop was kept from coming round while searches, prompts, indexing and, with a deeper model, the looks for
 what lacks its vectors went on at once for `BUSY_SECONDS`; ``late`` is how late it then came round at p99. Both also
 grow with what other threads and programs compute. ``own`` does not: the most processor time that one callback of the
-loop took meanwhile. Garbage is looked for and threads take turns as in ``serve``. Peak memory is the process's, without
-the child's.
+loop took meanwhile. Garbage is looked for and threads take turns as in ``serve``. ``engine`` is how much memory the
+process of the index has at the end, beside the peak of this one. With ``--in-process`` this one has the engine, as
+short commands do.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
+from bench.children import memory_mb
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
 from grounding.documents.embedding import Embedder, Vector
-from grounding.documents.index import Entry, Kind, Passage
+from grounding.documents.index import Entry, Kind, Passage, PassageIndex
 from grounding.documents.metrics import percentile
 from grounding.documents.minilm import VOCABULARY
 from grounding.documents.qdrant_embedded import EmbeddedIndex
@@ -45,7 +48,9 @@ from grounding.tokens import LineByLine, load_tokens
 from runtime import collecting, deepening
 from runtime.cli.main import SWITCH_SECONDS
 from runtime.deeper import NONE, why_not
+from runtime.embedded.asked_index import AskedIndex
 from runtime.embedded.deep_model import DeepModel, deep_model
+from runtime.embedded.index_process import IndexProcess, index_process
 from runtime.embedder import open_embedder
 
 QUERIES = 400
@@ -73,7 +78,7 @@ def encoded(texts: list[str]) -> list[SparseVector]:
     return [encode_document(text) for text in texts]
 
 
-async def indexed(index: EmbeddedIndex, embedder: Embedder, texts: list[str], workspaces: int, first: int = 0) -> None:
+async def indexed(index: PassageIndex, embedder: Embedder, texts: list[str], workspaces: int, first: int = 0) -> None:
     """Store *texts*, numbered from *first*."""
     for start in range(0, len(texts), BATCH):
         group = texts[start : start + BATCH]
@@ -98,7 +103,7 @@ def by_lot(count: int, dimensions: int, seed: int) -> list[Vector]:
     return found
 
 
-async def deepened(index: EmbeddedIndex, deep: DeepModel, count: int, workspaces: int) -> None:
+async def deepened(index: PassageIndex, deep: DeepModel, count: int, workspaces: int) -> None:
     """Give all *count* passages a deeper vector."""
     for start in range(0, count, BATCH):
         numbers = range(start, min(start + BATCH, count))
@@ -150,16 +155,20 @@ async def busy(*works: Callable[[int], Awaitable[object]]) -> list[str]:
     return [f"{max(late):>8.2f}", f"{percentile(late, 0.99):>8.2f}", f"{dearest:>8.2f}"]
 
 
-async def measure(count: int, workspaces: int, folder: Path, settings: Settings, deep: DeepModel | None) -> None:
-    """Print one line for *count* chunks in *workspaces*, with *deep* as what embeds questions for the second look."""
+async def measure(
+    count: int, workspaces: int, folder: Path, settings: Settings, deep: DeepModel | None, engine: IndexProcess | None
+) -> None:
+    """Print one line for *count* chunks in *workspaces*, with *deep* as what embeds questions for the second look, and
+    *engine* as the process that has the index."""
     dice = random.Random(7)
     texts = passages(count, dice)
     embedder = await open_embedder(settings)
     await embedder.embed_query("warm up")
 
-    def opened() -> EmbeddedIndex:
-        size = deep.dimensions if deep else None
-        return EmbeddedIndex(folder, embedder.name, embedder.dimensions, timeout_seconds=60, deep_dimensions=size)
+    def opened() -> PassageIndex:
+        about = folder, embedder.name, embedder.dimensions
+        how: dict[str, Any] = {"timeout_seconds": 60, "deep_dimensions": deep.dimensions if deep else None}
+        return AskedIndex(engine, *about, **how) if engine else EmbeddedIndex(*about, **how)
 
     index = opened()
     await index.ensure()
@@ -210,17 +219,20 @@ async def measure(count: int, workspaces: int, folder: Path, settings: Settings,
     cells.append(f"{len(lost):>7}")
     cells += await busy(*works)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(" | ".join([*cells, f"{memory:>8.0f}"]), flush=True)
+    cells.append(f"{memory:>8.0f}")
+    if engine is not None and engine.pid is not None:
+        cells.append(f"{memory_mb(engine.pid)[0]:>6.0f}")
+    print(" | ".join(cells), flush=True)
     await index.close()
 
 
-async def main(counts: list[int], workspaces: int, settings: Settings) -> None:
+async def main(counts: list[int], workspaces: int, settings: Settings, *, in_process: bool) -> None:
     """Print the table."""
     why = why_not(settings)
     print(f"second look: {why or settings.deep_embedding_model}")
     print(
         " chunks | workspaces | chunks/s | reopen ms | search   |      p95 | prompt   |      p95 | without | hold ms  "
-        "| late p99 | own ms   | peak MiB"
+        "| late p99 | own ms   | peak MiB | engine"
     )
     async with AsyncExitStack() as stack:
         deep = None
@@ -232,7 +244,9 @@ async def main(counts: list[int], workspaces: int, settings: Settings) -> None:
         collecting.settle()  # as in `serve`
         for count in counts:
             with tempfile.TemporaryDirectory() as folder:
-                await measure(count, workspaces, Path(folder), settings, deep)
+                async with AsyncExitStack() as own:
+                    engine = None if in_process else await own.enter_async_context(index_process(Path(folder)))
+                    await measure(count, workspaces, Path(folder), settings, deep, engine)
 
 
 if __name__ == "__main__":
@@ -243,7 +257,8 @@ if __name__ == "__main__":
     parser.add_argument(
         "--deeper", default=Settings().deep_embedding_model, metavar="DEEP_EMBEDDING_MODEL", help=f"or {NONE}"
     )
+    parser.add_argument("--in-process", action="store_true", help="no process of its own for the engine")
     asked = parser.parse_args()
     sys.setswitchinterval(SWITCH_SECONDS)  # as in `serve`
     chosen = Settings(embedding_model=asked.model, deep_embedding_model=asked.deeper)
-    asyncio.run(main(asked.chunks, asked.workspaces, chosen))
+    asyncio.run(main(asked.chunks, asked.workspaces, chosen, in_process=asked.in_process))

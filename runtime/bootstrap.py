@@ -34,6 +34,7 @@ from runtime.dead_letters import DeadLetters
 from runtime.deeper import why_not
 from runtime.embedded.child import beside
 from runtime.embedded.deep_model import COMMAND_SECONDS, QUESTION_SECONDS, DeepModel, deep_model
+from runtime.embedded.index_process import IndexProcess, has_embedded, index_process
 from runtime.embedded.model_server import local_model
 from runtime.envelopes import Lane
 from runtime.environment.sampling import Surroundings
@@ -158,6 +159,9 @@ async def open_runtime(
     finding = loop.run_in_executor(None, installed, settings)
     has_faces = "worker" not in parts or "gateway" in parts
     async with AsyncExitStack() as stack:
+        engine: IndexProcess | None = None
+        if await asyncio.to_thread(has_embedded, settings) and parts:
+            engine = await stack.enter_async_context(index_process(settings.data_dir))
         store = await stack.enter_async_context(open_redis(settings))
         model_server = await stack.enter_async_context(local_model(settings.data_dir))
         deep = None
@@ -165,7 +169,7 @@ async def open_runtime(
             seconds = QUESTION_SECONDS if parts else COMMAND_SECONDS
             deep = await stack.enter_async_context(deep_model(settings.data_dir, seconds))
         process = await wire_process(
-            settings, store, model_server, deep, await loading, await finding, platforms, has_faces=has_faces
+            settings, store, model_server, deep, engine, await loading, await finding, platforms, has_faces=has_faces
         )
         runtime = _runtime(settings, events, process, deep)
         stack.push_async_callback(runtime.knowledge.close)

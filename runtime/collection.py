@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from grounding.codex.index import CodexIndex
@@ -27,6 +27,7 @@ from grounding.documents.vocabulary import Vocabulary
 from grounding.memory.records.index import RecordIndex
 from grounding.memory.records.store import RecordStore
 from runtime.doubts import REBUILDING
+from runtime.embedded.index_process import IndexProcess
 from runtime.embedder import LiteLLMEmbedder, bundled_embedders
 from runtime.fusion import fusion_of
 
@@ -73,6 +74,8 @@ class Maker:
     material: CodexStore
     deep: Deeper | None = None
     """The model of deeper vectors, which the collection of the model that is set has."""
+    engine: IndexProcess | None = None
+    """The process that has the embedded engine; without it this one has it."""
 
     def target(self, embedder: Embedder) -> Collection:
         """The collection of the model that is set."""
@@ -84,7 +87,7 @@ class Maker:
 
     def _made(self, identity: Identity, embedder: Embedder, *, is_former: bool) -> Collection:
         deep, words_alone = (None, REBUILDING) if is_former else (self.deep, "")
-        index = adapter(self.settings, identity, deep.dimensions if deep else None)
+        index = adapter(self.settings, identity, deep.dimensions if deep else None, self.engine)
         undeepened = Undeepened(self.redis, identity.name)
         backlog = None if is_former else self.backlog
         return Collection(
@@ -145,20 +148,28 @@ def former_embedder(settings: Settings, identity: Identity) -> Embedder:
     return FormerEmbedder(settings, LiteLLMEmbedder(settings, identity.model, identity.dimensions))
 
 
-def adapter(settings: Settings, identity: Identity, deep_dimensions: int | None = None) -> PassageIndex:
+def adapter(
+    settings: Settings,
+    identity: Identity,
+    deep_dimensions: int | None = None,
+    engine: IndexProcess | None = None,
+) -> PassageIndex:
     """The index's adapter; its package is imported here, so that only the one in use costs anything. Blocking."""
     if settings.qdrant_url is None:
+        about = settings.data_dir / "qdrant", identity.model, identity.dimensions
+        how: dict[str, Any] = {
+            "timeout_seconds": settings.qdrant_timeout_seconds,
+            "fusion": fusion_of(settings),
+            "version": identity.payload_version,
+            "deep_dimensions": deep_dimensions,
+        }
+        if engine is not None:
+            from runtime.embedded.asked_index import AskedIndex
+
+            return AskedIndex(engine, *about, **how)
         from grounding.documents.qdrant_embedded import EmbeddedIndex
 
-        return EmbeddedIndex(
-            settings.data_dir / "qdrant",
-            identity.model,
-            identity.dimensions,
-            timeout_seconds=settings.qdrant_timeout_seconds,
-            fusion=fusion_of(settings),
-            version=identity.payload_version,
-            deep_dimensions=deep_dimensions,
-        )
+        return EmbeddedIndex(*about, **how)
     from grounding.documents.qdrant_server import ServerIndex
 
     key = settings.qdrant_api_key

@@ -33,6 +33,7 @@ from grounding.tokens import Tokens
 from promptpolicy.files import FilingPublisher
 from runtime.collection import Collection, Maker
 from runtime.doubts import Doubts
+from runtime.embedded.index_process import IndexProcess
 from runtime.finding import Finding
 from runtime.following import Following
 from runtime.fresh import Fresh
@@ -58,6 +59,7 @@ class Knowledge:
         publisher: FilingPublisher,
         reranker: Reranker | None = None,
         deep: Deeper | None = None,
+        engine: IndexProcess | None = None,
     ) -> None:
         self.library = Library(settings.data_dir, max_bytes=settings.document_max_bytes)
         self.copy: DiskCopy | None = None
@@ -76,7 +78,7 @@ class Knowledge:
         self.fresh = Fresh()
         """What was stored a moment ago, and lacks its deeper vectors."""
         maker = Maker(
-            settings, redis, self.shelf, tokens.count, self._backlog, exclusive, reranker, self.material, deep
+            settings, redis, self.shelf, tokens.count, self._backlog, exclusive, reranker, self.material, deep, engine
         )
         self.opening = Opening(settings, redis, workspaces, maker)
         self.catalogue = self.opening.catalogue

@@ -58,7 +58,9 @@ def _few() -> int:
 class EdgeEngine:
     """The shards of one collection at *path*, and what is held in memory of their passages."""
 
-    def __init__(self, path: Path, dimensions: int, deep_dimensions: int | None, timeout_seconds: float) -> None:
+    def __init__(
+        self, path: Path, dimensions: int, deep_dimensions: int | None, timeout_seconds: float, *, holds: bool = True
+    ) -> None:
         self._path = path
         self._dimensions = dimensions
         self._deep_dimensions = deep_dimensions
@@ -67,7 +69,7 @@ class EdgeEngine:
         self._shard: Any = None
         self._closed = False
         self._kept = Kept()
-        self._held_whole = Held(dimensions)
+        self._held_whole = Held(dimensions) if holds else Held(dimensions, most=0, most_of_one=0)
         self._own = Own(path / "own", self._opened_own)
         self._engine = threading.Lock()
 

@@ -79,7 +79,7 @@ class Tenant:
             sparse = SparseVector(tuple(words.indices), tuple(words.values))
             self.add(record.id.int, passage_of(record.payload), vectors["dense"], sparse)
         if not self.missing:
-            self._sort()
+            self.sort()
 
     def add(self, point: int, passage: Passage, dense: Sequence[float], sparse: SparseVector) -> None:
         """One more passage, with its vectors as they are stored or were given."""
@@ -98,9 +98,9 @@ class Tenant:
             self._fresh.setdefault(index, []).append((row, weight))
         self._unsorted += 1
         if self._unsorted > UNSORTED:
-            self._sort()
+            self.sort()
 
-    def _sort(self) -> None:
+    def sort(self) -> None:
         """Put the words of all passages in their order."""
         fresh = [(index, row, weight) for index, having in self._fresh.items() for row, weight in having]
         words = np.concatenate([self._words, np.array([one[0] for one in fresh], np.uint32)])

@@ -33,6 +33,14 @@ def point_of(scope: Scope, entry: Entry) -> Any:
     )
 
 
+def entry_of(record: Any) -> Entry:
+    """The passage of a point that was read with its vectors, but for the deeper one."""
+    vectors = record.vector  # once: each time it is made anew, number by number
+    words = vectors["sparse"]
+    sparse = SparseVector(tuple(words.indices), tuple(words.values))
+    return Entry(stored.passage_of(record.payload), vectors["dense"], sparse)
+
+
 def sparse_vector(vector: SparseVector) -> Any:
     return edge.SparseVector(list(vector.indices), list(vector.values))
 

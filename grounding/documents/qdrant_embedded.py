@@ -24,7 +24,15 @@ from grounding.documents.edge_damage import origin_at
 from grounding.documents.edge_engine import EdgeEngine
 from grounding.documents.edge_errors import unavailable
 from grounding.documents.edge_held import Tenant
-from grounding.documents.edge_queries import count_of, filter_of, point_of, scroll, scroll_ids
+from grounding.documents.edge_queries import (
+    count_of,
+    entry_of,
+    filter_of,
+    point_of,
+    points_of,
+    scroll,
+    scroll_ids,
+)
 from grounding.documents.edge_search import EdgeSearch
 from grounding.documents.edge_shard import LEAST_FREE_BYTES, LEAST_FREE_TO_DELETE_BYTES, ensure_fields, ensure_room
 from grounding.documents.embedding import Vector
@@ -52,9 +60,11 @@ class EmbeddedIndex(EdgeEngine):
         fusion: Fusion | None = None,
         version: int = stored.PAYLOAD_VERSION,
         deep_dimensions: int | None = None,
+        holds: bool = True,
     ) -> None:
+        """Without *holds* small tenants are not held in memory: whoever asks does that."""
         path = folder / stored.collection_name(model, dimensions, version)
-        super().__init__(path, dimensions, deep_dimensions, timeout_seconds)
+        super().__init__(path, dimensions, deep_dimensions, timeout_seconds, holds=holds)
         self.deepens, self.too_old = deep_dimensions is not None, ""
         self._fusion = fusion or Fusion()
         self._centres = Centres()
@@ -77,15 +87,20 @@ class EmbeddedIndex(EdgeEngine):
             self._centres.changed(stored.tenant(scope, kind), count)
 
     async def replace(self, sources: Sequence[Source]) -> None:
+        await self.replaced(sources)
+
+    async def replaced(self, sources: Sequence[Source]) -> set[str]:
+        """As `replace`; the tenants of which passages were deleted by it."""
         if not sources:
-            return
+            return set()
         stored.where_any(sources)  # a scope that may not hold these is refused here
         # All but the last batch come before, so that the last step, which readers cannot see halfway, is short.
         batches = list(_batches([(one.scope, entry) for one in sources for entry in one.entries]))
         for batch in batches[:-1]:
             await self._run(partial(self._upsert, entries=batch))
 
-        def finish(shard: Any) -> None:
+        def finish(shard: Any) -> set[str]:
+            worn: set[str] = set()
             if batches:
                 self._upsert(shard, batches[-1])
             keep = {stored.point_id(one.scope, entry.passage) for one in sources for entry in one.entries}
@@ -99,10 +114,13 @@ class EmbeddedIndex(EdgeEngine):
                 stale = [point for point in scroll_ids(self._own.of(tenant) or shard, condition) if point not in keep]
                 if stale:
                     self._delete(shard, stale, tenant)
+                    worn.add(tenant)
+            return worn
 
-        await self._run(finish)
+        worn = await self._run(finish)
         for one in sources:
             self._centres.changed(stored.tenant(one.scope, one.kind), max(len(one.entries), 1))
+        return worn
 
     async def delete(
         self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] | None = None
@@ -244,6 +262,21 @@ class EmbeddedIndex(EdgeEngine):
             return {names[str(record.id)]: list(record.vector[name]) for record in records if name in record.vector}
 
         return await self._run(read, stored.tenant(scope, kind))
+
+    async def points(self, scope: Scope, kind: Kind, most: int) -> list[int]:
+        """The points of the first *most* passages, UUIDs as numbers."""
+        condition = stored.where(scope, kind)
+        return await self._look(condition, lambda shard: points_of(shard, filter_of(condition), most))
+
+    async def entries(self, scope: Scope, kind: Kind, points: Sequence[int]) -> list[tuple[int, Entry]]:
+        """The passages at *points*, as far as they exist, with their quick vectors and words."""
+
+        def read(shard: Any) -> list[tuple[int, Entry]]:
+            ids = [UUID(int=point) for point in points]
+            records = shard.retrieve(ids, with_payload=True, with_vector=["dense", "sparse"])
+            return [(record.id.int, entry_of(record)) for record in records]
+
+        return await self._look(stored.where(scope, kind), read)
 
     async def deepen(self, scope: Scope, kind: Kind, vectors: Mapping[str, Vector]) -> int:
         if not self.deepens:

@@ -11,6 +11,7 @@ from connectors.connector import Connector, Health
 from grounding.documents.deeper import Deeper
 from grounding.tokens import Tokens
 from runtime.attachments.files import Files
+from runtime.embedded.index_process import IndexProcess
 from runtime.embedded.model_server import LocalModelServer
 from runtime.envelopes import Lane
 from runtime.environment.gpus import Gpus
@@ -50,6 +51,7 @@ async def wire_process(
     store: RedisStore,
     model_server: LocalModelServer,
     deep: Deeper | None,
+    engine: IndexProcess | None,
     tokens: Tokens,
     formatters: Sequence[Installed],
     platforms: Sequence[Connector],
@@ -64,7 +66,7 @@ async def wire_process(
     entrance = await wire_entrance(settings, kept, platforms, has_faces=has_faces)
     delivering = wire_delivering(settings, kept, entrance)
     reranker = wire_reranker(settings, kept)
-    knowledge = Knowledge(settings, store.client, tokens, kept.workspaces, kept.publisher, reranker, deep)
+    knowledge = Knowledge(settings, store.client, tokens, kept.workspaces, kept.publisher, reranker, deep, engine)
     files = Files(settings, delivering.locator)
     model = Model(settings, model_server)
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from config.settings import Settings
@@ -21,9 +25,16 @@ DM: dict[str, Any] = {"context": "dm", "direct": True}
 
 
 async def where(bot: Bot, word: str) -> set[str]:
-    index = (await bot.runtime.knowledge.opening.ready()).index
-    assert isinstance(index, EmbeddedIndex)
-    return await places_of(word, bot.runtime.store.client, index, bot.runtime.settings.data_dir)
+    """The process of the index has its folder open: a copy is looked at, as the next start would find it."""
+    identity, data_dir = await bot.runtime.knowledge.target(), bot.runtime.settings.data_dir
+    with TemporaryDirectory() as folder:
+        copy = await asyncio.to_thread(shutil.copytree, data_dir / "qdrant", Path(folder) / "qdrant")
+        index = EmbeddedIndex(copy, identity.model, identity.dimensions, timeout_seconds=30)
+        assert await index.exists()
+        try:
+            return await places_of(word, bot.runtime.store.client, index, data_dir)
+        finally:
+            await index.close()
 
 
 async def keep_records(bot: Bot) -> None:

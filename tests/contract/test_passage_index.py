@@ -8,7 +8,8 @@ import inspect
 import os
 import random
 import statistics
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,6 +40,8 @@ from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.qdrant_server import ServerIndex
 from grounding.documents.sparse import SparseVector, encode_document, encode_query
 from grounding.documents.stored import collection_name
+from runtime.embedded.asked_index import AskedIndex
+from runtime.embedded.index_process import index_process
 from tests.emulators.embedder import HashedWords
 from tests.emulators.qdrant import SharedQdrant
 
@@ -60,14 +63,24 @@ def server(_: Path) -> PassageIndex:
     return ServerIndex("local", EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=10, client=client)
 
 
-@pytest_asyncio.fixture(params=[embedded, server])
-async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[PassageIndex]:
-    opened: PassageIndex = request.param(tmp_path)
-    await opened.ensure()
-    try:
+@asynccontextmanager
+async def made(make: Callable[[Path], PassageIndex] | None, folder: Path) -> AsyncIterator[PassageIndex]:
+    """What *make* makes; without it the embedded one in a process of its own."""
+    async with AsyncExitStack() as stack:
+        if make is None:
+            process = await stack.enter_async_context(index_process(folder.with_name(f"{folder.name}-log")))
+            opened: PassageIndex = AskedIndex(process, folder, EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=10)
+        else:
+            opened = make(folder)
+        stack.push_async_callback(opened.close)
+        await opened.ensure()
         yield opened
-    finally:
-        await opened.close()
+
+
+@pytest_asyncio.fixture(params=[embedded, server, None], ids=["embedded", "server", "process"])
+async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[PassageIndex]:
+    async with made(request.param, tmp_path) as opened:
+        yield opened
 
 
 async def entry(text: str, number: int = 0, source: str = "a.md", kind: Kind = DOCUMENT) -> Entry:

@@ -1,0 +1,322 @@
+"""The embedded search index in a process of its own: what becomes of what is asked when that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from structlog.testing import capture_logs
+
+from config.settings import Settings
+from connectors.connector import State
+from connectors.message import Scope
+from grounding.documents.edge_held import READ_AT_ONCE
+from grounding.documents.embedding import Vector
+from grounding.documents.index import Entry, Hit, IndexUnavailable, Kind, Passage, Source
+from grounding.documents.sparse import encode_document, encode_query
+from runtime.embedded.asked_index import AskedIndex
+from runtime.embedded.index_process import IndexProcess, has_embedded, index_process
+from tests.emulators.embedder import HashedWords
+
+ROOT = Path(__file__).parents[2]
+ACME, CHAT = Scope("acme"), Scope("acme", "http:one")
+WORDS = HashedWords()
+MANY = 400
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What these tests ask is whether there is an answer: the machine may be busy."""
+    for name in ("BACK_SECONDS", "READY_SECONDS"):
+        monkeypatch.setattr(f"runtime.embedded.index_process.{name}", 120.0)
+
+
+@pytest_asyncio.fixture
+async def process(tmp_path: Path) -> AsyncIterator[IndexProcess]:
+    async with index_process(tmp_path) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def index(process: IndexProcess, tmp_path: Path) -> AsyncIterator[AskedIndex]:
+    opened = index_in(process, tmp_path)
+    await opened.ensure()
+    yield opened
+    await opened.close()
+
+
+def index_in(process: IndexProcess, folder: Path) -> AskedIndex:
+    return AskedIndex(
+        process, folder / "qdrant", WORDS.name, WORDS.dimensions, timeout_seconds=120, deep_dimensions=WORDS.dimensions
+    )
+
+
+def entry(number: int, text: str = "", *, kind: Kind = Kind.DOCUMENT, source: str = "") -> Entry:
+    text = text or f"passage number{number} of the harbour"
+    previous = f"{number - 1}" if kind is Kind.TURN else ""
+    passage = Passage(f"{number}", kind, source or f"{number}", text, previous=previous)
+    return Entry(passage, WORDS._embed(text), encode_document(text))
+
+
+async def found(index: AskedIndex, scope: Scope = ACME, kind: Kind = Kind.DOCUMENT, query: str = "harbour") -> set[str]:
+    hits = await index.search(scope, kind, WORDS._embed(query), encode_query(query), 1000)
+    return {hit.passage.text for hit in hits}
+
+
+def end(process: IndexProcess, how: signal.Signals = signal.SIGKILL) -> int:
+    assert process.pid is not None
+    os.kill(process.pid, how)
+    return process.pid
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(120):
+        while not is_so():
+            await asyncio.sleep(0.02)
+
+
+async def test_what_was_stored_is_there_after_the_process_was_killed(index: AskedIndex, process: IndexProcess) -> None:
+    await index.upsert(ACME, [entry(number) for number in range(40)])
+    first = end(process)
+    assert await index.count(ACME, Kind.DOCUMENT) == 40
+    assert process.pid not in (first, None)
+    assert len(await found(index)) == 40
+
+
+@pytest.mark.parametrize("change", ["upsert", "replace", "delete", "deepen"])
+async def test_a_change_during_which_the_process_is_killed_fails_and_can_be_made_again(
+    index: AskedIndex, process: IndexProcess, change: str
+) -> None:
+    there = [entry(number, source="a.md") for number in range(MANY)]
+    await index.upsert(ACME, there[: MANY // 2])
+
+    async def made() -> None:
+        if change == "upsert":
+            await index.upsert(ACME, there)
+        elif change == "replace":
+            await index.replace([Source(ACME, Kind.DOCUMENT, "a.md", there)])
+        elif change == "delete":
+            await index.delete(ACME, Kind.DOCUMENT, ids=[one.passage.id for one in there])
+        else:
+            await index.deepen(ACME, Kind.DOCUMENT, {one.passage.id: one.dense for one in there})
+
+    making = asyncio.create_task(made())
+    await asyncio.sleep(0.005)
+    end(process)
+    with suppress(IndexUnavailable):  # it may have been done already
+        await making
+    at_least = 0 if change == "delete" else MANY // 2
+    assert at_least <= await index.count(ACME, Kind.DOCUMENT) <= MANY
+    await made()
+    expected = {"delete": 0, "deepen": MANY // 2}.get(change, MANY)
+    assert await index.count(ACME, Kind.DOCUMENT) == expected
+    if change == "deepen":
+        assert await index.count_shallow(ACME, Kind.DOCUMENT) == 0
+
+
+async def test_what_only_reads_is_asked_again_of_the_next_process(index: AskedIndex, process: IndexProcess) -> None:
+    await index.upsert(ACME, [entry(number) for number in range(MANY)])
+    for _ in range(3):
+        asked = [asyncio.create_task(found(index)) for _ in range(5)]
+        await asyncio.sleep(0)
+        end(process)
+        assert {len(some) for some in await asyncio.gather(*asked)} == {MANY}
+
+
+async def test_what_the_system_ends_where_the_disk_is_full_is_the_process_of_the_index_alone(
+    index: AskedIndex, process: IndexProcess
+) -> None:
+    """The engine writes into files with holes: where there is no room for a page of them the system sends SIGBUS."""
+    with capture_logs() as logs:
+        end(process, signal.SIGBUS)
+        await until(lambda: process.health.state is State.DEGRADED)
+    (told,) = [one for one in logs if one["event"] == "store.degraded"]
+    assert told["store"] == "qdrant"
+    assert f"signal {int(signal.SIGBUS)}" in told["why"]
+    assert await index.count(ACME, Kind.DOCUMENT) == 0
+
+
+async def test_while_there_is_no_process_whoever_asks_is_told_why(
+    index: AskedIndex, process: IndexProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.embedded.index_process.BACK_SECONDS", 0.05)
+    monkeypatch.setattr("runtime.embedded.child.FIRST_PAUSE_SECONDS", 60.0)
+    process._child._program.spawn = _no_process  # type: ignore[method-assign]
+    end(process)
+    await until(lambda: process.health.state is State.DEGRADED and process.pid is None)
+    with pytest.raises(IndexUnavailable, match="the process of the search index is not there") as told:
+        await index.check()
+    assert told.value.retryable
+
+
+async def _no_process() -> asyncio.subprocess.Process:
+    raise OSError("no more processes")
+
+
+async def test_whoever_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
+    program = f"""
+import asyncio
+from pathlib import Path
+from runtime.embedded.index_process import index_process
+
+async def main():
+    async with index_process(Path({str(tmp_path)!r})) as process:
+        while process.pid is None:
+            await asyncio.sleep(0.01)
+        print(process.pid, flush=True)
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert parent.stdout is not None
+        pid = int(await asyncio.to_thread(parent.stdout.readline))
+        assert _runs(pid)
+    finally:
+        parent.kill()
+        parent.wait()
+    await until(lambda: not _runs(pid))
+
+
+def _runs(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+async def test_a_folder_has_one_owner(index: AskedIndex, tmp_path: Path) -> None:
+    async with index_process(tmp_path / "other") as second:
+        other = index_in(second, tmp_path)
+        with pytest.raises(IndexUnavailable, match="in use by another process"):
+            await other.ensure()
+        await other.close()
+    await index.check()
+
+
+async def test_what_is_cancelled_is_not_done_to_its_end(index: AskedIndex, process: IndexProcess) -> None:
+    storing = asyncio.create_task(index.upsert(ACME, [entry(number) for number in range(3000)]))
+    searching = asyncio.create_task(found(index))
+    await asyncio.sleep(0.05)
+    for task in (storing, searching):
+        task.cancel()
+    await asyncio.gather(storing, searching, return_exceptions=True)
+    assert not process._waiting
+    before = await index.count(ACME, Kind.DOCUMENT)
+    await asyncio.sleep(0.1)
+    assert await index.count(ACME, Kind.DOCUMENT) == before < 3000
+
+
+async def test_the_deeper_vector_is_asked_for_beside_the_first_look(index: AskedIndex) -> None:
+    await index.upsert(ACME, [entry(number) for number in range(20)])
+    await index.deepen(ACME, Kind.DOCUMENT, {f"{number}": WORDS._embed(f"number{number}") for number in range(20)})
+    asked = WORDS._embed("harbour"), encode_query("harbour")
+
+    async def deeper() -> Vector | None:
+        await asyncio.sleep(0.01)
+        return WORDS._embed("number7")
+
+    async def none() -> Vector | None:
+        return None
+
+    async def first(deep: Callable[[], object]) -> Hit:
+        return (await index.search(ACME, Kind.DOCUMENT, *asked, 20, explain=True, deep=deep))[0]  # type: ignore[arg-type]
+
+    assert (await first(deeper)).passage.id == "7"
+    assert (await first(deeper)).deep is not None
+    assert (await first(none)).deep is None
+
+
+async def test_a_scope_that_may_not_be_asked_is_refused_before_there_is_a_process(tmp_path: Path) -> None:
+    process = IndexProcess(tmp_path)
+    index = index_in(process, tmp_path)
+    for asking in (
+        index.search(ACME, Kind.TURN, [1.0], None, 1),
+        index.upsert(ACME, [entry(1, kind=Kind.TURN)]),
+        index.replace([Source(ACME, Kind.TURN, "1", [])]),
+        index.read(ACME, Kind.TURN, {"1": [0]}),
+        index.count(ACME, Kind.TURN),
+        index.delete(ACME, Kind.TURN),
+    ):
+        with pytest.raises(ValueError, match="names none"):
+            await asking
+    assert process.pid is None
+
+
+async def test_what_is_held_here_is_what_the_process_has_whatever_is_changed_at_once(index: AskedIndex) -> None:
+    """Whoever asks after a change sees it, and nobody sees more than that."""
+    dice = random.Random(11)
+    there = {number: entry(number, kind=Kind.TURN) for number in range(READ_AT_ONCE + 5)}
+    await index.upsert(CHAT, [*there.values()])
+    was_held = False
+
+    async def look() -> None:
+        await found(index, CHAT, Kind.TURN)
+
+    async def grow(number: int) -> None:
+        there[number] = entry(number, kind=Kind.TURN)
+        await index.replace([Source(CHAT, Kind.TURN, f"{number}", [there[number]])])
+
+    async def change(number: int) -> None:
+        there[number] = entry(number, f"other harbour {dice.random()}", kind=Kind.TURN)
+        await index.replace([Source(CHAT, Kind.TURN, f"{number}", [there[number]])])
+
+    async def go(number: int) -> None:
+        del there[number]
+        await index.delete(CHAT, Kind.TURN, source=f"{number}")
+
+    for step in range(60):
+        some = dice.sample([*there], 2)
+        changes = [grow(1000 + step), change(some[0]), go(some[1])]
+        works = [look(), *dice.sample(changes, dice.randint(0, 2)), look(), look()]
+        for work in changes:
+            if work not in works:
+                work.close()
+        await asyncio.gather(*works)
+        for _ in range(4):
+            assert await found(index, CHAT, Kind.TURN) == {one.passage.text for one in there.values()}
+            was_held = was_held or index._held.of(next(iter(index._held._tenants), "")) is not None
+        source = dice.choice([*there])
+        assert await index.read(CHAT, Kind.TURN, {f"{source}": [0]}) == {f"{source}": [there[source].passage]}
+        followed = {one.passage.text for one in there.values() if one.passage.previous == f"{source}"}
+        beside = await index.beside(CHAT, Kind.TURN, [f"{source}"], [f"{source}"])
+        assert {one.text for one in beside} == followed | {there[source].passage.text}
+    assert was_held
+
+
+async def test_what_was_held_is_not_told_of_an_index_that_another_process_opened(
+    index: AskedIndex, process: IndexProcess
+) -> None:
+    await index.upsert(CHAT, [entry(1, kind=Kind.TURN)])
+    for _ in range(4):
+        await found(index, CHAT, Kind.TURN)
+        await index.check()
+    assert index._held._tenants
+    end(process)
+    await until(lambda: process.pid is None)
+    assert await found(index, CHAT, Kind.TURN) == {entry(1).passage.text}
+    assert not index._held._tenants
+    assert await found(index, CHAT, Kind.TURN) == {entry(1).passage.text}
+    assert index._held_of == process.pid
+
+
+def test_the_process_imports_little() -> None:
+    """Each megabyte of it is there beside every bot."""
+    heavy = {"pydantic", "litellm", "fastapi", "redis", "httpx", "openai", "uvicorn", "tiktoken"}
+    program = f"import runtime.embedded.serve_index, sys; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+def test_where_there_is_a_server_there_is_no_process(tmp_path: Path) -> None:
+    assert has_embedded(Settings(data_dir=tmp_path))
+    assert not has_embedded(Settings(data_dir=tmp_path, qdrant_url="http://127.0.0.1:6333"))
