@@ -138,6 +138,14 @@ def _shown(path: str) -> str:
     return _CONTROL.sub(lambda one: f"\\u{ord(one[0]):04x}", path)
 
 
+def _may_lie(path: str) -> bool:
+    """Whether a file's path can be this one at all: no disk is asked for a null character or half of a character."""
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+
+
 def _by_name(path: str, found: Found | Skipped | None) -> Skipped | None:
     """What lies at *path*, as it is told, which cannot be a document's for its name."""
     return Skipped(path, "name", found.size_bytes, found.modified_ns) if isinstance(found, Found) else None
@@ -267,11 +275,12 @@ class Library:
         """A file that is no document for its name alone, which *path* is as it is told."""
         for name in dict.fromkeys((path, _SHOWN.sub(lambda code: chr(int(code[1], 16)), path))):
             is_below = is_document_path(name) and not any(part in ("", ".", "..") for part in name.split("/"))
-            if is_below and "\0" not in name and (_is_odd(name) or _is_too_long(name)):
+            if is_below and _may_lie(name) and (_is_odd(name) or _is_too_long(name)):
                 file = self.root(scope) / name
-                found = None if _is_link_below(self._workspaces, file.parent) else self._look(file, path)
-                if item := _by_name(_shown(path), found):
-                    return item
+                with suppress(OSError):  # no disk has a folder of that name, or nobody may enter it
+                    found = None if _is_link_below(self._workspaces, file.parent) else self._look(file, path)
+                    if item := _by_name(_shown(path), found):
+                        return item
         return None
 
     def put(self, scope: Scope, path: str, text: str | bytes) -> Found:

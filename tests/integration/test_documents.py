@@ -298,6 +298,20 @@ async def test_a_file_whose_name_holds_what_no_document_may_have_in_its_own_is_n
     assert (done.documents, done.skipped, await house.indexer.skipped(ACME)) == (1, (), [])
 
 
+async def test_a_file_may_go_though_its_name_is_told_as_one_that_no_disk_takes(house: House) -> None:
+    await asyncio.to_thread(house.write, "a.md", "Refunds")
+    file = house.library.root(ACME) / "odd\\ud800.md"
+    await asyncio.to_thread(file.write_text, "Parcels")
+    done = await house.indexer.sync(ACME)
+    assert [(one.path, one.why) for one in done.skipped] == [(file.name, "name")]
+
+    await asyncio.to_thread(file.unlink)
+    done = await house.indexer.sync(ACME, [file.name, f"{'x' * 256}/a.md"])
+
+    assert (done.skipped, await house.indexer.skipped(ACME)) == ((), [])
+    assert await house.sources("refunds") == ["a.md"]
+
+
 async def test_a_document_that_became_unreadable_is_no_longer_found(house: House) -> None:
     await asyncio.to_thread(house.write, "a.md", "Refunds")
     await house.indexer.sync(ACME)
