@@ -129,6 +129,8 @@ class IndexProcess:
         lane.send(number, what)
 
     def _tell_of(self, key: int, lane: IndexLane) -> None:
+        if key not in self._made:
+            raise IndexUnavailable("the search index is closed")
         if key not in self._known:
             self._known.add(key)
             lane.send(UNASKED, self._made[key])
@@ -239,6 +241,7 @@ class _Program:
     async def until_lane(self) -> IndexLane:
         """The same, once there is one."""
         while (lane := self.ready_lane) is None:
+            self._open.clear()  # where it is set, the connection closes and has not said so yet
             await self._open.wait()
         return lane
 

@@ -132,6 +132,29 @@ async def test_what_only_reads_is_asked_again_of_the_next_process(index: AskedIn
         assert {len(some) for some in await asyncio.gather(*asked)} == {MANY}
 
 
+async def test_several_that_ask_before_the_end_of_the_process_was_noticed_are_answered_by_the_next_one(
+    index: AskedIndex, process: IndexProcess
+) -> None:
+    await index.upsert(ACME, [entry(1)])
+    ended = end(process)
+    while _runs(ended):  # awaiting nothing: the event loop does not see it end
+        pass
+    counts = await asyncio.gather(*(index.count(ACME, Kind.DOCUMENT) for _ in range(3)))
+    assert counts == [1, 1, 1]
+
+
+async def test_who_waits_for_the_next_process_while_the_index_is_closed_is_told_so(
+    index: AskedIndex, process: IndexProcess
+) -> None:
+    end(process)
+    await until(lambda: process.pid is None)
+    asking = asyncio.create_task(index.check())
+    await asyncio.sleep(0)
+    await index.close()
+    with pytest.raises(IndexUnavailable, match="is closed"):
+        await asking
+
+
 async def test_what_the_system_ends_where_the_disk_is_full_is_the_process_of_the_index_alone(
     index: AskedIndex, process: IndexProcess
 ) -> None:
