@@ -199,9 +199,9 @@ class AppendsText(Protocol):
     async def begin(self, message: OutboundMessage, text: str) -> Receipt:
         """Begin the reply with *text* (Markdown). Raises `SendFailed`."""
 
-    async def find_beginning(self, key: ConversationKey, part: OutboundPart) -> Receipt | None:
-        """What was begun and seems to be the beginning of *part*, in its last form, where the answer to `begin` was
-        lost. Raises `SendFailed` when the platform cannot be asked."""
+    async def find_beginning(self, message: OutboundMessage, part: OutboundPart) -> Receipt | None:
+        """What was begun since *message* was asked for and seems to be the beginning of *part* of it, in its last form,
+        where the answer to `begin` was lost. Raises `SendFailed` when the platform cannot be asked."""
 
     async def append(self, message: OutboundMessage, receipt: Receipt, text: str) -> None:
         """Add *text* to what was begun. May be lost where the last form puts it right. Raises `SendFailed`."""

@@ -182,7 +182,7 @@ class Sending:
     async def _begun_by_words(self, connector: AppendsText, part: OutboundPart) -> Receipt | None:
         """What seems to be the beginning of *part*, where the platform shows any."""
         try:
-            return await self._until_taken(part, lambda: _within(connector.find_beginning(self._message.key, part)))
+            return await self._until_taken(part, lambda: _within(connector.find_beginning(self._message, part)))
         except SendFailed as error:
             _log.warning("reply.not_read_back", part=part.index, why=str(error))
             return None

@@ -150,8 +150,8 @@ class SlackConnector:
         self._intake.sent(message.key.external_id, receipt.message_id)
         return receipt
 
-    async def find_beginning(self, key: ConversationKey, part: OutboundPart) -> Receipt | None:
-        return await self._sender.find_beginning(key, part)
+    async def find_beginning(self, message: OutboundMessage, part: OutboundPart) -> Receipt | None:
+        return await self._sender.find_beginning(message, part)
 
     async def append(self, message: OutboundMessage, receipt: Receipt, text: str) -> None:
         await self._streams.append(message, receipt, text)

@@ -130,14 +130,21 @@ def found_in(messages: list[Any], part: OutboundPart, me: Identity) -> str | Non
     return None
 
 
-def begun_in(messages: list[Any], part: OutboundPart, me: Identity) -> list[str]:
-    """The ids of those among *messages* that may be the beginning of *part*, as a stream shows it: of ours, without the
-    metadata that every last form has, and with the words that it begins with, however they are formatted."""
+def asked_at(message: OutboundMessage) -> float:
+    """When the first of what *message* answers was said (more may have come after it was begun), in Slack's time (s);
+    0.0 where that is not known."""
+    return min((float(one) for one in message.answers if _TS.fullmatch(one)), default=0.0)
+
+
+def begun_in(messages: list[Any], part: OutboundPart, me: Identity, after: float) -> list[str]:
+    """The ids of those among *messages* that may be the beginning of *part*, as a stream shows it: of ours and *after*
+    that time, without the metadata that every last form has, and with the words that it begins with, however they are
+    formatted. What was there before is none, whatever it says: it would be lost."""
     whole = _letters(part.text)
     return [
         str(said["ts"])
         for said in messages
-        if is_own(said, me) and not said.get("metadata") and not said.get("files")
+        if is_own(said, me) and float(said["ts"]) > after and not said.get("metadata") and not said.get("files")
         if (words := _letters(str(said.get("text") or ""))) and whole.startswith(words)
     ]
 

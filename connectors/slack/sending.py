@@ -102,10 +102,12 @@ class Sender:
                     return Receipt(message_id=found)
         return None
 
-    async def find_beginning(self, key: ConversationKey, part: OutboundPart) -> Receipt | None:
-        """By its words: what is begun as a stream carries no token until it has its last form."""
-        me = await self._who()
-        found = [ts async for messages in self._newest(key) for ts in outgoing.begun_in(messages, part, me)]
+    async def find_beginning(self, message: OutboundMessage, part: OutboundPart) -> Receipt | None:
+        """By its words, below what it answers: what is begun as a stream has no token until its last form."""
+        me, after = await self._who(), outgoing.asked_at(message)
+        found = [
+            ts async for messages in self._newest(message.key) for ts in outgoing.begun_in(messages, part, me, after)
+        ]
         return Receipt(message_id=max(found, key=float)) if found else None
 
     async def _newest(self, key: ConversationKey) -> AsyncGenerator[list[Any], None]:

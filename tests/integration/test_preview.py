@@ -42,7 +42,7 @@ class Feed(Board):
         self.messages["feed"] = self.begun = text
         return Receipt("feed")
 
-    async def find_beginning(self, key: ConversationKey, part: OutboundPart) -> Receipt | None:
+    async def find_beginning(self, message: OutboundMessage, part: OutboundPart) -> Receipt | None:
         shown = self.messages.get("feed")
         return Receipt("feed") if shown is not None and part.text.startswith(shown) else None
 

@@ -84,17 +84,33 @@ async def test_a_stream_whose_beginning_slack_did_not_answer_is_found_by_its_wor
         with pytest.raises(SendFailed) as caught:
             await bot.begin(message, "**Nine** mi")
         (part,) = bot.render(message)
-        receipt = await bot.find_beginning(message.key, part)
-        other = await bot.find_beginning(message.key, replace(part, text="Ten miles."))
+        receipt = await bot.find_beginning(message, part)
+        other = await bot.find_beginning(message, replace(part, text="Ten miles."))
         assert receipt is not None
         await finish(bot, message, receipt)
-        again = await bot.find_beginning(message.key, part)
+        again = await bot.find_beginning(message, part)
     assert caught.value.ambiguous
     assert (other, again) == (None, None)
     assert [(one.text, one.streaming) for one in slack.shown(TEAM)] == [
         ("Nine", False),
         ("*Nine* miles, more or less.", False),
     ]
+
+
+async def test_what_stood_there_before_the_question_is_no_beginning_of_its_answer(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """It would be overwritten, and the answer stand above its question."""
+    async with running(bot, gateway):
+        first = await asked(slack, gateway)
+        await bot.begin(reply_to(first, "Nine"), "Nine")
+        slack.say(f"{slack.at_bot} and back?", to=TEAM, thread=first.message_id)
+        await gateway.until(lambda g: len(g.accepted) == 2)
+        message = reply_to(gateway.accepted[1], "Nine miles, too.")
+        (part,) = bot.render(message)
+        assert await bot.find_beginning(message, part) is None
+        receipt = await bot.begin(message, "Nine mi")
+        assert await bot.find_beginning(message, part) == receipt
 
 
 async def test_where_slack_shows_no_stream_edits_serve(
