@@ -224,6 +224,8 @@ class ConsoleConnector:
         shown, seconds = "", None
         if question is not None and question.message_id in message.answers:
             shown, seconds = question.shown, self._clock() - question.asked_at
+        elif message.silent:
+            return  # who stopped it was told so, and nobody waits for it
         await self._terminal.status("")
         rest = convert.remainder(shown, convert.neutralise(message.text))
         if rest:

@@ -284,6 +284,23 @@ async def test_interrupting_the_wait_gives_the_prompt_back_and_the_answer_still_
     assert chat.connector.exit_code == 0
 
 
+async def test_what_was_stopped_before_its_first_word_is_told_by_the_answer_to_the_stop_alone() -> None:
+    async def respond(chat: Chat, message: InboundMessage) -> None:
+        if message.text == "/stop":
+            await chat.send(chat.accepted[0], "_Stopped._", silent=True, strategy="none", reason="no_retrieval_cue")
+            await chat.send(message, "Stopped.")
+
+    chat = Chat(respond)
+    chat.terminal.type("a long story")
+    async with chat.running():
+        await until(lambda: len(chat.accepted) == 1)
+        chat.terminal.interrupt()
+        chat.terminal.type("/stop")
+        await until(lambda: "Stopped" in chat.terminal.text())
+    assert chat.terminal.text().count("Stopped") == 1
+    assert "no_retrieval_cue" not in chat.terminal.text()
+
+
 async def test_interrupting_twice_at_the_prompt_leaves() -> None:
     """The first Ctrl-C at the prompt says how to leave, a second in a row leaves, a line in between stays."""
     chat = Chat()
