@@ -169,7 +169,7 @@ class IndexProcess:
             raise IndexUnavailable(f"the process of the search index is not there{self._why()}") from None
 
     def _why(self) -> str:
-        return f": it {self.health.why}" if self.health.state is State.DEGRADED and self.health.why else ""
+        return f": {self.health.why}" if self.health.state is State.DEGRADED and self.health.why else ""
 
     def _told(self, number: int, parts: list[Any]) -> None:
         if number == UNASKED:
