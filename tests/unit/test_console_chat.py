@@ -293,7 +293,8 @@ async def test_what_was_stopped_before_its_first_word_is_told_by_the_answer_to_t
     chat = Chat(respond)
     chat.terminal.type("a long story")
     async with chat.running():
-        await until(lambda: len(chat.accepted) == 1)
+        await until(lambda: len(chat.accepted) == 1 and chat.terminal.interrupt is not None)
+        assert chat.terminal.interrupt is not None
         chat.terminal.interrupt()
         chat.terminal.type("/stop")
         await until(lambda: "Stopped" in chat.terminal.text())
