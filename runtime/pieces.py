@@ -34,9 +34,10 @@ _DONE = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
 """Either says that nothing is missing, and never in a model's words: in JSON their quotes and line ends are escaped."""
 
 
-UNSAID_ENDS = 2
+UNSAID_ENDS = 3
 """After so many answers whose end a model did not say, and none whose end it said, it is taken for one that never does:
-some servers just end the connection, and those that read for them would ask again and again."""
+some servers just end the connection, and those that read for them would ask again and again. As many as one call makes
+by default: a server that has just been started, or is gone behind its proxy, may break off two in a row."""
 _silent: dict[str, int | None] = {}
 """How many ends each model has left unsaid, by its server and name; None for one that says them. As long as the process
 runs."""

@@ -288,18 +288,30 @@ async def test_a_caller_who_can_take_back_what_was_shown_gets_the_answer_after_a
     assert screen.restarts == 1
 
 
-async def test_a_model_that_never_says_when_an_answer_is_over_is_believed_the_second_time(
+async def test_a_model_that_never_says_when_an_answer_is_over_is_believed_the_third_time(
     model_settings: MakeSettings, openai_server: FakeOpenAI
 ) -> None:
-    """Some servers just end the connection. Its first answer might have been broken off."""
+    """Some servers just end the connection. Its first answers might have been broken off."""
     openai_server.answer = lambda body: Reply(text="This is all of it.", trouble="unsaid_end")
     screen, model = Screen(), Model(model_settings())
     first = await model.complete(MESSAGES, on_delta=screen.show, on_restart=screen.restart)
     again = await model.complete(MESSAGES, on_delta=screen.show, on_restart=screen.restart)
     await model.close()
-    assert (first.text, first.attempts, first.finish_reason) == ("This is all of it.", 2, "stop")
-    assert (again.text, again.attempts, screen.restarts) == ("This is all of it.", 1, 1)
+    assert (first.text, first.attempts, first.finish_reason) == ("This is all of it.", 3, "stop")
+    assert (again.text, again.attempts, screen.restarts) == ("This is all of it.", 1, 2)
     assert first.usage.completion > 0
+
+
+async def test_two_answers_that_were_broken_off_are_not_taken_for_whole_where_none_was_heard_out_before(
+    model_settings: MakeSettings, openai_server: FakeOpenAI
+) -> None:
+    """As by a server that has just been started, or a proxy whose server is gone."""
+    cut = [Reply(text=text, trouble="unsaid_end") for text in ("Never delete the", "Never")]
+    openai_server.will(*cut, "Never delete the vault.")
+    screen, model = Screen(), Model(model_settings())
+    answer = await model.complete(MESSAGES, on_delta=screen.show, on_restart=screen.restart)
+    await model.close()
+    assert (answer.text, answer.attempts) == ("Never delete the vault.", 3)
 
 
 async def test_a_model_that_says_when_an_answer_is_over_is_not_believed_when_it_does_not(
