@@ -100,6 +100,10 @@ class Knowledge:
         """Wait until the index is open."""
         await self.opening.opened()
 
+    async def until_lost(self) -> None:
+        """See `runtime.opening.Opening.until_lost`."""
+        await self.opening.until_lost()
+
     async def close(self) -> None:
         """Let go of the index's files and connections. Never raises."""
         await self.opening.close()

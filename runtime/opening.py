@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 _RETRY_SECONDS = (1.0, 30.0)
+LOSS_SECONDS = 2.0
+"""Between looks whether the open index lost something."""
 _log = structlog.get_logger()
 
 
@@ -46,6 +48,8 @@ class Opening:
         self._mute = ""
         """Why nothing can be embedded, and so nothing be found in an index that is open."""
         self._opened = asyncio.Event()
+        self._origin = ""
+        """The token of the open index, as it was seen last."""
 
     async def run(self) -> None:
         """Open it, however long that takes, and see to what is open, until cancelled."""
@@ -60,6 +64,19 @@ class Opening:
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, longest)
         await self.formers.tend((await self.ready()).name)
+
+    async def until_lost(self) -> None:
+        """Wait until the open index has lost something, and say so in the catalogue: its process may have been started
+        again, and found damaged files."""
+        await self.opened()
+        target = await self.ready()
+        while True:
+            await asyncio.sleep(LOSS_SECONDS)
+            with suppress(IndexUnavailable, StoreUnavailable):  # the next look says it
+                token = (await target.index.origin()).token
+                if token != self._origin:
+                    await self._see_origin(target, token)
+                    return
 
     async def opened(self) -> None:
         """Wait until it is open."""
@@ -124,8 +141,7 @@ class Opening:
         target = await asyncio.to_thread(self._maker.target, embedder)
         try:
             await target.index.ensure()
-            scopes = [Scope(workspace.id) for workspace in await self._workspaces.all()]
-            await self.catalogue.see_origin(target.name, (await target.index.origin()).token, scopes)
+            await self._see_origin(target, (await target.index.origin()).token)
             await self._adopt(target.identity)
             await self.catalogue.register(target.identity)
             await self.catalogue.keep(target.name)
@@ -135,6 +151,11 @@ class Opening:
         self.target = target
         self.why = ""
         self._opened.set()
+
+    async def _see_origin(self, target: Collection, token: str) -> None:
+        scopes = [Scope(workspace.id) for workspace in await self._workspaces.all()]
+        await self.catalogue.see_origin(target.name, token, scopes)
+        self._origin = token
 
     async def _adopt(self, target: Identity) -> None:
         """What versions without a catalogue left: of all models that they may have been given, the default one is

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
+
+import pytest
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope
@@ -14,6 +17,7 @@ from grounding.documents.sparse import encode_document
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Provenance, Type
 from runtime.api.doctor import examine
+from runtime.embedded.asked_index import AskedIndex
 from runtime.rebuilding import Rebuilding, Reindexed, Restored
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
@@ -208,3 +212,32 @@ async def test_what_a_damaged_index_had_is_indexed_and_remembered_again_by_itsel
         (told,) = [one for one in await examine(bot.runtime) if one.name == "index files"]
         assert str(shard / "damaged-1") in told.detail
         assert not told.ok
+
+
+async def test_what_the_process_of_the_index_had_is_indexed_and_remembered_again_when_its_next_one_finds_it_damaged(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the bot goes on: nobody has to start it again."""
+    monkeypatch.setattr("runtime.opening.LOSS_SECONDS", 0.01)
+    monkeypatch.setattr("runtime.embedded.index_process.BACK_SECONDS", 60.0)
+    settings = model_settings()
+    async with running_bot(settings, openai_server) as bot, asyncio.timeout(60):
+        said = await bot.say("The deploy key lives in Lockbox.", context="here")
+        await bot.settle()
+        await rebuilding(bot).fill_new_index()
+        await bot.runtime.knowledge.index(ACME)
+        index = opened(bot)
+        documents = await index.sources(ACME, Kind.DOCUMENT)
+        assert isinstance(index, AskedIndex)
+        assert documents
+        pid = index._process.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        (shard,) = (settings.data_dir / "qdrant").iterdir()
+        for file in shard.rglob("status.dat"):
+            os.truncate(file, 0)
+        while await index.sources(ACME, Kind.DOCUMENT) != documents:
+            await asyncio.sleep(0.05)
+        while set(await index.sources(HERE.scope, Kind.TURN)) != {said["turn_id"]}:
+            await asyncio.sleep(0.05)
+        assert (await index.origin()).set_aside == (str(shard / "damaged-1"),)
