@@ -166,7 +166,7 @@ def house(
     if request.param == "server":
         client = SharedQdrant(":memory:")
 
-        def on_server(made: Settings, identity: Identity, _: int | None) -> ServerIndex:
+        def on_server(made: Settings, identity: Identity, *_: object) -> ServerIndex:
             return ServerIndex(
                 "local", identity.model, identity.dimensions, timeout_seconds=made.qdrant_timeout_seconds, client=client
             )
