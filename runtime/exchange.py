@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectors.message import Usage
+from runtime.called import Called
 from runtime.loading import when_sent
 from runtime.pieces import gather, usage_after
 
@@ -166,8 +167,7 @@ class Exchange:
         self._target = target
         self._stall_seconds = stall_seconds
         self._text: list[str] = []
-        self._tools: dict[int, dict[str, str]] = {}
-        self._moved: dict[int, int] = {}
+        self._called = Called([tool["function"]["name"] for tool in call.options.get("tools", ())])
         self._finish = ""
         self._usage: Any = None
         self._first_ms: int | None = None
@@ -204,7 +204,7 @@ class Exchange:
             finish_reason=self._finish or "stop",
             usage=self._counted(),
             first_token_ms=self._first_ms,
-            tool_calls=tuple(ToolCall(t["id"], t["name"], t["arguments"]) for _, t in sorted(self._tools.items())),
+            tool_calls=tuple(ToolCall(*one) for one in self._called.all),
         )
 
     def _take_whole(self, response: Any) -> None:
@@ -254,15 +254,7 @@ class Exchange:
             return None
 
     def _add_tool(self, index: int, tool: Any) -> None:
-        """Pieces of one call come with the same index: id and name once, the arguments bit by bit. Some providers give
-        all calls one index: another id begins another call, which the pieces after it belong to."""
-        given, index = index, self._moved.get(index, index)
-        if tool.id and self._tools.get(index, {}).get("id", tool.id) not in ("", tool.id):
-            self._moved[given] = index = max(self._tools) + 1
-        known = self._tools.setdefault(index, {"id": "", "name": "", "arguments": ""})
-        known["id"] = known["id"] or tool.id or ""
-        known["name"] = known["name"] or tool.function.name or ""
-        known["arguments"] += tool.function.arguments or ""
+        self._called.add(index, tool.id or "", tool.function.name or "", tool.function.arguments or "")
 
     def _counted(self) -> Usage:
         usage = self._usage

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from connectors.message import Usage
 from grounding.tokens import load_tokens
-from runtime.exchange import Call, Completion, Exchange, Target, ToolCall
+from runtime.exchange import Completion, ToolCall
 from runtime.rounds import Result, Round, as_one, asked, rest, rows, said, total, without_tools
 from runtime.senses import has_images, with_images, without_images
 
@@ -127,20 +127,3 @@ def test_what_a_round_takes_of_a_window_is_not_counted_short() -> None:
     texts = [message["content"] for message in one.messages(0)[1:]]
 
     assert one.count(tokens) >= tokens.count(json.dumps(one.messages(0)[0]["tool_calls"][0]["function"])) + len(texts)
-
-
-def test_calls_that_come_under_one_index_are_told_apart_by_their_ids() -> None:
-    exchange = Exchange(None, Call([], None, None, {}), Target("m", "m", {}), 1.0)
-
-    def piece(id_: str | None, name: str | None, arguments: str) -> Any:
-        return SimpleNamespace(id=id_, function=SimpleNamespace(name=name, arguments=arguments))
-
-    for one in (piece("a", "find", '{"q"'), piece(None, None, ": 1}"), piece("b", "go", "{"), piece(None, None, "}")):
-        exchange._add_tool(0, one)
-    for one in (piece("d", "look", '{"at"'), piece(None, None, ": 2}")):
-        exchange._add_tool(0, one)
-    exchange._add_tool(1, piece("c", "stay", "{}"))
-
-    assert [(one["id"], one["arguments"]) for one in exchange._tools.values()] == [
-        ("a", '{"q": 1}'), ("b", "{}"), ("d", '{"at": 2}'), ("c", "{}")
-    ]  # fmt: skip
