@@ -2,7 +2,9 @@
 
 What was shown is kept as `Stage.SHOWN`, so that `runtime.outbox` gives it its last form also after the process ended
 in between; until the first words have a receipt the part stands as `Stage.DRAFTING`, of which nothing is lost but
-those first words. A preview never fails a turn: what it cannot show, the delivery shows.
+those first words. Where a turn is begun again while it stands so, nothing more is shown of it: the delivery knows how to
+find what may be there, and a second beginning would hide it. A preview never fails a turn: what it cannot show, the
+delivery shows.
 """
 
 from __future__ import annotations
@@ -75,6 +77,10 @@ class Passing(Preview):
         await self._connector.stream(self._message.key, answers, delta)
 
 
+class _InDoubt(Exception):
+    """Nobody knows whether people see the first words of an earlier attempt."""
+
+
 class _Paced(Preview):
     """Pieces are collected, and shown at the pace that the platform allows."""
 
@@ -130,7 +136,7 @@ class _Paced(Preview):
                 self._news.clear()
                 await self._show_paced()
                 await self._news.wait()
-        except (SendFailed, StoreUnavailable, Superseded) as error:
+        except (SendFailed, StoreUnavailable, Superseded, _InDoubt) as error:
             _log.info("preview.ended", why=str(error))
         except Exception:  # noqa: BLE001 - a broken preview must not cost the reply; it is logged whole
             _log.exception("preview.ended", why="internal")
@@ -150,7 +156,11 @@ class _Paced(Preview):
             self._is_telling = False
 
     async def _look(self) -> None:
-        await self._take_up(await self._states.of_turn(self._message.key, self._message.turn_id))
+        """Take up what an interrupted turn has shown. Raises `_InDoubt`."""
+        states = await self._states.of_turn(self._message.key, self._message.turn_id)
+        if any(state.stage is Stage.DRAFTING for state in states.values()):
+            raise _InDoubt("first words of an earlier attempt may be there")
+        await self._take_up(states)
 
     async def _gather(self) -> None:
         """Wait for first words that are worth a call to the platform, but no longer than the reply is written."""

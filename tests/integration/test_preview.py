@@ -50,6 +50,16 @@ class Feed(Board):
         self.messages[receipt.message_id] += text
 
 
+class LosesAnswers(FoundAgain):
+    """The first message arrives, and the answer that says so does not."""
+
+    async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
+        receipt = await super().send(message, part)
+        if len(self.messages) == 1:
+            raise SendFailed("the answer was lost", retryable=True, ambiguous=True)
+        return receipt
+
+
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtime.preview.FIRST_SECONDS", 0.001)
@@ -250,6 +260,28 @@ async def test_a_turn_that_is_taken_up_again_goes_on_in_the_message_that_was_beg
 
     assert board.shown == ["done"]
     assert len(board.tokens) == 1
+
+
+async def test_first_words_that_may_be_there_are_not_begun_a_second_time(redis: Redis) -> None:
+    """The turn is begun again after the answer to their sending was lost: the delivery finds them and makes them whole,
+    where others below them would have hidden them."""
+    board = LosesAnswers()
+    outbox = box(redis, board)
+    async with outbox.preview(DRAFT) as preview:
+        await preview.show("half")
+        await until(board, "half")
+    with capture_logs() as logs:
+        async with outbox.preview(DRAFT) as preview:
+            await preview.show("other")
+            async with asyncio.timeout(5):
+                while not logs:
+                    await asyncio.sleep(0.002)
+    assert [(log["event"], log["why"]) for log in logs] == [
+        ("preview.ended", "first words of an earlier attempt may be there")
+    ]
+    await outbox.deliver(replace(DRAFT, text="all done"))
+
+    assert board.shown == ["all done"]
 
 
 async def test_what_a_preview_cannot_show_the_delivery_shows(redis: Redis) -> None:
