@@ -2,8 +2,8 @@
 
 What was shown is kept as `Stage.SHOWN`, so that `runtime.outbox` gives it its last form also after the process ended
 in between; until the first words have a receipt the part stands as `Stage.DRAFTING`, of which nothing is lost but
-those first words. Where a turn is begun again while it stands so, nothing more is shown of it: the delivery knows how to
-find what may be there, and a second beginning would hide it. A preview never fails a turn: what it cannot show, the
+those first words. Where a turn is begun again while it stands so, nothing more is shown of it: the delivery knows how
+to find what may be there, and a second beginning would hide it. A preview never fails a turn: what it cannot show, the
 delivery shows.
 """
 
