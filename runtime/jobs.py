@@ -33,8 +33,10 @@ _VERSION = 1
 _KNOWN_SECONDS = 7 * 24 * 3600
 _SWEEP_SECONDS = 5.0
 SETTLE_SECONDS = 0.25
-"""How long work that can be done together waits for more of it: what a burst of turns leaves is one piece of work, and
-not in the way of the next of them."""
+"""How long work that can be done together waits for more of it, and again as often as more has come: what a burst of
+turns leaves is one piece of work, and not in the way of the next of them."""
+MOST_SETTLE_SECONDS = 2.0
+"""So long it waits at most: then what came until now is done, though the burst goes on."""
 _PAGE = 32
 _TOGETHER = 64
 """Jobs that are read from one lane, and that are done together, at most."""
@@ -186,11 +188,20 @@ class Jobs:
         while True:
             await self._wake[kind].wait()
             if kind in self._together and not settled:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(SETTLE_SECONDS):
-                        await self._hurry.wait()
+                await self._settle(self._wake[kind])
             self._wake[kind].clear()
             settled = await self._take(kind, running)
+
+    async def _settle(self, more: asyncio.Event) -> None:
+        """Wait until no *more* has come for `SETTLE_SECONDS`, `MOST_SETTLE_SECONDS` are over, or somebody hurries."""
+        loop = asyncio.get_running_loop()
+        latest = loop.time() + MOST_SETTLE_SECONDS
+        while more.is_set() and loop.time() < latest:
+            more.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_SECONDS):
+                    await self._hurry.wait()
+                    return
 
     async def _take(self, kind: str, running: asyncio.TaskGroup) -> bool:
         """Do what waits in the lanes of *kind*: together as far as that goes, the rest of each lane by itself. Whether
