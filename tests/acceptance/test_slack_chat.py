@@ -333,3 +333,19 @@ async def test_a_reply_in_a_thread_is_marked_by_the_names_of_the_emoji(chat: Cha
         await chat.slack.until(lambda _: len(chat.bot.told("turn.marked")) > before)  # noqa: B023 - awaited here
 
     assert [one["mark"] for one in chat.bot.told("turn.marked")] == ["good", "bad", "good", "none"]
+
+
+async def test_an_answer_that_can_be_seen_is_finished_below_what_is_left_of_its_deleted_question(chat: Chat) -> None:
+    whole = "\n\n".join(f"Paragraph {n}. " + "All of it has to arrive. " * 12 for n in range(30))
+    chat.bot.model.chunk_delay_seconds = 0.002
+    chat.bot.model.will(Reply(text=whole))
+
+    asked = chat.slack.say(f"{chat.at_bot} tell us everything", to=TEAM, by=LENA)
+    await chat.slack.until(lambda slack: bool(slack.shown(TEAM, asked)))
+    chat.slack.delete(TEAM, asked)
+    await chat.slack.until(lambda _: bool(chat.bot.told("reply.delivered")))
+
+    shown = "".join(part.text for part in chat.slack.shown(TEAM, asked))
+    assert "".join(shown.split()) == "".join(whole.split())
+    assert len(chat.bot.told("message.deleted")) == 1
+    assert chat.bot.told("turn.failed") == []

@@ -246,8 +246,20 @@ class SlackEmulator(Workspace):
         self._changed(place, "message_changed", message=dict(said), previous_message=before)
 
     def delete(self, place: Channel | Person, ts: str) -> None:
-        """Somebody deletes a message of theirs."""
+        """Somebody deletes a message of theirs. Of the first of a thread a stone is left, with the thread below it."""
         said = self._find(place.channel_id, ts)
+        if any(one.get("thread_ts") == ts != one["ts"] for one in self._messages[place.channel_id]):
+            before = dict(said)
+            said.clear()
+            said |= {
+                "type": "message",
+                "subtype": "tombstone",
+                "user": "USLACKBOT",
+                "text": "This message was deleted.",
+            }
+            said |= {"ts": ts, "thread_ts": ts, "hidden": True}
+            self._changed(place, "message_changed", message=dict(said), previous_message=before)
+            return
         self._messages[place.channel_id].remove(said)
         self._changed(place, "message_deleted", deleted_ts=ts, previous_message=said)
 
