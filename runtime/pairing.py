@@ -1,7 +1,9 @@
 """Codes by which a stranger is made known to the bot: given to the person, approved by an admin.
 
-Keys (owner ``pairing``, tag ``{access}``): ``pending``, a hash of workspace and person to the SHA-256 of
-the code that they were given; ``attempts``, the number of wrong codes. No code is ever stored as such.
+Keys (owner ``pairing``, tag ``{access}``): ``pending``, a hash of workspace, person and the beginning of a
+code's SHA-256 to all of that and who they are; ``attempts``, the number of wrong codes. No code is ever
+stored as such. Whoever writes several times is given as many codes, and cannot know which of them an admin
+will be told: each is good for its time, until one of them is used.
 """
 
 from __future__ import annotations
@@ -36,15 +38,16 @@ _FORMAT = 1
 _PENDING = redis_key("pairing", "{access}", "pending")
 _ATTEMPTS = redis_key("pairing", "{access}", "attempts")
 
-# Two approvals of one code, or an approval of a code that a newer one has just replaced: one wins.
+# Of two who use one code one wins. With it go the other codes of the same person (the rest of ARGV).
 _TAKE = (
-    "if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then return redis.call('HDEL', KEYS[1], ARGV[1]) end return 0"
+    "if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end "
+    "redis.call('HDEL', KEYS[1], ARGV[1], unpack(ARGV, 3)) return 1"
 )
 _COUNT = "local n = redis.call('INCR', KEYS[1]) if n == 1 then redis.call('EXPIRE', KEYS[1], ARGV[1]) end return n"
 
 
 class UnknownCode(AgentRuntimeError):
-    """The pairing code is wrong, used, replaced by a newer one, or expired."""
+    """The pairing code is wrong, used, or expired."""
 
     user_text = "That code is not valid (any more)."
 
@@ -76,9 +79,9 @@ class Pairing:
         self._clock = clock
 
     async def issue(self, user: str, name: str, workspace_id: str) -> str:
-        """A new code for *user* (``connector:user_id``), which makes the one before worthless.
+        """A new code for *user* (``connector:user_id``), beside those that they were given before.
 
-        Empty where too many people wait already.
+        Empty where too many codes wait already.
         """
         now = self._clock()
         if await self._redis.hlen(_PENDING) >= MAX_PENDING:
@@ -86,42 +89,50 @@ class Pairing:
             if await self._redis.hlen(_PENDING) >= MAX_PENDING:
                 return ""
         code = "".join(secrets.choice(CODE_ALPHABET) for _ in range(CODE_LENGTH))
+        digest = _digest(code).hex()
         waiting = pack(
             _FORMAT,
-            sha256=_digest(code).hex(),
+            sha256=digest,
             user=user,
             name=name,
             workspace_id=workspace_id,
             expires_at=now + CODE_SECONDS,
         )
         pipeline = self._redis.pipeline(transaction=True)
-        # One field for each person and workspace: a new code takes the place of the one before.
-        pipeline.hset(_PENDING, f"{workspace_id}/{person_field(user)}", waiting)
+        pipeline.hset(_PENDING, f"{workspace_id}/{person_field(user)}/{digest[:16]}", waiting)
         pipeline.expire(_PENDING, CODE_SECONDS)
         await pipeline.execute()
         return code
 
     async def pending(self) -> list[Pending]:
-        """Who waits for approval, the oldest request first."""
-        return sorted((who for _, _, _, who in await self._waiting()), key=lambda who: who.expires_in_seconds)
+        """Who waits for approval, each with the time of their newest code; who waits longest first."""
+        newest: dict[tuple[str, str], Pending] = {}
+        for _, _, _, who in sorted(await self._waiting(), key=lambda one: one[3].expires_in_seconds):
+            newest[who.workspace_id, who.user] = who
+        return sorted(newest.values(), key=lambda who: who.expires_in_seconds)
 
     async def take(self, code: str, workspace_id: str | None = None) -> Pending:
-        """Who was given *code*, which is worthless from now on. With *workspace_id*, a code for another workspace
-        counts as wrong and stays good. Raises `UnknownCode` and `TooManyAttempts`."""
+        """Who was given *code*, which is worthless from now on, with all others that they were given for the same
+        workspace. With *workspace_id*, a code for another workspace counts as wrong and stays good. Raises
+        `UnknownCode` and `TooManyAttempts`."""
         tried = await self._redis.get(_ATTEMPTS)
         if tried is not None and int(tried) >= MAX_WRONG_CODES:
             raise TooManyAttempts(
                 f"more than {MAX_WRONG_CODES} wrong codes were tried; wait {CODE_SECONDS // 60} minutes"
             )
         digest = _digest(code.strip().upper()).hex()
+        waiting = await self._waiting()
         found = None
-        for field, stored, stored_digest, who in await self._waiting():
+        for field, stored, stored_digest, who in waiting:
             if hmac.compare_digest(digest, stored_digest) and workspace_id in (None, who.workspace_id):
                 found = (field, stored, who)
-        if found is not None and await self._redis.eval(_TAKE, 1, _PENDING, found[0], found[1]):
-            return found[2]
+        if found is not None:
+            of = (found[2].workspace_id, found[2].user)
+            others = [field for field, _, _, who in waiting if (who.workspace_id, who.user) == of]
+            if await self._redis.eval(_TAKE, 1, _PENDING, found[0], found[1], *others):
+                return found[2]
         await count_within(self._redis, _ATTEMPTS, CODE_SECONDS)
-        raise UnknownCode("no such pairing code; it may have expired, been used, or been replaced by a newer one")
+        raise UnknownCode("no such pairing code; it may have expired or been used")
 
     async def _waiting(self) -> list[tuple[str, str, str, Pending]]:
         """(field, stored value, SHA-256 of the code, who) of each code that can still be approved."""

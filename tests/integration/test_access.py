@@ -125,15 +125,19 @@ async def test_in_a_group_nothing_is_said_to_a_stranger(redis: Redis) -> None:
     assert await people.pending() == []
 
 
-async def test_a_new_code_makes_the_one_before_worthless(redis: Redis) -> None:
-    """Only the last code that a person was given can be approved."""
+async def test_each_code_that_a_person_was_given_is_good_until_one_is_used(redis: Redis) -> None:
+    """Who writes again while they wait is let in by the code that they passed on, whichever it was, and only once."""
     people = access(redis)
-    first = code_in((await people.authorise(DIRECT, "acme")).notice)
-    second = code_in((await people.authorise(DIRECT, "acme")).notice)
-    assert first != second
-    with pytest.raises(UnknownCode):
-        await people.approve(first)
+    first, second, third = [code_in((await people.authorise(DIRECT, "acme")).notice) for _ in range(3)]
+    other = code_in((await people.authorise(replace(DIRECT, author=Author("43")), "acme")).notice)
+    assert len({first, second, third}) == 3
+    assert [who.user for who in await people.pending()] == ["telegram:42", "telegram:43"]
     assert (await people.approve(second)).user == "telegram:42"
+    for used in (first, second, third):
+        with pytest.raises(UnknownCode):
+            await people.approve(used)
+    assert [who.user for who in await people.pending()] == ["telegram:43"]
+    assert (await people.deny(other)).user == "telegram:43"
 
 
 async def test_a_code_is_good_for_ten_minutes(redis: Redis) -> None:
