@@ -188,7 +188,9 @@ class Access:
             with self._known.changing():
                 await self._redis.hdel(_roles_key(workspace_id), person_field(user))
         else:
-            await self._store_role(Person(user, "", role, workspace_id))
+            stored = await self._redis.hget(_roles_key(workspace_id), person_field(user))
+            name = "" if stored is None else unpack(stored, _FORMAT, "a role")["name"]
+            await self._store_role(Person(user, name, role, workspace_id))
         _tell_changed("role", workspace_id, user=user, role=role.value if role else "none", by=by)
 
     async def _store_role(self, person: Person) -> None:

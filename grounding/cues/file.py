@@ -52,7 +52,7 @@ def parse(text: str) -> Changes:
     except RecursionError:
         raise InvalidCues("no TOML that can be read: brackets in brackets, too deep") from None
     except ValueError as error:  # a TOMLDecodeError, or a number of thousands of digits
-        raise InvalidCues(f"no TOML: {error}") from error
+        raise InvalidCues(f'no TOML, such as add.documents = ["price book"]: {error}') from error
     problems = [f"{key!r} is unknown: use languages, [add] and [remove]" for key in given if key not in _KEYS]
     languages = _languages(given.get("languages", []), problems)
     parts = {part: _phrases(part, given.get(part, {}), problems) for part in _PARTS}

@@ -32,7 +32,10 @@ class People:
                 self.role,
                 "USER ROLE",
                 role=Role.ADMIN,
-                details="USER is an id of this platform or `connector:id`; ROLE `admin`, `member`, `viewer` or `none`.",
+                details=(
+                    "USER is an id of this platform, `connector:id`, or the name of somebody who has a role here; "
+                    "ROLE `admin`, `member`, `viewer` or `none`."
+                ),
             ),
         ]
 
@@ -56,10 +59,10 @@ class People:
     async def role(self, invocation: Invocation) -> str:
         words = invocation.rest.split()
         roles = [*map(str, Role), _NO_ROLE]
-        if len(words) != 2 or words[1].lower() not in roles:
+        if len(words) < 2 or words[-1].lower() not in roles:
             raise CommandRefused(f"Say {code('/role USER ROLE')}; the roles are {', '.join(map(code, roles))}.")
-        user = words[0] if ":" in words[0] else f"{invocation.message.connector}:{words[0].removeprefix('@')}"
-        wanted = None if words[1].lower() == _NO_ROLE else Role(words[1].lower())
+        user = await self._user(" ".join(words[:-1]), invocation)
+        wanted = None if words[-1].lower() == _NO_ROLE else Role(words[-1].lower())
         try:
             await self._access.set_role(user, wanted, invocation.key.workspace_id, by=_speaker(invocation))
         except ValueError as error:
@@ -67,6 +70,27 @@ class People:
         has = await self._access.role_of(user, invocation.key.workspace_id)
         said = f"{code(user)} is {has or 'nobody in particular'} here now."
         return said if has is wanted else f"{said} The settings of the runtime say so; they have to be changed there."
+
+    async def _user(self, given: str, invocation: Invocation) -> str:
+        """Who is meant by *given*: an id, or the name of one person with a role here, of this platform before others.
+        The name is the one under which an admin has let them in. Raises `CommandRefused`: any other name is no id, and
+        a role that is given to one would be nobody's."""
+        platform, name = invocation.message.connector, given.removeprefix("@").casefold()
+        named = {
+            one.user
+            for one in await self._access.people(invocation.key.workspace_id)
+            if one.name and one.name.casefold() == name
+        }
+        here = {user for user in named if user.startswith(f"{platform}:")}
+        if len(found := here or named) > 1:
+            raise CommandRefused(f"Several people are called {plain(given)}: {', '.join(map(code, sorted(found)))}.")
+        if found:
+            return found.pop()
+        if " " in given or (given.startswith("@") and not name.isdecimal()):
+            raise CommandRefused(
+                f"I know nobody called {plain(given)} here: say their id, for example {code(platform + ':42')}."
+            )
+        return given if ":" in given else f"{platform}:{given.removeprefix('@')}"
 
 
 def _speaker(invocation: Invocation) -> str:

@@ -137,6 +137,8 @@ def _parse(invocation: Invocation) -> _Asked:
         )
     if kind == Kind.SKILL:
         name, rest = _next(rest)
+        if not name:
+            raise CommandRefused(f"Say of which skill, for example {code(f'/prompt {action} skill refunds')}.")
     if rest and action in ("show", "history", "clear"):
         raise CommandRefused(_HINT)
     return _Asked(action, Slot.named(level, kind or Kind.SOUL.value, name, invocation.scope), rest)

@@ -327,6 +327,7 @@ async def test_instructions_for_one_conversation_hold_there_alone(chat: Chat) ->
         ("/prompt set", "Say of what kind"),
         ("/prompt set soul", "The text is missing"),
         ("/prompt set skill ../x Hello", "no skill name"),
+        ("/prompt set skill", "Say of which skill"),
         ("/prompt set global soul Rule the world.", "agent-runtime prompt"),
         ("/prompt dance", "Say it like this"),
         ("/prompt diff 1", "which two versions"),

@@ -80,6 +80,24 @@ async def test_a_role_is_given_and_taken_away_in_this_workspace_alone(access: Ac
     assert await access.role_of("telegram:7", "acme") is None
 
 
+async def test_a_role_is_given_by_the_name_of_somebody_who_was_let_in(redis: Redis, access: Access) -> None:
+    people = People(access)
+    for user, name in (("telegram:7", "Kai Mars"), ("slack:U7", "Kai Mars"), ("slack:U8", "Bo"), ("slack:U9", "Bo")):
+        await access.approve(await Pairing(redis).issue(user, name, "acme"))
+
+    for role in ("viewer", "admin"):
+        assert f"`telegram:7` is {role} here now." in await people.role(given(f"@kai Mars {role}"))
+    with pytest.raises(CommandRefused, match="Several people are called Bo: `slack:U8`, `slack:U9`"):
+        await people.role(given("Bo admin"))
+
+
+@pytest.mark.parametrize("rest", ["@bo admin", "Bo Stern admin"])
+async def test_a_name_that_nobody_has_is_no_id(access: Access, rest: str) -> None:
+    with pytest.raises(CommandRefused, match="say their id, for example `telegram:42`"):
+        await People(access).role(given(rest))
+    assert [one.user for one in await access.people("acme")] == ["telegram:500"]
+
+
 async def test_what_the_settings_say_is_not_changed_by_a_command(access: Access) -> None:
     told = await People(access).role(given("telegram:500 viewer"))
 

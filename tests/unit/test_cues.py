@@ -41,6 +41,7 @@ def test_the_same_files_are_the_same_object_and_none_are_the_cues_that_ship() ->
     ("text", "said"),
     [
         ("languages = [", "no TOML"),
+        ("documents: price book", 'no TOML, such as add.documents = ["price book"]'),
         ('languages = "german"', "languages must be a list"),
         ('languages = ["klingon"]', "'klingon' does not ship: use french, german, spanish"),
         ('languages = [["german"]]', "['german'] does not ship"),
