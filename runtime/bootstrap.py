@@ -140,12 +140,14 @@ async def open_runtime(
     *,
     platforms: Sequence[Connector] = (),
     parts: frozenset[Part] = ALL_PARTS,
+    engine: IndexProcess | None = None,
 ) -> AsyncIterator[Runtime]:
     """The runtime of one process, running as long as the block.
 
     *platforms* are the connectors beside HTTP; `Supervisor.run` starts them. *parts* says what runs in
     the background: what delivers replies and runs commands, the worker that answers turns, the jobs that follow
-    them, and following the disk; a command that only looks needs none. Raises
+    them, and following the disk; a command that only looks needs none. *engine* is the process of the embedded
+    index where the caller has started it. Raises
     `runtime.data_dir.DataDirUnusable`, `runtime.embedded.child.ChildFailed` and `OSError` when the embedded stores
     cannot be opened, and `runtime.formatters.FormattersRefused`.
 
@@ -159,8 +161,7 @@ async def open_runtime(
     finding = loop.run_in_executor(None, installed, settings)
     has_faces = "worker" not in parts or "gateway" in parts
     async with AsyncExitStack() as stack:
-        engine: IndexProcess | None = None
-        if await asyncio.to_thread(has_embedded, settings) and parts:
+        if engine is None and parts and await asyncio.to_thread(has_embedded, settings):
             engine = await stack.enter_async_context(index_process(settings.data_dir))
         store = await stack.enter_async_context(open_redis(settings))
         model_server = await stack.enter_async_context(local_model(settings.data_dir))

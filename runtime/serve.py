@@ -22,6 +22,7 @@ from runtime.api.metrics import Metrics
 from runtime.api.server import HttpServer, listen_tcp, listen_unix, serving, unlink_if_ours
 from runtime.bootstrap import ROLES, Role, Runtime, open_runtime
 from runtime.data_dir import prepare_data_dir
+from runtime.embedded.index_process import IndexProcess
 from runtime.embedded.installed import check_installed
 from runtime.embedded.sockets import socket_path
 from runtime.event_stream import EventStream
@@ -45,10 +46,12 @@ async def serve(
     role: Role = "all",
     log_format: events.Format = "json",
     fallen_back: Sequence[FallenBack] = (),
+    engine: IndexProcess | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; a second one ends the process at once.
 
-    *fallen_back* are the numbers that stand at their default because what was set is none: one warning each.
+    *fallen_back* are the numbers that stand at their default because what was set is none: one warning each. *engine*
+    is the process of the embedded index where it runs already; the caller ends it.
 
     The order of stopping: no new messages (platforms and HTTP), then the answers that people wait for,
     then the turns still in hand, all within ``SHUTDOWN_GRACE_SECONDS``; the stores last. Raises
@@ -56,21 +59,22 @@ async def serve(
     `runtime.embedded.child.ChildFailed` and `OSError` with a text for the operator, before anything was accepted.
     """
     check_role(settings, role)
-    await asyncio.to_thread(check_installed, settings)
     stream, metrics, redaction = EventStream(), Metrics(), Redaction.of(settings)
 
     def keep(event: events.Event, line: str) -> None:
         stream.put(line)
         metrics.observe(event)
 
+    # Before anything is awaited: what runs already says by it that it does.
     events.configure(redaction, log_format=log_format, keep=keep)
+    await asyncio.to_thread(check_installed, settings)
     for number in fallen_back:
         _log.warning("setting.fallen_back", variable=number.variable, value=number.value, default=number.default)
     await prepare_data_dir(settings.data_dir)
     with _stop_signals() as stop:
         async with _listening(settings, has_commands=role != "worker") as sockets:
             platforms = await open_platforms(settings) if role != "worker" else []
-            async with open_runtime(settings, stream, platforms=platforms, parts=ROLES[role]) as runtime:
+            async with open_runtime(settings, stream, platforms=platforms, parts=ROLES[role], engine=engine) as runtime:
                 redaction.add(runtime.admin_token)
                 app = create_health_app(runtime, metrics) if role == "worker" else create_app(runtime, metrics)
                 await _run(runtime, app, sockets, stop)

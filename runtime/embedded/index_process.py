@@ -10,31 +10,23 @@ import asyncio
 import contextlib
 import importlib.util
 import itertools
-import os
-import signal
-import socket
-import sys
-from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import structlog
 
 from config.settings import Settings
 from connectors.connector import Health, State
 from grounding.documents.index import IndexUnavailable
-from runtime.embedded.child import ChildFailed, SupervisedChild, beside, die_with_parent
+from runtime.embedded.child import ChildFailed, SupervisedChild, beside
 from runtime.embedded.index_lane import UNASKED, IndexLane
+from runtime.embedded.index_program import READY_SECONDS, IndexProgram
 
-READY_SECONDS = 30.0
-STOP_SECONDS = 10.0
-"""What is open is flushed and closed in them."""
 BACK_SECONDS = 10.0
 """How long a question waits for a child that ended to be there again."""
 LATE_SECONDS = 1.0
 """The child keeps the time limits. One that does not answer at all is given so much longer."""
-LOG_TAIL_BYTES = 800
 ENDED = "the process of the search index ended while it was asked"
 _log = structlog.get_logger()
 
@@ -52,7 +44,7 @@ class IndexProcess:
     """The child, and what it is asked. Made by `index_process`."""
 
     def __init__(self, data_dir: Path) -> None:
-        self._program = _Program(data_dir / "qdrant.log", self._told, self._lost)
+        self._program = IndexProgram(data_dir / "qdrant.log", self._told, self._lost)
         self._child = SupervisedChild(self._program)
         self._numbers = itertools.count(UNASKED + 1)
         self._keys = itertools.count(1)
@@ -218,100 +210,13 @@ async def index_process(data_dir: Path) -> AsyncIterator[IndexProcess]:
         await asyncio.shield(process._stop())
 
 
-class _Program:
-    """The program that `SupervisedChild` runs."""
-
-    name = "qdrant"
-    ready_seconds = READY_SECONDS
-    stop_seconds = STOP_SECONDS
-
-    def __init__(self, log: Path, told: Callable[[int, list[Any]], None], lost: Callable[[], None]) -> None:
-        self._log = log
-        self._told = told
-        self._lost = lost
-        self._open = asyncio.Event()
-        self._ended = asyncio.Event()
-        self.lane: IndexLane | None = None
-
-    @property
-    def ready_lane(self) -> IndexLane | None:
-        """The connection to a child that answers; None while there is none."""
-        return self.lane if self._open.is_set() and self.lane is not None and self.lane.is_open else None
-
-    async def until_lane(self) -> IndexLane:
-        """The same, once there is one."""
-        while (lane := self.ready_lane) is None:
-            self._open.clear()  # where it is set, the connection closes and has not said so yet
-            await self._open.wait()
-        return lane
-
-    def is_ready(self) -> None:
-        """The child says so."""
-        self._open.set()
-
-    async def spawn(self) -> Process:
-        self.hang_up()
-        ours, theirs = socket.socketpair()
-        log = await asyncio.to_thread(self._open_log)
-        try:
-            process = await self._execute(theirs.fileno(), log)
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            log.close()
-            theirs.close()
-        self._ended.clear()
-        _, self.lane = await asyncio.get_running_loop().create_connection(
-            lambda: IndexLane(self._told, self._hung_up), sock=ours
-        )
-        return process
-
-    async def _execute(self, own: int, log: IO[bytes]) -> Process:
-        search = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "runtime.embedded.serve_index", str(own)),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(search)},
-            pass_fds=[own],
-            stdin=DEVNULL,
-            stdout=log,
-            stderr=log,
-            # SIGKILL: all that was stored is in the engine's log, and whoever starts next wants the folder.
-            preexec_fn=die_with_parent(os.getpid(), signal.SIGKILL),
-            process_group=0,
-        )
-
-    async def until_ready(self, process: Process) -> None:
-        waits = [asyncio.ensure_future(self._open.wait()), asyncio.ensure_future(self._ended.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        if not self._open.is_set():
-            await process.wait()  # it hung up, so it will end; its end is what is reported
-
-    async def explain(self) -> str:
-        return await asyncio.to_thread(self._log_tail)
-
-    def hang_up(self) -> None:
-        if self.lane is not None:
-            self.lane.close()
-        self.lane = None
-        self._open.clear()
-
-    def _hung_up(self) -> None:
-        self._open.clear()
-        self._ended.set()
-        self._lost()
-
-    def _open_log(self) -> IO[bytes]:
-        self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return self._log.open("wb")
-
-    def _log_tail(self) -> str:
-        try:
-            return self._log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()
-        except OSError:
-            return ""
+@contextlib.asynccontextmanager
+async def begun(settings: Settings) -> AsyncIterator[IndexProcess | None]:
+    """The child of a process that imports most of itself in the block: it was started, or could not be, when the block
+    begins, and gets ready beside that. None where the index is no embedded one."""
+    if not await asyncio.to_thread(has_embedded, settings):
+        yield None
+        return
+    async with index_process(settings.data_dir) as process:
+        await process._program.begun.wait()
+        yield process

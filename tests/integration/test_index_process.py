@@ -24,7 +24,8 @@ from grounding.documents.embedding import Vector
 from grounding.documents.index import Entry, Hit, IndexUnavailable, Kind, Passage, Source
 from grounding.documents.sparse import encode_document, encode_query
 from runtime.embedded.asked_index import AskedIndex
-from runtime.embedded.index_process import IndexProcess, has_embedded, index_process
+from runtime.embedded.index_process import IndexProcess, begun, has_embedded, index_process
+from runtime.embedded.index_program import MAX_LOG_BYTES
 from tests.emulators.embedder import HashedWords
 
 ROOT = Path(__file__).parents[2]
@@ -215,6 +216,46 @@ def _runs(pid: int) -> bool:
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
+
+
+async def test_serve_starts_it_before_it_imports_what_it_serves_with(tmp_path: Path) -> None:
+    program = """
+import sys
+from types import ModuleType
+from runtime.cli.main import invoke
+
+async def serve(settings, role, log_format, fallen_back, engine):
+    print(engine.pid is not None, {"runtime.bootstrap", "runtime.turn", "grounding.pipeline"} & {*sys.modules})
+
+sys.modules["runtime.serve"] = ModuleType("runtime.serve")
+sys.modules["runtime.serve"].serve = serve
+invoke(["serve"])
+"""
+    environment = {**os.environ, "AGENT_RUNTIME_DATA_DIR": str(tmp_path / "data")}
+    found = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", program], env=environment, cwd=ROOT, capture_output=True, text=True
+    )
+    assert found.stdout == "True set()\n", found.stderr
+
+
+async def test_what_the_former_process_wrote_is_kept_within_bounds(tmp_path: Path) -> None:
+    log, former = tmp_path / "qdrant.log", tmp_path / "qdrant.log.1"
+    log.write_text("how the last one ended\n")
+    async with begun(Settings(data_dir=tmp_path)) as process:
+        assert process is not None
+        await until(lambda: process.health.state is State.CONNECTED)
+        with capture_logs() as logs:
+            ended = end(process)
+            await until(lambda: process.pid not in (ended, None))
+    said = log.read_text()
+    assert said.startswith("how the last one ended\n")
+    assert said.count(f"started by process {os.getpid()}\n") == 2
+    (told,) = [one for one in logs if one["event"] == "store.degraded"]
+    assert told["why"] == f"was ended by signal {signal.SIGKILL:d}"
+    log.write_text("x" * (MAX_LOG_BYTES + 1))
+    async with begun(Settings(data_dir=tmp_path)):
+        assert former.stat().st_size == MAX_LOG_BYTES + 1
+        assert log.stat().st_size < 100
 
 
 async def test_a_folder_has_one_owner(index: AskedIndex, tmp_path: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from runtime.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from config.load import Loaded
 
 
 @click.command()
@@ -36,8 +39,17 @@ def command(
 
     share_arenas()
     collecting.begin()
-    from runtime.serve import serve
-
     invocation = Invocation(config or invocation.config, log_format or invocation.log_format)
-    loaded = invocation.load()
-    asyncio.run(serve(loaded.settings, role, invocation.log_format, loaded.fallen_back))
+    asyncio.run(_serve(invocation.load(), role, invocation.log_format))
+
+
+async def _serve(
+    loaded: Loaded, role: Literal["all", "gateway", "worker"], log_format: Literal["json", "console"]
+) -> None:
+    """The process of the search index first: it gets ready while this one imports all that it serves with."""
+    from runtime.embedded.index_process import begun
+
+    async with begun(loaded.settings) as engine:
+        from runtime.serve import serve
+
+        await serve(loaded.settings, role, log_format, loaded.fallen_back, engine)
