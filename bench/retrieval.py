@@ -24,7 +24,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ import numpy as np
 from bench.children import memory_mb
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
+from grounding.documents.ahead import made_ahead
 from grounding.documents.embedding import Embedder, Vector
 from grounding.documents.index import Entry, Kind, Passage, PassageIndex
 from grounding.documents.metrics import percentile
@@ -79,21 +80,28 @@ def encoded(texts: list[str]) -> list[SparseVector]:
 
 
 async def indexed(index: PassageIndex, embedder: Embedder, texts: list[str], workspaces: int, first: int = 0) -> None:
-    """Store *texts*, numbered from *first*."""
-    for start in range(0, len(texts), BATCH):
-        group = texts[start : start + BATCH]
-        vectors = await embedder.embed_documents(group)
-        sparse = await asyncio.to_thread(encoded, group)
-        entries = []
-        for n, text in enumerate(group):
-            number = (first + start + n) // workspaces
-            place = Passage(
-                str(first + start + n), Kind.DOCUMENT, f"{number // PARTS}.md", text, ordinal=number % PARTS,
-                start=number % PARTS * 10_000, end=number % PARTS * 10_000 + len(text),
-            )  # fmt: skip
-            entries.append(Entry(place, vectors[n], sparse[n]))
+    """Store *texts*, numbered from *first*, some while the next are embedded, as the indexer does."""
+
+    async def made() -> AsyncGenerator[list[Entry], None]:
+        for start in range(0, len(texts), BATCH):
+            group = texts[start : start + BATCH]
+            vectors = await embedder.embed_documents(group)
+            sparse = await asyncio.to_thread(encoded, group)
+            entries = []
+            for n, text in enumerate(group):
+                number = (first + start + n) // workspaces
+                place = Passage(
+                    str(first + start + n), Kind.DOCUMENT, f"{number // PARTS}.md", text, ordinal=number % PARTS,
+                    start=number % PARTS * 10_000, end=number % PARTS * 10_000 + len(text),
+                )  # fmt: skip
+                entries.append(Entry(place, vectors[n], sparse[n]))
+            yield entries
+
+    async def store(entries: list[Entry]) -> None:
         for workspace in range(workspaces):
             await index.upsert(Scope(f"w{workspace}"), entries[workspace::workspaces])
+
+    await made_ahead(made(), store)
 
 
 def by_lot(count: int, dimensions: int, seed: int) -> list[Vector]:

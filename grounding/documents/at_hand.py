@@ -4,8 +4,8 @@ other. Between reading a document and storing it nobody else may: what was read 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 
 class AtHand:
@@ -22,15 +22,30 @@ class AtHand:
     @asynccontextmanager
     async def some(self, paths: Collection[str]) -> AsyncIterator[None]:
         """Have *paths* in hand; waits for those that others have."""
-        mine = set(paths)
-        while self._wanting_all or not self._paths.isdisjoint(mine):
-            await self._freed.wait()
-        self._paths |= mine
-        try:
+        with self.hand() as hand:
+            await hand.take(paths)
             yield
+
+    @contextmanager
+    def hand(self) -> Iterator[Hand]:
+        """A hand for one run, which lets go of everything in the end. What it has when it takes more it has to let go
+        of without waiting for that: else two might wait for each other."""
+        hand = Hand(self)
+        try:
+            yield hand
         finally:
-            self._paths -= mine
-            self._tell()
+            hand.let_go([*hand.paths])
+
+    async def take(self, paths: set[str]) -> None:
+        """Have *paths* in hand once nobody else has one of them."""
+        while self._wanting_all or not self._paths.isdisjoint(paths):
+            await self._freed.wait()
+        self._paths |= paths
+
+    def let_go(self, paths: set[str]) -> None:
+        """Others may take *paths*."""
+        self._paths -= paths
+        self._tell()
 
     @asynccontextmanager
     async def everything(self) -> AsyncIterator[None]:
@@ -51,3 +66,22 @@ class AtHand:
     def _tell(self) -> None:
         self._freed.set()
         self._freed = asyncio.Event()
+
+
+class Hand:
+    """Of one run."""
+
+    def __init__(self, all_hands: AtHand) -> None:
+        self._all = all_hands
+        self.paths: set[str] = set()
+
+    async def take(self, paths: Collection[str]) -> None:
+        """Have *paths*, of which this has none yet, in hand, too; waits for those that others have."""
+        await self._all.take(mine := set(paths))
+        self.paths |= mine
+
+    def let_go(self, paths: Collection[str]) -> None:
+        """Others may take those of *paths* that are in hand."""
+        if mine := self.paths & set(paths):
+            self.paths -= mine
+            self._all.let_go(mine)

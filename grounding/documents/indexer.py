@@ -9,31 +9,33 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import structlog
 
 from connectors.message import Scope
-from grounding.documents.at_hand import AtHand
+from grounding.documents.ahead import made_ahead
+from grounding.documents.at_hand import AtHand, Hand
 from grounding.documents.backlog import Backlog
 from grounding.documents.chunking import CHUNKER_VERSION, CountTokens, Sizes, chunk_document
 from grounding.documents.embedding import Embedder
 from grounding.documents.index import Kind, PassageIndex, Source
+from grounding.documents.indexed import Indexed
 from grounding.documents.ledger import Ledger
 from grounding.documents.library import Document, Found, Skipped, is_document_path
 from grounding.documents.moved import formerly, moved_last, take_along
-from grounding.documents.registry import Registered, pending
+from grounding.documents.registry import Registered
 from grounding.documents.runs import (
     Batch,
     Prepared,
     Progress,
+    Ready,
     Run,
-    Status,
+    Step,
     Synced,
     groups,
-    is_known,
     portions,
     refused,
     sha256_of,
@@ -58,7 +60,7 @@ Exclusive = Callable[[Scope], AbstractAsyncContextManager[object]]
 """Keeps other processes from storing documents of a workspace."""
 
 
-class Indexer:
+class Indexer(Indexed):
     """Brings one collection in step. Runs of one workspace go on at once, each with some documents at a time in hand,
     so that a long one keeps no other waiting."""
 
@@ -78,20 +80,18 @@ class Indexer:
     ) -> None:
         """*leaves* is for an index that only answers until another takes its place: documents that were cut otherwise
         than they would be now stay as they are, and nothing is announced, because the other one announces it."""
-        self._shelf = shelf
-        self._index = index
+        sizes = sizes or Sizes()
+        collection = collection_name(embedder.name, embedder.dimensions)
+        fingerprint = f"{CHUNKER_VERSION}/{sizes.target}/{sizes.overlap}/{collection}"
+        super().__init__(shelf, index, Ledger(redis, collection), Undeepened(redis, collection), fingerprint)
         self._embedder = embedder
         self._count = count
-        self._sizes = sizes or Sizes()
+        self._sizes = sizes
         self._now = now
         self._backlog = backlog
         self._exclusive = exclusive
         self._leaves = leaves
         self._at_hand: defaultdict[str, AtHand] = defaultdict(AtHand)
-        collection = collection_name(embedder.name, embedder.dimensions)
-        self._ledger = Ledger(redis, collection)
-        self._undeepened = Undeepened(redis, collection)
-        self._fingerprint = f"{CHUNKER_VERSION}/{self._sizes.target}/{self._sizes.overlap}/{collection}"
 
     async def sync(
         self,
@@ -112,21 +112,28 @@ class Indexer:
         if paths is None and not fresh:
             run.doubted = await self._doubted(scope)
         wanted = await self._wanted(run, paths)
-        done = 0
-        while done < len(wanted):
-            some = wanted[done : done + READ_DOCUMENTS]
-            before = run.documents + run.deleted
-            async with self._at_hand[scope.workspace_id].some(some):
-                read = await self._step(run, some)
-                # In hand, or it would come back after the workspace was forgotten.
-                if run.documents + run.deleted > before and not self._leaves:
-                    await self._ledger.keep_lag(scope, run.lag_ms)
-            done += len(read)
-            if done == len(wanted):
-                wanted += await self._in_folders(run)
+        stored = 0
+
+        async def work_off(one: Ready | Step) -> None:
+            nonlocal stored
+            if isinstance(one, Ready):
+                await self._store(run, one)
+            step = one if isinstance(one, Step) else one.ends
+            if step is None:
+                return
+            await self._finish(run, step)
+            # In hand, or it would come back after the workspace was forgotten.
+            if run.documents + run.deleted > stored and not self._leaves:
+                stored = run.documents + run.deleted
+                await self._ledger.keep_lag(scope, run.lag_ms)
+            hand.let_go(step.read)
             if progress is not None:
-                for number, path in enumerate(read, start=done - len(read) + 1):
-                    progress(Progress(number, len(wanted), path))
+                for number, path in enumerate(step.read, start=step.done - len(step.read) + 1):
+                    progress(Progress(number, step.total, path))
+
+        with self._at_hand[scope.workspace_id].hand() as hand:
+            # What is next is read, cut and embedded while the engine, which may be another process, stores.
+            await made_ahead(self._steps(run, wanted, hand), work_off)
         result = run.result()
         if (result.documents or result.deleted) and not self._leaves:
             log.info(
@@ -183,17 +190,30 @@ class Indexer:
             inside |= {path for path in found if below(path, folders)}
         return sorted(inside - absent.keys())
 
-    async def _doubted(self, scope: Scope) -> frozenset[str]:
-        """Documents that the index has lost (another server, a deleted folder)."""
-        registry = await self._ledger.all(scope)
-        expected = sum(entry.chunks for entry in registry.values())
-        if await self._index.count(scope, Kind.DOCUMENT) == expected:
-            return frozenset()
-        found = await self._index.sources(scope, Kind.DOCUMENT)
-        return frozenset(path for path, entry in registry.items() if found.get(path, 0) != entry.chunks)
+    async def _steps(self, run: Run, wanted: list[str], hand: Hand) -> AsyncGenerator[Ready | Step, None]:
+        """What is to be stored of *wanted*, some documents after others, and of each some with the last of it, or by
+        itself, that it was all. They are in *hand* from then on."""
+        done = 0
+        while done < len(wanted):
+            some = wanted[done : done + READ_DOCUMENTS]
+            await hand.take(some)
+            step, changed = await self._read(run, some)
+            hand.let_go(set(some).difference(step.read))
+            done += len(step.read)
+            if done == len(wanted):
+                wanted += await self._in_folders(run)
+            step.done, step.total = done, len(wanted)
+            is_told, left = False, portions(changed)
+            for number, portion in enumerate(left, start=1):
+                ready = groups(await self._prepare(step.batch, portion))
+                for count, group in enumerate(ready, start=1):
+                    is_told = number == len(left) and count == len(ready)
+                    yield await self._embed(run, step.batch, group, step if is_told else None)
+            if not is_told:
+                yield step
 
-    async def _step(self, run: Run, paths: Sequence[str]) -> list[str]:
-        """Bring the first of *paths* in step; those."""
+    async def _read(self, run: Run, paths: Sequence[str]) -> tuple[Step, list[Document]]:
+        """The first of *paths*, and those of them that may have changed."""
         scope = run.scope
         known = {} if run.fresh else await self._ledger.entries(scope, paths)
         batch = Batch({path: entry for path, entry in known.items() if path not in run.doubted}, {})
@@ -217,11 +237,7 @@ class Indexer:
                 changed.append(item)
         self._name(run, batch.skipped, named)
         run.moved |= {batch.known[path].sha256: path for path in batch.gone if path in batch.known}
-        for portion in portions(changed):
-            for group in groups(await self._prepare(batch, portion)):
-                await self._store(run, batch, group)
-        await self._finish(run, batch, registered, named.keys(), list(read))
-        return list(read)
+        return Step(batch, list(read), registered), changed
 
     async def _prepare(self, batch: Batch, documents: Sequence[Document]) -> list[Prepared]:
         """Cut those of *documents* that the index does not have as they are; those."""
@@ -243,7 +259,7 @@ class Indexer:
 
         return await asyncio.to_thread(cut)
 
-    async def _store(self, run: Run, batch: Batch, group: Sequence[Prepared]) -> None:
+    async def _embed(self, run: Run, batch: Batch, group: Sequence[Prepared], ends: Step | None) -> Ready:
         scope = run.scope
         chunks = [chunk for item in group for chunk in item.chunks]
         known = [] if run.fresh else [chunk.id for chunk in chunks]
@@ -256,13 +272,17 @@ class Indexer:
         embedded = await self._embedder.embed_documents([chunk.indexed_text for chunk in missing]) if missing else []
         vectors |= {chunk.id: vector for chunk, vector in zip(missing, embedded, strict=True)}
         run.embedded += len(missing)
+        return Ready(batch, group, vectors, deep, ends)
+
+    async def _store(self, run: Run, ready: Ready) -> None:
+        scope, batch, deep = run.scope, ready.batch, ready.deep
         async with self._exclusive(scope):
-            later = await self._shelf.changed(scope, [item.document for item in group])
-            kept = [item for item in group if item.document.path not in later]
+            later = await self._shelf.changed(scope, [item.document for item in ready.group])
+            kept = [item for item in ready.group if item.document.path not in later]
             lacking = [one.document.path for one in kept if any(chunk.id not in deep for chunk in one.chunks)]
             async with self._undeepened.storing(scope, Kind.DOCUMENT, lacking, deepens=self._index.deepens):
                 # A document may have thousands of chunks: off the loop.
-                await self._index.replace(await asyncio.to_thread(sources_of, scope, kept, vectors, deep))
+                await self._index.replace(await asyncio.to_thread(sources_of, scope, kept, ready.vectors, deep))
             await self._ledger.record(scope, {item.document.path: self._registered(item) for item in kept}, (), ())
         for path in later:  # whoever changed it goes on with it
             batch.since.pop(path, None)
@@ -275,11 +295,9 @@ class Indexer:
             came_later = changed < since < run.started and item.document.path not in batch.since  # with its folder
             self._waited(run, changed if recent and not came_later else since)
 
-    async def _finish(
-        self, run: Run, batch: Batch, registered: set[str], named: Collection[str], read: Sequence[str]
-    ) -> None:
+    async def _finish(self, run: Run, step: Step) -> None:
         """Forget what is gone or no document any more, and write down what is as it was."""
-        scope = run.scope
+        scope, batch = run.scope, step.batch
         absent = [*batch.gone, *(item.path for item in batch.skipped)]
         if absent:
             async with self._exclusive(scope):
@@ -290,7 +308,7 @@ class Indexer:
                 skipped = [item for item in batch.skipped if item.path in absent]
                 await self._index.replace([Source(scope, Kind.DOCUMENT, path, ()) for path in absent])
                 await self._ledger.record(scope, {}, skipped, [path for path in batch.gone if path in absent])
-            went = registered & set(absent)
+            went = step.registered & set(absent)
             run.deleted += len(went)
             for path in went:
                 self._waited(run, self._since(run, batch, path))
@@ -298,7 +316,7 @@ class Indexer:
         await self._ledger.record(scope, moved, (), ())
         run.unchanged += len(batch.same)
         if self._backlog is not None:
-            await self._backlog.done(scope, {path: at for path, at in batch.since.items() if path in set(read)})
+            await self._backlog.done(scope, {path: at for path, at in batch.since.items() if path in set(step.read)})
 
     def _since(self, run: Run, batch: Batch, path: str) -> float:
         """When the change of *path*, or of a folder above it, was told; when the run began where it was not."""
@@ -333,52 +351,6 @@ class Indexer:
         async with self._at_hand[scope.workspace_id].some(gone), self._exclusive(scope):
             await self._index.replace([Source(scope, Kind.DOCUMENT, path, ()) for path in gone])
             await self._ledger.record(scope, {}, (), gone)
-
-    async def pending(self, scope: Scope) -> set[str]:
-        """Documents that are not in the index as they are kept now, by their looks. Raises `StoreUnavailable`."""
-        there, unfit = await self._shelf.look_through(scope)
-        registry, named = await self._ledger.all(scope), await self._ledger.skipped(scope)
-        return await asyncio.to_thread(pending, registry, named, there, unfit, self._fingerprint)
-
-    async def knows(self, scope: Scope, paths: Collection[str]) -> set[str]:
-        """Those of *paths* of which the index has some text. Raises `StoreUnavailable`."""
-        return await self._ledger.some(scope, list(paths))
-
-    async def has(self, scope: Scope, paths: Sequence[str]) -> bool:
-        """Whether the documents at *paths* are in the index as they are kept now, gone where they are none; False also
-        where those are too many to be read at once. Raises `StoreUnavailable` or `OSError`."""
-        known = await self._ledger.entries(scope, paths)
-        read = await self._shelf.read(scope, paths, {path: one.sha256 for path, one in known.items()})
-        return len(read) == len(paths) and all(is_known(item, known.get(path)) for path, item in read.items())
-
-    async def is_whole(self, scope: Scope) -> bool:
-        """Whether the index has what is written down that it has. Raises `IndexUnavailable` and `StoreUnavailable`."""
-        return not await self._doubted(scope)
-
-    async def is_being_filled(self, scope: Scope) -> bool:
-        """Whether less than half of the shared documents are in this collection yet. Raises `StoreUnavailable`."""
-        documents, kept = await asyncio.gather(self._ledger.documents(scope), self._shelf.size(scope))
-        return 2 * documents < kept
-
-    async def status(self, scope: Scope, waiting: int | None = None) -> Status:
-        """What the index holds. *waiting* is how many documents are pending, where that is known: else all of them
-        are looked at. Raises `StoreUnavailable` and `IndexUnavailable`."""
-        return Status(
-            documents=await self._ledger.documents(scope),
-            chunks=await self._index.count(scope, Kind.DOCUMENT),
-            pending=len(await self.pending(scope)) if waiting is None else waiting,
-            lag_ms=await self._ledger.lag_ms(scope),
-            shallow=await self._shallow(scope),
-        )
-
-    async def _shallow(self, scope: Scope) -> int:
-        (noted,) = await self._undeepened.look([scope], oldest=0.0)
-        return 0 if noted == 0 else await self._index.count_shallow(scope, Kind.DOCUMENT)
-
-    async def skipped(self, scope: Scope) -> list[Skipped]:
-        """Files that are no documents, by path. Raises `StoreUnavailable`."""
-        found = await self._ledger.skipped(scope)
-        return [found[path] for path in sorted(found)]
 
     async def forget_workspace(self, scope: Scope) -> None:
         """Take a workspace's passages and what is written down of them away; the documents stay."""

@@ -110,6 +110,30 @@ class Batch:
     gone: list[str] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Step:
+    """Documents that were looked at together, all of which is stored that is to be: the *read* ones, and those of them
+    that were *registered*. ``done`` of ``total`` are looked at then."""
+
+    batch: Batch
+    read: list[str]
+    registered: set[str]
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A group of documents that can be stored: the vectors of its chunks, and the deeper ones that some have already,
+    by the chunks' ids; and the step that it *ends*, if it is the last of one."""
+
+    batch: Batch
+    group: Sequence[Prepared]
+    vectors: dict[str, Vector]
+    deep: dict[str, Vector]
+    ends: Step | None
+
+
 def sha256_of(document: Document) -> str:
     """What is written down of its text."""
     return hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,7 +24,7 @@ from structlog.testing import capture_logs
 from watchfiles import Change
 
 from connectors.message import Scope, redis_key
-from grounding.documents import moved, runs
+from grounding.documents import indexer, moved, runs
 from grounding.documents.backlog import Backlog
 from grounding.documents.chunking import Sizes, chunk_document
 from grounding.documents.embedding import EmbedderUnavailable
@@ -169,22 +170,53 @@ async def test_a_short_document_waits_for_no_long_one_that_is_read_with_it(
 ) -> None:
     monkeypatch.setattr(runs, "PORTION_BYTES", 1000)
     steps: list[str] = []
-    replace = house.index.replace
+    replace, short_ones = house.index.replace, threading.Event()
 
     def cutting(path: str, *more: Any) -> Any:
-        steps.append(f"cut {path}")
+        if path == "a.md":
+            assert short_ones.wait(30)
         return chunk_document(path, *more)
 
     async def replacing(sources: Sequence[Source]) -> None:
         await replace(sources)
-        steps.extend(f"stored {one.name}" for one in sources)
+        steps.extend(one.name for one in sources)
+        if "c.md" in steps:
+            short_ones.set()
 
     monkeypatch.setattr("grounding.documents.indexer.chunk_document", cutting)
     monkeypatch.setattr(house.index, "replace", replacing)
     for path, text in (("a.md", "words and words\n\n" * 200), ("b.md", "Refunds"), ("c.md", "Parcels")):
         await asyncio.to_thread(house.write, path, text)
     await house.indexer.sync(ACME)
-    assert steps == ["cut b.md", "cut c.md", "stored b.md", "stored c.md", "cut a.md", "stored a.md"]
+    assert steps == ["b.md", "c.md", "a.md"]
+
+
+async def test_what_comes_next_is_read_and_embedded_while_the_engine_stores(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexer, "READ_DOCUMENTS", 1)
+    embed, replace, embedded = house.embedder.embed_documents, house.index.replace, list[int]()
+    stored = 0
+
+    async def embedding(texts: Sequence[str]) -> list[list[float]]:
+        embedded.append(len(texts))
+        return await embed(texts)
+
+    async def replacing(sources: Sequence[Source]) -> None:
+        nonlocal stored
+        stored += 1
+        async with asyncio.timeout(30):
+            while len(embedded) < min(stored + 1, 3):
+                await asyncio.sleep(0)
+        assert len(embedded) == min(stored + 1, 3)
+        await replace(sources)
+
+    monkeypatch.setattr(house.embedder, "embed_documents", embedding)
+    monkeypatch.setattr(house.index, "replace", replacing)
+    for number in range(3):
+        await asyncio.to_thread(house.write, f"{number}.md", f"Refunds of kind {number}")
+    assert (await house.indexer.sync(ACME)).documents == 3
+    assert await house.sources("refunds") == ["0.md", "1.md", "2.md"]
 
 
 async def test_a_folder_that_is_named_like_a_document_is_followed_where_it_is_moved(house: House) -> None:
