@@ -43,8 +43,11 @@ class _Ceilings:
         """Tokens and bytes that *text* has too many; 0 and 0 where it fits."""
         # A character has at least one byte: so many bytes fewer are at least as many characters fewer, or the next
         # round sees to it.
-        surplus = max(utf8_length(text) - self.bytes, len(text) - self.characters)
-        return max(tokens.count(text) - self.tokens, 0), max(surplus, 0)
+        size = utf8_length(text)
+        surplus = max(size - self.bytes, len(text) - self.characters, 0)
+        if size <= self.tokens:  # a token has at least one byte
+            return 0, surplus
+        return max(tokens.count(text) - self.tokens, 0), surplus
 
 
 def prompt(context: RunContext, tokens: Tokens) -> Prompt:
@@ -253,16 +256,19 @@ def _shrink(
     """Cuts *texts* in place until their joined text keeps the *ceilings*; returns that text. What formatters made gives
     up room first."""
     whole = _join(texts, order)
+    over_tokens, over_bytes = ceilings.over(whole, tokens)
+    if not over_tokens and not over_bytes:
+        return whole  # mostly, and then nothing else has to be known
     for name in _yielding(order, drafts):
         allowed_tokens, allowed_bytes = tokens.count(texts[name]), utf8_length(texts[name])
         while texts[name] != drafts[name].least:
-            over_tokens, over_bytes = ceilings.over(whole, tokens)
-            if not over_tokens and not over_bytes:
-                return whole
             allowed_tokens -= over_tokens
             allowed_bytes -= over_bytes
             texts[name] = drafts[name].section.fit(tokens, max(allowed_tokens, 0), max(allowed_bytes, 0))
             whole = _join(texts, order)
+            over_tokens, over_bytes = ceilings.over(whole, tokens)
+            if not over_tokens and not over_bytes:
+                return whole
     return whole
 
 

@@ -130,7 +130,8 @@ class Section:
             return tokens.fits(text, max_tokens) and utf8_length(text) <= max_bytes
 
         order = self.keep if self.keep is not None else tuple(range(len(self.pieces)))
-        whole = self._text({index: self.pieces[index] for index in order})
+        is_all = len(order) == len(self.pieces)
+        whole = self.whole if is_all else self._text({index: self.pieces[index] for index in order})
         if fits(whole):
             return whole
         kept = self._greedily(order, tokens, max_tokens)
@@ -147,7 +148,11 @@ class Section:
     @property
     def whole(self) -> str:
         """The text of all pieces, uncut; empty where there is none."""
-        return self._text(dict(enumerate(self.pieces)))
+        if not self.pieces:
+            return ""
+        if self.labels:
+            return self._text(dict(enumerate(self.pieces)))
+        return self._around(self.joint.join(self.pieces))
 
     @property
     def body(self) -> str:
@@ -188,8 +193,10 @@ class Section:
     def _text(self, kept: dict[int, str]) -> str:
         if not kept:
             return ""
-        body = self.joint.join(self._labelled(kept))
-        return "\n".join(part for part in (self.head, body, self.foot) if part)
+        return self._around(self.joint.join(self._labelled(kept)))
+
+    def _around(self, body: str) -> str:
+        return "\n".join([part for part in (self.head, body, self.foot) if part])
 
     def _labelled(self, kept: dict[int, str]) -> Iterator[str]:
         shown = ""
