@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from grounding.budgets import Budgets
 from grounding.run_context import TailEntry
@@ -22,8 +23,7 @@ REMEMBERED = 512
 """Messages whose lines are remembered: those of some twenty conversations that are talked in now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """Ceilings of a stretch of conversation: tokens of its text with head and foot, and its lines, their bytes, and
     turns."""
 
@@ -44,8 +44,7 @@ class Limits:
 
     def beside(self, turn: Sequence[TailEntry], tokens: Tokens) -> Limits:
         """What is left of them beside a *turn*; see `are_kept`. Of several turns this is right to a token for each."""
-        shown = lines(turn)
-        size = sum(utf8_length(line) + 1 for line in shown)
+        shown, size = _lines_and_bytes(turn)
         return Limits(
             self.tokens - tokens.count("\n".join((*shown, ""))),
             self.lines - len(shown),
@@ -59,11 +58,11 @@ class Limits:
 
     def hold(self, entries: Sequence[TailEntry], turns: int, tokens: Tokens) -> bool:
         """Whether *entries*, of so many *turns*, keep all of them."""
-        shown = lines(entries)
+        shown, size = _lines_and_bytes(entries)
         return (
             turns <= self.turns
             and len(shown) <= self.lines
-            and sum(utf8_length(line) + 1 for line in shown) <= self.bytes
+            and size <= self.bytes
             and tokens.fits("\n".join((HEAD, *shown, FOOT)), self.tokens)
         )
 
@@ -71,7 +70,18 @@ class Limits:
 def lines(entries: Iterable[TailEntry]) -> list[str]:
     """The entries as lines, oldest first. A message's further lines are indented, so that no text can
     pose as another speaker's line."""
-    return [line for entry in entries for line in _lines_of(entry).shown]
+    return _lines_and_bytes(entries)[0]
+
+
+def _lines_and_bytes(entries: Iterable[TailEntry]) -> tuple[list[str], int]:
+    """The lines of *entries*, and their bytes with an end of a line for each."""
+    shown: list[str] = []
+    size = 0
+    for entry in entries:
+        told = _lines_of(entry)
+        shown += told.shown
+        size += told.size
+    return shown, size
 
 
 def shows_all(entry: TailEntry) -> bool:
@@ -83,15 +93,16 @@ def shortened(entry: TailEntry, whole: Limits, tokens: Tokens) -> TailEntry:
     """*entry* with as many of its lines as one message may show of a block with the limits *whole*: of a longer one
     its beginning and its end, and of a single line that is too much by itself its beginning. What comes of it depends
     on nothing but the message."""
-    known = _shortened.get((id(entry), whole))
-    if known is None or known[0] is not entry or known[1] is not tokens:
+    known = _shortened.get(id(entry))
+    if known is None or known[0] is not entry or known[1] != whole or known[2] is not tokens:
         if len(_shortened) >= REMEMBERED:
             _shortened.clear()
-        known = _shortened[id(entry), whole] = entry, tokens, _as_short(entry, whole.share(LONGEST_ENTRY), tokens)
-    return known[2]
+        short = _as_short(entry, whole.share(LONGEST_ENTRY), tokens)
+        known = _shortened[id(entry)] = entry, whole, tokens, short
+    return known[3]
 
 
-_shortened: dict[tuple[int, Limits], tuple[TailEntry, Tokens, TailEntry]] = {}
+_shortened: dict[int, tuple[TailEntry, Limits, Tokens, TailEntry]] = {}
 
 
 def _as_short(entry: TailEntry, limits: Limits, tokens: Tokens) -> TailEntry:
@@ -138,9 +149,12 @@ def _beginning(entry: TailEntry, line: str, limits: Limits, tokens: Tokens) -> T
 
 def section(entries: Iterable[TailEntry], max_lines: int, max_bytes: int) -> Section:
     """The newest lines that fit both limits, shown oldest first."""
+    shown, size = _lines_and_bytes(entries)
+    if len(shown) <= max_lines and size <= max_bytes:
+        return Section(HEAD, tuple(shown), FOOT, keep=keep_newest(shown), cut="never")
     kept: list[str] = []
     size = 0
-    for line in reversed(lines(entries)):
+    for line in reversed(shown):
         size += utf8_length(line) + 1
         if len(kept) == max_lines or size > max_bytes:
             break
@@ -151,10 +165,12 @@ def section(entries: Iterable[TailEntry], max_lines: int, max_bytes: int) -> Sec
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """The lines of one message as they are shown, and whether each is to its end."""
+    """The lines of one message as they are shown, their bytes with an end of a line for each, and whether each is shown
+    to its end."""
 
     entry: TailEntry
     shown: tuple[str, ...]
+    size: int
     are_whole: bool
 
 
@@ -167,7 +183,8 @@ def _lines_of(entry: TailEntry) -> _Lines:
     if known is None or known.entry is not entry:
         written = _written(entry)
         shown = tuple(map(_shorten, written))
-        known = _Lines(entry, shown, all(utf8_length(line) <= MAX_LINE_BYTES for line in written))
+        size = sum(utf8_length(line) + 1 for line in shown)
+        known = _Lines(entry, shown, size, all(utf8_length(line) <= MAX_LINE_BYTES for line in written))
         if len(_remembered) >= REMEMBERED:
             _remembered.clear()
         _remembered[id(entry)] = known

@@ -85,6 +85,7 @@ class _Turns:
         self._place = places(entries)
         self._first = 1 if len(entries) > whole.lines and len(self._said) > 1 else 0
         self._short: dict[int, Turn] = {}
+        self._last: tuple[int, Turn] | None = None
         self._whole = whole
         self._tokens = tokens
 
@@ -123,17 +124,23 @@ class _Turns:
     def _partly(self, start: int, shown: Sequence[TailEntry]) -> Iterator[str]:
         said = (entry for turn in self._said[start:] for entry in turn)
         for one, cut in zip(said, shown, strict=True):
-            is_whole = cut.text == one.text and len(one.text) < MAX_ENTRY_CHARACTERS and shows_all(cut)
-            if one.speaker != ASSISTANT and not is_whole:
+            if one.speaker == ASSISTANT:
+                continue
+            if cut.text != one.text or len(one.text) >= MAX_ENTRY_CHARACTERS or not shows_all(cut):
                 yield one.turn_id
 
-    def _from(self, start: int) -> tuple[TailEntry, ...]:
-        return tuple(entry for at in range(start, len(self)) for entry in self._turn(at))
+    def _from(self, start: int) -> Turn:
+        """The messages of all turns from *start* on; mostly it is asked twice for the same."""
+        if self._last is None or self._last[0] != start:
+            self._last = start, tuple([entry for at in range(start, len(self)) for entry in self._turn(at)])
+        return self._last[1]
 
     def _turn(self, at: int) -> Turn:
-        if at not in self._short:
-            self._short[at] = tuple(shortened(_cut(one), self._whole, self._tokens) for one in self._said[at])
-        return self._short[at]
+        known = self._short.get(at)
+        if known is None:
+            made = [shortened(_cut(one), self._whole, self._tokens) for one in self._said[at]]
+            known = self._short[at] = tuple(made)
+        return known
 
 
 def _cut(entry: TailEntry) -> TailEntry:
