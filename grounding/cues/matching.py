@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import wraps
+from typing import TypeVar
 
 from grounding.cues.words import words_of
 
+T = TypeVar("T")
+REMEMBERED = 1024
+"""Sets of phrases of which is remembered what was made of them."""
 _Phrases = Mapping[str, tuple[tuple[str, ...], ...]]
+
+
+def _once(make: Callable[[tuple[str, ...]], T]) -> Callable[[tuple[str, ...]], T]:
+    """*make*, which remembers what it made of the same object: to see whether two sets of a hundred phrases are equal
+    takes longer than to look for one of them in a message."""
+    known: dict[int, tuple[tuple[str, ...], T]] = {}
+
+    @wraps(make)
+    def made(phrases: tuple[str, ...]) -> T:
+        found = known.get(id(phrases))
+        if found is None or found[0] is not phrases:
+            if len(known) >= REMEMBERED:
+                known.clear()
+            found = known[id(phrases)] = phrases, make(phrases)
+        return found[1]
+
+    return made
 
 
 def matches(words: tuple[str, ...], phrases: tuple[str, ...]) -> Iterable[tuple[int, int]]:
@@ -23,7 +44,7 @@ def _places(words: tuple[str, ...], by_first_word: _Phrases) -> Iterator[tuple[i
                 yield start, len(phrase)
 
 
-@lru_cache(maxsize=1024)
+@_once
 def _by_first_word(phrases: tuple[str, ...]) -> dict[str, tuple[tuple[str, ...], ...]]:
     grouped: dict[str, list[tuple[str, ...]]] = {}
     for phrase in phrases:
@@ -33,13 +54,13 @@ def _by_first_word(phrases: tuple[str, ...]) -> dict[str, tuple[tuple[str, ...],
     return {first: tuple(sorted(group, key=len, reverse=True)) for first, group in grouped.items()}
 
 
-@lru_cache(maxsize=256)
+@_once
 def phrase_set(phrases: tuple[str, ...]) -> frozenset[tuple[str, ...]]:
     """The words of each of *phrases*."""
     return frozenset(phrase for group in _by_first_word(phrases).values() for phrase in group)
 
 
-@lru_cache(maxsize=1024)
+@_once
 def word_set(words: tuple[str, ...]) -> frozenset[str]:
     """*words*, and the parts of those that are several."""
     return frozenset(words) | frozenset(part for word in words for part in words_of(word))
