@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any
 
 
@@ -21,6 +22,10 @@ def lighten(litellm: Any) -> None:
     _prepare_where_asked(litellm)
     _look_models_up_once()
     _leave_times_to_us()
+    _hand_answers_on_as_they_came()
+    _look_for_cookies_where_some_came()
+    _put_addresses_together_once()
+    _read_names_of_providers_at_once()
 
 
 def _leave_answers_as_they_are() -> None:
@@ -142,3 +147,142 @@ def _leave_times_to_us() -> None:
     with contextlib.suppress(ImportError, AttributeError):
         client: Any = importlib.import_module("litellm.llms.openai.openai").OpenAIChatCompletion
         client.make_openai_chat_completion_request = client.make_openai_chat_completion_request.__wrapped__
+
+
+class _Nested(Exception):
+    """An answer has parts that only the client's own objects know."""
+
+
+class _Answered:
+    """A chat answer as the provider's JSON has it, for LiteLLM, which asks for nothing but its keys and values."""
+
+    def __init__(self, keys: dict[str, Any]) -> None:
+        self._keys = keys
+
+    def model_dump(self) -> dict[str, Any]:
+        return self._keys
+
+
+def _hand_answers_on_as_they_came() -> None:
+    """Have OpenAI's client not make an object of every whole chat answer, level by level, of which LiteLLM makes keys
+    and values again at once. Only of answers in words: with calls of tools, sound or anything else that is nested
+    it goes on making its own, which knows each form of these."""
+    with contextlib.suppress(ImportError, AttributeError):
+        base: Any = importlib.import_module("openai._base_client").AsyncAPIClient
+        chat: Any = importlib.import_module("openai.types.chat")
+        usages: Any = importlib.import_module("openai.types.completion_usage")
+        kind = chat.ChatCompletion
+        of_answer, of_message = _nothing_in(kind), _nothing_in(chat.ChatCompletionMessage)
+        of_choice = _nothing_in(importlib.import_module("openai.types.chat.chat_completion").Choice)
+        of_usage = _nothing_in(usages.CompletionUsage)
+        of_details = {
+            "completion_tokens_details": _nothing_in(usages.CompletionTokensDetails),
+            "prompt_tokens_details": _nothing_in(usages.PromptTokensDetails),
+        }
+        process = base._process_response_data
+
+        def plain(data: Any) -> dict[str, Any]:
+            """*data* with the keys that the client's object would have. Raises `_Nested` where that has to be made."""
+            answer = _single(data, of_answer, "choices", "usage")
+            if not isinstance(answer["choices"], list):
+                raise _Nested
+            choices = [_single(choice, of_choice, "message") for choice in answer["choices"]]
+            for choice in choices:
+                choice["message"] = _single(choice["message"], of_message)
+            answer["choices"] = choices
+            if answer["usage"] is not None:
+                answer["usage"] = usage = _single(answer["usage"], of_usage, *of_details)
+                for name, of_detail in of_details.items():
+                    if usage[name] is not None:
+                        usage[name] = _single(usage[name], of_detail)
+            return answer
+
+        def processed(self: Any, *, data: object, cast_to: Any, response: Any) -> Any:
+            if cast_to is kind and not self._strict_response_validation:
+                with contextlib.suppress(_Nested):
+                    return _Answered(plain(data))
+            return process(self, data=data, cast_to=cast_to, response=response)
+
+        base._process_response_data = processed
+
+
+def _nothing_in(kind: Any) -> dict[str, None]:
+    """What OpenAI's client tells of an object in which nothing was said."""
+    return dict.fromkeys(kind.model_fields)
+
+
+def _single(keys: Any, nothing: dict[str, None], *but: str) -> dict[str, Any]:
+    """*keys* and those of *nothing* that are missing there. Raises `_Nested` where anything in them, but in those that
+    are named, is no single value."""
+    if not isinstance(keys, dict):
+        raise _Nested
+    if any(value and isinstance(value, dict | list) and name not in but for name, value in keys.items()):
+        raise _Nested
+    return {**nothing, **keys}
+
+
+def _look_for_cookies_where_some_came() -> None:
+    """Have httpx not make a request and a mail message of two other libraries for every answer, to find its cookies,
+    where none were sent with it."""
+    with contextlib.suppress(ImportError, AttributeError):
+        cookies: Any = importlib.import_module("httpx").Cookies
+        extract = cookies.extract_cookies
+
+        def extracted(self: Any, response: Any) -> None:
+            if "set-cookie" in response.headers or "set-cookie2" in response.headers:
+                extract(self, response)
+
+        cookies.extract_cookies = extracted
+
+
+def _put_addresses_together_once() -> None:
+    """Have OpenAI's client not put the address of each request together from that of the provider and the path, in
+    which each part is looked through for what cannot stand in an address: it is the same each time."""
+    with contextlib.suppress(ImportError, AttributeError):
+        base: Any = importlib.import_module("openai._base_client").AsyncAPIClient
+        prepare = base._prepare_url
+        known: dict[tuple[str, str], Any] = {}
+
+        def prepared(self: Any, url: str) -> Any:
+            if not url.startswith("/chat/"):  # others may name one thing of many
+                return prepare(self, url)
+            asked = (self.base_url._uri_reference, url)
+            if asked not in known:
+                known[asked] = prepare(self, url)
+            return known[asked]
+
+        base._prepare_url = prepared
+
+
+class _Listed:
+    """An enumeration of LiteLLM's as *named* by a module of it: gone through as a list is, else as it was."""
+
+    def __init__(self, named: Any) -> None:
+        self._named = named
+        self._all = tuple(named)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._all)
+
+    def __call__(self, value: object) -> Any:
+        return self._named(value)
+
+    def __instancecheck__(self, one: object) -> bool:
+        return isinstance(one, self._named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._named, name)
+
+
+def _read_names_of_providers_at_once() -> None:
+    """Have the names of LiteLLM's providers read as the fields that they are. It reads all of them twice for each call,
+    to know whether it knows one of them, and each by five calls of Python's `enum`."""
+    with contextlib.suppress(ImportError, AttributeError):
+        providers: Any = importlib.import_module("litellm.types.utils").LlmProviders
+        listed = _Listed(providers)
+        if all(one._value_ == one.value for one in listed):
+            providers.value = property(attrgetter("_value_"))
+        for name in ("litellm.main", "litellm.utils"):
+            module: Any = importlib.import_module(name)
+            if module.LlmProviders is providers:
+                module.LlmProviders = listed

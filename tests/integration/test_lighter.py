@@ -4,7 +4,11 @@ cost more and are right all the same."""
 from __future__ import annotations
 
 import asyncio
+import importlib
+import sys
 import threading
+from collections import Counter
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -31,8 +35,6 @@ async def _ignore(_: str) -> None:
 
 def _threads_of(monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> list[int]:
     """The threads in which the function is called from now on."""
-    import importlib
-
     found: list[int] = []
     owner = importlib.import_module(module)
     called = getattr(owner, name)
@@ -100,3 +102,97 @@ async def test_nobody_is_told_how_long_a_request_took(
     await model.complete(MESSAGES)
     await asyncio.sleep(0)
     assert told == []
+
+
+async def _counted(model: Model) -> Counter[tuple[str, str]]:
+    """How often each function is called here by one call of *model*, by the last part of its module and its name."""
+    await model.complete(MESSAGES)
+    found: Counter[tuple[str, str]] = Counter()
+
+    def see(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            found[frame.f_globals.get("__name__", "").rpartition(".")[2], frame.f_code.co_name] += 1
+
+    sys.setprofile(see)
+    try:
+        await model.complete(MESSAGES)
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+async def test_what_is_the_same_for_each_request_is_not_worked_out_for_each(
+    model: Model, openai_server: FakeOpenAI
+) -> None:
+    calls = await _counted(model)
+    assert calls["exchange", "run"], "the call is counted here"
+    assert calls["_models", "construct_type"] == 0, "an answer in words is handed on as it came"
+    assert calls["cookiejar", "extract_cookies"] == 0, "no cookies are looked for where none came"
+    assert calls["_urls", "copy_with"] == 0, "an address is put together once"
+    assert calls["enum", "__get__"] < 100, "the names of all providers are not read by way of enum"
+
+
+PLAIN = {"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}
+TOOL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+ANSWERS: dict[str, tuple[dict[str, Any], bool]] = {
+    "words": ({"id": "x", "created": 1, "model": "m", "choices": [PLAIN], "usage": {"prompt_tokens": 1}}, True),
+    "more than OpenAI says": ({"choices": [PLAIN | {"stop_reason": 7}], "provider": "x", "usage": None}, True),
+    "less than OpenAI says": ({"choices": [{"message": {"content": "Hi."}}]}, True),
+    "nothing": ({"choices": []}, True),
+    "no choices": ({"error": {"message": "busy"}}, False),
+    "a choice that is none": ({"choices": ["Hi."]}, False),
+    "a tool": ({"choices": [PLAIN | {"message": {"role": "assistant", "tool_calls": [TOOL]}}]}, False),
+    "likelihoods": ({"choices": [PLAIN | {"logprobs": {"content": []}}]}, False),
+    "usage in parts": ({"choices": [PLAIN], "usage": {"prompt_tokens_details": {"cached_tokens": 1, "new": 2}}}, True),
+    "usage in parts of parts": ({"choices": [PLAIN], "usage": {"prompt_tokens_details": {"by": {"day": 1}}}}, False),
+    "usage in words": ({"choices": [PLAIN], "usage": "many"}, False),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_that_is_handed_on_as_it_came_has_the_keys_that_the_clients_object_has(name: str) -> None:
+    load_litellm()
+    from openai import AsyncOpenAI
+    from openai._models import construct_type
+    from openai.types.chat import ChatCompletion
+
+    data, as_it_came = ANSWERS[name]
+    client: Any = AsyncOpenAI(api_key="-")
+    found = client._process_response_data(data=data, cast_to=ChatCompletion, response=None)
+    if as_it_came:
+        made: Any = construct_type(type_=ChatCompletion, value=data)
+        assert found.model_dump() == made.model_dump()
+    assert isinstance(found, ChatCompletion) is not as_it_came
+
+
+def test_cookies_that_came_with_an_answer_are_kept() -> None:
+    load_litellm()
+    import httpx
+
+    jar = httpx.Cookies()
+    request = httpx.Request("POST", "https://models.example/v1")
+    jar.extract_cookies(httpx.Response(200, headers={"Set-Cookie": "who=me"}, request=request))
+    assert dict(jar) == {"who": "me"}
+
+
+def test_requests_go_to_the_address_of_their_own_provider() -> None:
+    load_litellm()
+    from openai import AsyncOpenAI
+
+    clients: list[Any] = [AsyncOpenAI(api_key="-", base_url=f"https://{name}.example/v1") for name in "aba"]
+    found = [str(client._prepare_url("/chat/completions")) for client in clients]
+    assert found == [f"https://{name}.example/v1/chat/completions" for name in "aba"]
+
+
+def test_providers_are_known_by_their_names_as_ever() -> None:
+    load_litellm()
+    from litellm.types.utils import LlmProviders
+
+    main: Any = importlib.import_module("litellm.main")
+    listed = main.LlmProviders
+    assert list(listed) == list(LlmProviders)
+    assert [one.value for one in LlmProviders] == [one._value_ for one in LlmProviders]
+    assert listed("openai") is LlmProviders.OPENAI
+    assert isinstance(LlmProviders.OPENAI, listed)
+    with pytest.raises(ValueError, match="nobody"):
+        listed("nobody")
