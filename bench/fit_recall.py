@@ -14,9 +14,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from connectors.message import Scope
 from grounding.documents.conversation_set import Conversation, load_conversations
 from grounding.documents.embedding import Embedder
 from grounding.documents.index import Hit, Passage
+from grounding.documents.looking_back import POOL
 from grounding.documents.metrics import ndcg_at, recall_at
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.recollection import ASSISTANT, WEIGHTS, Features, candidates
@@ -52,22 +53,27 @@ class Row:
     evidence: frozenset[str]
 
 
-class Listening(Turns):
-    """Keeps what its last recall chose from."""
+class Listening(EmbeddedIndex):
+    """Keeps what was found last, and what stood beside it: of those a look back chooses."""
 
     seen: tuple[list[Hit], list[Passage]] = ([], [])
 
-    async def _beside(self, scope: Scope, hits: Sequence[Hit], excluded: frozenset[str]) -> list[Passage]:
-        beside = await super()._beside(scope, hits, excluded)
-        self.seen = list(hits), beside
+    async def search(self, *about: Any, **how: Any) -> list[Hit]:
+        hits = await super().search(*about, **how)
+        self.seen = hits[:POOL], []
+        return hits
+
+    async def beside(self, *about: Any) -> list[Passage]:
+        beside = await super().beside(*about)
+        self.seen = self.seen[0], beside
         return beside
 
 
 async def rows_of(conversation: Conversation, embedder: Embedder, folder: Path) -> list[Row]:
     """What may be told for each question of *conversation*."""
-    index = EmbeddedIndex(folder, embedder.name, embedder.dimensions, timeout_seconds=60)
+    index = Listening(folder, embedder.name, embedder.dimensions, timeout_seconds=60)
     await index.ensure()
-    turns, scope, before = Listening(index, embedder), Scope("fit", "conversation"), ""
+    turns, scope, before = Turns(index, embedder), Scope("fit", "conversation"), ""
     memories: list[Memory] = []
     for said in conversation.said:
         by = ASSISTANT if said.speaker == ASSISTANT else speaker(said.speaker)
@@ -79,9 +85,9 @@ async def rows_of(conversation: Conversation, embedder: Embedder, folder: Path) 
     for asked in conversation.asked:
         if asked.category == ADVERSARIAL:
             continue
-        turns.seen = ([], [])
+        index.seen = ([], [])
         await turns.recall(scope, asked.text, 1)
-        given = candidates(asked.text, *turns.seen)
+        given = candidates(asked.text, *index.seen)
         rows = np.array([one for _, _, one in given]).reshape(len(given), len(NAMES))
         found.append(Row(rows, [passage.source for passage, _, _ in given], asked.evidence))
     await index.close()

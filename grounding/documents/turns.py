@@ -6,22 +6,21 @@ The scope's context is a condition inside every query, so that no turn is ever f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
+from functools import partial
 
 from connectors.message import Scope
 from grounding.documents import followup
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
-from grounding.documents.index import Entry, Hit, Kind, Passage, PassageIndex, Source
-from grounding.documents.recollection import Recollection, met_first, recollect, searched_text, speakers
+from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source
+from grounding.documents.looking_back import Look, LooksBack, looked_back
+from grounding.documents.recollection import searched_text, speakers
 from grounding.documents.relevance import TurnFloor, turn_floor_for
 from grounding.documents.search import SHORT_QUERY_CHARACTERS, encoded
-from grounding.documents.sparse import TURN_AVERAGE_TERMS, SparseVector, encode_document, term_set
+from grounding.documents.sparse import TURN_AVERAGE_TERMS, encode_document, term_set
 from grounding.run_context import DegradedBlock, RecalledTurn
-
-T = TypeVar("T")
 
 PART_MAX_CHARACTERS = 1500
 """Longer turns are stored in parts; each is found by itself, and recalled with its turn's id."""
@@ -36,25 +35,8 @@ FEW_TERMS = 1
 """A message such as "what did we say about that?" says nothing that could be found; all others are searched for as they
 are: what was said last is in the prompt already, and finds mostly what is like itself."""
 
-POOL = 100
-"""Parts of turns that a search brings, of which the order is made. With 150 nothing measured was better."""
-UNASKED_POOL = 40
-"""The same for what nobody asked for, of which less is told: as much of the evidence is among it as with 100."""
-COMPARED = 16
-"""The best of the pool, whose own vectors are compared with the question's."""
-SHOWN_MOSTLY = 24
-"""Parts of turns that a search brings besides, in the place of those that the prompt shows anyway. A long text that was
-pasted has up to `TURN_MAX_PARTS`: then it is searched again, for more."""
-NEAR = 16
-"""The nearest by their vectors alone, by which is seen whether anything surely bears on what does not ask for it."""
-LONG_CHARACTERS = 6_000
-"""More text that is met for the first time is weighed off the loop: so much takes 6 ms."""
-MOST_CHARACTERS = 60_000
-"""The same of text that was weighed for a question before: so much takes 1 ms."""
 MOST_BEARING = 4096
 """Conversations of which it is known that something bore on what was said last."""
-LOOKED_BESIDE = 16
-"""The best of the pool, beside which turns are looked for that do not say the words themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +58,7 @@ class Turns:
     ) -> None:
         """*words_alone* as in `grounding.documents.search.Search`."""
         self._index = index
+        self._look_back = index.look_back if isinstance(index, LooksBack) else partial(looked_back, index)
         self._embedder = embedder
         self._floor = floor or turn_floor_for(embedder.name)
         self._words_alone = words_alone
@@ -131,68 +114,24 @@ class Turns:
         if not sparse.indices:
             return []
         dense = await self._vector(query, lost)
-        excluded, floor = frozenset(exclude), self._floor if dense is not None else turn_floor_for("")
-        if asked_for:
-            hits = await self._found(scope, dense, sparse, excluded, POOL)
-        else:
-            hits = await self._bearing_on(scope, query, dense, sparse, excluded, floor)
-            if not hits:
-                return []
-        beside = await self._beside(scope, hits, excluded)
-        recalled = await _chosen(floor, query, hits, beside, asked_for=asked_for)
+        floor = self._floor if dense is not None else turn_floor_for("")
+        bears = scope in self._bearing
+        look = Look(query, dense, sparse, frozenset(exclude), floor, top_k, asked_for, bears)
+        found = await self._look_back(scope, look)
+        if not asked_for:
+            self._note(scope, bool(found))
         return [
-            RecalledTurn(
-                turn_id=one.passage.source, said_on=one.passage.said_at[:10], text=one.passage.text, score=one.score
-            )
-            for one in recalled[:top_k]
+            RecalledTurn(turn_id=one.source, said_on=one.said_at[:10], text=one.text, score=one.score) for one in found
         ]
 
-    async def _bearing_on(
-        self,
-        scope: Scope,
-        query: str,
-        dense: Vector | None,
-        sparse: SparseVector,
-        excluded: frozenset[str],
-        floor: TurnFloor,
-    ) -> list[Hit]:
-        """What surely bears on *query* though that does not ask for it, and what was found with it; mostly nothing.
-
-        Whether it is worth a whole search is seen by the nearest, for a third of its cost: what is near enough is among
-        them, as words alone never are. Where something bore on what was said before, it mostly does so now; then that
-        look, which in a long conversation costs half as much as the search, is left out."""
-        if dense is not None and scope not in self._bearing:
-            nearest = await self._found(scope, dense, None, excluded, NEAR)
-            if not await _is_sure(floor, query, nearest):
-                return []
-        hits = await self._found(scope, dense, sparse, excluded, UNASKED_POOL)
-        if not await _is_sure(floor, query, hits):
+    def _note(self, scope: Scope, bears: bool) -> None:
+        """Whether something *bears* on what was said last."""
+        if not bears:
             self._bearing.discard(scope)
-            return []
+            return
         if len(self._bearing) >= MOST_BEARING:
             self._bearing.clear()
         self._bearing.add(scope)
-        return hits
-
-    async def _found(
-        self, scope: Scope, dense: Vector | None, sparse: SparseVector | None, excluded: frozenset[str], most: int
-    ) -> list[Hit]:
-        """The best *most* but for the turns *excluded*, however many parts these have among the best."""
-        shown = SHOWN_MOSTLY
-        while True:
-            compared = COMPARED + shown
-            found = await self._index.search(scope, Kind.TURN, dense, sparse, most + shown, compared=compared)
-            crowding = sum(hit.passage.source in excluded for hit in found[:compared])
-            if crowding <= shown or len(found) < compared:
-                return _without(found, excluded, most)
-            shown *= 4
-
-    async def _beside(self, scope: Scope, hits: Sequence[Hit], excluded: frozenset[str]) -> list[Passage]:
-        """What was said just before and after the best of *hits*."""
-        best = list(dict.fromkeys(hit.passage.source for hit in hits))[:LOOKED_BESIDE]
-        before = {hit.passage.previous for hit in hits[:LOOKED_BESIDE]} - {""}
-        beside = await self._index.beside(scope, Kind.TURN, before, best)
-        return [passage for passage in beside if passage.source not in excluded]
 
     async def _vector(self, query: str, lost: list[DegradedBlock] | None) -> Vector | None:
         try:
@@ -215,43 +154,6 @@ class Turns:
     async def known(self, scope: Scope) -> set[str]:
         """The turns of the scope's context that can be found. Raises `IndexUnavailable`."""
         return set(await self._index.sources(scope, Kind.TURN))
-
-
-def _without(found: Sequence[Hit], excluded: frozenset[str], most: int) -> list[Hit]:
-    """The best *most* of *found* but for the turns *excluded*; the floor weighs the cosines of the first alone."""
-    hits = [hit for hit in found if hit.passage.source not in excluded][:most]
-    return [*hits[:COMPARED], *(Hit(*hit[:2], None, *hit[3:]) if hit.dense else hit for hit in hits[COMPARED:])]
-
-
-async def _is_sure(floor: TurnFloor, query: str, hits: Sequence[Hit]) -> bool:
-    """Whether one of *hits* is told though nobody asked for it; mostly none is, and nothing else has to be read."""
-    could = floor.could_be_sure(query, hits)
-    return await _weighed([hit.passage for hit in could], lambda: floor.is_sure(query, could))
-
-
-async def _chosen(
-    floor: TurnFloor, query: str, hits: Sequence[Hit], beside: Sequence[Passage], *, asked_for: bool
-) -> list[Recollection]:
-    """What is told, the best first: what reaches the floor, and what stands beside that."""
-
-    def chosen() -> list[Recollection]:
-        told = floor.told(query, hits, beside, asked_for=asked_for)
-        return recollect(query, hits, beside, told) if told else []
-
-    return await _weighed([*(hit.passage for hit in hits), *beside], chosen)
-
-
-async def _weighed(passages: Sequence[Passage], weigh: Callable[[], T]) -> T:
-    """What *weigh* makes of *passages*, in a thread where there is much to read."""
-    return await asyncio.to_thread(weigh) if _is_much(passages) else weigh()
-
-
-def _is_much(passages: Sequence[Passage]) -> bool:
-    texts = [passage.text for passage in passages]
-    characters = sum(map(len, texts))
-    if not LONG_CHARACTERS < characters <= MOST_CHARACTERS:
-        return characters > MOST_CHARACTERS
-    return sum(map(len, met_first(texts))) > LONG_CHARACTERS
 
 
 def _passages(memory: Memory) -> list[Passage]:

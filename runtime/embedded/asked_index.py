@@ -33,6 +33,7 @@ from grounding.documents.index import (
     Passage,
     Source,
 )
+from grounding.documents.looking_back import Look, Part, looked_back
 from grounding.documents.origin import Origin
 from grounding.documents.sparse import SparseVector
 from runtime.embedded.held_here import HeldHere
@@ -40,6 +41,7 @@ from runtime.embedded.index_lane import (
     Flat,
     entry_of,
     flat_entry,
+    flat_look,
     flat_scope,
     flat_words,
     hit_of,
@@ -200,18 +202,28 @@ class AskedIndex:
 
         return await self._look(scope, kind, asked, lambda held: held.beside(sources, followed))
 
+    async def look_back(self, scope: Scope, look: Look) -> list[Part]:
+        """See `grounding.documents.looking_back.looked_back`."""
+        stored.where(scope, Kind.TURN)  # a scope that may not hold these is refused here
+        if self._here(scope, Kind.TURN) is not None:
+            return await looked_back(self, scope, look)
+        return [Part(*one) for one in await self._ask("look_back", flat_scope(scope), flat_look(look))]
+
     async def _look(self, scope: Scope, kind: Kind, ask: Callable[[], Awaitable[T]], here: Callable[[Tenant], T]) -> T:
-        """*here*, where the scope's passages are held whole. Else what *ask* says; more of them is read with that."""
+        """*here*, where the scope's passages are held whole. Else what *ask* says."""
+        held = self._here(scope, kind)
+        return await ask() if held is None else here(held)
+
+    def _here(self, scope: Scope, kind: Kind) -> Tenant | None:
+        """The scope's passages, where they are held whole. Else more of them is read from now on."""
         self._ensure_open()
         if self._held_of != (pid := self._process.pid):  # another one may not have what this one had
             self._held.clear()
             self._held_of = pid
         tenant = stored.tenant(scope, kind)
-        if (held := self._held.of(tenant)) is not None:
-            return here(held)
-        if pid is not None:
+        if (held := self._held.of(tenant)) is None and pid is not None:
             self._hold(tenant, scope, kind)
-        return await ask()
+        return held
 
     def _hold(self, tenant: str, scope: Scope, kind: Kind) -> None:
         """Begin to list, or to read more, of what *tenant* has."""

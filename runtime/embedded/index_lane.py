@@ -12,11 +12,14 @@ import pickle
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple
 from typing import Any, cast
 
 from connectors.message import Scope
 from grounding.documents.embedding import Vector
 from grounding.documents.index import Arm, Entry, Hit, Kind, Passage
+from grounding.documents.looking_back import Look
+from grounding.documents.relevance import TurnFloor
 from grounding.documents.sparse import SparseVector
 
 HEAD = struct.Struct("<IIB")
@@ -170,6 +173,18 @@ def flat_hit(hit: Hit) -> Flat:
 
 def hit_of(flat: Flat) -> Hit:
     return Hit(passage_of(flat[0]), flat[1], *(None if arm is None else Arm(*arm) for arm in flat[2:]))
+
+
+def flat_look(look: Look) -> Flat:
+    floor, excluded = astuple(look.floor), [*look.excluded]
+    words = flat_words(look.sparse)
+    return look.query, packed(look.dense), words, excluded, floor, look.top_k, look.asked_for, look.bears
+
+
+def look_of(flat: Flat) -> Look:
+    query, dense, words, excluded, floor, *rest = flat
+    sparse = words_of(words) or SparseVector((), ())
+    return Look(query, unpacked(dense), sparse, frozenset(excluded), TurnFloor(*floor), *rest)
 
 
 def in_pieces(rows: Sequence[Any], size: int = ROWS) -> list[Sequence[Any]]:

@@ -22,6 +22,7 @@ import structlog
 from connectors.message import Scope
 from grounding.documents.embedding import Vector
 from grounding.documents.index import Fusion, IndexUnavailable, Kind, Passage, Source
+from grounding.documents.looking_back import looked_back
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from runtime import allocation, collecting
 from runtime.embedded.index_lane import (
@@ -32,6 +33,7 @@ from runtime.embedded.index_lane import (
     flat_hit,
     flat_passage,
     in_pieces,
+    look_of,
     packed,
     unpacked,
     words_of,
@@ -184,6 +186,10 @@ async def _beside(index: EmbeddedIndex, scope: Any, kind: str, sources: Any, fol
     return await _passages(index.beside(Scope(*scope), Kind(kind), sources, followed))
 
 
+async def _look_back(index: EmbeddedIndex, scope: Any, look: Any) -> Rows:
+    return [tuple(part) for part in await looked_back(index, Scope(*scope), look_of(look))]
+
+
 async def _vectors(index: EmbeddedIndex, scope: Any, kind: str, ids: Any, deep: bool) -> Rows:
     found = await index.vectors(Scope(*scope), Kind(kind), ids, deep=deep)
     return [(one, packed(vector)) for one, vector in found.items()]
@@ -228,6 +234,7 @@ ANSWERS: Mapping[str, Callable[..., Awaitable[Rows]]] = {
     "delete": _delete,
     "read": _read,
     "beside": _beside,
+    "look_back": _look_back,
     "vectors": _vectors,
     "deepen": _deepen,
     "shallow": _shallow,

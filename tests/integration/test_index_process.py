@@ -10,7 +10,9 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -22,6 +24,8 @@ from connectors.message import Scope
 from grounding.documents.edge_held import READ_AT_ONCE
 from grounding.documents.embedding import Vector
 from grounding.documents.index import Entry, Hit, IndexUnavailable, Kind, Passage, Source
+from grounding.documents.looking_back import Look, looked_back
+from grounding.documents.relevance import TurnFloor
 from grounding.documents.sparse import encode_document, encode_query
 from runtime.embedded.asked_index import AskedIndex
 from runtime.embedded.index_process import IndexProcess, begun, has_embedded, index_process
@@ -64,7 +68,8 @@ def index_in(process: IndexProcess, folder: Path) -> AskedIndex:
 def entry(number: int, text: str = "", *, kind: Kind = Kind.DOCUMENT, source: str = "") -> Entry:
     text = text or f"passage number{number} of the harbour"
     previous = f"{number - 1}" if kind is Kind.TURN else ""
-    passage = Passage(f"{number}", kind, source or f"{number}", text, previous=previous)
+    said_at = "2026-01-02T10:00:00+00:00" if kind is Kind.TURN else ""
+    passage = Passage(f"{number}", kind, source or f"{number}", text, said_at=said_at, previous=previous)
     return Entry(passage, WORDS._embed(text), encode_document(text))
 
 
@@ -122,6 +127,36 @@ async def test_a_change_during_which_the_process_is_killed_fails_and_can_be_made
     assert await index.count(ACME, Kind.DOCUMENT) == expected
     if change == "deepen":
         assert await index.count_shallow(ACME, Kind.DOCUMENT) == 0
+
+
+@pytest.mark.parametrize("asked_for", [True, False])
+async def test_a_look_back_is_one_question_to_the_process_and_finds_what_is_found_here(
+    index: AskedIndex, process: IndexProcess, monkeypatch: pytest.MonkeyPatch, asked_for: bool
+) -> None:
+    monkeypatch.setattr("runtime.embedded.asked_index.HeldHere.of", lambda *_: None)  # as one too large to be held
+    said = [entry(number, f"Ann: the key of house{number} is green", kind=Kind.TURN) for number in range(MANY)]
+    await index.upsert(CHAT, said)
+    floor = TurnFloor(0.3, 0.2, unasked=0.3, unasked_few=0.3)
+    shown = frozenset(str(number) for number in range(200, 210))
+    query = "which key has house203?"
+    look = Look(query, WORDS._embed(query), encode_query(query), shown, floor, 12, asked_for)
+    asked: list[str] = []
+    ask = process.ask
+
+    async def noted(what: tuple[str, ...], *about: Any, **how: Any) -> list[Any]:
+        asked.append(what[0])
+        return await ask(what, *about, **how)
+
+    monkeypatch.setattr(process, "ask", noted)
+    found = await index.look_back(CHAT, look)
+    assert asked == ["look_back"]
+    assert found == await looked_back(index, CHAT, look)
+    assert found
+    assert shown.isdisjoint(part.source for part in found)
+    end(process)
+    assert await index.look_back(CHAT, look)
+    nothing = replace(look, floor=TurnFloor(9, 9, unasked=9, unasked_few=9))
+    assert await index.look_back(CHAT, nothing) == []
 
 
 async def test_what_only_reads_is_asked_again_of_the_next_process(index: AskedIndex, process: IndexProcess) -> None:
