@@ -7,7 +7,7 @@ from typing import Any
 
 from connectors.slack.recent import Recent
 
-_SPOKEN = frozenset({None, "file_share", "thread_broadcast", "me_message", "bot_message"})
+SPOKEN = frozenset({None, "file_share", "thread_broadcast", "me_message", "bot_message"})
 _WEIGHT = 0.1
 _PATIENCE = 5.0
 PLACES = 5
@@ -37,7 +37,7 @@ class Hearing:
         self._last = now
         event = payload.get("event")
         # An ``app_mention`` alone says nothing about whether messages of the channel are subscribed to.
-        if isinstance(event, Mapping) and event.get("type") == "message" and event.get("subtype") in _SPOKEN:
+        if isinstance(event, Mapping) and event.get("type") == "message" and event.get("subtype") in SPOKEN:
             self.reached(event)
 
     def reached(self, event: Mapping[str, Any]) -> None:
@@ -71,4 +71,4 @@ def is_unheard(said: Mapping[str, Any], now_seconds: float) -> bool:
     """
     if said.get("bot_id"):
         return False
-    return said.get("subtype") in _SPOKEN and now_seconds - float(said["ts"]) > GRACE_SECONDS
+    return said.get("subtype") in SPOKEN and now_seconds - float(said["ts"]) > GRACE_SECONDS

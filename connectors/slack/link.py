@@ -13,6 +13,7 @@ from slack_sdk.errors import SlackApiError
 from connectors.connector import ConnectorFailed, SendFailed
 from connectors.slack.api import Api
 from connectors.slack.errors import SLACK_ERRORS, meaning, retry_after_seconds
+from connectors.slack.gaps import Gaps
 from connectors.slack.hearing import Hearing, is_unheard
 from connectors.slack.history import History
 from connectors.slack.http_events import shown_to_one
@@ -31,6 +32,8 @@ _DEAF = "the connection is open, but brings no events"
 
 class Link:
     """Events by Socket Mode, one after the other; commands beside them, as people wait for those.
+
+    What a socket that broke may have swallowed is read from the history before what is said after it (`Gaps`).
 
     A socket on which a ping of every *ping_seconds* is not answered in half that time is opened anew, and so is one
     that answers but is silent for longer than is usual (and than *quiet_seconds*) while Slack's history has newer
@@ -59,6 +62,7 @@ class Link:
         self._ping_seconds = ping_seconds
         self._backoff = backoff
         self._hearing = Hearing(quiet_seconds)
+        self._gaps = Gaps(history)
         self._look_seconds = min(quiet_seconds, ping_seconds)
         self._overrun = False
         self._waiting: asyncio.Queue[Envelope] = asyncio.Queue(_WAITING_ENVELOPES)
@@ -100,6 +104,7 @@ class Link:
             if socket.announced and socket.greeted and backoff.failures == 0:
                 backoff.failures = 1
                 continue
+            self._gaps.broke()
             self._vitals.trouble("socket", socket.why)
             await asyncio.sleep(backoff.next_seconds())
 
@@ -107,7 +112,7 @@ class Link:
         secret = self._app_token.get_secret_value()
         answer = await self._api.call(lambda client: client.apps_connections_open(app_token=secret))
         websocket = await self._api.websocket(str(answer.get("url") or ""), self._ping_seconds)
-        return Socket(websocket, self._receive)
+        return Socket(websocket, self._receive, self._gaps.breaks)
 
     def _refused(self, error: Exception) -> str:
         """Why. Raises `ConnectorFailed` when Slack will not think otherwise."""
@@ -139,10 +144,20 @@ class Link:
         while True:
             envelope = await self._waiting.get()
             if envelope.kind == "events_api":
-                await self._intake.take_until_accepted(envelope.payload, self._backoff.fresh())
+                await self._take_in_order(envelope.payload, envelope.socket.follows)
             else:  # buttons, shortcuts, dialogues: nothing of ours has any
                 log.info("message.ignored", connector="slack", why=f"unsupported: {envelope.kind}")
             await envelope.acknowledge()
+
+    async def _take_in_order(self, payload: dict[str, Any], follows: int) -> None:
+        event = payload.get("event")
+        if not isinstance(event, dict):
+            await self._intake.take_until_accepted(payload, self._backoff.fresh())
+            return
+        for one in await self._gaps.filled(event, follows):
+            told = payload if one is event else _as_payload(one)
+            await self._intake.take_until_accepted(told, self._backoff.fresh())
+            self._gaps.passed_on(one)
 
     async def _take_commands(self) -> None:
         while True:

@@ -40,11 +40,13 @@ class Envelope:
 
 
 class Socket:
-    """One connection. `read` runs until it ends; ``retiring`` is set when another is wanted, and ``why`` says why."""
+    """One connection, which *follows* so many that broke. `read` runs until it ends; ``retiring`` is set when another
+    is wanted, and ``why`` says why."""
 
-    def __init__(self, websocket: ClientWebSocketResponse, take: Callable[[Envelope], None]) -> None:
+    def __init__(self, websocket: ClientWebSocketResponse, take: Callable[[Envelope], None], follows: int = 0) -> None:
         self._websocket = websocket
         self._take = take
+        self.follows = follows
         self.greeted = False
         """Whether Slack said ``hello``: events come from then on."""
         self.announced = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -169,3 +170,84 @@ async def test_socket_mode_that_is_turned_off_is_told_as_such(slack: SlackEmulat
             await eventually(lambda: other.health.state is State.FAILED)
             raise ConnectorFailed(other.health.why)
     assert "AGENT_RUNTIME_SLACK_APP_TOKEN" in str(caught.value)
+
+
+# A connection that breaks
+
+
+async def swallowed(slack: SlackEmulator, *said: tuple[str, Channel | None, str | None]) -> list[str]:
+    """What is said (text, channel, thread) while the open socket swallows all; it breaks, and Slack repeats later."""
+    slack.mute = True
+    stamps = [slack.say(text, to=to, by=LENA, thread=thread) for text, to, thread in said]
+    for delivery in slack.deliveries:
+        if not delivery.acknowledged:
+            delivery.attempt, delivery.sent_at = 1, asyncio.get_running_loop().time() + 1.0
+    await slack.kill()
+    slack.mute = False
+    return stamps
+
+
+async def test_what_a_broken_socket_swallowed_is_heard_before_what_is_said_after_it(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """Slack delivers it again, but later; in a direct message and in a thread, of one that nobody had heard of, too."""
+    async with running(bot, gateway):
+        slack.say("one", by=LENA)
+        root = slack.say(f"{slack.at_bot} root", to=TEAM, by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 2)
+        (_, _, _, begun) = await swallowed(
+            slack,
+            ("two", None, None),
+            ("three", None, None),
+            ("aside", TEAM, root),
+            (f"{slack.at_bot} new", TEAM, None),
+        )
+        await slack.until(lambda s: s.sockets == 1)
+        slack.say("four", by=LENA)
+        slack.say("further", to=TEAM, by=LENA, thread=root)
+        slack.say("more", to=TEAM, by=LENA, thread=begun)
+        slack.say("five", by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 10)
+        await slack.until(lambda s: all(one.acknowledged for one in s.deliveries))
+    heard: dict[str, list[str]] = {}
+    for message in gateway.accepted:
+        heard.setdefault(message.external_id, []).append(message.text)
+    assert list(heard.values()) == [
+        ["one", "two", "three", "four", "five"],
+        ["root", "aside", "further"],
+        ["new", "more"],
+    ]
+    assert slack.calls.count("conversations.history") == 1
+    assert slack.calls.count("conversations.replies") == 2
+
+
+async def test_what_is_repeated_does_not_hide_that_more_was_swallowed_after_it(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """Of two that were swallowed the first is repeated at once, the second after what is said next."""
+    async with running(bot, gateway):
+        slack.say("one", by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        await swallowed(slack, ("two", None, None), ("three", None, None))
+        slack.deliveries[-2].attempt = 0
+        await slack.until(lambda s: s.sockets == 1 and s.deliveries[-2].acknowledged)
+        slack.say("four", by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 4)
+    assert [message.text for message in gateway.accepted] == ["one", "two", "three", "four"]
+
+
+async def test_where_the_history_cannot_be_had_what_is_said_goes_on_and_nothing_is_lost(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """What the broken socket swallowed comes when Slack delivers it again; nobody waits for its history any more."""
+    async with running(bot, gateway):
+        slack.say("one", by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        await swallowed(slack, ("two", None, None))
+        slack.fail_next("conversations.history", emulated.rate_limited(60))
+        await slack.until(lambda s: s.sockets == 1)
+        for text in ("three", "four"):
+            slack.say(text, by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 4)
+    assert sorted(message.text for message in gateway.accepted) == ["four", "one", "three", "two"]
+    assert slack.calls.count("conversations.history") == 1
