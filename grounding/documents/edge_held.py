@@ -61,7 +61,8 @@ class Tenant:
         self._first: dict[str, list[int]] = {}
         self._following: dict[str, list[int]] = {}
         self._words, self._worded, self._weights = _NO_WORDS
-        self._fresh: dict[int, list[tuple[int, float]]] = {}
+        self._fresh: dict[int, tuple[list[int], list[float]]] = {}
+        """Of words the rows that stand in no order yet, and their weights."""
         self._unsorted = 0
 
     def __len__(self) -> int:
@@ -95,19 +96,23 @@ class Tenant:
         if passage.previous and not passage.ordinal:
             self._following.setdefault(passage.previous, []).append(row)
         for index, weight in zip(sparse.indices, sparse.values, strict=True):
-            self._fresh.setdefault(index, []).append((row, weight))
+            rows, weights = self._fresh.setdefault(index, ([], []))
+            rows.append(row)
+            weights.append(weight)
         self._unsorted += 1
         if self._unsorted > UNSORTED:
             self.sort()
 
     def sort(self) -> None:
         """Put the words of all passages in their order."""
-        fresh = [(index, row, weight) for index, having in self._fresh.items() for row, weight in having]
-        words = np.concatenate([self._words, np.array([one[0] for one in fresh], np.uint32)])
+        indices = [index for index, (rows, _) in self._fresh.items() for _ in rows]
+        fresh_rows = [row for rows, _ in self._fresh.values() for row in rows]
+        fresh_weights = [weight for _, weights in self._fresh.values() for weight in weights]
+        words = np.concatenate([self._words, np.array(indices, np.uint32)])
         order = np.argsort(words, kind="stable")
         self._words = words[order]
-        self._worded = np.concatenate([self._worded, np.array([one[1] for one in fresh], np.intp)])[order]
-        self._weights = np.concatenate([self._weights, np.array([one[2] for one in fresh], np.float32)])[order]
+        self._worded = np.concatenate([self._worded, np.array(fresh_rows, np.intp)])[order]
+        self._weights = np.concatenate([self._weights, np.array(fresh_weights, np.float32)])[order]
         self._fresh, self._unsorted = {}, 0
 
     def near(self, to: Wide) -> Scores:
@@ -123,20 +128,38 @@ class Tenant:
         count = len(self.points)
         scores, has = np.zeros(count, np.float32), np.zeros(count, np.bool_)
         asked = np.array(query.indices, np.uint32)
-        starts = np.searchsorted(self._words, asked, "left").tolist()
-        ends = np.searchsorted(self._words, asked, "right").tolist()
+        starts = self._words.searchsorted(asked, "left").tolist()
+        ends = self._words.searchsorted(asked, "right").tolist()
+        having: list[Rows] = []
+        weights: list[Scores] = []
+        rare: list[tuple[float, int]] = []
+        new_rows: list[int] = []
+        new_weights: list[float] = []
+        new_rare: list[float] = []
         for index, weight, start, end in zip(query.indices, query.values, starts, ends, strict=True):
             more = self._fresh.get(index)
-            if start == end and not more:
+            found = end - start + (len(more[0]) if more else 0)
+            if not found:
                 continue
-            rows, weights = self._worded[start:end], self._weights[start:end]
+            factor = weight * math.log((count - found + 0.5) / (found + 0.5) + 1)
+            if end > start:
+                having.append(self._worded[start:end])
+                weights.append(self._weights[start:end])
+                rare.append((factor, end - start))
             if more:
-                rows = np.concatenate([rows, np.array([row for row, _ in more], np.intp)])
-                weights = np.concatenate([weights, np.array([one for _, one in more], np.float32)])
-            rare = math.log((count - len(rows) + 0.5) / (len(rows) + 0.5) + 1)
-            scores[rows] += np.float32(weight * rare) * weights
+                new_rows += more[0]
+                new_weights += more[1]
+                new_rare += [factor] * len(more[0])
+        # One word after the other, so that those of each passage are summed in the order of the question's.
+        if having:
+            factors = np.repeat(np.array([factor for factor, _ in rare], np.float32), [many for _, many in rare])
+            rows = np.concatenate(having)
+            np.add.at(scores, rows, factors * np.concatenate(weights))
             has[rows] = True
-        return scores, np.flatnonzero(has)
+        if new_rows:
+            np.add.at(scores, new_rows, np.array(new_rare, np.float32) * np.array(new_weights, np.float32))
+            has[new_rows] = True
+        return scores, has.nonzero()[0]
 
     def cosines(self, to: Wide, rows: Sequence[int]) -> list[float]:
         """As `near`, of *rows* alone and exact: those that are weighed, not only put in order."""
