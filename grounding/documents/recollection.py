@@ -114,6 +114,8 @@ def met_first(texts: Iterable[str]) -> list[str]:
     return _said.lacking(texts)
 
 
+_There = tuple[Passage, Hit | None, float, _Said]
+"""What was found or stands beside that: the hit where it was found, its own score, and what its words show."""
 _Turn = tuple[str, str, float, bool]
 """A turn among those that were found or stand beside them: the turn before, its day, its score, whether somebody asks.
 A plain tuple, as `_Judged`: a question has a hundred of both, and to make one with names takes twice as long."""
@@ -159,29 +161,31 @@ def _judged(
     """Everything that may be told, each once, and its `Features`; where they are given, only those that are *told*.
     What is *repeated* has no score of its own: it would lift what stands beside them, and make the same of all that is
     less like the question than itself. *said* is what the words of each passage show, by its id."""
-    by_id = {hit.passage.id: hit for hit in hits}
-    others = [hit for hit in hits if hit.passage.source not in repeated] if repeated else hits
-    own = dict.fromkeys(by_id, 0.0)
-    own.update(zip([hit.passage.id for hit in others], _standard([hit.score for hit in others]), strict=True))
-    passages = {name: hit.passage for name, hit in by_id.items()}
+    standard = iter(_standard([hit.score for hit in hits if hit.passage.source not in repeated]))
+    there: dict[str, _There] = {}
+    for hit in hits:
+        passage = hit.passage
+        score = 0.0 if passage.source in repeated else next(standard)
+        there[passage.id] = passage, hit, score, said[passage.id]
     for passage in beside:
-        passages.setdefault(passage.id, passage)
-    turns = _turns(passages, own, said)
+        if passage.id not in there:
+            there[passage.id] = passage, None, 0.0, said[passage.id]
+    turns = _turns(there.values())
     following = {previous: source for source, (previous, _, _, _) in turns.items() if previous}
     days = _days(turns)
     asked = term_set(query)
-    speaking = set[str]().union(*[said[name].by for name in passages]) - {ASSISTANT}
+    speaking = set[str]().union(*[words.by for _, _, _, words in there.values()]) - {ASSISTANT}
     named = frozenset(name for name in speaking if term_set(name) & asked)
-    judged = passages if told is None else dict.fromkeys(passage.id for passage in told)
+    judged = there if told is None else dict.fromkeys([passage.id for passage in told])
     found: list[tuple[Passage, Hit | None, _Judged]] = []
     for name in judged:
-        passage, words = passages[name], said[name]
+        passage, by_itself, score, words = there[name]
         beside_it = _beside(passage, turns, following)
         day = turns[passage.source][1]
         is_named = 0.0 if not named or named.isdisjoint(words.by) else 1.0
         is_person = 0.0 if words.by == [ASSISTANT] else 1.0
-        features = (own.get(name, 0.0), *beside_it, days[day], float(words.asks), is_named, is_person)
-        found.append((passage, by_id.get(name), features))
+        features = (score, *beside_it, days[day], float(words.asks), is_named, is_person)
+        found.append((passage, by_itself, features))
     return found
 
 
@@ -212,14 +216,15 @@ def _standard(scores: Sequence[float]) -> list[float]:
     return [(score - mean) / spread if score > mean else 0.0 for score in scores]
 
 
-def _turns(passages: Mapping[str, Passage], own: Mapping[str, float], said: Mapping[str, _Said]) -> dict[str, _Turn]:
-    """The turns of *passages* by their names; a turn has the score of its best part."""
+def _turns(there: Iterable[_There]) -> dict[str, _Turn]:
+    """The turns of what is *there* by their names; a turn has the score of its best part."""
     turns: dict[str, _Turn] = {}
-    for name, passage in passages.items():
-        score, asks, known = own.get(name, 0.0), said[name].asks, turns.get(passage.source)
-        if known is not None:
-            score, asks = max(score, known[2]), asks or known[3]
-        turns[passage.source] = passage.previous, passage.said_at[:10], score, asks
+    for passage, _, score, words in there:
+        source, asks = passage.source, words.asks
+        if source in turns:
+            _, _, other, asked = turns[source]
+            score, asks = max(score, other), asks or asked
+        turns[source] = passage.previous, passage.said_at[:10], score, asks
     return turns
 
 

@@ -100,11 +100,13 @@ class TurnFloor:
         What the search itself did not find has to stand beside what is sure."""
         scores: dict[str, float] = {}
         asked, least = term_set(query), min(self.enough, self.minimum)
-        for hit in hits:
-            cosine = _cosine(hit)
-            if self.dense_weight * max(cosine, 0.0) + self.coverage_weight >= least:  # else no words make it enough
-                score, source = self._reached(asked, hit), hit.passage.source
-                scores[source] = max(score, scores.get(source, -math.inf))
+        weight, words = self.dense_weight, self.coverage_weight
+        for passage, _, dense, *_ in hits:
+            cosine = dense.score if dense is not None else 0.0
+            if weight * max(cosine, 0.0) + words >= least:  # else no words make it enough
+                score, source = self.relevance(asked, _said_in(passage), cosine), passage.source
+                if score > scores.get(source, -math.inf):
+                    scores[source] = score
         if max(scores.values(), default=-math.inf) < self._enough(query, asked, asked_for):
             return []
         sure = {source for source, score in scores.items() if score >= self.minimum}
@@ -130,7 +132,7 @@ class TurnFloor:
         return [hit for hit in hits if hit.dense is not None and weight * max(hit.dense.score, 0.0) + words >= enough]
 
     def _reached(self, asked: frozenset[str], hit: Hit) -> float:
-        return self.relevance(asked, term_set(searched_text(hit.passage)), _cosine(hit))
+        return self.relevance(asked, _said_in(hit.passage), hit.dense.score if hit.dense is not None else 0.0)
 
     def _enough(self, query: str, asked: frozenset[str], asked_for: bool) -> float:
         if asked_for:
@@ -141,13 +143,28 @@ class TurnFloor:
     def relevance(self, asked: frozenset[str], said: frozenset[str], cosine: float) -> float:
         """How a turn of the terms *said* bears on a question of the terms *asked*, their vectors having that
         *cosine*."""
-        subject = asked - SAYING or asked
+        subject = _subject(asked)
         covered = len(subject & said) / max(len(subject), 1)
         return self.dense_weight * max(cosine, 0.0) + self.coverage_weight * covered
 
 
-def _cosine(hit: Hit) -> float:
-    return hit.dense.score if hit.dense is not None else 0.0
+REMEMBERED = 1024
+"""Turns of which the terms are remembered; those that are held in memory are the same objects for every question."""
+_terms_said: dict[int, tuple[Passage, frozenset[str]]] = {}
+
+
+def _said_in(passage: Passage) -> frozenset[str]:
+    """The terms that words find a turn by. Any thread may ask: at worst two of them find the same."""
+    known = _terms_said.get(id(passage))
+    if known is None or known[0] is not passage:
+        if len(_terms_said) >= REMEMBERED:
+            _terms_said.clear()
+        known = _terms_said[id(passage)] = passage, term_set(searched_text(passage))
+    return known[1]
+
+
+def _subject(asked: frozenset[str]) -> frozenset[str]:
+    return asked - SAYING or asked
 
 
 def features(query: str, hit: Hit, corpus_size: int) -> tuple[float, float, float]:
