@@ -49,7 +49,8 @@ class Opening:
         """Why nothing can be embedded, and so nothing be found in an index that is open."""
         self._opened = asyncio.Event()
         self._origin = ""
-        """The token of the open index, as it was seen last."""
+        """The token of the open index, as the catalogue knows it."""
+        self._is_refilled = True
 
     async def run(self) -> None:
         """Open it, however long that takes, and see to what is open, until cancelled."""
@@ -75,8 +76,18 @@ class Opening:
             with suppress(IndexUnavailable, StoreUnavailable):  # the next look says it
                 token = (await target.index.origin()).token
                 if token != self._origin:
+                    self._is_refilled = False
                     await self._see_origin(target, token)
                     return
+
+    @property
+    def lacks(self) -> bool:
+        """Whether the open index lost something, and nobody has begun yet to put it back and to say where it lacks."""
+        return self.target is not None and (self.target.index.token != self._origin or not self._is_refilled)
+
+    def is_refilled(self) -> None:
+        """Say that what was lost is being put back, and that of each workspace is known whether it lacks something."""
+        self._is_refilled = True
 
     async def opened(self) -> None:
         """Wait until it is open."""

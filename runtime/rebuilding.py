@@ -125,6 +125,7 @@ class Rebuilding:
         for workspace in workspaces:  # first: what is asked meanwhile may lack something
             if not await self._knowledge.catalogue.remembers(Scope(workspace.id), name):
                 broken.add(workspace.id)
+        self._knowledge.opening.is_refilled()
         for workspace in workspaces:
             try:
                 await self.fill_workspace(Scope(workspace.id))

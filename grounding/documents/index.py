@@ -154,6 +154,10 @@ class PassageIndex(Protocol):
     """What the engine does otherwise than it is asked to because of its version, as a person reads it; empty where
     nothing. Known once `ensure` has returned."""
 
+    token: str
+    """That of `origin` as it was seen last, which is also looked at before what a process says is believed that has
+    just been started again; empty before."""
+
     async def ensure(self) -> None:
         """Make the collection of this embedding model, with its payload indexes, where it is missing."""
 

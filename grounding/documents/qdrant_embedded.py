@@ -65,7 +65,7 @@ class EmbeddedIndex(EdgeEngine):
         """Without *holds* small tenants are not held in memory: whoever asks does that."""
         path = folder / stored.collection_name(model, dimensions, version)
         super().__init__(path, dimensions, deep_dimensions, timeout_seconds, holds=holds)
-        self.deepens, self.too_old = deep_dimensions is not None, ""
+        self.deepens, self.too_old, self.token = deep_dimensions is not None, "", ""
         self._fusion = fusion or Fusion()
         self._centres = Centres()
 
@@ -74,9 +74,11 @@ class EmbeddedIndex(EdgeEngine):
 
     async def origin(self) -> Origin:
         try:
-            return await asyncio.to_thread(origin_at, self._path)
+            origin = await asyncio.to_thread(origin_at, self._path)
         except OSError as error:
             raise unavailable(error, self._path) from error
+        self.token = origin.token
+        return origin
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
         for kind in {entry.passage.kind for entry in entries}:

@@ -69,7 +69,7 @@ class ServerIndex:
         self._collection = stored.collection_name(model, dimensions, version)
         self._dimensions = dimensions
         self._deep_dimensions = deep_dimensions
-        self.deepens, self.too_old = deep_dimensions is not None, ""
+        self.deepens, self.too_old, self.token = deep_dimensions is not None, "", ""
         self._place = url
         self._timeout_seconds = timeout_seconds
         self._fusion = fusion or Fusion()

@@ -77,7 +77,7 @@ class AskedIndex:
         version: int = stored.PAYLOAD_VERSION,
         deep_dimensions: int | None = None,
     ) -> None:
-        self.deepens, self.too_old = deep_dimensions is not None, ""
+        self.deepens, self.too_old, self.token = deep_dimensions is not None, "", ""
         self._process = process
         self._timeout_seconds = timeout_seconds
         self._opened_by: int | None = None
@@ -101,8 +101,8 @@ class AskedIndex:
         await self._ask("ensure")
 
     async def origin(self) -> Origin:
-        ((token, set_aside),) = await self._ask("origin")
-        return Origin(token, tuple(set_aside))
+        ((self.token, set_aside),) = await self._ask("origin")
+        return Origin(self.token, tuple(set_aside))
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
         for kind in {entry.passage.kind for entry in entries}:
@@ -361,7 +361,9 @@ class AskedIndex:
         found = await self._process.ask(
             (what, self._key, *about), rows, seconds=limit, repeats=repeats, meanwhile=meanwhile
         )
-        if what not in ("exists", "close", "drop"):
+        if what not in ("origin", "exists", "close", "drop") and self._process.pid != self._opened_by:
+            if self.token:  # another process may have found damage as it opened, and then there is little to be found
+                await self.origin()
             self._opened_by = self._process.pid
         return found
 

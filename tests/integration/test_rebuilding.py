@@ -12,10 +12,11 @@ import pytest
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope
-from grounding.documents.index import Entry, Kind, PassageIndex
+from grounding.documents.index import Entry, IndexUnavailable, Kind, PassageIndex
 from grounding.documents.sparse import encode_document
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Provenance, Type
+from grounding.run_context import DegradedBlock
 from runtime.api.doctor import examine
 from runtime.embedded.asked_index import AskedIndex
 from runtime.rebuilding import Rebuilding, Reindexed, Restored
@@ -241,3 +242,49 @@ async def test_what_the_process_of_the_index_had_is_indexed_and_remembered_again
         while set(await index.sources(HERE.scope, Kind.TURN)) != {said["turn_id"]}:
             await asyncio.sleep(0.05)
         assert (await index.origin()).set_aside == (str(shard / "damaged-1"),)
+
+
+async def test_nobody_is_told_that_nothing_was_found_while_what_damaged_files_held_is_put_back(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first question on that the next process of the index is asked, and long before anybody looks for it."""
+    monkeypatch.setattr("runtime.opening.LOSS_SECONDS", 1.0)
+    monkeypatch.setattr("runtime.embedded.index_process.BACK_SECONDS", 60.0)
+    settings = model_settings()
+    async with running_bot(settings, openai_server) as bot, asyncio.timeout(60):
+        finding = bot.runtime.knowledge.finding
+        await bot.say("The deploy key lives in Lockbox.", context="here")
+        await bot.settle()
+        await rebuilding(bot).fill_new_index()
+        await bot.runtime.knowledge.index(ACME)
+
+        async def asked() -> tuple[bool, bool]:
+            """Whether the documents and what was said are found; one that is not has to be said to be in doubt."""
+            lost: list[DegradedBlock] = []
+            try:
+                documents = bool(await finding.search(ACME, "bot workspace documents", 3, lost=lost))
+            except IndexUnavailable:
+                documents, lost = False, [DegradedBlock(block="retrieved", why="index_unavailable")]
+            assert documents or lost
+            lost = []
+            try:
+                turns = bool(await finding.recall(HERE.scope, "deploy key lockbox", 3, frozenset(), lost=lost))
+            except IndexUnavailable:
+                turns, lost = False, [DegradedBlock(block="records", why="index_unavailable")]
+            assert turns or lost
+            return documents, turns
+
+        assert await asked() == (True, True)
+        index = opened(bot)
+        assert isinstance(index, AskedIndex)
+        pid = index._process.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        (shard,) = (settings.data_dir / "qdrant").iterdir()
+        for file in shard.rglob("status.dat"):
+            os.truncate(file, 0)
+        while index._process.pid in (pid, None):
+            await asyncio.sleep(0)
+        assert await asked() == (False, False)
+        while await asked() != (True, True):
+            await asyncio.sleep(0.01)
