@@ -136,7 +136,7 @@ class Opening:
             async with asyncio.timeout(self._settings.qdrant_timeout_seconds):
                 await self.target.index.check()
         except (IndexUnavailable, TimeoutError) as error:
-            return Health(State.DEGRADED, str(error) or "timeout")
+            return Health(State.DEGRADED, str(error) or f"no answer in {self._settings.qdrant_timeout_seconds:g} s")
         return Health(State.DEGRADED, self._mute) if self._mute else Health(State.CONNECTED)
 
     async def close(self) -> None:

@@ -184,6 +184,11 @@ class EdgeEngine:
                 return
         self._go_on()
 
+    async def until_free(self) -> None:
+        """Wait, however long that takes, until all is done that the engine's thread was given before. Opens nothing."""
+        with suppress(RuntimeError):  # closed: it is given nothing more
+            await asyncio.get_running_loop().run_in_executor(self._thread, int)
+
     async def exists(self) -> bool:
         return self._shard is not None or await asyncio.to_thread(is_there, self._path)
 

@@ -95,6 +95,7 @@ class SupervisedChild:
         self._program = program
         self._process: Process | None = None
         self._stopping = False
+        self._given_up = False
         self.health = Health(State.CONNECTING)
 
     @property
@@ -131,7 +132,9 @@ class SupervisedChild:
                 await self._process.wait()
                 if self._stopping:
                     return
-                self._degrade(await self._why(self._process))
+                if not self._given_up:  # else that was told
+                    self._degrade(await self._why(self._process))
+                self._given_up = False
             if time.monotonic() - started > CALM_SECONDS:
                 pause = FIRST_PAUSE_SECONDS
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
@@ -140,6 +143,15 @@ class SupervisedChild:
                 await self.start()
             except ChildFailed as error:
                 self._degrade(str(error))
+
+    def give_up(self, why: str) -> None:
+        """End the process, of which nothing is to be expected any more, by force: `watch` starts the next one."""
+        if self._process is None or self._process.returncode is not None or self._stopping:
+            return
+        self._given_up = True
+        self._degrade(f"{why}, and was ended")
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
 
     async def stop(self) -> None:
         """End the process: asked first, then by force. Bounded by the program's ``stop_seconds``; idempotent."""

@@ -22,9 +22,14 @@ from grounding.documents.index import IndexUnavailable
 from runtime.embedded.child import ChildFailed, SupervisedChild, beside
 from runtime.embedded.index_lane import UNASKED, IndexLane
 from runtime.embedded.index_program import READY_SECONDS, IndexProgram
+from runtime.embedded.standing_still import LOOK_SECONDS, Looks
 
 BACK_SECONDS = 10.0
 """How long a question waits for a child that ended to be there again."""
+BEAT_SECONDS = 5.0
+"""Between the questions whether it still answers."""
+LOG_BEATS = 60
+"""The log's size is looked at with every so many of them."""
 LATE_SECONDS = 1.0
 """The child keeps the time limits. One that does not answer at all is given so much longer."""
 ENDED = "the process of the search index ended while it was asked"
@@ -192,7 +197,33 @@ class IndexProcess:
     async def _run(self) -> None:
         with contextlib.suppress(ChildFailed):  # it is in `health`, and it is tried again
             await self._child.start()
-        await self._child.watch()
+        async with beside(self._watch_over(), "search-index-beats"):
+            await self._child.watch()
+
+    async def _watch_over(self) -> None:
+        """Have a child that stands still replaced."""
+        for beat in itertools.count(1):
+            await asyncio.sleep(BEAT_SECONDS)
+            if (pid := self.pid) is not None and (lane := self._program.ready_lane) is not None:
+                await self._beat(lane, Looks(pid))
+            if beat % LOG_BEATS == 0:
+                with contextlib.suppress(OSError):  # no room for another one
+                    await asyncio.to_thread(self._program.turn_over_log)
+
+    async def _beat(self, lane: IndexLane, looks: Looks) -> None:
+        """Have the child answer when all is done that its engines were given before; wait until it has, or is gone, or
+        given up."""
+        number = next(self._numbers)
+        self._waiting[number] = answer = asyncio.get_running_loop().create_future()
+        try:
+            lane.send(number, ("beat", UNASKED))
+            while not (await asyncio.wait((answer,), timeout=LOOK_SECONDS))[0]:
+                if why := await asyncio.to_thread(looks.again):
+                    self._child.give_up(why)
+                    return
+            answer.exception()  # that of a child that is gone, too, is an answer
+        finally:
+            self._waiting.pop(number, None)
 
     async def _stop(self) -> None:
         await self._child.stop()

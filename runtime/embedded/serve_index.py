@@ -90,7 +90,9 @@ class Served:
         try:
             key, *about = about
             found: Rows = []
-            if what == "close":
+            if what == "beat":
+                await asyncio.gather(*(index.until_free() for index in [*self._indexes.values()]))
+            elif what == "close":
                 await self._indexes.pop(key).close()
                 await asyncio.to_thread(allocation.give_back)
             elif what == "drop":

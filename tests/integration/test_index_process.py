@@ -204,6 +204,52 @@ async def test_what_the_system_ends_where_the_disk_is_full_is_the_process_of_the
     assert await index.count(ACME, Kind.DOCUMENT) == 0
 
 
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked, and looked at, all the time."""
+    monkeypatch.setattr("runtime.embedded.index_process.BEAT_SECONDS", 0.01)
+    monkeypatch.setattr("runtime.embedded.index_process.LOOK_SECONDS", 0.02)
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_process_that_stands_still_is_replaced_and_nothing_is_lost(
+    index: AskedIndex, process: IndexProcess
+) -> None:
+    await index.upsert(ACME, [entry(number) for number in range(40)])
+    with capture_logs() as logs:
+        stopped = end(process, signal.SIGSTOP)
+        assert await index.count(ACME, Kind.DOCUMENT) == 40
+    assert process.pid not in (stopped, None)
+    assert not _runs(stopped)
+    (told,) = [one["why"] for one in logs if one["event"] == "store.degraded"]
+    assert "gave no answer and did nothing" in told
+    assert len(await found(index)) == 40
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_change_that_a_process_stands_still_in_fails_and_can_be_made_again(
+    index: AskedIndex, process: IndexProcess
+) -> None:
+    there = [entry(number) for number in range(MANY)]
+    storing = asyncio.create_task(index.upsert(ACME, there))
+    await asyncio.sleep(0.05)
+    end(process, signal.SIGSTOP)
+    with suppress(IndexUnavailable):  # it may have been done already
+        await storing
+    assert await index.count(ACME, Kind.DOCUMENT) <= MANY
+    await index.upsert(ACME, there)
+    assert await index.count(ACME, Kind.DOCUMENT) == MANY
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_process_that_works_is_left_alone(index: AskedIndex, process: IndexProcess) -> None:
+    pid = process.pid
+    for _ in range(3):
+        await index.upsert(ACME, [entry(number, source="a.md") for number in range(3000)])
+        await index.delete(ACME, Kind.DOCUMENT, source="a.md")
+    assert process.pid == pid
+
+
 async def test_while_there_is_no_process_whoever_asks_is_told_why(
     index: AskedIndex, process: IndexProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
