@@ -33,6 +33,11 @@ SWEEP_SECONDS = 1.0
 """Between looks at what other processes changed, and at what could not be done before."""
 ABANDONED_SECONDS = 5.0
 """How long what waits in the backlog is left to the process that put it there."""
+LOOKED_AT = 100
+"""Of so many workspaces each look asks what others changed, and besides of those where something did lately: where
+nothing goes on, a thousand cost no more than a hundred."""
+LIVELY_SECONDS = 60.0
+"""How long a workspace in which something changed is asked about each time."""
 _RETRY_SECONDS = (1.0, 30.0)
 _MOST_AT_ONCE = 5000
 _log = structlog.get_logger()
@@ -93,6 +98,10 @@ class Following:
         """Set, and replaced, whenever one of them was."""
         self._undone: dict[str, _Undone] = {}
         self._revisions: dict[str, int] = {}
+        self._unasked: list[Scope] = []
+        """Workspaces whose turn it is to be asked what others changed, the next ones first."""
+        self._lively: dict[str, float] = {}
+        """Those where something changed lately, and until when they are that."""
         self._put: dict[str, set[str]] = {}
         """Documents that this process took from files to where they are shared, and that are still to be indexed."""
         self._unborn: set[str] = set()
@@ -329,11 +338,15 @@ class Following:
 
     async def _see_to_others(self, shelf: SharedShelf) -> None:
         """Write what other processes put to the files, and index what they did not get to."""
-        scopes = [Scope(workspace.id) for workspace in await self._workspaces.all()]
+        scopes, now = await self._asked_now(), time.monotonic()
         revisions, waiting = await asyncio.gather(shelf.revisions(scopes), self._backlog.waiting(scopes))
         for scope, revision, waits in zip(scopes, revisions, waiting, strict=True):
             seen = self._revisions.get(scope.workspace_id)
+            if waits.documents or seen not in (None, revision):
+                self._lively[scope.workspace_id] = now + LIVELY_SECONDS
             if seen != revision and self._copy is not None:
+                if not await self._workspaces.exists(scope.workspace_id):  # deleted since they were listed
+                    continue
                 changed = None if seen is None or revision < seen else await shelf.changes(scope, seen, revision)
                 await self._copy.bring_in_step(scope, changed)
                 self._revisions[scope.workspace_id] = revision
@@ -341,6 +354,15 @@ class Following:
             if abandoned and scope.workspace_id not in self._undone:
                 paths = set(await self._backlog.paths(scope, _MOST_AT_ONCE))
                 await self._keep_in_step(scope.workspace_id, paths, others=True)
+
+    async def _asked_now(self) -> list[Scope]:
+        """The workspaces that are asked what others changed: those whose turn it is, and lively ones."""
+        if not self._unasked:
+            self._unasked = [Scope(workspace.id) for workspace in await self._workspaces.all()]
+        some, self._unasked = self._unasked[:LOOKED_AT], self._unasked[LOOKED_AT:]
+        now = time.monotonic()
+        self._lively = {name: until for name, until in self._lively.items() if until > now}
+        return [*some, *map(Scope, self._lively.keys() - {one.workspace_id for one in some})]
 
     async def _rescan(self, changes: Changes) -> None:
         try:

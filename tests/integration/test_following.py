@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from config.settings import Settings
 from connectors.connector import State
 from connectors.message import Scope
-from grounding.documents.backlog import Backlog
+from grounding.documents.backlog import Backlog, Waiting
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
 from grounding.documents.watch import Changed, watch
@@ -412,6 +412,41 @@ async def test_the_process_that_leads_writes_files_and_finishes_what_another_lef
             while await asyncio.to_thread(file.exists):
                 await asyncio.sleep(0.02)
     await here.knowledge.close()
+
+
+async def test_each_look_asks_few_of_many_workspaces_and_those_where_something_goes_on(
+    make: Machine, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another process did in one of them is taken in all the same."""
+    monkeypatch.setattr(module, "LOOKED_AT", 2)
+    everybody = {"sample", "acme", *(f"other{number}" for number in range(9))}
+    for name in sorted(everybody):
+        await Workspaces(redis, make.settings).create(name)
+    asked: list[list[str]] = []
+    waiting = Backlog.waiting
+
+    async def noted(backlog: Backlog, scopes: Sequence[Scope]) -> list[Waiting]:
+        asked.append([scope.workspace_id for scope in scopes])
+        return await waiting(backlog, scopes)
+
+    async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
+        await make.knowledge.opened()
+        async with asyncio.timeout(20):
+            while not make.knowledge.is_followed:
+                await asyncio.sleep(0.02)
+        monkeypatch.setattr(Backlog, "waiting", noted)
+        async with asyncio.timeout(20):
+            while set().union(*asked) != everybody:
+                await asyncio.sleep(0.02)
+        assert max(map(len, asked)) == 2
+        asked.clear()
+        await make.knowledge.shelf.put(ACME, "put.md", "Refunds")
+        await make.until("refunds", "put.md")
+        async with asyncio.timeout(20):
+            while len([names for names in asked[-4:] if len(names) > 1 and "acme" in names]) < 4:
+                await asyncio.sleep(0.02)
+        assert max(map(len, asked)) == 3
+    await make.knowledge.close()
 
 
 async def test_nothing_found_while_documents_are_behind_is_no_answer(make: Machine) -> None:
