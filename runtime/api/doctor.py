@@ -153,8 +153,8 @@ async def _stores(runtime: Runtime) -> list[Check]:
         advice["qdrant"] = "see the check named files"
     if EMBEDDING_MODEL in healths["qdrant"].why:
         advice["qdrant"] = EMBEDDING_ADVICE
-    if healths["redis"].state is not State.CONNECTED and healths["qdrant"].why == healths["redis"].why:
-        advice["qdrant"] = "see the check named redis: what is indexed is kept there"
+    if healths["redis"].state is not State.CONNECTED:
+        advice["qdrant"] = "see the check named redis: the index is opened with what is kept there"
     checks = [_health(name, health, advice[name]) for name, health in healths.items()]
     if old := runtime.knowledge.too_old:
         checks.append(Check("qdrant version", False, old, "upgrade the server of AGENT_RUNTIME_QDRANT_URL"))
