@@ -171,7 +171,8 @@ async def remembered(of: Gathering) -> Remembered:
     remembering, message, (asked, there) = of.sources.remembering, of.message, found
     if there is None:
         return Remembered(asked.frame)
-    known, shown = there, shown_besides(settled.tail, settled.summary, message.budgets)
+    # Where there is no record nothing can be said twice.
+    known, shown = there, [] if there.is_empty else shown_besides(settled.tail, settled.summary, message.budgets)
     chosen = await of.bounded("records", lambda: remembering.chosen(message.key, message.turn_id, asked, known, shown))
     return Remembered(asked.frame) if chosen is None else chosen
 

@@ -77,7 +77,7 @@ class Remembering:
         self, key: ConversationKey, person: str | None, asked: Asked, cues: Cues, there: There, standing: Standing
     ) -> Looked:
         """What there is for a message. Raises what searches raise."""
-        query = search_text(asked.text, cues)
+        query = search_text(asked.text, cues) if there.count else ""  # nothing is searched where there is no record
         return await self.selecting.look(
             seen_in(key, person), query, asked.chosen, asked.earlier, there, standing.pinned
         )

@@ -43,6 +43,8 @@ from runtime.tools import NOTHING, Tooling
 
 LONG_TEXT_CHARACTERS = 20_000
 """Beyond this a prompt is put together off the event loop."""
+BUDGETS_KNOWN = 64
+"""Of so many windows and tools."""
 _log = structlog.get_logger()
 
 
@@ -98,6 +100,7 @@ class Prompting:
         self._tokens = LineByLine(tokens)
         self._now = now
         self._composer = Composer(self._tokens.count, settings.policy_max_tokens)
+        self._known_budgets: dict[tuple[int, int], Budgets] = {}
 
     async def build(
         self,
@@ -117,7 +120,7 @@ class Prompting:
         window = await self._model.window_tokens(first)  # the first time it may wait for LiteLLM's import
         offer = await self._tooling.offer(question, window_tokens=window, first=first)
         started = time.perf_counter()
-        budgets = Budgets.from_settings(self._settings, window, offer.tokens)
+        budgets = self._budgets(window, offer.tokens)
         scope = question.key.scope
         today = self._now().astimezone(UTC).date().isoformat()
         guessed = _guides(self._directives.last_loaded(scope) or ())
@@ -137,14 +140,14 @@ class Prompting:
         if grounds.censors is None:
             raise _unbound(grounds.degraded)
         if choice.small_talk:
-            offer, budgets = NOTHING, Budgets.from_settings(self._settings, window)
+            offer, budgets = NOTHING, self._budgets(window)
         identity = self._identity(question.role, held, degraded)
         told, inject = identity[0].text, injecting.result() + await self._of_session(question, turn_id, grounds.before)
         size, memory = self._tokens.count(told), self._memory(first)
         turn = Turn(question, first, budgets, told, size, offer, inject.texts, choice.small_talk, bool(turn_id), memory)
 
         async def finished(attached: Attached) -> Built:
-            left = budgets.model_copy(update={"tools_tokens": attached.offer.tokens})
+            left = self._budgets(window, attached.offer.tokens)
             context = self._context(question, turn_id, choice, left, grounds, identity, attached, inject, today)
             whole = self._on_this_machine(context, memory, grounds.before)
             return await self._built(whole, question, grounds, started)
@@ -157,6 +160,16 @@ class Prompting:
                 raise
             # Material is the only one of what is never cut that there is another way to give.
             return await finished(await self._attaching.attach(looking.result(), turn, crowded=True))
+
+    def _budgets(self, window: int, tools_tokens: int = 0) -> Budgets:
+        """Those of the settings for a window, of which tools take some; mostly the same as for the turn before."""
+        known = self._known_budgets.get((window, tools_tokens))
+        if known is None:
+            if len(self._known_budgets) >= BUDGETS_KNOWN:
+                self._known_budgets.clear()
+            known = Budgets.from_settings(self._settings, window, tools_tokens)
+            self._known_budgets[window, tools_tokens] = known
+        return known
 
     async def _built(self, context: RunContext, question: Question, grounds: Grounds, started: float) -> Built:
         """The prompt of *context*, and what it has in common with the one before. *started* is when it was begun."""

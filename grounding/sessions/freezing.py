@@ -109,8 +109,7 @@ class Freezing:
             return Limits.of(budgets)
         _, tail_tokens = front_room(budgets, sum(block.load for block in before.blocks))
         _, tail_bytes = front_bytes(budgets)
-        room = {"tail_tokens": max(1, tail_tokens), "tail_bytes": max(1, tail_bytes)}
-        return Limits.of(budgets.model_copy(update=room))
+        return Limits(max(1, tail_tokens), budgets.tail_lines, max(1, tail_bytes), budgets.history_turns)
 
     def settle_small_talk(self, before: Shown | None, there: Now, person: str | None) -> Settled:
         """The same for small talk, which has the global context only, and no place to tell what changed."""
