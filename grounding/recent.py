@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
+K = TypeVar("K")
 V = TypeVar("V")
 
 
@@ -52,3 +53,21 @@ class Recent(Generic[V]):
                 young = self._young
             found.append(known)
         return found
+
+
+class RecentObjects(Generic[K, V]):
+    """As `Recent`, of objects, each known by what it is and not by what it holds: for those that many questions share.
+    At most *most* of them are kept from being forgotten."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: dict[int, tuple[K, V]] = {}
+
+    def of(self, thing: K, find: Callable[[K], V]) -> V:
+        """What *find* gives for *thing*. It must give the same for the same object, which never changes."""
+        known = self._known.get(id(thing))
+        if known is None or known[0] is not thing:
+            if len(self._known) >= self._most:
+                self._known.clear()
+            known = self._known[id(thing)] = thing, find(thing)
+        return known[1]

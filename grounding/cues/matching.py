@@ -7,6 +7,7 @@ from functools import wraps
 from typing import TypeVar
 
 from grounding.cues.words import words_of
+from grounding.recent import RecentObjects
 
 T = TypeVar("T")
 REMEMBERED = 1024
@@ -17,16 +18,11 @@ _Phrases = Mapping[str, tuple[tuple[str, ...], ...]]
 def _once(make: Callable[[tuple[str, ...]], T]) -> Callable[[tuple[str, ...]], T]:
     """*make*, which remembers what it made of the same object: to see whether two sets of a hundred phrases are equal
     takes longer than to look for one of them in a message."""
-    known: dict[int, tuple[tuple[str, ...], T]] = {}
+    known: RecentObjects[tuple[str, ...], T] = RecentObjects(REMEMBERED)
 
     @wraps(make)
     def made(phrases: tuple[str, ...]) -> T:
-        found = known.get(id(phrases))
-        if found is None or found[0] is not phrases:
-            if len(known) >= REMEMBERED:
-                known.clear()
-            found = known[id(phrases)] = phrases, make(phrases)
-        return found[1]
+        return known.of(phrases, make)
 
     return made
 

@@ -18,6 +18,7 @@ from grounding.documents.codes import codes
 from grounding.documents.index import Hit, Passage
 from grounding.documents.recollection import searched_text
 from grounding.documents.sparse import covered, term_set
+from grounding.recent import RecentObjects
 
 MEASURED_CHUNKS = 2416
 """Passages of the larger collection by which the constants below were fitted."""
@@ -148,19 +149,17 @@ class TurnFloor:
         return self.dense_weight * max(cosine, 0.0) + self.coverage_weight * covered
 
 
-REMEMBERED = 1024
-"""Turns of which the terms are remembered; those that are held in memory are the same objects for every question."""
-_terms_said: dict[int, tuple[Passage, frozenset[str]]] = {}
-
-
 def _said_in(passage: Passage) -> frozenset[str]:
     """The terms that words find a turn by. Any thread may ask: at worst two of them find the same."""
-    known = _terms_said.get(id(passage))
-    if known is None or known[0] is not passage:
-        if len(_terms_said) >= REMEMBERED:
-            _terms_said.clear()
-        known = _terms_said[id(passage)] = passage, term_set(searched_text(passage))
-    return known[1]
+    return _terms_said.of(passage, _terms_of)
+
+
+def _terms_of(passage: Passage) -> frozenset[str]:
+    return term_set(searched_text(passage))
+
+
+_terms_said: RecentObjects[Passage, frozenset[str]] = RecentObjects(1024)
+"""Turns that are held in memory are the same objects for every question."""
 
 
 def _subject(asked: frozenset[str]) -> frozenset[str]:
