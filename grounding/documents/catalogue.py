@@ -125,7 +125,7 @@ class Catalogue:
         """Where the *token* of the collection's origin is another one than it was, something of it was lost: what was
         said and noted in the workspaces of *scopes* counts as not put into it, and is so again. A first one is kept."""
         noted = await self._redis.hget(_ORIGINS, name)
-        if noted is not None and token and noted != token:
+        if noted and token and noted != token:
             for scope in scopes:
                 await self._redis.delete(_key(scope, "remembered", name, FORM))
             await self._redis.delete(_everywhere(name))

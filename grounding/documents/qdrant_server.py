@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import structlog
@@ -27,12 +27,15 @@ from grounding.documents.index import AskDeep, Entry, Fusion, Hit, IndexUnavaila
 from grounding.documents.origin import Origin
 from grounding.documents.server_deeper import Look, deep_of, deepen, has_room, look_again
 from grounding.documents.server_errors import ERRORS, unavailable
+from grounding.documents.server_origin import origin_of
 from grounding.documents.server_queries import (
     FIELDS,
+    UPSERT_BATCH,
     best_of,
     dense_arm,
     dense_of,
     filter_of,
+    in_batches,
     nearest,
     points_of,
     sparse_arm,
@@ -46,7 +49,6 @@ from grounding.documents.stored import Where
 T = TypeVar("T")
 log = structlog.get_logger()
 
-UPSERT_BATCH = 128
 SCROLL_BATCH = 1000
 
 
@@ -136,12 +138,15 @@ class ServerIndex:
             self.deepens = await self._ask(has_room(await self._client(), self._collection, self._deep_dimensions))
 
     async def origin(self) -> Origin:
-        return Origin()
+        if not await self.exists():
+            await self.ensure()  # somebody deleted it
+        self.token = await self._ask(origin_of(await self._client(), self._collection))
+        return Origin(self.token)
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
         for kind in {entry.passage.kind for entry in entries}:
             stored.where(scope, kind)  # A scope that may not hold these is refused before anything is stored.
-        for batch in _batches([(scope, entry) for entry in entries]):
+        for batch in in_batches([(scope, entry) for entry in entries]):
             await self._ask((await self._client()).upsert(self._collection, points_of(batch), wait=True))
         for entry in entries:
             self._centres.changed(stored.tenant(scope, entry.passage.kind), 1)
@@ -152,7 +157,7 @@ class ServerIndex:
         if not sources:
             return
         deletions = [models.DeleteOperation(delete=models.FilterSelector(filter=stale(one))) for one in sources]
-        batches = list(_batches([(one.scope, entry) for one in sources for entry in one.entries]))
+        batches = list(in_batches([(one.scope, entry) for one in sources for entry in one.entries]))
         for batch in batches[:-1]:
             await self._ask((await self._client()).upsert(self._collection, points_of(batch), wait=True))
         operations: list[Any] = [
@@ -393,8 +398,3 @@ class ServerIndex:
             log.warning("store.degraded", store="qdrant", why=str(error))
         finally:
             self._closed, self._made = True, None
-
-
-def _batches(entries: Sequence[tuple[Scope, Entry]]) -> Iterator[Sequence[tuple[Scope, Entry]]]:
-    for start in range(0, len(entries), UPSERT_BATCH):
-        yield entries[start : start + UPSERT_BATCH]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,6 +16,8 @@ from grounding.documents.embedding import Vector
 from grounding.documents.index import Entry, Fusion, Source
 from grounding.documents.sparse import SparseVector
 from grounding.documents.stored import Where
+
+UPSERT_BATCH = 128
 
 FIELDS: dict[str, models.KeywordIndexParams | models.PayloadSchemaType] = {
     "tenant": models.KeywordIndexParams(type=models.KeywordIndexType.KEYWORD, is_tenant=True),
@@ -31,6 +33,12 @@ async def version_told(client: AsyncQdrantClient) -> str:
         return (await client.info()).version
     except (UnexpectedResponse, ValidationError):
         return ""
+
+
+def in_batches(entries: Sequence[tuple[Scope, Entry]]) -> Iterator[Sequence[tuple[Scope, Entry]]]:
+    """*entries*, at most `UPSERT_BATCH` at a time."""
+    for start in range(0, len(entries), UPSERT_BATCH):
+        yield entries[start : start + UPSERT_BATCH]
 
 
 def points_of(entries: Sequence[tuple[Scope, Entry]]) -> list[models.PointStruct]:

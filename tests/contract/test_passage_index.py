@@ -665,6 +665,29 @@ async def test_an_index_that_cannot_be_opened_now_stays_as_it_is(
     await index.close()
 
 
+async def test_a_server_whose_collection_somebody_emptied_or_deleted_tells_so() -> None:
+    client = SharedQdrant(":memory:")
+    index, other = (
+        ServerIndex("local", EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=10, client=client) for _ in range(2)
+    )
+    name = collection_name(EMBEDDER.name, EMBEDDER.dimensions)
+    await index.ensure()
+    before = (await index.origin()).token
+    await index.upsert(ACME, [await entry("refund")])
+    assert before
+    assert (await index.origin()).token == (await other.origin()).token == other.token == before
+    assert await index.sources(ACME, DOCUMENT) == {"a.md": 1}
+    await client.delete(name, models.FilterSelector(filter=models.Filter()))
+    emptied = (await index.origin()).token
+    assert emptied not in ("", before)
+    await client.delete_collection(name)
+    assert (await index.origin()).token not in ("", before, emptied)
+    await index.upsert(ACME, [await entry("refund")])
+    assert await found(index, ACME, "refund") == ["refund"]
+    await index.close()
+    await other.close()
+
+
 async def test_a_closed_index_says_so(index: PassageIndex) -> None:
     await index.close()
     await index.close()

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from qdrant_client import models as qdrant
 from redis.asyncio import Redis
 
 from config.settings import Settings
@@ -190,6 +191,30 @@ async def filled(house: House) -> None:
         await old.say("t1", "The deploy key lives in Lockbox seven.")
         await old.say("t2", "The gate code is heron.")
         await old.fill()
+    await old.knowledge.close()
+
+
+@pytest.mark.parametrize("house", ["server"], indirect=True)
+async def test_what_somebody_took_out_of_a_servers_collection_is_put_back(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.opening.LOSS_SECONDS", 0.01)
+    await filled(house)
+    old = await house.process(OLD)
+    async with beside(old.knowledge.open(), "open"), asyncio.timeout(60):
+        await old.knowledge.opened()
+        assert await old.recalled("where is the deploy key") == ["t1"]
+        index = (await old.knowledge.opening.ready()).index
+        assert isinstance(index, ServerIndex)
+        everything = qdrant.FilterSelector(filter=qdrant.Filter())
+        await (await index._client()).delete(index._collection, everything)
+        await old.knowledge.until_lost()
+        assert old.knowledge.finding.doubt(ACME) == "index_stale"
+        await old.knowledge.index(ACME)
+        await old.fill()
+        assert old.knowledge.finding.doubt(ACME) == ""
+        assert await old.found("refunds") == ["refunds.md"]
+        assert await old.recalled("where is the deploy key") == ["t1"]
     await old.knowledge.close()
 
 
