@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import structlog
 
@@ -92,7 +92,7 @@ class Deepening:
         await self._see_to_fresh(index)
         told, now = self._fresh.workspaces(), time.monotonic()
         is_known = self._looked_at is index and not (self._shared and now - self._looked_when >= LOOK_SECONDS)
-        scopes = [Scope(one.id) for one in await self._workspaces.all() if not is_known or one.id in told]
+        scopes = await self._there(told) if is_known else [Scope(one.id) for one in await self._workspaces.all()]
         if self._looked_at is not index:
             await self._prepare(index, scopes)
         noted = await collection.undeepened.look(scopes, time.time() - LOOK_THROUGH_SECONDS)
@@ -107,6 +107,10 @@ class Deepening:
         self._fresh.looked_at(told)
         if not is_known:
             self._looked_at, self._looked_when = index, now
+
+    async def _there(self, workspaces: Iterable[str]) -> list[Scope]:
+        """Those of *workspaces* that there are, without listing all: this is asked whenever something was stored."""
+        return [Scope(one) for one in workspaces if await self._workspaces.exists(one)]
 
     async def _prepare(self, index: PassageIndex, scopes: Sequence[Scope]) -> None:
         """Have the model loaded where there is anything to be found, so that it is there when the first question is."""

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -140,8 +141,8 @@ class Workspaces:
         found = []
         for workspace_id in sorted(ids):
             record = records.get(workspace_id)
-            if record is None or workspace_id in self._configured or _lives(record):
-                created_at = _created_at(record) if record is not None else None
+            lives, created_at = (True, None) if record is None else _read(record)
+            if lives or workspace_id in self._configured:
                 found.append(Workspace(workspace_id, created_at))
         return found
 
@@ -269,12 +270,15 @@ def _install_sample(data_dir: Path) -> tuple[Path, ...]:
 
 
 def _lives(record: str | bytes | None) -> bool:
-    return record is not None and not unpack(record, _FORMAT, "a workspace").get("deleted", False)
+    return record is not None and _read(record)[0]
 
 
-def _created_at(record: str | bytes) -> datetime | None:
-    created_at = unpack(record, _FORMAT, "a workspace").get("created_at")
-    return datetime.fromisoformat(created_at) if created_at else None
+@lru_cache(maxsize=4096)  # all are listed again and again, and hardly any ever changes
+def _read(record: str | bytes) -> tuple[bool, datetime | None]:
+    """Whether the workspace of *record* lives, and since when."""
+    stored = unpack(record, _FORMAT, "a workspace")
+    created_at = stored.get("created_at")
+    return not stored.get("deleted", False), datetime.fromisoformat(created_at) if created_at else None
 
 
 def _routed_to(value: str | bytes) -> str:

@@ -27,7 +27,7 @@ from runtime import deepening as module
 from runtime.deepening import Deepening
 from runtime.embedded.child import beside
 from runtime.knowledge import Knowledge
-from runtime.workspaces import Workspaces
+from runtime.workspaces import Workspace, Workspaces
 from tests.conftest import MakeSettings
 from tests.emulators.embedder import HashedWords
 
@@ -143,6 +143,24 @@ async def test_what_can_be_found_gets_its_deeper_vectors_and_is_searched_by_them
     with capture_logs() as events:
         await deepening.look()
     assert events == []
+
+
+async def test_what_is_stored_later_is_looked_for_without_listing_all_workspaces(
+    opened: tuple[Knowledge, Deepening], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be thousands. One that was deleted meanwhile is left alone."""
+    knowledge, deepening = opened
+    await deepening.look()
+
+    async def listed(_: Workspaces) -> list[Workspace]:
+        raise AssertionError("all workspaces were listed")
+
+    monkeypatch.setattr(Workspaces, "all", listed)
+    knowledge.fresh.note(Scope("gone"))
+    await put(knowledge, "a.md", sections("refunds"))
+    await deepening.look()
+    assert (await knowledge.status(ACME)).shallow == 0
+    assert knowledge.fresh.workspaces() == {}
 
 
 async def test_documents_that_are_stored_meanwhile_come_first(
