@@ -70,7 +70,7 @@ class Finding:
                 answering.search.passages(scope, query, top_k, excerpt_bytes, max_tokens, lost=noted, earlier=earlier),
                 self._doubt_after_a_look(scope, answering),
             )
-        noted = with_doubt(noted, doubt or self.doubt(scope))  # the search may have met what was lost a moment ago
+        noted = with_doubt(noted, doubt or self._doubt_of_loss(answering))
         is_filling = any(one.block == "retrieved" and one.why == REBUILDING for one in noted)
         if not found and (self._is_behind(scope) or is_filling):
             raise IndexUnavailable("the documents are still being indexed")
@@ -128,6 +128,10 @@ class Finding:
             return STALE
         return self._doubts.doubt(scope)
 
+    def _doubt_of_loss(self, answering: Collection) -> str:
+        """After a search: it may have met what was lost a moment ago."""
+        return STALE if answering is self._opening.target and self._opening.lacks else ""
+
     def _is_behind(self, scope: Scope) -> bool:
         return self._following.is_behind(scope) or self._opening.lacks
 
@@ -178,7 +182,7 @@ class Finding:
                 if not doubt and await self._lacks(scope, answering, Lacks.CONTEXTS):
                     doubt = REBUILDING
         if lost is not None:
-            lost += with_doubt(noted, doubt or self.doubt(scope))
+            lost += with_doubt(noted, doubt or self._doubt_of_loss(answering))
         return found
 
     def answering_model(self, scope: Scope) -> str:
