@@ -109,7 +109,7 @@ class LineByLine:
 
     def _by_lines(self, text: str) -> int:
         *lines, last = _LINE_END.split(text)
-        return sum(self._lines.of_all([*(line + "\n" for line in lines), last], self._tokens.count))
+        return sum(self._lines.of_all([*[line + "\n" for line in lines], last], self._tokens.count))
 
     def fits(self, text: str, limit: int) -> bool:
         if len(text) > limit * 8:  # perhaps too long to be counted at all
