@@ -133,9 +133,11 @@ class Storm:
         self.kills: Counter[str] = Counter()
         self.chance = random.Random(seed)
         self.model = model
-        self._telegram = telegram
-        self._slack = slack
-        self._discord = discord
+        self.own_settings: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        """By process: what only that one is told."""
+        self.telegram = telegram
+        self.slack = slack
+        self.discord = discord
         self._http_port = http_port
         self._client = httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{http_port}", headers={"Authorization": f"Bearer {ADMIN}"}, timeout=30
@@ -145,10 +147,11 @@ class Storm:
     # The processes
 
     def start_gateway(self) -> None:
-        self.crew.start("gateway", "gateway", HTTP_PORT=str(self._http_port))
+        self.crew.start("gateway", "gateway", HTTP_PORT=str(self._http_port), **self.own_settings["gateway"])
 
     def start_worker(self, number: int) -> None:
-        self.crew.start(f"worker-{number}", "worker")
+        name = f"worker-{number}"
+        self.crew.start(name, "worker", **self.own_settings[name])
 
     def kill_worker(self, number: int) -> None:
         self.crew.kill(f"worker-{number}")
@@ -162,8 +165,8 @@ class Storm:
         """Wait until the gateway takes messages on all platforms, and the processes called *names* serve."""
         for name in names or ("gateway",):
             await self.crew.told(name, "http.listening")
-        await self._discord.until(lambda discord: discord.has_session, 60)
-        await self._slack.until(lambda slack: slack.sockets > 0, 60)
+        await self.discord.until(lambda discord: discord.has_session, 60)
+        await self.slack.until(lambda slack: slack.sockets > 0, 60)
 
     async def at_work(self, name: str, seconds: float) -> None:
         """Wait until the process called *name* has done something since it was started last: a worker has answered, a
@@ -181,12 +184,12 @@ class Storm:
         text = f"ask {mark}"
         match one.platform:
             case "telegram":
-                await self._telegram.say(text, by=telegram_emulator.Person(one.number, f"P{one.number}"))
+                await self.telegram.say(text, by=telegram_emulator.Person(one.number, f"P{one.number}"))
             case "slack":
-                self._slack.say(text, by=slack_emulator.Person(f"U{one.number}", f"P{one.number}"))
+                self.slack.say(text, by=slack_emulator.Person(f"U{one.number}", f"P{one.number}"))
             case "discord":
                 person = discord_emulator.Person(one.number, f"P{one.number}")
-                await self._discord.say(f"{self._discord.at_bot} {text}", by=person, to=room(one.number))
+                await self.discord.say(f"{self.discord.at_bot} {text}", by=person, to=room(one.number))
             case "http":
                 one.heard.append(await self._ask(one, text, mark))
 
@@ -269,11 +272,11 @@ class Storm:
         """All that the bot shows in a conversation, oldest first."""
         match one.platform:
             case "telegram":
-                return [seen.text for seen in self._telegram.shown(telegram_emulator.Person(one.number))]
+                return [seen.text for seen in self.telegram.shown(telegram_emulator.Person(one.number))]
             case "slack":
-                return [seen.text for seen in self._slack.shown(slack_emulator.Person(f"U{one.number}"))]
+                return [seen.text for seen in self.slack.shown(slack_emulator.Person(f"U{one.number}"))]
             case "discord":
-                return [seen.text for seen in self._discord.shown(room(one.number))]
+                return [seen.text for seen in self.discord.shown(room(one.number))]
             case "http":
                 return one.heard
 
