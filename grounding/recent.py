@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
-from operator import is_
-from typing import Generic, TypeVar, cast
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -24,9 +22,12 @@ class Recent(Generic[V]):
 
     def lacking(self, texts: Iterable[str]) -> list[str]:
         """Those of *texts* of which nothing was found lately, in their order."""
-        young, old, some = self._young, self._old, list(texts)
-        named = zip(some, _names(some), strict=True)
-        return [text for text, name in named if name not in young and name not in old]
+        young, old, lacking = self._young, self._old, []
+        for text in texts:
+            name = hash(text), len(text)
+            if name not in young and name not in old:
+                lacking.append(text)
+        return lacking
 
     def of(self, text: str, find: Callable[[str], V]) -> V:
         """What *find* gives for *text*. It must give the same for the same text, and not None."""
@@ -43,16 +44,15 @@ class Recent(Generic[V]):
 
     def of_all(self, texts: Iterable[str], find: Callable[[str], V]) -> list[V]:
         """As `of`, of each of *texts* in their order, for less where most of them are known."""
-        some = list(texts)
-        found = list(map(self._young.get, _names(some)))
-        if any(map(is_, found, repeat(None))):
-            return [self.of(text, find) if known is None else known for text, known in zip(some, found, strict=True)]
-        return cast("list[V]", found)
-
-
-def _names(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
-    # Without a step of Python for each: of a hundred texts that is most of what it takes to find them.
-    return zip(map(hash, texts), map(len, texts), strict=True)
+        found: list[V] = []
+        young = self._young
+        for text in texts:
+            known = young.get((hash(text), len(text)))
+            if known is None:
+                known = self.of(text, find)
+                young = self._young
+            found.append(known)
+        return found
 
 
 class RecentObjects(Generic[K, V]):
