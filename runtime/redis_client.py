@@ -102,6 +102,10 @@ class Client(Redis):
             raise _told_alone(answer)
         return answer
 
+    def hasten(self) -> None:
+        """See `runtime.batching.Batching.hasten`."""
+        self._batching.hasten()
+
     async def together(self, commands: Sequence[Command]) -> list[Any]:
         """The answers to *commands*, in their order; for each an error where it failed."""
         answers: list[Any] = await self._batching.call(commands)

@@ -250,10 +250,13 @@ class Writing:
         if made.keeping is None:  # said once: it may be kept again
             log_grounding(built)
         # Not in a group: that would give it up where the model fails, and what it was asked is to be explained.
-        return asyncio.gather(
+        keeping = asyncio.gather(
             self._manifests.keep(built.context, built.prompt, now(), prefix=built.prefix),
             self._prompting.keep(made.batch.key, built),
         )
+        # Behind the two: a model that answers just now is heard for a while, and waits for them then.
+        asyncio.get_running_loop().call_soon(self._manifests.hasten)
+        return keeping
 
     async def _pay(self, made: Made, built: Built, contents: Contents) -> None:
         """Hold what the first call may take. Raises `BudgetExceeded`."""

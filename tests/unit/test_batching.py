@@ -70,6 +70,36 @@ async def test_where_nobody_could_come_along_nobody_is_waited_for(monkeypatch: p
     assert len(passes) == 3  # it is looked who else asks; the server is asked; its answer is told
 
 
+async def test_what_is_hastened_goes_before_whatever_else_was_ready_to_run() -> None:
+    server = Server()
+    batching = Batching(server.ask, MOST)
+    seen: list[int] = []
+
+    async def busy() -> None:
+        for _ in range(3):  # others are ready to run all the time, and could come along
+            seen.append(len(server.batches))
+            await asyncio.sleep(0)
+
+    asked = asyncio.gather(batching.call(1), batching.call(2))
+    asyncio.get_running_loop().call_soon(batching.hasten)
+    beside = asyncio.create_task(busy())
+
+    assert list(await asked) == [2, 4]
+    await beside
+    assert server.batches == [[1, 2]]
+    assert seen[1:] == [1, 1], "it was not waited for who else might ask"
+
+
+async def test_where_nothing_is_asked_nothing_is_hastened() -> None:
+    server = Server()
+    batching = Batching(server.ask, MOST)
+    batching.hasten()
+    assert await batching.call(1) == 2
+    batching.hasten()
+    await asyncio.sleep(0)
+    assert server.batches == [[1]]
+
+
 async def test_no_batch_waits_for_an_earlier_one() -> None:
     server = Server()
     server.held.clear()
