@@ -306,7 +306,7 @@ from types import ModuleType
 from runtime.cli.main import invoke
 
 async def serve(settings, role, log_format, fallen_back, engine):
-    print(engine.pid is not None, {"runtime.bootstrap", "runtime.turn", "grounding.pipeline"} & {*sys.modules})
+    print(engine.pid is not None, {"runtime.bootstrap", "grounding.pipeline", "rich"} & {*sys.modules})
 
 sys.modules["runtime.serve"] = ModuleType("runtime.serve")
 sys.modules["runtime.serve"].serve = serve
