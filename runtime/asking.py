@@ -118,7 +118,7 @@ class Asking:
         except ModelFailed:
             made.asked = False
             await made.kept()
-            await self.count_lost(made)
+            await self._count_lost(made)
             await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
             raise
         finally:
@@ -126,12 +126,12 @@ class Asking:
 
         # Before anything is kept of the answer; and again where the store was away: it is paid for.
         await surely(made.kept)
-        await surely(lambda: self.count_lost(made))
+        await surely(lambda: self._count_lost(made))
         if narrow.built is not None and not made.rounds:
             made.built = narrow.built
         return await self._spending.counted(completion, made.sent)
 
-    async def count_lost(self, made: Made) -> None:
+    async def _count_lost(self, made: Made) -> None:
         """Count the attempts of the last call that brought no answer; again does no harm. Raises
         `connectors.message.Superseded` and `connectors.message.StoreUnavailable`."""
         batch = made.batch
@@ -163,8 +163,29 @@ class Asking:
         batch, number = made.batch, len(made.rounds)
         await surely(lambda: self._journal.completed(batch, number, completion))
         made.asked = False  # from now on whoever takes the turn up counts it
-        await surely(lambda: self._spending.settle_round(batch, number, completion, made.sent))
         made.rounds.append(Round(completion))
+        await surely(lambda: self._count_rounds(made))
+
+    async def count(self, made: Made) -> None:
+        """Count what was asked for *made*, which is broken off, as far as that was not done: its last answer as one,
+        because it may be kept. Raises `connectors.message.Superseded` and `connectors.message.StoreUnavailable`."""
+        if made.asked and made.completion is not None:
+            await self._spending.settle_reply(made.batch, made.completion, made.sent)
+        else:
+            made.cut_off()
+        await self.count_earlier(made)
+
+    async def count_earlier(self, made: Made) -> None:
+        """Count the rounds of *made*, and the attempts of its last call that brought no answer, as far as that was not
+        done. Raises as `count`."""
+        await self._count_rounds(made)
+        await self._count_lost(made)
+
+    async def _count_rounds(self, made: Made) -> None:
+        while made.settled < len(made.rounds):
+            one = made.rounds[made.settled].completion
+            await self._spending.settle_round(made.batch, made.settled, one, made.sent)
+            made.settled += 1
 
     def _as_it_was(self, made: Made) -> Completion:
         """The draft as the answer after all, with what was said before it, where no other can be had: its call is paid
@@ -179,10 +200,8 @@ class Asking:
         self._tooling.refuse(question, completion.tool_calls)
         if completion.text.strip():
             return replace(completion, tool_calls=())
-        number = len(made.rounds)
-        await surely(lambda: self._spending.settle_round(made.batch, number, completion, made.sent))
-        made.lost = total([made.lost, completion.usage])
-        made.asked = False
+        made.cut_off()
+        await surely(lambda: self._count_lost(made))
         await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
         raise ModelUnavailable(f"{completion.model}: wants tools and says nothing", why="empty", model=completion.model)
 

@@ -26,6 +26,8 @@ class Made:
     built: Built | None = None
     rounds: list[Round] = field(default_factory=list)
     """The model's calls that wanted tools."""
+    settled: int = 0
+    """How many of them are known to be counted."""
     completion: Completion | None = None
     """The call that ended them."""
     heard: list[Heard] = field(default_factory=list)

@@ -16,7 +16,7 @@ from dataclasses import replace
 import structlog
 
 from config.settings import Settings
-from connectors.message import Scope
+from connectors.message import Scope, Superseded
 from connectors.message import Usage as Tokens
 from grounding.blocks import Prompt
 from grounding.tokens import Tokens as Counting
@@ -133,8 +133,11 @@ class Spending:
         self, scope: Scope, turn_id: str, purpose: str, tries: Tries, user: str = "", keep: Keep | None = None
     ) -> list[Tokens]:
         """Count the attempts of a call that brought no answer, each as a call of its own, and once however often this
-        is asked. *keep* is given each by its name as soon as it is counted. What each took."""
+        is asked. *keep* is given each by its name as soon as it is counted. What each took.
+
+        Raises `connectors.message.Superseded` where *keep* does, when all are counted."""
         found: list[Tokens] = []
+        refused: Superseded | None = None
         while tries.lost:
             name = tries.oldest
             lost = await self.counted(tries.lost[0], tries.sent)
@@ -150,9 +153,14 @@ class Spending:
                     **({"tokens_estimated": True} if told.estimated else {}),
                 )
             if keep is not None:
-                await keep(name, told)
+                try:
+                    await keep(name, told)
+                except Superseded as error:
+                    refused = error  # by what it is counted nobody has to hold the turn
             found.append(told)
             tries.was_counted()
+        if refused is not None:
+            raise refused
         return found
 
     async def ask(

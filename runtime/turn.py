@@ -33,7 +33,7 @@ from runtime.manifests import Manifests
 from runtime.model import Completion, Model
 from runtime.outbox import Outbox
 from runtime.places import Places
-from runtime.progress import telling
+from runtime.progress import Telling, telling
 from runtime.prompting import Prompting
 from runtime.rounds import rest
 from runtime.spending import Spending, prompt_tokens
@@ -115,23 +115,12 @@ class Turns:
         made = Made.of(batch, done)
         last = batch.envelopes[-1]
         async with telling(self._hub, last.origin, made.reply, last.watched) as told:
-            reply = await self._outbox.load(batch.key, batch.turn_id) if batch.resumed else None
-            if reply is None or done.last:  # what an interrupted turn has not accounted for is in its journal
-                await self._writing.write(made, told)
-            else:
-                made.reply, made.completion = reply, self._asked_for(reply, made)
-            reply = made.reply
-            # Each of them once, however often: who sees the reply finds it in the conversation, too. First in the
-            # journal: what was paid for is not paid for again, whichever of the others comes to pass.
-            # And again where the store was away: the answer is here, and would be asked for anew.
-            steps: list[Step] = [
-                lambda: self._send(reply, batch),
-                lambda: self._record(made.batch, reply, self._foreign(made)),
-                *self._accounts(made),
-            ]
-            if (answer := made.completion) is not None and done.last is None:
-                steps.insert(0, lambda: self._journal.completed(made.batch, len(made.rounds), answer))
-            await asyncio.gather(*map(surely, steps))
+            try:
+                await self._keep(made, done, told)
+            except BaseException:
+                await self._writing.count(made)
+                raise
+        reply = made.reply
         # Whose budget is used up shall not spend the workspace's on summaries of being told so.
         kinds = REMEMBER if reply.error_code == replies.BUDGET_EXCEEDED else AFTER_TURN
         jobs = [Job(kind, batch.key, batch.turn_id) for kind in kinds]
@@ -143,6 +132,27 @@ class Turns:
             await self._accounting.account(made.batch, made.built, made.rounds, made.completion)
             elapsed_ms = (time.perf_counter() - started) * 1000
             log_answer(made.completion, made.built, elapsed_ms, made.rounds, made.lost)
+
+    async def _keep(self, made: Made, done: Done, told: Telling) -> None:
+        """Bring *made*, of which *done* was there, to its reply, and keep that and what it cost."""
+        batch = made.batch
+        reply = await self._outbox.load(batch.key, batch.turn_id) if batch.resumed else None
+        if reply is None or done.last:  # what an interrupted turn has not accounted for is in its journal
+            await self._writing.write(made, told)
+        else:
+            made.reply, made.completion = reply, self._asked_for(reply, made)
+        reply = made.reply
+        # Each of them once, however often: who sees the reply finds it in the conversation, too. First in the
+        # journal: what was paid for is not paid for again, whichever of the others comes to pass.
+        # And again where the store was away: the answer is here, and would be asked for anew.
+        steps: list[Step] = [
+            lambda: self._send(reply, batch),
+            lambda: self._record(made.batch, reply, self._foreign(made)),
+            *self._accounts(made),
+        ]
+        if (answer := made.completion) is not None and done.last is None:
+            steps.insert(0, lambda: self._journal.completed(made.batch, len(made.rounds), answer))
+        await asyncio.gather(*map(surely, steps))
 
     def _asked_for(self, reply: OutboundMessage, made: Made) -> Completion | None:
         """The model's last call behind a *reply* that was stored by a process that ended before it could account for
@@ -170,11 +180,10 @@ class Turns:
             ended = outcome(reply, completion, made.built, made.rounds)
             steps.append(lambda: self._manifests.finish(reply.key.scope, reply.turn_id, ended))
         sent = made.sent or (prompt_tokens(made.built.prompt, 0) if made.built else 0)
-        if batch.resumed:  # the others were settled as they ended
-            steps += [
-                partial(self._spending.settle_round, batch, number, one.completion, sent)
-                for number, one in enumerate(made.rounds)
-            ]
+        steps += [
+            partial(self._spending.settle_round, batch, number, one.completion, sent)
+            for number, one in enumerate(made.rounds[made.settled :], made.settled)
+        ]
         if completion is not None:
             steps.append(lambda: self._spending.settle_reply(batch, completion, sent))
         return steps

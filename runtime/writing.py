@@ -6,6 +6,7 @@ People may change their mind at every moment of it: then what is being done is b
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -95,7 +96,7 @@ class Writing:
                 if not is_paid:
                     made.cut_off()
                 await self._count_heard(made)
-                await self._count_lost(made)
+                await self._count(self._asking.count_earlier, made)
         if not ended:
             await self._cut_short(made, told)
             if not wishes.stop:  # what it answers was deleted: of neither is anything kept
@@ -116,7 +117,7 @@ class Writing:
         writing.add_done_callback(lambda _: wishes.changed.set())
         while not (wishes.stop or await self._is_dropped(batch, wishes, told)):
             if wishes.more:
-                await self._stops.merge(batch, wishes)
+                await surely(lambda: self._stops.merge(batch, wishes))
             if writing.done():
                 return True
             try:
@@ -152,7 +153,7 @@ class Writing:
         completion = replies.cut_short(written, model, asked=asked is not None)
         if asked is not None:
             came = await self._spending.counted(asked.so_far(), made.sent)
-            completion = replace(completion, model=came.model, usage=came.usage)
+            completion = replace(completion, model=came.model, usage=came.usage, call=made.tries.name)
         if (asked or made.rounds or made.lost.prompt) and made.built is not None:
             made.completion = completion
             made.reply = replies.stopped(replies.answer(made.batch, made.built, completion, made.rounds, made.lost))
@@ -215,10 +216,10 @@ class Writing:
 
         read, contents = await self._reading.read(batch, made.first, heard)
         pairs = enumerate(zip(batch.envelopes, read.envelopes, strict=True))
-        said = {place: now.message.text for place, (before, now) in pairs if now.message != before.message}
-        if said:
+        words = {place: now.message.text for place, (before, now) in pairs if now.message != before.message}
+        if words:
             await surely(
-                lambda: self._journal.heard(batch, said)
+                lambda: self._journal.heard(batch, words)
             )  # counted before: whoever finds the words here pays no more for them
         return read, contents
 
@@ -228,11 +229,14 @@ class Writing:
         with suppress(StoreUnavailable):
             await asyncio.gather(*(self._spending.settle_heard(made.batch, one) for one in made.heard))
 
-    async def _count_lost(self, made: Made) -> None:
-        """Count the attempts that brought no answer, as far as that was not done. While the store is away, or another
-        worker has the turn, it is at least not told with the turn."""
+    async def count(self, made: Made) -> None:
+        """Count what was asked for *made*, which is broken off: whoever takes its turn up may not find it. While the
+        store is away nothing is counted; where another worker has the turn, it is at least not told with it."""
+        await self._count(self._asking.count, made)
+
+    async def _count(self, how: Callable[[Made], Awaitable[None]], made: Made) -> None:
         with suppress(StoreUnavailable, Superseded):
-            await self._asking.count_lost(made)
+            await how(made)
 
     async def _ground(self, made: Made, question: Question) -> Built:
         """The prompt; `Made.keep` keeps it, so that whoever goes on with this turn asks the same. Raises
