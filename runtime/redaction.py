@@ -113,7 +113,11 @@ class Redaction:
                     continue
                 if type(key) is str and len(self._names) < MOST_NAMES:
                     self._names[key] = known
-            cleaned[known] = value if type(value) in _PLAIN else self._value(value, dropped, depth)
+            kind = type(value)
+            if kind in _PLAIN:
+                cleaned[known] = value
+            else:  # most others are words
+                cleaned[known] = self._string(value) if kind is str else self._value(value, dropped, depth)
         return cleaned
 
     def _value(self, value: Any, dropped: list[str], depth: int) -> Any:
