@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import Query
@@ -11,7 +12,17 @@ from starlette.responses import Response
 
 from connectors.message import Role, Scope
 from grounding.memory.records.port import NewRecord
-from grounding.memory.records.record import ItemKind, ItemStatus, Outcome, Provenance, Record, Severity, State, Type
+from grounding.memory.records.record import (
+    STATES,
+    ItemKind,
+    ItemStatus,
+    Outcome,
+    Provenance,
+    Record,
+    Severity,
+    State,
+    Type,
+)
 from grounding.memory.records.store import Change, place
 from runtime.api.bodies import Body, read_json
 from runtime.api.errors import ApiError
@@ -102,6 +113,7 @@ class RecordRoutes(Routes):
     ) -> Response:
         scope = await self._scope(request, workspace_id, user)
         types, states = type or [], state or []
+        _check_filters(types, states, before)
         if q is not None:
             found = await self._records.search(scope, q, limit, types)
             rows = [
@@ -164,6 +176,15 @@ class RecordRoutes(Routes):
         if user is None:
             require_role(caller_of(request), Role.ADMIN)
         return scope
+
+
+def _check_filters(types: Sequence[Type], states: Sequence[State], before: str) -> None:
+    """What nothing could ever be found by is a mistake. Raises `ApiError` 400, which says what can be."""
+    known = list(dict.fromkeys(state for one in types or STATES for state in STATES[one]))
+    if states and not set(states) & set(known):
+        raise ApiError(400, "bad_request", f"query.state: records of that type are {', '.join(known)}")
+    if before and "|" not in before:
+        raise ApiError(400, "bad_request", "query.before: expected the `next` of an earlier page")
 
 
 def record_row(record: Record) -> dict[str, Any]:

@@ -109,6 +109,10 @@ async def test_what_cannot_be_is_refused_with_what_to_do(face: Face) -> None:
     missing = await face.client.get(f"{here}/records/none")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "no_such_record")
     assert (await face.client.get(f"{here}/records", params={"type": "idea"})).status_code == 400
+    impossible = await face.client.get(f"{here}/records", params={"type": "decision", "state": "open"})
+    assert impossible.status_code == 400
+    assert "recorded, pending, reviewed" in impossible.json()["error"]["message"]
+    assert (await face.client.get(f"{here}/records", params={"before": "yesterday"})).status_code == 400
     assert (await face.client.get("/v1/workspaces/rec-none/records")).status_code == 404
 
 
