@@ -138,7 +138,7 @@ class Turns:
         batch = made.batch
         reply = await self._outbox.load(batch.key, batch.turn_id) if batch.resumed else None
         if reply is None or done.last:  # what an interrupted turn has not accounted for is in its journal
-            await self._writing.write(made, told)
+            await self._writing.write(made, told, stored=reply is not None)
         else:
             made.reply, made.completion = reply, self._asked_for(reply, made)
         reply = made.reply

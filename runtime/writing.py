@@ -76,10 +76,11 @@ class Writing:
         self._reading = reading
         self._outbox = outbox
 
-    async def write(self, made: Made, told: Telling) -> None:
+    async def write(self, made: Made, told: Telling, *, stored: bool = False) -> None:
         """Make the reply: the model's, as much of it as was written when people wished it to stop, or why there is
-        none. Raises `connectors.message.StoreUnavailable`, `connectors.message.Superseded`, and
-        `runtime.envelopes.Merged` when they said more in the meantime.
+        none. Where it is *stored* already, what else they said is left to the next turn. Raises
+        `connectors.message.StoreUnavailable`, `connectors.message.Superseded`, and `runtime.envelopes.Merged` when they
+        said more in the meantime.
         """
         batch = made.batch
         with self._stops.heard(batch.turn_id) as wishes:
@@ -88,7 +89,7 @@ class Writing:
             try:
                 if batch.resumed and made.completion is None:  # it may have been stopped before it was taken up
                     await self._stops.look(batch, wishes)
-                ended = await self._unless_stopped(writing, batch, wishes, told)
+                ended = await self._unless_stopped(writing, batch, wishes, told, stored=stored)
                 is_paid = not ended or writing.exception() is None
             finally:
                 # Wherever it was broken off: because people said more, or the process ends.
@@ -111,12 +112,14 @@ class Writing:
             made.reply = replies.apology(batch, made.built, error, made.rounds, made.lost)
             _log.error("turn.failed", why=made.reply.error_code, detail=str(error), attempts=batch.attempt)
 
-    async def _unless_stopped(self, writing: asyncio.Task[None], batch: Batch, wishes: Wishes, told: Telling) -> bool:
+    async def _unless_stopped(
+        self, writing: asyncio.Task[None], batch: Batch, wishes: Wishes, told: Telling, *, stored: bool
+    ) -> bool:
         """Wait until *writing* has ended; False where people wish it to stop, or have deleted what it answers and have
         seen nothing of it. Raises `runtime.envelopes.Merged`."""
         writing.add_done_callback(lambda _: wishes.changed.set())
         while not (wishes.stop or await self._is_dropped(batch, wishes, told)):
-            if wishes.more:
+            if wishes.more and not stored:  # the reply that is there would count as the answer to that, too
                 await surely(lambda: self._stops.merge(batch, wishes))
             if writing.done():
                 return True

@@ -11,7 +11,7 @@ import pytest_asyncio
 from redis.asyncio import Redis
 
 from config.settings import Settings
-from connectors.message import Author, ConversationKey, InboundMessage, Role
+from connectors.message import Author, ConversationKey, InboundMessage, Role, Superseded
 from runtime.envelopes import Batch, Envelope, Lease, Merged
 from runtime.exchange import Completion
 from runtime.governor import Governors
@@ -350,6 +350,34 @@ async def test_whenever_the_second_message_comes_both_are_answered_once(bot: Bot
     assert answers[0].status_code == (409 if merged else 200)
     assert merged is (moment < Steps.COMPLETED)
     assert len([one for one in entries if one.role == "outbound"]) == (1 if merged else 2)
+
+
+async def test_what_is_said_once_the_reply_is_stored_is_the_next_turns_though_the_first_is_taken_up_again(
+    bot: Bot,
+) -> None:
+    """The worker loses the turn before its journal is forgotten: whoever has it next knows the answer from there, and
+    would let it pass for the answer to what was said since."""
+    await queue(bot, "interrupt")
+    turns: Any = bot.runtime.turns
+    forget = turns._journal.forget
+    second: list[asyncio.Task[Any]] = []
+
+    async def lost_before(batch: Batch) -> None:
+        if not second:
+            second.append(post(bot, "and ships?"))
+            await waiting(bot, 2)
+            raise Superseded("another worker holds the conversation now")
+        await forget(batch)
+
+    turns._journal.forget = lost_before
+    first = await post(bot, "what are boats?")
+    await waiting(bot, 2)
+
+    assert (first.status_code, (await second[0]).status_code) == (200, 200)
+    await bot.settle()
+    entries = await bot.runtime.transcript.newest(KEY, 9)
+    assert [one.text for one in entries if one.role == "inbound"] == ["what are boats?", "and ships?"]
+    assert len({one.turn_id for one in entries}) == 2
 
 
 async def test_a_stop_ends_what_an_interruption_began_anew(bot: Bot) -> None:
