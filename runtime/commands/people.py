@@ -75,6 +75,8 @@ class People:
         """Who is meant by *given*: an id, or the name of one person with a role here, of this platform before others.
         The name is the one under which an admin has let them in. Raises `CommandRefused`: any other name is no id, and
         a role that is given to one would be nobody's."""
+        if ":" in given and " " not in given:
+            return given
         platform, name = invocation.message.connector, given.removeprefix("@").casefold()
         named = {
             one.user
@@ -84,13 +86,23 @@ class People:
         here = {user for user in named if user.startswith(f"{platform}:")}
         if len(found := here or named) > 1:
             raise CommandRefused(f"Several people are called {plain(given)}: {', '.join(map(code, sorted(found)))}.")
+        as_id = f"{platform}:{given.removeprefix('@')}"
+        if found and as_id not in found and _may_be_an_id(given):
+            raise CommandRefused(
+                f"Do you mean {code(as_id)}, or {code(found.pop())}, who is called {plain(given)}? Say which one."
+            )
         if found:
             return found.pop()
         if " " in given or (given.startswith("@") and not name.isdecimal()):
             raise CommandRefused(
                 f"I know nobody called {plain(given)} here: say their id, for example {code(platform + ':42')}."
             )
-        return given if ":" in given else f"{platform}:{given.removeprefix('@')}"
+        return as_id
+
+
+def _may_be_an_id(given: str) -> bool:
+    """People choose their names: one who is called like somebody's id is not to get what is meant for that one."""
+    return " " not in given and any(map(str.isdigit, given))
 
 
 def _speaker(invocation: Invocation) -> str:

@@ -91,6 +91,19 @@ async def test_a_role_is_given_by_the_name_of_somebody_who_was_let_in(redis: Red
         await people.role(given("Bo admin"))
 
 
+@pytest.mark.parametrize("name", ["42", "slack:U0BOSS", "U0BOSS"])
+async def test_who_is_called_like_the_id_of_another_does_not_get_their_role(
+    redis: Redis, access: Access, name: str
+) -> None:
+    await access.approve(await Pairing(redis).issue("telegram:7", name, "acme"))
+    if ":" in name:
+        assert "`slack:U0BOSS` is admin here now." in await People(access).role(given(f"{name} admin"))
+    else:
+        with pytest.raises(CommandRefused, match=f"Do you mean `telegram:{name}`, or `telegram:7`, who is called"):
+            await People(access).role(given(f"{name} admin"))
+    assert await access.role_of("telegram:7", "acme") is Role.MEMBER
+
+
 @pytest.mark.parametrize("rest", ["@bo admin", "Bo Stern admin"])
 async def test_a_name_that_nobody_has_is_no_id(access: Access, rest: str) -> None:
     with pytest.raises(CommandRefused, match="say their id, for example `telegram:42`"):
