@@ -14,6 +14,11 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any
 
+from grounding.recent import RecentObjects
+
+PROVIDERS_KNOWN = 64
+"""Of so many addresses of providers that of their answers in a chat is remembered."""
+
 
 def lighten(litellm: Any) -> None:
     """Have the calls of *litellm*, which was just imported, cost less. Once a process; raises nothing."""
@@ -241,15 +246,12 @@ def _put_addresses_together_once() -> None:
     with contextlib.suppress(ImportError, AttributeError):
         base: Any = importlib.import_module("openai._base_client").AsyncAPIClient
         prepare = base._prepare_url
-        known: dict[tuple[str, str], Any] = {}
+        known: RecentObjects[Any, Any] = RecentObjects(PROVIDERS_KNOWN)
 
         def prepared(self: Any, url: str) -> Any:
-            if not url.startswith("/chat/"):  # others may name one thing of many
+            if url != "/chat/completions":  # others may name one thing of many
                 return prepare(self, url)
-            asked = (self.base_url._uri_reference, url)
-            if asked not in known:
-                known[asked] = prepare(self, url)
-            return known[asked]
+            return known.of(self.base_url, lambda _: prepare(self, url))
 
         base._prepare_url = prepared
 

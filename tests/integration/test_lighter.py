@@ -182,6 +182,9 @@ def test_requests_go_to_the_address_of_their_own_provider() -> None:
     clients: list[Any] = [AsyncOpenAI(api_key="-", base_url=f"https://{name}.example/v1") for name in "aba"]
     found = [str(client._prepare_url("/chat/completions")) for client in clients]
     assert found == [f"https://{name}.example/v1/chat/completions" for name in "aba"]
+    clients[0].base_url = "https://c.example/v2"
+    assert str(clients[0]._prepare_url("/chat/completions")) == "https://c.example/v2/chat/completions"
+    assert str(clients[0]._prepare_url("/chat/other")) == "https://c.example/v2/chat/other"
 
 
 def test_providers_are_known_by_their_names_as_ever() -> None:
