@@ -10,8 +10,7 @@ class Origin:
     """Whether a collection is still the one that it was.
 
     ``token`` is another one whenever it was made anew or something of it was lost: what it was given before has to be
-    given again. ``set_aside`` are the paths of damaged files that were replaced
-    and that nobody reads any more.
+    given again. ``set_aside`` are the paths of damaged files that were replaced and that nobody reads any more.
     """
 
     token: str = ""
