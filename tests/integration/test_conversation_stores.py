@@ -4,7 +4,8 @@ import asyncio
 import base64
 import itertools
 import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -610,17 +611,12 @@ async def test_jobs_of_a_burst_are_done_together_and_those_that_are_left_one_by_
     assert singly == ["t2"]
 
 
-async def test_what_is_done_together_waits_for_the_end_of_a_burst(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runtime.jobs.SETTLE_SECONDS", 0.5)
-    monkeypatch.setattr("runtime.jobs.MOST_SETTLE_SECONDS", 60.0)
-    together: list[list[str]] = []
-    is_done = asyncio.Event()
+@asynccontextmanager
+async def done_together(redis: Redis, done: Callable[[list[str]], None]) -> AsyncIterator[Jobs]:
+    """Jobs that run, of which *done* is told those that are done together, by their turns."""
 
     async def many(jobs: Sequence[Job]) -> Sequence[Job]:
-        together.append([job.turn_id for job in jobs])
-        is_done.set()
+        done([job.turn_id for job in jobs])
         return ()
 
     async def nothing(job: Job) -> None:
@@ -628,16 +624,30 @@ async def test_what_is_done_together_waits_for_the_end_of_a_burst(
 
     jobs = Jobs(redis, {"work": nothing}, together={"work": many})
     running = asyncio.create_task(jobs.run())
-    async with asyncio.timeout(10):
-        await jobs.idle()
-        for turn_id in ("t1", "t2", "t3", "t4"):
-            await jobs.enqueue(Job("work", KEY, turn_id))
-            await asyncio.sleep(0.2)
-        await is_done.wait()
-    running.cancel()
-    await asyncio.wait([running])
+    try:
+        async with asyncio.timeout(20):
+            await jobs.idle()
+            yield jobs
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
 
-    assert together == [["t1", "t2", "t3", "t4"]]
+
+async def test_what_is_done_together_waits_for_the_end_of_a_burst(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.jobs.SETTLE_SECONDS", 1.0)
+    monkeypatch.setattr("runtime.jobs.MOST_SETTLE_SECONDS", 60.0)
+    together: list[list[str]] = []
+    turn_ids = [f"t{number}" for number in range(6)]
+    async with done_together(redis, together.append) as jobs:
+        for turn_id in turn_ids:  # in all longer than it waits for one more
+            await jobs.enqueue(Job("work", KEY, turn_id))
+            await asyncio.sleep(0.25)
+        while not together:
+            await asyncio.sleep(0.01)
+
+    assert together == [turn_ids]
 
 
 async def test_what_is_done_together_does_not_wait_for_ever_for_a_burst_that_goes_on(
@@ -645,26 +655,13 @@ async def test_what_is_done_together_does_not_wait_for_ever_for_a_burst_that_goe
 ) -> None:
     monkeypatch.setattr("runtime.jobs.SETTLE_SECONDS", 1.0)
     monkeypatch.setattr("runtime.jobs.MOST_SETTLE_SECONDS", 1.0)
-    is_done = asyncio.Event()
-
-    async def many(jobs: Sequence[Job]) -> Sequence[Job]:
-        is_done.set()
-        return ()
-
-    async def nothing(job: Job) -> None:
-        raise AssertionError
-
-    jobs = Jobs(redis, {"work": nothing}, together={"work": many})
-    running = asyncio.create_task(jobs.run())
-    async with asyncio.timeout(20):
-        await jobs.idle()
+    together: list[list[str]] = []
+    async with done_together(redis, together.append) as jobs:
         for number in itertools.count():
-            if is_done.is_set():
+            if together:
                 break
             await jobs.enqueue(Job("work", KEY, f"t{number}"))
             await asyncio.sleep(0.05)
-    running.cancel()
-    await asyncio.wait([running])
 
 
 async def test_what_comes_while_a_job_is_done_by_itself_is_done_together_again(redis: Redis) -> None:

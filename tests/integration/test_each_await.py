@@ -113,6 +113,24 @@ def bounded(model_settings: Callable[..., Settings], lease_seconds: int) -> Sett
     )
 
 
+def another_worker(bot: Bot) -> Callable[[], Coroutine[Any, Any, None]]:
+    """What has another worker of *bot* take over all that the first one has in hand."""
+    runtime = bot.runtime
+    hub = Hub(runtime.store.client, shared=False)
+    letters = runtime.dead_letters.of(Lane.TURNS)
+    mailbox = Mailbox(runtime.store.client, worker="other")
+    other = Worker(runtime.settings, mailbox, runtime.turns, hub, letters)
+
+    async def take_over() -> None:
+        for offer in await mailbox.abandoned(0.0, 100):
+            await other._serve(offer)
+
+    async def apart() -> None:  # neither counted as the first worker's nor ended with it
+        await asyncio.shield(asyncio.create_task(take_over(), context=Context()))
+
+    return apart
+
+
 async def test_a_worker_may_be_stopped_wherever_it_waits(
     halt: Halt, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:
@@ -133,20 +151,8 @@ async def test_a_worker_may_stand_still_wherever_it_waits_while_another_takes_ov
     """When it goes on, all has been said, and it can say nothing more."""
     paper = Paper()
     async with running_bot(bounded(model_settings, 60), openai_server, [paper]) as bot, asyncio.timeout(300):
-        runtime = bot.runtime
-        hub = Hub(runtime.store.client, shared=False)
-        letters = runtime.dead_letters.of(Lane.TURNS)
-        mailbox = Mailbox(runtime.store.client, worker="other")
-        other = Worker(runtime.settings, mailbox, runtime.turns, hub, letters)
-
-        async def take_over() -> None:
-            for offer in await mailbox.abandoned(0.0, 100):
-                await other._serve(offer)
-
-        async def apart() -> None:  # neither counted as the first worker's nor ended with it
-            await asyncio.shield(asyncio.create_task(take_over(), context=Context()))
-
-        halt.befalls = lambda _serving: apart()
+        take_over = another_worker(bot)
+        halt.befalls = lambda _serving: take_over()
         assert await tried_at_each_wait(bot, paper, halt) > 20
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextvars import Context
 from typing import Any, Literal
 
 import pytest
@@ -14,16 +13,12 @@ from config.settings import Settings
 from connectors.message import ConversationKey, Scope
 from grounding.transcript.entry import EntryRole
 from runtime.budget_terms import Term
-from runtime.envelopes import Lane
-from runtime.hub import Hub
-from runtime.mailbox import Mailbox
 from runtime.stops import Wishes
-from runtime.worker import Worker
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.paper import Paper, say, until_over, written
 from tests.emulators.toolbox import Desk, desk
-from tests.integration.test_each_await import MOST, Halt, bounded, halt, nothing_is_held
+from tests.integration.test_each_await import MOST, Halt, another_worker, bounded, halt, nothing_is_held
 from tests.integration.test_tools_each_await import with_tools, writes_down
 
 pytestmark = pytest.mark.timeout(360)
@@ -103,16 +98,10 @@ async def test_what_was_asked_is_counted_once_wherever_a_worker_stands_still_whi
     settings = with_tools(bounded(model_settings, 60))
     async with running_bot(settings, openai_server, [paper]) as bot:
         runtime = bot.runtime
-        mailbox = Mailbox(runtime.store.client, worker="other")
-        letters = runtime.dead_letters.of(Lane.TURNS)
-        other = Worker(settings, mailbox, runtime.turns, Hub(runtime.store.client, shared=False), letters)
-
-        async def take_over() -> None:
-            for offer in await mailbox.abandoned(0.0, 100):
-                await other._serve(offer)
+        take_over = another_worker(bot)
 
         async def apart(heard: list[Wishes]) -> None:
-            await asyncio.shield(asyncio.create_task(take_over(), context=Context()))
+            await take_over()
             for wishes in heard:
                 wishes.stop = is_stopped
                 wishes.changed.set()

@@ -4,8 +4,7 @@ Redis: it is answered once, the tool is begun at most once, and no answer of the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from contextvars import Context
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -13,15 +12,11 @@ import pytest
 from config.settings import Settings
 from connectors.message import ConversationKey
 from grounding.transcript.entry import EntryRole
-from runtime.envelopes import Lane
-from runtime.hub import Hub
-from runtime.mailbox import Mailbox
-from runtime.worker import Worker
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, Reply
 from tests.emulators.paper import Paper, say, until_over, written
 from tests.emulators.toolbox import Desk, desk
-from tests.integration.test_each_await import MOST, Halt, bounded, halt, nothing_is_held
+from tests.integration.test_each_await import MOST, Halt, another_worker, bounded, halt, nothing_is_held
 from tests.integration.test_each_call_fails import Wire, wire
 
 pytestmark = pytest.mark.timeout(360)
@@ -89,22 +84,8 @@ async def test_a_worker_may_stand_still_wherever_it_waits_while_another_takes_ov
     paper = Paper()
     settings = with_tools(bounded(model_settings, 60))
     async with running_bot(settings, openai_server, [paper]) as bot, asyncio.timeout(300):
-        runtime = bot.runtime
-        mailbox = Mailbox(runtime.store.client, worker="other")
-        letters = runtime.dead_letters.of(Lane.TURNS)
-        other = Worker(settings, mailbox, runtime.turns, Hub(runtime.store.client, shared=False), letters)
-
-        async def take_over() -> None:
-            for offer in await mailbox.abandoned(0.0, 100):
-                await other._serve(offer)
-
-        async def apart() -> None:
-            await asyncio.shield(asyncio.create_task(take_over(), context=Context()))
-
-        def takes_over(_serving: asyncio.Task[Any]) -> Coroutine[Any, Any, None]:
-            return apart()
-
-        halt.befalls = takes_over
+        take_over = another_worker(bot)
+        halt.befalls = lambda _serving: take_over()
         assert await disturbed_at_each_wait(bot, paper, halt, desk) > 30
     assert len(desk.noted) > 30
 
