@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import structlog
 
@@ -19,23 +19,20 @@ from connectors.connector import (
     EditsMessages,
     LetsGo,
     Reacts,
-    SendFailed,
     ShowsTyping,
     StreamsText,
 )
 from connectors.message import ConversationKey, OutboundMessage
 from runtime.envelopes import Watched
-from runtime.governor import Governor, Governors
+from runtime.governor import Governors
 from runtime.hub import Hub, News
 from runtime.part_states import PartStates
 from runtime.preview import Appending, Growing, Passing, Preview
 from runtime.progress import BEGUN, ENDED, PROGRESS, SUPERSEDED, Progress
-from runtime.schedule import Urgency
+from runtime.signs import Signs
 
 SILENT_SECONDS = 120.0
 """A worker that tells nothing for so long will not tell any more."""
-FIRST_SIGN_SECONDS = 0.3
-"""How long an answer may take before people are shown that it is on its way: each sign is a call to the platform."""
 _FINISH_SECONDS = 40.0
 _REMEMBERED = 4096
 _log = structlog.get_logger()
@@ -45,6 +42,7 @@ class _Show(NamedTuple):
     queue: asyncio.Queue[Progress]
     task: asyncio.Task[None]
     preview: Preview | None
+    signs: Signs
 
     async def over(self, seconds: float) -> None:
         """Wait until the platform is not called any more, but no longer than so many *seconds*."""
@@ -58,6 +56,7 @@ class _Show(NamedTuple):
         finally:
             if settled is not None:
                 settled.cancel()
+        await self.signs.over()
 
 
 class Shows:
@@ -148,14 +147,15 @@ class Shows:
         if preview is None and not has_signs:
             return
         queue: asyncio.Queue[Progress] = asyncio.Queue()
+        signs = Signs(connector, message, self._governors.of(connector), self._acknowledgement)
 
         async def show() -> None:
             if before is not None:
                 await asyncio.wait({before.task}, timeout=_FINISH_SECONDS)
-            await self._show(connector, message, preview, queue)
+            await self._show(signs, preview, queue)
 
         task = asyncio.create_task(show(), name=f"show of {turn_id}")
-        self._shows[turn_id] = _Show(queue, task, preview)
+        self._shows[turn_id] = _Show(queue, task, preview, signs)
         task.add_done_callback(lambda ended: self._ended(turn_id, ended))
 
     def _ended(self, turn_id: str, task: asyncio.Task[None]) -> None:
@@ -172,42 +172,19 @@ class Shows:
             return Appending(connector, message, self._states, self._governors.of(connector))
         return Growing(connector, message, self._states, self._governors.of(connector), soon=self._soon)
 
-    async def _show(
-        self, connector: Connector, message: OutboundMessage, preview: Preview | None, queue: asyncio.Queue[Progress]
-    ) -> None:
-        signs = asyncio.create_task(self._show_signs(connector, message))
+    async def _show(self, signs: Signs, preview: Preview | None, queue: asyncio.Queue[Progress]) -> None:
+        signs.begin()
         try:
             if preview is None:
                 await _until_ended(queue)
             else:
                 async with preview.shown():
                     await _show_all(preview, queue)
+                    signs.end()
         except Exception:  # noqa: BLE001 - a broken show must not cost the reply; it is logged whole
             _log.exception("preview.ended", why="internal")
         finally:
-            signs.cancel()
-            await asyncio.wait({signs})  # raises nothing of theirs, and hides no cancellation of ours
-
-    async def _show_signs(self, connector: Connector, message: OutboundMessage) -> None:
-        governor = self._governors.of(connector)
-        if self._acknowledgement and isinstance(connector, Reacts):
-            for message_id in message.answers:
-                await _give_sign(governor, message.key, connector.react(message.key, message_id, self._acknowledgement))
-        if isinstance(connector, ShowsTyping):
-            await asyncio.sleep(FIRST_SIGN_SECONDS)
-            while True:
-                await _give_sign(governor, message.key, connector.typing(message.key))
-                await asyncio.sleep(connector.typing_lasts_seconds)
-
-
-async def _give_sign(governor: Governor, key: ConversationKey, sign: Coroutine[Any, Any, None]) -> None:
-    try:
-        await governor.turn(key, Urgency.SIGN)
-        await sign
-    except SendFailed as error:
-        governor.told(key, error)
-    finally:
-        sign.close()  # where its turn never came
+            await signs.over()
 
 
 async def _until_ended(queue: asyncio.Queue[Progress]) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -396,15 +397,96 @@ async def test_only_an_answer_that_takes_a_while_is_announced_by_signs(
     """A sign before a reply that is there at once would be a call to the platform, ahead of the reply."""
     board = Signs()
     outbox = box(redis, board)
-    monkeypatch.setattr("runtime.shows.FIRST_SIGN_SECONDS", 30.0)
+    monkeypatch.setattr("runtime.signs.FIRST_SIGN_SECONDS", 30.0)
     async with outbox.preview(DRAFT) as preview:
         await preview.show("o")
     assert board.signs == 0
 
-    monkeypatch.setattr("runtime.shows.FIRST_SIGN_SECONDS", 0.001)
+    monkeypatch.setattr("runtime.signs.FIRST_SIGN_SECONDS", 0.001)
     async with outbox.preview(DRAFT), asyncio.timeout(5):
         while not board.signs:
             await asyncio.sleep(0.002)
+
+
+class SlowSigns(Signs):
+    """The platform takes a sign in only when it is `allowed` to."""
+
+    typing_lasts_seconds = 30.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called, self.allowed = asyncio.Event(), asyncio.Event()
+
+    async def typing(self, key: ConversationKey) -> None:
+        self.called.set()
+        await self.allowed.wait()
+        self.signs += 1
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_reply_comes_after_the_sign_that_is_being_called_for(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, streams: bool
+) -> None:
+    """Else people would see for a while after it that somebody is still writing."""
+    monkeypatch.setattr("runtime.signs.FIRST_SIGN_SECONDS", 0.001)
+    monkeypatch.setattr("runtime.signs.LAST_SIGN_SECONDS", 30.0)
+    board = SlowSigns()
+    outbox = box(redis, board, streams)
+    async with asyncio.timeout(5), outbox.preview(DRAFT) as preview:
+        await preview.show("one")
+        await board.called.wait()
+        finishing = asyncio.create_task(outbox.shows.finish(DRAFT.turn_id))
+        await asyncio.sleep(0.02)  # long enough for a reply that waits for nothing
+        assert not finishing.done()
+        board.allowed.set()
+        await finishing
+        assert board.signs == 1
+
+
+async def test_a_reply_comes_after_the_sign_though_the_store_is_still_told_what_was_shown(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left to be stored of first words holds up no delivery; the sign does."""
+    monkeypatch.setattr("runtime.signs.FIRST_SIGN_SECONDS", 0.001)
+    monkeypatch.setattr("runtime.signs.LAST_SIGN_SECONDS", 30.0)
+    board, stored = SlowSigns(), asyncio.Event()
+    outbox = box(redis, board)
+    mark = outbox.outbox.states.mark
+
+    async def slow(message: OutboundMessage, index: int, stage: Stage, *more: Any, **options: Any) -> None:
+        if stage is Stage.SHOWN:
+            await stored.wait()
+        await mark(message, index, stage, *more, **options)
+
+    monkeypatch.setattr(outbox.outbox.states, "mark", slow)
+    async with asyncio.timeout(5), outbox.preview(DRAFT) as preview:
+        await preview.show("one")
+        await board.called.wait()
+        await until(board, "one")
+        finishing = asyncio.create_task(outbox.shows.finish(DRAFT.turn_id))
+        await asyncio.sleep(0.02)
+        assert not finishing.done()
+        board.allowed.set()
+        await finishing  # the store has not answered yet
+        stored.set()
+
+
+@pytest.mark.parametrize("longest", [0.001, 30.0])
+async def test_a_reply_waits_for_no_sign_that_the_platform_is_slow_with_or_that_is_over(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, longest: float
+) -> None:
+    monkeypatch.setattr("runtime.signs.FIRST_SIGN_SECONDS", 0.001)
+    monkeypatch.setattr("runtime.signs.LAST_SIGN_SECONDS", longest)
+    board = SlowSigns()
+    outbox = box(redis, board)
+    async with asyncio.timeout(5), outbox.preview(DRAFT):
+        await board.called.wait()
+        if longest > 5:
+            board.allowed.set()
+            while not board.signs:
+                await asyncio.sleep(0.002)
+        await outbox.shows.finish(DRAFT.turn_id)
+    assert board.signs == (longest > 5)
 
 
 async def test_a_reply_that_is_done_at_once_asks_the_store_for_nothing_that_was_shown(
