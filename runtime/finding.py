@@ -109,7 +109,7 @@ class Finding:
 
     async def _doubt_of_former(self, scope: Scope, former: Collection) -> str:
         """As `doubt`, of a collection that may have what waits for the one that is set, whose model may be away."""
-        if self._following.is_behind(scope) or self._doubts.is_leaderless:
+        if self._following.is_behind(scope) or self._doubts.is_unfollowed:
             return STALE
         if not self._doubts.doubt(scope):
             return ""
@@ -119,7 +119,8 @@ class Finding:
     async def _lacks(self, scope: Scope, answering: Collection, *what: Lacks) -> bool:
         """Whether something is known to be missing where a former collection answers, or of what was said."""
         if answering is self._opening.target:
-            return Lacks.TURNS in what and (scope.workspace_id in self.unremembered or self._opening.lacks)
+            is_lacking = scope.workspace_id in self.unremembered or self._opening.lacks or self._doubts.is_apart
+            return Lacks.TURNS in what and is_lacking
         return await self._opening.catalogue.is_behind(scope, answering.name, *what)
 
     def doubt(self, scope: Scope) -> str:

@@ -60,7 +60,9 @@ class Knowledge:
         reranker: Reranker | None = None,
         deep: Deeper | None = None,
         engine: IndexProcess | None = None,
+        process: str = "",
     ) -> None:
+        """*process* is the name under which this one may lead those that share a Redis."""
         self.library = Library(settings.data_dir, max_bytes=settings.document_max_bytes)
         self.copy: DiskCopy | None = None
         """What keeps the files of this machine and the documents the same, where those are kept for several."""
@@ -84,8 +86,11 @@ class Knowledge:
         self.catalogue = self.opening.catalogue
         self.formers = self.opening.formers
         self._following = Following(settings, self, workspaces, publisher, self._backlog, shelf=shared, copy=self.copy)
-        doubts = Doubts(redis, self._backlog, settings.index_stale_seconds, is_shared=shared is not None)
-        self.finding = Finding(self.opening, self._following, doubts, self._backlog, is_copied=self.copy is not None)
+        own = process if shared is not None and settings.qdrant_url is None else ""
+        self._doubts = Doubts(redis, self._backlog, settings.index_stale_seconds, is_shared=shared is not None, own=own)
+        self.finding = Finding(
+            self.opening, self._following, self._doubts, self._backlog, is_copied=self.copy is not None
+        )
         """What turns and people ask of it."""
 
     def will_follow(self) -> None:
@@ -115,6 +120,7 @@ class Knowledge:
     async def health(self) -> Health:
         """How the index is now."""
         health, why_not = await self.opening.health(), self.unwatched
+        why_not = await self._doubts.why_apart() or why_not
         return Health(State.DEGRADED, why_not) if why_not and health.state is State.CONNECTED else health
 
     async def try_embedding(self) -> None:

@@ -30,6 +30,7 @@ from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.changeover import DAY_SECONDS, former_collections, underway
 from runtime.deeper import why_not
+from runtime.doubts import APART
 from runtime.embedded.model_server import check_platform, find_weights
 from runtime.embedder import EMBEDDING_MODEL
 from runtime.environment.machine import Seen
@@ -149,7 +150,11 @@ async def _stores(runtime: Runtime) -> list[Check]:
         if settings.qdrant_url
         else "install the extra `local`, or set AGENT_RUNTIME_QDRANT_URL",
     }
-    if runtime.knowledge.unwatched:
+    if healths["qdrant"].why == APART:
+        advice["qdrant"] = (
+            "set AGENT_RUNTIME_QDRANT_URL to the same server for all that have this AGENT_RUNTIME_REDIS_URL"
+        )
+    elif runtime.knowledge.unwatched:
         advice["qdrant"] = "see the check named files"
     if EMBEDDING_MODEL in healths["qdrant"].why:
         advice["qdrant"] = EMBEDDING_ADVICE

@@ -66,7 +66,9 @@ async def wire_process(
     entrance = await wire_entrance(settings, kept, platforms, has_faces=has_faces)
     delivering = wire_delivering(settings, kept, entrance)
     reranker = wire_reranker(settings, kept)
-    knowledge = Knowledge(settings, store.client, tokens, kept.workspaces, kept.publisher, reranker, deep, engine)
+    knowledge = Knowledge(
+        settings, store.client, tokens, kept.workspaces, kept.publisher, reranker, deep, engine, kept.hub.name
+    )
     files = Files(settings, delivering.locator)
     model = Model(settings, model_server)
 

@@ -33,7 +33,7 @@ from runtime import embedder as runtime_embedder
 from runtime import following as module
 from runtime import watching
 from runtime.changes import Changes
-from runtime.doubts import LEADERLESS_SECONDS, STALE, Doubts
+from runtime.doubts import APART, LEADERLESS_SECONDS, STALE, Doubts
 from runtime.embedded.child import beside
 from runtime.knowledge import Knowledge
 from runtime.leadership import KEY as LEADER
@@ -42,6 +42,7 @@ from tests.conftest import MakeSettings
 from tests.emulators.embedder import HashedWords
 
 ACME = Scope("acme")
+CHAT = Scope("acme", "http:one")
 
 
 @dataclass
@@ -539,6 +540,50 @@ async def test_where_nobody_follows_the_files_what_is_found_is_doubtful(redis: R
     clock[0] += 2
     await doubts.look(ACME)
     assert doubts.doubt(ACME) == ""
+
+
+async def test_an_index_that_nobody_fills_because_another_process_has_its_own_is_doubtful(
+    redis: Redis, make: Machine
+) -> None:
+    """Two processes share a Redis, and each has an embedded index: only that of the one that leads is filled."""
+    clock = [time.time()]
+    doubts = Doubts(redis, make.knowledge._backlog, 10.0, is_shared=True, own="me", now=lambda: clock[0])
+    await redis.set(LEADER, "me")
+    assert (await doubts.why_apart(), doubts.doubt(ACME)) == ("", "")
+    await redis.set(LEADER, "other")
+    assert await doubts.why_apart() == ""  # it may have ended a moment ago
+    clock[0] += LEADERLESS_SECONDS + 1
+    with capture_logs() as logs:
+        await doubts.look(ACME)
+        clock[0] += 2
+        await doubts.look(ACME)
+    assert (doubts.doubt(ACME), await doubts.why_apart()) == (STALE, APART)
+    assert [one["why"] for one in logs] == [APART]
+    await redis.set(LEADER, "me")
+    clock[0] += 2
+    await doubts.look(ACME)
+    assert (doubts.doubt(ACME), await doubts.why_apart()) == ("", "")
+
+
+async def test_a_process_says_that_its_embedded_index_is_not_the_one_that_is_filled(
+    redis: Redis, make: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.doubts.LEADERLESS_SECONDS", -1.0)
+    own = make.knowledge
+    knowledge = Knowledge(
+        make.settings, redis, load_tokens(), own._following._workspaces, own._following._publisher, process="me"
+    )
+    async with beside(knowledge.open(), "open"):
+        await knowledge.opened()
+        assert (await knowledge.health()).state is State.CONNECTED
+        await redis.set(LEADER, "other")
+        health = await knowledge.health()
+        assert (health.state, health.why) == (State.DEGRADED, APART)
+        assert knowledge.finding.doubt(ACME) == STALE
+        lost: list[DegradedBlock] = []
+        await knowledge.finding.recall(CHAT, "where is the key", 3, frozenset(), lost=lost)
+        assert [one.block for one in lost] == ["records"]
+    await knowledge.close()
 
 
 async def test_what_changes_again_while_it_is_indexed_goes_on_waiting(make: Machine) -> None:
