@@ -2,7 +2,8 @@
 
 By OpenAI's protocol the pieces of one call have one index: id and name come once, the arguments bit by bit. Servers
 that speak it also give every call the same index or none, no id, the same id to several calls or a new one to every
-piece, and say a name again or in parts. What a piece belongs to is then told by what is there already.
+piece, say a name again or in parts, and repeat a call at its end. What a piece belongs to is then told by what is there
+already.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Called:
     def add(self, index: int, id: str, name: str, arguments: str) -> None:  # noqa: A002 - as the protocol calls it
         """Take one piece; what it does not say is empty."""
         at = self._moved.get(index, index)
+        if at in self._held and self._says_again(self._held[at], id, name, arguments):
+            return
         if at in self._held and self._begins_another(self._held[at], id, name, arguments):
             at = self._moved[index] = max(self._held) + 1
         held = self._held.setdefault(at, _Held())
@@ -51,8 +54,19 @@ class Called:
 
     @property
     def all(self) -> tuple[tuple[str, str, str], ...]:
-        """Id, name and arguments of each call so far, in their order."""
-        return tuple((one.id, one.name, one.arguments) for _, one in sorted(self._held.items()))
+        """Id, name and arguments of each call so far, in their order; once, where one came under several indices."""
+        found: list[tuple[str, str, str]] = []
+        for _, one in sorted(self._held.items()):
+            call = one.id, one.name, one.arguments
+            if not one.id or call not in found:
+                found.append(call)
+        return tuple(found)
+
+    def _says_again(self, held: _Held, id: str, name: str, arguments: str) -> bool:  # noqa: A002 - as above
+        """Whether all of the call *held* is there and comes once more: done twice it might make something twice."""
+        if not arguments or (name and not id) or id not in ("", held.id) or name not in ("", held.name):
+            return False
+        return held.is_whole and held.arguments in (arguments, _told_as_text(arguments))
 
     def _begins_another(self, held: _Held, id: str, name: str, arguments: str) -> bool:  # noqa: A002 - as above
         has_other_id = bool(id and held.id) and id != held.id
@@ -67,3 +81,12 @@ class Called:
     def _is_rest(self, held: _Held, name: str) -> bool:
         """Whether *name* is a further part of the name, and not the same name once more."""
         return name != held.name and (held.name not in self._offered or held.name + name in self._offered)
+
+
+def _told_as_text(arguments: str) -> str | None:
+    """The text that *arguments* are the JSON of, where they are that: some gateways wrap a repeated call so."""
+    try:
+        text = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return None
+    return text if isinstance(text, str) else None

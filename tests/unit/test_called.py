@@ -75,8 +75,21 @@ def test_calls_that_come_under_one_index_are_told_apart(
         [(0, "a", "find", ""), (0, "a", "find", FIND[:4]), (0, "a", "find", FIND[4:]), (0, "a", "find", "")],
         [(0, "a", "find", ""), (0, "b", "", FIND[:4]), (0, "c", "find", FIND[4:]), (0, "", "", "")],
         [(0, "", "", FIND), (0, "a", "find", "")],
+        [(0, "a", "find", ""), (0, "", "", FIND[:4]), (0, "", "", FIND[4:]), (0, "a", "find", FIND)],
+        [(0, "a", "find", ""), (0, "", "", FIND), (0, "", "", FIND)],
+        [(0, "a", "find", FIND), (0, "a", "", json.dumps(FIND))],
+        [(0, "a", "find", FIND), (1, "a", "find", FIND)],
     ],
-    ids=["name in parts", "all again in each piece", "another id for each piece", "name last"],
+    ids=[
+        "name in parts",
+        "all again in each piece",
+        "another id for each piece",
+        "name last",
+        "all again at the end",
+        "arguments again",
+        "again as text",
+        "again under another index",
+    ],
 )
 def test_pieces_of_one_call_stay_one_call(pieces: list[Piece]) -> None:
     [(id_, name, arguments)] = put_together(*pieces)
