@@ -112,28 +112,9 @@ class Indexer(Indexed):
         if paths is None and not fresh:
             run.doubted = await self._doubted(scope)
         wanted = await self._wanted(run, paths)
-        stored = 0
-
-        async def work_off(one: Ready | Step) -> None:
-            nonlocal stored
-            if isinstance(one, Ready):
-                await self._store(run, one)
-            step = one if isinstance(one, Step) else one.ends
-            if step is None:
-                return
-            await self._finish(run, step)
-            # In hand, or it would come back after the workspace was forgotten.
-            if run.documents + run.deleted > stored and not self._leaves:
-                stored = run.documents + run.deleted
-                await self._ledger.keep_lag(scope, run.lag_ms)
-            hand.let_go(step.read)
-            if progress is not None:
-                for number, path in enumerate(step.read, start=step.done - len(step.read) + 1):
-                    progress(Progress(number, step.total, path))
-
         with self._at_hand[scope.workspace_id].hand() as hand:
             # What is next is read, cut and embedded while the engine, which may be another process, stores.
-            await made_ahead(self._steps(run, wanted, hand), work_off)
+            await made_ahead(self._steps(run, wanted, hand), lambda one: self._work_off(run, one, hand, progress))
         result = run.result()
         if (result.documents or result.deleted) and not self._leaves:
             log.info(
@@ -211,6 +192,25 @@ class Indexer(Indexed):
                     yield await self._embed(run, step.batch, group, step if is_told else None)
             if not is_told:
                 yield step
+
+    async def _work_off(
+        self, run: Run, one: Ready | Step, hand: Hand, progress: Callable[[Progress], None] | None
+    ) -> None:
+        """Store *one*; where a step ends with it, write down what came of that, let go of it and tell of it."""
+        if isinstance(one, Ready):
+            await self._store(run, one)
+        step = one if isinstance(one, Step) else one.ends
+        if step is None:
+            return
+        await self._finish(run, step)
+        # In hand, or it would come back after the workspace was forgotten.
+        if run.documents + run.deleted > run.lagged and not self._leaves:
+            run.lagged = run.documents + run.deleted
+            await self._ledger.keep_lag(run.scope, run.lag_ms)
+        hand.let_go(step.read)
+        if progress is not None:
+            for number, path in enumerate(step.read, start=step.done - len(step.read) + 1):
+                progress(Progress(number, step.total, path))
 
     async def _read(self, run: Run, paths: Sequence[str]) -> tuple[Step, list[Document]]:
         """The first of *paths*, and those of them that may have changed."""

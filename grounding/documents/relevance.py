@@ -144,7 +144,7 @@ class TurnFloor:
     def relevance(self, asked: frozenset[str], said: frozenset[str], cosine: float) -> float:
         """How a turn of the terms *said* bears on a question of the terms *asked*, their vectors having that
         *cosine*."""
-        subject = _subject(asked)
+        subject = asked - SAYING or asked
         covered = len(subject & said) / max(len(subject), 1)
         return self.dense_weight * max(cosine, 0.0) + self.coverage_weight * covered
 
@@ -160,10 +160,6 @@ def _terms_of(passage: Passage) -> frozenset[str]:
 
 _terms_said: RecentObjects[Passage, frozenset[str]] = RecentObjects(1024)
 """Turns that are held in memory are the same objects for every question."""
-
-
-def _subject(asked: frozenset[str]) -> frozenset[str]:
-    return asked - SAYING or asked
 
 
 def features(query: str, hit: Hit, corpus_size: int) -> tuple[float, float, float]:

@@ -89,6 +89,8 @@ class Run:
     deleted: int = 0
     unchanged: int = 0
     lag_ms: int = 0
+    lagged: int = 0
+    """Of how many documents, stored or deleted, the lag is written down."""
     skipped: dict[str, Skipped] = field(default_factory=dict)
 
     def result(self) -> Synced:
