@@ -51,6 +51,8 @@ class Opening:
         self._origin = ""
         """The token of the open index, as the catalogue knows it."""
         self._is_refilled = True
+        self._is_seen_to = settings.redis_url is None
+        """Whether this process puts back what the index lost. Else another does, and nobody here learns when."""
 
     async def run(self) -> None:
         """Open it, however long that takes, and see to what is open, until cancelled."""
@@ -68,22 +70,29 @@ class Opening:
 
     async def until_lost(self) -> None:
         """Wait until the open index has lost something, and say so in the catalogue: its process may have been started
-        again, and found damaged files."""
+        again, and found damaged files. Whoever waits puts it back; who is cancelled leaves that to others."""
         await self.opened()
         target = await self.ready()
-        while True:
-            await asyncio.sleep(LOSS_SECONDS)
-            with suppress(IndexUnavailable, StoreUnavailable):  # the next look says it
-                token = (await target.index.origin()).token
-                if token != self._origin:
-                    self._is_refilled = False
-                    await self._see_origin(target, token)
-                    return
+        self._is_seen_to = True
+        try:
+            while True:
+                await asyncio.sleep(LOSS_SECONDS)
+                with suppress(IndexUnavailable, StoreUnavailable):  # the next look says it
+                    token = (await target.index.origin()).token
+                    if token != self._origin:
+                        self._is_refilled = False
+                        await self._see_origin(target, token)
+                        return
+        except asyncio.CancelledError:
+            self._is_seen_to = self._settings.redis_url is None
+            raise
 
     @property
     def lacks(self) -> bool:
         """Whether the open index lost something, and nobody has begun yet to put it back and to say where it lacks."""
-        return self.target is not None and (self.target.index.token != self._origin or not self._is_refilled)
+        if self.target is None or not self._is_seen_to:
+            return False
+        return self.target.index.token != self._origin or not self._is_refilled
 
     def is_refilled(self) -> None:
         """Say that what was lost is being put back, and that of each workspace is known whether it lacks something."""

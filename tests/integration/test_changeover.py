@@ -218,6 +218,29 @@ async def test_what_somebody_took_out_of_a_servers_collection_is_put_back(
     await old.knowledge.close()
 
 
+@pytest.mark.parametrize("house", ["server"], indirect=True)
+async def test_who_does_not_put_back_what_a_collection_lost_is_not_in_doubt_for_ever(house: House) -> None:
+    """Another process leads, and says nothing when it is done."""
+    await filled(house)
+    other = await house.process(OLD)
+    async with beside(other.knowledge.open(), "open"), asyncio.timeout(60):
+        await other.knowledge.opened()
+        index = (await other.knowledge.opening.ready()).index
+        assert isinstance(index, ServerIndex)
+        await (await index._client()).delete_collection(index._collection)
+        assert await other.knowledge.set_aside() == ()  # what a doctor asks learns of the new collection
+        assert other.knowledge.finding.doubt(ACME) == ""
+        looking = asyncio.create_task(other.knowledge.until_lost())  # now it leads
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            while other.knowledge.finding.doubt(ACME) != "index_stale":
+                await asyncio.sleep(0.01)
+        looking.cancel()  # and now it leads no more
+        await asyncio.wait([looking])
+        assert other.knowledge.finding.doubt(ACME) == ""
+    await other.knowledge.close()
+
+
 async def test_the_former_index_answers_until_the_new_one_has_everything(house: House) -> None:
     """Documents and remembered turns, whatever changes meanwhile; each workspace by itself."""
     await filled(house)
