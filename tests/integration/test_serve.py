@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -283,6 +284,18 @@ def test_roles_apart_are_refused_where_nothing_is_shared(role: Literal["gateway"
     check_role(Settings(data_dir=data_dir), "all")
     shared = {"data_dir": data_dir, "redis_url": "redis://r:1", "qdrant_url": "http://q:1"}
     check_role(Settings.model_validate(shared), role)
+
+
+def test_what_is_refused_for_its_role_starts_nothing_and_makes_no_folder(data_dir: Path) -> None:
+    folder = data_dir / "new"
+    own = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_RUNTIME_")}
+    command = [sys.executable, "-m", "runtime", "serve", "--role", "worker"]
+    refused = subprocess.run(
+        command, env=own | {"AGENT_RUNTIME_DATA_DIR": str(folder)}, capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 2
+    assert "QDRANT_URL" in refused.stderr
+    assert not folder.exists()
 
 
 def test_a_process_without_a_chat_page_names_none(data_dir: Path) -> None:

@@ -47,10 +47,13 @@ def command(
 async def _serve(
     loaded: Loaded, role: Literal["all", "gateway", "worker"], log_format: Literal["json", "console"]
 ) -> None:
-    """The process of the search index first: it gets ready while this one imports all that it serves with."""
+    """The process of the search index first: it gets ready while this one imports all that it serves with. Roles apart
+    have none: they share a server."""
+    from contextlib import nullcontext
+
     from runtime.embedded.index_process import begun
 
-    async with begun(loaded.settings) as engine:
+    async with begun(loaded.settings) if role == "all" else nullcontext() as engine:
         from runtime.serve import serve
 
         await serve(loaded.settings, role, log_format, loaded.fallen_back, engine)
