@@ -4,9 +4,9 @@ import asyncio
 import base64
 import itertools
 import resource
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -611,23 +611,52 @@ async def test_jobs_of_a_burst_are_done_together_and_those_that_are_left_one_by_
     assert singly == ["t2"]
 
 
+@dataclass
+class Ahead:
+    """The running loop's clock, which goes on by itself and can be put forward: how long the machine stands still
+    says nothing then."""
+
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        real = loop.time
+        loop.time = lambda: real() + self.seconds  # type: ignore[method-assign]
+
+    async def go(self, seconds: float) -> None:
+        """*seconds* later, when those have seen it who wait for nothing else."""
+        await self._passes()
+        self.seconds += seconds
+        await self._passes()
+
+    async def _passes(self) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
 @asynccontextmanager
-async def done_together(redis: Redis, done: Callable[[list[str]], None]) -> AsyncIterator[Jobs]:
-    """Jobs that run, of which *done* is told those that are done together, by their turns."""
+async def burst(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, settle_seconds: float, most_seconds: float
+) -> AsyncIterator[tuple[Jobs, asyncio.Queue[list[str]], Ahead]]:
+    """Jobs that wait so long for more of them, and what was done together."""
+    monkeypatch.setattr("runtime.jobs.SETTLE_SECONDS", settle_seconds)
+    monkeypatch.setattr("runtime.jobs.MOST_SETTLE_SECONDS", most_seconds)
+    together: asyncio.Queue[list[str]] = asyncio.Queue()
 
     async def many(jobs: Sequence[Job]) -> Sequence[Job]:
-        done([job.turn_id for job in jobs])
+        together.put_nowait([job.turn_id for job in jobs])
         return ()
 
     async def nothing(job: Job) -> None:
         raise AssertionError
 
     jobs = Jobs(redis, {"work": nothing}, together={"work": many})
+    await jobs.enqueue(Job("work", KEY, "t0"))
     running = asyncio.create_task(jobs.run())
     try:
-        async with asyncio.timeout(20):
-            await jobs.idle()
-            yield jobs
+        await jobs.idle()  # what is found at the start waits for nothing more
+        assert await together.get() == ["t0"]
+        yield jobs, together, Ahead()
     finally:
         running.cancel()
         await asyncio.wait([running])
@@ -636,32 +665,25 @@ async def done_together(redis: Redis, done: Callable[[list[str]], None]) -> Asyn
 async def test_what_is_done_together_waits_for_the_end_of_a_burst(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.jobs.SETTLE_SECONDS", 1.0)
-    monkeypatch.setattr("runtime.jobs.MOST_SETTLE_SECONDS", 60.0)
-    together: list[list[str]] = []
-    turn_ids = [f"t{number}" for number in range(6)]
-    async with done_together(redis, together.append) as jobs:
-        for turn_id in turn_ids:  # in all longer than it waits for one more
+    async with burst(redis, monkeypatch, 3600, 36_000) as (jobs, together, clock):
+        for turn_id in ("t1", "t2", "t3", "t4"):
             await jobs.enqueue(Job("work", KEY, turn_id))
-            await asyncio.sleep(0.25)
-        while not together:
-            await asyncio.sleep(0.01)
+            await clock.go(3000)
+        assert together.empty()
+        await clock.go(3600)
 
-    assert together == [turn_ids]
+        assert await together.get() == ["t1", "t2", "t3", "t4"]
 
 
 async def test_what_is_done_together_does_not_wait_for_ever_for_a_burst_that_goes_on(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.jobs.SETTLE_SECONDS", 1.0)
-    monkeypatch.setattr("runtime.jobs.MOST_SETTLE_SECONDS", 1.0)
-    together: list[list[str]] = []
-    async with done_together(redis, together.append) as jobs:
-        for number in itertools.count():
-            if together:
-                break
-            await jobs.enqueue(Job("work", KEY, f"t{number}"))
-            await asyncio.sleep(0.05)
+    async with burst(redis, monkeypatch, 3600, 7200) as (jobs, together, clock):
+        for turn_id in ("t1", "t2", "t3", "t4"):
+            await jobs.enqueue(Job("work", KEY, turn_id))
+            await clock.go(3000)
+
+        assert await together.get() == ["t1", "t2", "t3", "t4"]
 
 
 async def test_what_comes_while_a_job_is_done_by_itself_is_done_together_again(redis: Redis) -> None:
