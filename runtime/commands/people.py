@@ -87,22 +87,25 @@ class People:
         if len(found := here or named) > 1:
             raise CommandRefused(f"Several people are called {plain(given)}: {', '.join(map(code, sorted(found)))}.")
         as_id = f"{platform}:{given.removeprefix('@')}"
-        if found and as_id not in found and _may_be_an_id(given):
+        # People choose their names: one who is called like somebody's id is not to get what is meant for that one.
+        if found and as_id not in found and " " not in given and _has_digits(given):
             raise CommandRefused(
                 f"Do you mean {code(as_id)}, or {code(found.pop())}, who is called {plain(given)}? Say which one."
             )
         if found:
             return found.pop()
-        if " " in given or (given.startswith("@") and not name.isdecimal()):
+        is_name = given.startswith("@") and not name.isdecimal()
+        if _has_digits(invocation.message.author.id) and not _has_digits(given):  # as the speaker's, so all ids there
+            is_name = True
+        if is_name or " " in given:
             raise CommandRefused(
                 f"I know nobody called {plain(given)} here: say their id, for example {code(platform + ':42')}."
             )
         return as_id
 
 
-def _may_be_an_id(given: str) -> bool:
-    """People choose their names: one who is called like somebody's id is not to get what is meant for that one."""
-    return " " not in given and any(map(str.isdigit, given))
+def _has_digits(given: str) -> bool:
+    return any(map(str.isdigit, given))
 
 
 def _speaker(invocation: Invocation) -> str:

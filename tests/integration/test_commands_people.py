@@ -104,11 +104,15 @@ async def test_who_is_called_like_the_id_of_another_does_not_get_their_role(
     assert await access.role_of("telegram:7", "acme") is Role.MEMBER
 
 
-@pytest.mark.parametrize("rest", ["@bo admin", "Bo Stern admin"])
+@pytest.mark.parametrize("rest", ["@bo admin", "Bo Stern admin", "Bo admin"])
 async def test_a_name_that_nobody_has_is_no_id(access: Access, rest: str) -> None:
     with pytest.raises(CommandRefused, match="say their id, for example `telegram:42`"):
         await People(access).role(given(rest))
     assert [one.user for one in await access.people("acme")] == ["telegram:500"]
+
+
+async def test_where_ids_are_words_a_word_is_an_id(access: Access) -> None:
+    assert "`telegram:bo` is viewer here now." in await People(access).role(given("bo viewer", by="lena"))
 
 
 async def test_what_the_settings_say_is_not_changed_by_a_command(access: Access) -> None:
