@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,6 +135,15 @@ class Call:
 
     def elapsed_ms(self) -> int:
         return round((time.monotonic() - self.started) * 1000)
+
+    @contextlib.contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """What is done meanwhile is no part of the model's time."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.started += time.monotonic() - began
 
     def was_sent(self) -> None:
         """The first of the requests is on its way; said again, it does nothing."""

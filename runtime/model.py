@@ -313,7 +313,8 @@ class Model:
         await call.restart()
         seconds = self._settings.llm_timeout_seconds
         try:
-            litellm = await loaded_litellm()
+            with call.uncounted():
+                litellm = await loaded_litellm()
             async with asyncio.timeout(seconds):
                 call.tries.open = exchange = Exchange(litellm, call, target, seconds * STALL_FRACTION)
                 completion = await exchange.run()

@@ -6,7 +6,9 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ import runtime.exchange
 import runtime.model
 from connectors.message import Usage
 from runtime import replies
+from runtime.loading import loaded_litellm
 from runtime.model import Model, ModelRefused, ModelUnavailable, ToolCall
 from runtime.pieces import GATHER_SECONDS
 from tests.conftest import MakeSettings
@@ -63,6 +66,23 @@ async def test_an_answer_comes_with_its_usage_and_who_gave_it(model: Model, open
     assert completion.usage.prompt > 0
     assert completion.first_token_ms is None
     assert openai_server.keys == ["key"]
+
+
+async def test_the_time_that_importing_takes_is_not_called_the_models(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that asks one thing would else say of a fast model that it took twenty seconds."""
+    importing_seconds = [0.0]
+
+    async def loaded() -> Any:
+        importing_seconds[0] += 86_400.0
+        return await loaded_litellm()
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + importing_seconds[0])
+    monkeypatch.setattr(runtime.exchange, "time", clock)
+    monkeypatch.setattr(runtime.model, "loaded_litellm", loaded)
+
+    assert 0 <= (await model.complete(MESSAGES)).latency_ms < 86_400_000
 
 
 async def test_the_messages_reach_the_provider_as_they_were_given(model: Model, openai_server: FakeOpenAI) -> None:
@@ -119,6 +139,7 @@ async def test_tool_calls_arrive_whole_and_streamed(model: Model, openai_server:
 _OFFERS_A_TOOL = """
 import asyncio, sys
 from config.settings import Settings
+from runtime.loading import loaded_litellm
 from runtime.model import Model, ModelUnavailable
 
 async def offer():
