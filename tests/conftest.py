@@ -23,6 +23,7 @@ from config.settings import Settings
 from runtime import loading, stores
 from runtime.allocation import share_arenas
 from tests.emulators import openai, valkey
+from tests.emulators.face import let_go_of_apps
 
 # As `serve` does. Else what one runtime after the other frees stays in the pools of threads that are gone: of seven
 # in a row each left 20 to 90 MB behind, and with this none from the second on.
@@ -114,6 +115,13 @@ def printed_events() -> Iterator[None]:
         yield
     finally:
         structlog.configure(**configured)
+
+
+@pytest.fixture(autouse=True)
+def no_apps_kept() -> Iterator[None]:
+    """What a test made of an application does not stay in memory for all tests after it."""
+    yield
+    let_go_of_apps()
 
 
 @pytest.fixture(autouse=True)
