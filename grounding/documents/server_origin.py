@@ -5,6 +5,7 @@ A point of its own says so. It has no vector and is nobody's, so that no search 
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 
 from qdrant_client import AsyncQdrantClient, models
@@ -13,6 +14,8 @@ from grounding.documents.stored import PAYLOAD_VERSION
 
 POINT = str(uuid.UUID(int=1))
 """Those of passages are made of digests."""
+SETTLED_SECONDS = 0.2
+"""From when a token was written until it is read: whoever found none at the same time has written its own by then."""
 
 
 async def origin_of(client: AsyncQdrantClient, collection: str) -> str:
@@ -21,7 +24,8 @@ async def origin_of(client: AsyncQdrantClient, collection: str) -> str:
         return token
     payload = {"v": PAYLOAD_VERSION, "origin": uuid.uuid4().hex}
     await client.upsert(collection, [models.PointStruct(id=POINT, vector={}, payload=payload)], wait=True)
-    return await _told(client, collection)  # of two that make one at once the last stays
+    await asyncio.sleep(SETTLED_SECONDS)  # of two that make one at once the last stays, and both have to know that one
+    return await _told(client, collection)
 
 
 async def _told(client: AsyncQdrantClient, collection: str) -> str:

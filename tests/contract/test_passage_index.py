@@ -688,6 +688,37 @@ async def test_a_server_whose_collection_somebody_emptied_or_deleted_tells_so() 
     await other.close()
 
 
+async def test_processes_that_see_a_servers_collection_emptied_at_once_agree_on_what_it_is() -> None:
+    """Each would take the other's word for one more loss, and what was said would be put back twice."""
+    client = SharedQdrant(":memory:")
+    one, other = (
+        ServerIndex("local", EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=10, client=client) for _ in range(2)
+    )
+    await one.ensure()
+    retrieve, upsert = client.retrieve, client.upsert
+    looked, written = 0, asyncio.Event()
+
+    async def retrieved(*args: Any, **options: Any) -> Any:
+        nonlocal looked
+        found = await retrieve(*args, **options)
+        looked += 1
+        if looked == 1:  # this one writes once the other has written and, were it not to wait, read what it wrote
+            await written.wait()
+            await asyncio.sleep(0.01)
+        return found
+
+    async def upserted(*args: Any, **options: Any) -> Any:
+        done = await upsert(*args, **options)
+        written.set()
+        return done
+
+    client.retrieve, client.upsert = retrieved, upserted  # type: ignore[method-assign]
+    first, second = await asyncio.gather(one.origin(), other.origin())
+    assert first == second == await one.origin()
+    await one.close()
+    await other.close()
+
+
 async def test_a_closed_index_says_so(index: PassageIndex) -> None:
     await index.close()
     await index.close()
