@@ -1,6 +1,8 @@
 """A search among the passages of a tenant that is held whole: what `grounding.documents.edge_search` finds, found here.
 
-Scores are summed in another order than the engine sums them: they are the same to some 1e-6.
+Scores are summed in another order than the engine sums them: they are the same to some 1e-6. What is made of those of
+a conversation's turns (`grounding.documents.recollection`) is so to 1e-5: from the question on from which a
+conversation is held whole, its scores are others in that place.
 """
 
 from __future__ import annotations

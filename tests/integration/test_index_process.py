@@ -159,6 +159,32 @@ async def test_a_look_back_is_one_question_to_the_process_and_finds_what_is_foun
     assert await index.look_back(CHAT, nothing) == []
 
 
+async def test_a_look_back_finds_the_same_in_the_process_and_where_the_conversation_is_held_here(
+    index: AskedIndex, process: IndexProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = [entry(number, f"Ann: house{number} has key{number % 7}", kind=Kind.TURN) for number in range(100)]
+    await index.upsert(CHAT, said)
+    floor = TurnFloor(0.2, 0.1, unasked=0.2, unasked_few=0.2)
+    looks = [
+        Look(query, WORDS._embed(query), encode_query(query), frozenset(), floor, 12, asked_for)
+        for query in ("which key has house23?", "key3 key5", "house99 house1 and house50")
+        for asked_for in (True, False)
+    ]
+    with monkeypatch.context() as patch:
+        patch.setattr("runtime.embedded.asked_index.HeldHere.of", lambda *_: None)
+        there = [await index.look_back(CHAT, look) for look in looks]
+    while index._here(CHAT, Kind.TURN) is None:
+        await asyncio.sleep(0.01)
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "ask", None)  # nothing is asked any more
+        here = [await index.look_back(CHAT, look) for look in looks]
+
+    assert all(there)
+    for one, other in zip(here, there, strict=True):
+        assert [part[:3] for part in one] == [part[:3] for part in other]
+        assert [part.score for part in one] == pytest.approx([part.score for part in other], abs=1e-5)
+
+
 async def test_what_only_reads_is_asked_again_of_the_next_process(index: AskedIndex, process: IndexProcess) -> None:
     await index.upsert(ACME, [entry(number) for number in range(MANY)])
     for _ in range(3):
