@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -91,7 +91,8 @@ class Indexer(Indexed):
         self._backlog = backlog
         self._exclusive = exclusive
         self._leaves = leaves
-        self._at_hand: defaultdict[str, AtHand] = defaultdict(AtHand)
+        self._at_hand: WeakValueDictionary[str, AtHand] = WeakValueDictionary()
+        """Of each workspace in which something is at hand: whoever has something keeps it from being forgotten."""
 
     async def sync(
         self,
@@ -112,7 +113,7 @@ class Indexer(Indexed):
         if paths is None and not fresh:
             run.doubted = await self._doubted(scope)
         wanted = await self._wanted(run, paths)
-        with self._at_hand[scope.workspace_id].hand() as hand:
+        with self._hands(scope).hand() as hand:
             # What is next is read, cut and embedded while the engine, which may be another process, stores.
             await made_ahead(self._steps(run, wanted, hand), lambda one: self._work_off(run, one, hand, progress))
         result = run.result()
@@ -348,13 +349,16 @@ class Indexer(Indexed):
         there, _ = await self._shelf.look_through(scope)
         registered = await self._ledger.paths(scope) - {item.path for item in there}
         gone = sorted(path for path in registered if paths is None or below(path, paths))
-        async with self._at_hand[scope.workspace_id].some(gone), self._exclusive(scope):
+        async with self._hands(scope).some(gone), self._exclusive(scope):
             await self._index.replace([Source(scope, Kind.DOCUMENT, path, ()) for path in gone])
             await self._ledger.record(scope, {}, (), gone)
 
+    def _hands(self, scope: Scope) -> AtHand:
+        return self._at_hand.setdefault(scope.workspace_id, AtHand())
+
     async def forget_workspace(self, scope: Scope) -> None:
         """Take a workspace's passages and what is written down of them away; the documents stay."""
-        async with self._at_hand[scope.workspace_id].everything():
+        async with self._hands(scope).everything():
             await self._index.drop_workspace(scope)
             await self._ledger.forget(scope)
             await self._undeepened.forget(scope)

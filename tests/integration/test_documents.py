@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import tempfile
@@ -163,6 +164,8 @@ async def test_a_run_that_ends_as_its_workspace_is_forgotten_leaves_nothing_behi
             await asyncio.sleep(0)
         goes_on.set()
     assert await house.redis.keys(f"*{ACME.tag}*") == []
+    gc.collect()  # tasks that are over know one another
+    assert not house.indexer._at_hand
 
 
 async def test_a_short_document_waits_for_no_long_one_that_is_read_with_it(
