@@ -6,8 +6,9 @@ One of several processes does this (`runtime.leadership`). What cannot be done n
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -326,6 +327,10 @@ class Following:
         """Take in the files of folders whose workspaces were made after them."""
         if not self._unborn:
             return
+        looked_at, self._unborn = self._unborn, set()
+        self._unborn |= await asyncio.to_thread(_there, self._data_dir / "workspaces", looked_at)
+        if not self._unborn:  # each was a workspace's that was deleted: its folder would be told of, if it came again
+            return
         known = {workspace.id for workspace in await self._workspaces.all()}
         for workspace_id in self._unborn & known:
             self._unborn.discard(workspace_id)
@@ -379,6 +384,11 @@ class Following:
             await self._note(scope.workspace_id, piece.paths)
             changes.add(scope.workspace_id, set(piece.paths), is_import=piece.is_import)
             await asyncio.sleep(0)
+
+
+def _there(parent: Path, names: Iterable[str]) -> set[str]:
+    """Those of *names* that are folders in *parent*. Raises nothing."""
+    return {name for name in names if os.path.isdir(parent / name)}
 
 
 def _folders(parent: Path) -> set[str]:

@@ -172,6 +172,31 @@ async def test_where_files_cannot_be_followed_they_are_looked_at_again_and_again
     await make.knowledge.close()
 
 
+async def test_a_folder_without_a_workspace_is_forgotten_with_the_folder_and_noticed_when_it_is_there_again(
+    make: Machine,
+) -> None:
+    """Else every workspace that was ever deleted would be remembered, and all be listed each second because of it."""
+    following: Any = make.knowledge._following
+    folder = make.settings.data_dir / "workspaces" / "later"
+    async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
+        await make.knowledge.opened()
+        for _ in range(2):
+            await asyncio.to_thread(make.write, "../../later/docs/a.md", "Refunds")
+            async with asyncio.timeout(30):
+                while following._unborn != {"later"}:
+                    await asyncio.sleep(0.02)
+            await asyncio.to_thread(shutil.rmtree, folder)
+            async with asyncio.timeout(30):
+                while following._unborn:
+                    await asyncio.sleep(0.02)
+        await asyncio.to_thread(make.write, "../../later/docs/a.md", "Refunds")
+        await following._workspaces.create("later")
+        async with asyncio.timeout(30):
+            while not await make.knowledge.finding.search(Scope("later"), "refunds", 10):
+                await asyncio.sleep(0.02)
+    await make.knowledge.close()
+
+
 async def test_a_file_whose_name_is_no_utf8_ends_no_following(make: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch itself breaks over it."""
     monkeypatch.setattr(watching, "WATCH_AGAIN_SECONDS", (0.05, 0.1))
