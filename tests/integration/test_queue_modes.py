@@ -140,7 +140,7 @@ async def test_a_worker_in_another_process_hears_of_it(redis: Redis, mailbox: Ma
     listening = asyncio.create_task(worker.run())
     try:
         with stops.heard("t1") as wishes:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not wishes.more:  # the first may be told before anybody listens
                     await interrupt(gateway, "t1")
                     await asyncio.sleep(0.02)
@@ -204,7 +204,7 @@ async def queue(bot: Bot, mode: QueueMode) -> None:
 
 async def asked(bot: Bot, requests: int) -> None:
     """Wait until the model was asked so often."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(bot.replies_asked) < requests:
             await asyncio.sleep(0.005)
 
@@ -287,7 +287,7 @@ async def test_who_is_interrupted_hears_of_it_while_the_answer_is_still_made(bot
     await asked(bot, 2)
     bot.model.will("hang")
     last = post(bot, "I mean ships")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert (await first).json()["error"]["code"] == "superseded"
         assert 'event: error\ndata: {"error": {"code": "superseded"' in (await stream).text
     assert not last.done()
@@ -306,7 +306,7 @@ async def test_who_waits_at_another_process_hears_that_a_newer_message_gets_the_
     Shows({"http": Door()}, PartStates(redis), Governors(), gateway)
     listening = asyncio.create_task(gateway.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not let_go:  # the first may be told before anybody listens
                 await tell_superseded(worker, KEY, ("m1", "m2"))
                 await asyncio.sleep(0.02)
@@ -412,7 +412,7 @@ def hold_first(bot: Bot, gate: asyncio.Event) -> None:
 
 async def waiting(bot: Bot, messages: int) -> None:
     """Wait until so many messages were accepted."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(bot.told("message.accepted")) < messages:
             await asyncio.sleep(0.005)
 
@@ -463,7 +463,7 @@ class Steps:
 
     async def until(self, number: int) -> None:
         self._held = number
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self._arrived.wait()
 
     def go_on(self) -> None:

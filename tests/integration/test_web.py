@@ -63,7 +63,7 @@ class Page:
 
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(read())
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await opened.wait()
             yield
             reading.cancel()
@@ -71,7 +71,7 @@ class Page:
     async def until(self, wanted: Callable[[str, dict[str, Any]], bool]) -> list[tuple[str, dict[str, Any]]]:
         """The events up to the first that is *wanted*."""
         seen = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 seen.append(await self.events.get())
                 if wanted(*seen[-1]):
@@ -216,7 +216,7 @@ async def test_what_was_said_outlives_the_process(face: Face) -> None:
             await page.until(answered)
         before = await page.messages()
         web = face.runtime.connectors["web"]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(await face.runtime.transcript.newest(key_of("admin.dora"), 5)) < 2:
                 await asyncio.sleep(0.01)
         kept, web._channels = web._channels, type(web._channels)()  # type: ignore[attr-defined]
@@ -252,7 +252,7 @@ async def test_a_page_that_lost_its_connection_has_what_came_meanwhile(face: Fac
             await page.say("First of all", "question-0001")
             await page.until(answered)
         await page.say("And while away", "question-0002")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(await page_items(page)) < 4:
                 await asyncio.sleep(0.01)
         async with page.watching():
@@ -303,7 +303,7 @@ async def test_limits_are_kept_and_told_in_words(face: Face) -> None:
         pages = [Page(page.client) for _ in range(7)]
         async with asyncio.TaskGroup() as tasks:
             streams = [tasks.create_task(_first_status(one)) for one in pages]
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while sum(stream.done() for stream in streams) < 1:
                     await asyncio.sleep(0.01)
             refused = [stream.result() for stream in streams if stream.done()]
@@ -327,7 +327,7 @@ async def test_pages_that_open_at_the_same_moment_are_counted_too(face: Face, mo
             return await find(secret)
 
         monkeypatch.setattr(sessions, "find", together)
-        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             streams = [tasks.create_task(_first_status(Page(page.client))) for _ in range(MAX_STREAMS + 2)]
             while sum(stream.done() for stream in streams) < 2:
                 await asyncio.sleep(0.01)
@@ -335,7 +335,7 @@ async def test_pages_that_open_at_the_same_moment_are_counted_too(face: Face, mo
                 one.cancel()
         assert [one.result() for one in streams if not one.cancelled()] == [429, 429]
         channel = face.runtime.connectors["web"]._channels.of("acme", "admin.jim")  # type: ignore[attr-defined]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while channel.pages:
                 await asyncio.sleep(0.01)
 
@@ -351,7 +351,7 @@ async def _first_status(page: Page) -> int:
 async def test_commands_are_listed_for_the_page(face: Face) -> None:
     """Whoever is signed in gets the commands of the runtime, and one that is given is answered as such."""
     async with signed_in(face, "Kai") as page:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not (listed := (await page.client.get("/chat/commands")).json()["commands"]):
                 await asyncio.sleep(0.01)
         assert "help" in [command["name"] for command in listed]
