@@ -13,6 +13,7 @@ import pytest
 from connectors.connector import State
 from connectors.message import Scope
 from runtime import bootstrap, deepening
+from runtime.workspaces import SAMPLE
 from tests.conftest import MakeSettings
 from tests.emulators.face import ADMIN, Face, serving_face
 
@@ -52,6 +53,7 @@ async def test_documents_are_found_at_once_and_compared_by_a_deeper_model_later(
             put = await face.client.put(f"{here}/documents/{path}?wait=true", content=text.encode())
             assert put.json()["indexed"]
         await until_deepened(face, here)
+        await until_deepened(face, f"/v1/workspaces/{SAMPLE}")  # seen to after what was stored last
         told = await face.event("index.deepened", workspace_id="zoo")
         assert told["chunks"] >= 1
         search = face.runtime.knowledge.finding.search
