@@ -193,7 +193,9 @@ class EdgeSearch:
         def passages_of(points: Sequence[Point]) -> dict[int, Passage]:
             return kept.passages(shard, [one.id for one in points])
 
-        cosine_of = self._cosine_of(shard, kept, best[:most]) if self.takes_cosines else None
+        # Of a second look far more points come than are wanted, and vectors that nobody asked for take longest to read.
+        likely = best[: self.top_k if most is None else most]
+        cosine_of = self._cosine_of(shard, kept, likely) if self.takes_cosines else None
         return hits_of(
             best, told, self.top_k, explain=self.explain, cosine_of=cosine_of, compared=most, passages_of=passages_of
         )

@@ -34,6 +34,8 @@ QUERY_MAX_CHARACTERS = 4000
 """What of a question is searched with; the beginning and the end of longer ones."""
 COUNTS_REMEMBERED = 1024
 """Passages and labels of which it is known how many tokens they are: some 200 bytes each."""
+COUNTED_AT_ONCE = 1000
+"""Characters whose tokens are counted on the loop, in up to half a millisecond; to hand them over takes as long."""
 
 
 class Search:
@@ -61,7 +63,7 @@ class Search:
         self._index = index
         self._embedder = embedder
         self._floor = floor or floor_for(embedder.name)
-        self._count = _remembering(count) if count else None
+        self._counts = _Counts(count) if count else None
         self._reranker = reranker
         self._words_alone = words_alone
         self._kind = kind
@@ -174,10 +176,13 @@ class Search:
             wanted[run.source].update(neighbours_wanted(run))
         found = await self._read(scope, wanted)
         around = {source: {one.ordinal: one for one in passages} for source, passages in found.items()}
-        room = Room(top_k, max_bytes, max_tokens if self._count else None, self._count or len)
+        room = Room(top_k, max_bytes, max_tokens if self._counts else None, self._counts or len)
         if all(utf8(part.lead + part.text) <= max_bytes for run in runs for part in run.parts):
-            return pack(runs, around, query, room)
-        # Choosing what to keep of a long passage takes milliseconds: off the loop.
+            texts = {part.lead + part.text for some in found.values() for part in some}
+            if self._counts is None or sum(map(len, self._counts.lacking(texts))) <= COUNTED_AT_ONCE:
+                return pack(runs, around, query, room)
+        # Counting what was not told lately, or choosing what to keep of a long passage, takes milliseconds: off the
+        # loop.
         return await asyncio.to_thread(pack, runs, around, query, room)
 
     async def _size(self, scope: Scope) -> int:
@@ -209,10 +214,16 @@ class Search:
         ]
 
 
-def _remembering(count: Callable[[str], int]) -> Callable[[str], int]:
+class _Counts:
     """*count*, of each of the last texts once: what is told in one turn is mostly told again."""
-    counts: Recent[int] = Recent(COUNTS_REMEMBERED)
-    return lambda text: counts.of(text, count)
+
+    def __init__(self, count: Callable[[str], int]) -> None:
+        self._count = count
+        self._known: Recent[int] = Recent(COUNTS_REMEMBERED)
+        self.lacking = self._known.lacking
+
+    def __call__(self, text: str) -> int:
+        return self._known.of(text, self._count)
 
 
 async def query_vectors(embedder: Embedder, query: str, earlier: Sequence[str] = ()) -> tuple[Vector, SparseVector]:
