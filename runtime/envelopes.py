@@ -116,13 +116,14 @@ class Batch:
 @dataclass(frozen=True, slots=True)
 class Stored:
     """Whether a message was new; ``turn_id`` is the turn that answered it before, if one did; ``at_hand`` the turn of
-    earlier messages that is being answered, if one is. ``begun`` says that its own turn is being answered already: no
-    worker need be told of it."""
+    earlier messages that is being answered, if one is. ``begun`` says that its own turn is being answered already;
+    ``held``, that a worker has the conversation and looks for more before it lets go: no worker need be told."""
 
     new: bool
     turn_id: str = ""
     at_hand: str = ""
     begun: bool = False
+    held: bool = False
 
 
 class Merged(Exception):

@@ -188,7 +188,7 @@ class Gateway:
             return Accepted("refused", "mailbox_full", retry_after_seconds=FULL_SECONDS, key=key)
         if not stored.new:
             return await self._duplicate(key, message, lane, admission)
-        if not stored.begun:
+        if not stored.held:
             await ring(self._hub, lane, key)
         if stored.at_hand and envelope.queue == "interrupt" and lane is Lane.TURNS:
             await interrupt(self._hub, stored.at_hand)

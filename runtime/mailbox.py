@@ -114,7 +114,7 @@ class Mailbox:
         unsure = True
         ahead, beside = self._ahead(key) if here is not None else (None, None)
         try:
-            new, turn_id, at_hand, *taken = await self._store(
+            new, turn_id, at_hand, held, *taken = await self._store(
                 keys=[
                     self._seen(key, envelope.message.message_id),
                     self._key(key, "inbox"),
@@ -143,7 +143,7 @@ class Mailbox:
             raise MailboxFull(f"{MAX_WAITING} messages wait in {key.context_id}", first=bool(turn_id))
         if at_hand and self._here is not None:
             self._waiting.add(key)
-        return Stored(bool(new), turn_id, at_hand, begun is not None)
+        return Stored(bool(new), turn_id, at_hand, begun is not None, bool(held))
 
     async def put_back(self, key: ConversationKey, turn_id: str, envelopes: Sequence[Envelope]) -> bool:
         """Have the messages of a turn that was given up answered after all, behind what waits, by a new turn or more.

@@ -93,26 +93,26 @@ def _script(body: str) -> str:
 
 
 # A consumer that is named is given what waits for longest in the partition; where that is this conversation, which had
-# nothing waiting, it holds it, and the turn is begun.
+# nothing waiting, it holds it, and the turn is begun. Where a worker holds the conversation already, its turn comes next.
 STORE = _script("""
 local waiting = redis.call('LLEN', KEYS[2])
 local seen = redis.call('GET', KEYS[1])
-if seen then return {0, seen, ''} end
-if waiting >= tonumber(ARGV[5]) then return {-2, redis.call('HSETNX', KEYS[5], 'full', '1'), ''} end
+if seen then return {0, seen, '', 0} end
+if waiting >= tonumber(ARGV[5]) then return {-2, redis.call('HSETNX', KEYS[5], 'full', '1'), '', 0} end
 redis.call('SET', KEYS[1], '', 'EX', ARGV[1])
 redis.call('RPUSH', KEYS[2], ARGV[2])
 redis.call('HSET', KEYS[4], ARGV[3], ARGV[4])
 if redis.call('HSETNX', KEYS[5], 'queued', '1') == 0 then
-  return {1, '', redis.call('HGET', KEYS[5], 'turn') or ''}
+  return {1, '', redis.call('HGET', KEYS[5], 'turn') or '', redis.call('HEXISTS', KEYS[5], 'token')}
 end
 local id = redis.call('XADD', KEYS[3], '*', 'key', ARGV[3])
-if not ARGV[6] then return {1, '', ''} end
+if not ARGV[6] then return {1, '', '', 0} end
 local found = redis.pcall('XREADGROUP', 'GROUP', ARGV[7], ARGV[6], 'COUNT', 1, 'STREAMS', KEYS[3], '>')
-if not found or found.err then return {1, '', ''} end
+if not found or found.err then return {1, '', '', 0} end
 local entry = found[1][2][1]
-if entry[1] ~= id then return {1, '', '', entry} end
+if entry[1] ~= id then return {1, '', '', 0, entry} end
 claim(KEYS[5], KEYS[3], id, ARGV[8], ARGV[7])
-return {1, '', '', entry, take(KEYS[5], KEYS[2], ARGV[9], tonumber(ARGV[10]), 1)}
+return {1, '', '', 1, entry, take(KEYS[5], KEYS[2], ARGV[9], tonumber(ARGV[10]), 1)}
 """)
 
 CLAIM = _script("""

@@ -116,8 +116,22 @@ async def test_what_comes_during_a_turn_waits_for_the_next_one(redis: Redis, set
         answered.goes_on.set()
         await answered.until(2)
 
-    assert [(one.begun, one.at_hand) for one in later] == [(False, answered.batches[0].turn_id)] * 2
+    turn_id = answered.batches[0].turn_id
+    assert [(one.begun, one.held, one.at_hand) for one in later] == [(False, True, turn_id)] * 2
     assert [texts(one) for one in answered.batches] == [["1"], ["2", "3"]]
+
+
+async def test_workers_are_told_of_what_waits_unless_one_holds_the_conversation(redis: Redis) -> None:
+    mailbox = Mailbox(redis)
+    await mailbox.prepare()
+    assert not (await store(mailbox, 1)).held
+    assert not (await store(mailbox, 2)).held  # the news of the first may be lost
+    (offer,) = await mailbox.offers([KEY.partition], 1)
+    lease = await mailbox.claim(offer)
+    assert lease is not None
+    assert (await store(mailbox, 3)).held
+    assert await mailbox.release(lease)
+    assert not (await store(mailbox, 4)).held
 
 
 async def test_with_other_workers_there_nobody_takes_all_that_it_stores(
