@@ -93,7 +93,7 @@ def _script(body: str) -> str:
 
 
 # A consumer that is named is given what waits for longest in the partition; where that is this conversation, which had
-# nothing waiting, it holds it, and the turn is begun. Where a worker holds the conversation already, its turn comes next.
+# nothing waiting, it holds it, and the turn is begun. Where a worker holds it already, what is stored comes next there.
 STORE = _script("""
 local waiting = redis.call('LLEN', KEYS[2])
 local seen = redis.call('GET', KEYS[1])
