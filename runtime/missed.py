@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
@@ -33,8 +34,8 @@ T = TypeVar("T")
 _LOOK_SECONDS = 0.2
 _RETRY_SECONDS = (1.0, 60.0)
 _AT_ONCE = 4
-_WAIT_SECONDS = 20.0
-"""How long what is said now waits for what was missed, where a platform does not hand that out."""
+_WAIT_SECONDS = 60.0
+"""How long what is said now in a place waits for what was missed there, where a platform does not hand that out."""
 _TOLD_SECONDS = 7 * 24 * 3600
 """How long is known of what people were told: as long as the identity of a message that was taken."""
 _log = structlog.get_logger()
@@ -65,34 +66,86 @@ def _told_key(key: ConversationKey, message: InboundMessage) -> str:
 
 class Order:
     """Lets a message that is said now wait until what was missed before it in its conversation was heard, so that
-    neither the order is lost nor, with a newer message stored, the trace of what was missed."""
+    neither the order is lost nor, with a newer message stored, the trace of what was missed. Where somebody waits, what
+    was missed is heard first."""
 
-    def __init__(self, accept: Accept) -> None:
+    def __init__(self, accept: Accept, wait_seconds: float = _WAIT_SECONDS) -> None:
         self._accept = accept
+        self._wait_seconds = wait_seconds
         self._begun = asyncio.Event()
-        self._unheard: dict[str, asyncio.Event] = {}
+        self._unheard: dict[str, tuple[set[ConversationKey], asyncio.Event]] = {}
+        self._free = _AT_ONCE
+        self._queue: OrderedDict[ConversationKey, asyncio.Event] = OrderedDict()
+        self._waits: set[str] = set()
+        """Places in which something waits: in each the first that waited too long lets the others go, too."""
 
     async def accept(self, message: InboundMessage) -> Accepted:
-        """As `connectors.connector.Accept`; waits `_WAIT_SECONDS` at most."""
+        """As `connectors.connector.Accept`; waits so long at most, and says when that was not enough."""
         if message.kind is InboundKind.MESSAGE:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_WAIT_SECONDS):
+            place = message.external_id
+            try:
+                async with asyncio.timeout(self._wait_seconds):
                     await self._begun.wait()
-                    unheard = self._unheard.get(message.external_id)
-                    if unheard is not None:
-                        await unheard.wait()
+                    if place in self._unheard:
+                        await self._until_heard(place)
+            except TimeoutError:
+                if (given_up := self._unheard.pop(place, None)) is not None:
+                    _log.warning("message.overtakes", connector=message.connector, external_id=place)
+                    given_up[1].set()
         return await self._accept(message)
 
     def begin(self, keys: Iterable[ConversationKey]) -> None:
         """What was missed in *keys* is to be heard."""
-        self._unheard = {key.external_id: asyncio.Event() for key in keys}
+        for key in keys:
+            self._unheard.setdefault(key.external_id, (set(), asyncio.Event()))[0].add(key)
         self._begun.set()
 
     def heard(self, key: ConversationKey) -> None:
         """It was heard in *key*, or cannot be."""
-        event = self._unheard.pop(key.external_id, None)
-        if event is not None:
+        keys, event = self._unheard.get(key.external_id, (set(), None))
+        keys.discard(key)
+        if event is not None and not keys:
+            del self._unheard[key.external_id]
             event.set()
+
+    @asynccontextmanager
+    async def turn(self, key: ConversationKey) -> AsyncIterator[None]:
+        """Inside, what was missed in *key* may be asked for."""
+        if self._free:
+            self._free -= 1
+        else:
+            await self._queued(key)
+        try:
+            yield
+        finally:
+            self._hand_on()
+
+    async def _until_heard(self, place: str) -> None:
+        keys, event = self._unheard[place]
+        self._waits.add(place)
+        for key in keys & self._queue.keys():
+            self._queue.move_to_end(key, last=False)
+        try:
+            await event.wait()
+        finally:
+            self._waits.discard(place)
+
+    async def _queued(self, key: ConversationKey) -> None:
+        turn = self._queue[key] = asyncio.Event()
+        if key.external_id in self._waits:
+            self._queue.move_to_end(key, last=False)
+        try:
+            await turn.wait()
+        except asyncio.CancelledError:
+            if self._queue.pop(key, None) is None:
+                self._hand_on()
+            raise
+
+    def _hand_on(self) -> None:
+        if self._queue:
+            self._queue.popitem(last=False)[1].set()
+        else:
+            self._free += 1
 
 
 async def hear_missed(
@@ -111,11 +164,10 @@ async def hear_missed(
     order.begin(newest)
     while connector.health.state is not State.CONNECTED:  # noqa: ASYNC110 - a connector has no event to wait for
         await asyncio.sleep(_LOOK_SECONDS)
-    slots = asyncio.Semaphore(_AT_ONCE)
 
     async def hear(key: ConversationKey, message_id: str) -> None:
         try:
-            await _hear(connector, key, message_id, not_taken, accept, slots)
+            await _hear(connector, key, message_id, not_taken, accept, order)
         finally:
             order.heard(key)
 
@@ -130,26 +182,26 @@ async def _hear(
     message_id: str,
     not_taken: NotTaken,
     accept: Accept,
-    slots: asyncio.Semaphore,
+    order: Order,
 ) -> None:
     async def once() -> int:
         heard = 0
-        async for message in connector.missed(key, message_id):
-            if await not_taken.was_told(key, message):
-                continue
-            await accept(message)
-            heard += 1
+        async with order.turn(key):  # and not while waiting to ask again, so that one place holds up no other
+            async for message in connector.missed(key, message_id):
+                if await not_taken.was_told(key, message):
+                    continue
+                await accept(message)
+                heard += 1
         return heard
 
-    async with slots:
-        try:
-            heard = await _until_it_works(once)
-        except AgentRuntimeError as error:
-            _log.warning("message.ignored", why="missed", context_id=key.context_id, detail=str(error))
-            return
-        except Exception:  # noqa: BLE001 - one place that cannot be read keeps no other from being heard
-            _log.exception("message.ignored", why="missed", context_id=key.context_id)
-            return
+    try:
+        heard = await _until_it_works(once)
+    except AgentRuntimeError as error:
+        _log.warning("message.ignored", why="missed", context_id=key.context_id, detail=str(error))
+        return
+    except Exception:  # noqa: BLE001 - one place that cannot be read keeps no other from being heard
+        _log.exception("message.ignored", why="missed", context_id=key.context_id)
+        return
     if heard:
         _log.info("message.missed", context_id=key.context_id, workspace_id=key.workspace_id, heard=heard)
 

@@ -1,7 +1,8 @@
 """Discord, over its gateway: I/O only. What events mean is in `convert`, what errors mean in `errors`.
 
 discord.py keeps the socket, beats its heart and resumes after a drop; `session` does what it does not. A session that
-cannot be resumed has lost what was said in between; `intake` reads that over REST before anything newer is accepted.
+cannot be resumed has lost what was said in between; `intake` reads that over REST before anything newer of the same
+channel is accepted.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class DiscordConnector:
         self._api_base = api_base
         self._reply_max_parts = reply_max_parts
         self._login = Login(token, client, timeout_seconds + rate_limit_seconds, backoff)
-        self._intake = Intake(self._login, inbox or Inbox(), backoff)
+        self._intake = Intake(self._login, inbox or Inbox(), backoff, patience.missed_seconds)
         self._interactions = Interactions(self._login, answer_seconds, token_seconds)
         self._session = Session(self._login, backoff, patience, self._intake.session_began, self._hear)
 

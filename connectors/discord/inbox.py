@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from connectors.message import InboundMessage
 
 MAX_WAITING = 10_000
+MAX_IN_HAND = 2_000
+"""Messages that were given out and are not accepted yet: one that waits must not keep others from being given out."""
 MAX_CHANNELS = 10_000
 
 SLACK_MILLISECONDS = 60_000
@@ -34,12 +36,17 @@ class Gap:
 
 
 class Inbox:
-    """One consumer takes by `get`; putting never waits."""
+    """One consumer takes by `get`, and says of each message when it is `done` with it; putting never waits.
 
-    def __init__(self, limit: int = MAX_WAITING) -> None:
+    *limit* messages may wait, and *at_once* may be in hand.
+    """
+
+    def __init__(self, limit: int = MAX_WAITING, at_once: int = MAX_IN_HAND) -> None:
         self._limit = limit
+        self._at_once = at_once
+        self._in_hand = 0
         self._waiting: deque[InboundMessage | Gap] = deque()
-        self._arrived = asyncio.Event()
+        self._moved = asyncio.Event()
         self._seen: OrderedDict[int, int] = OrderedDict()
         self._start = 0
         self._newest = 0
@@ -76,18 +83,20 @@ class Inbox:
 
     async def get(self) -> InboundMessage | Gap:
         """The next; waits for one. After the `Gap` of what did not fit there is room again."""
-        while not self._waiting:
-            self._arrived.clear()
-            await self._arrived.wait()
+        while not self._waiting or self._in_hand >= self._at_once:
+            self._moved.clear()
+            await self._moved.wait()
         item = self._waiting.popleft()
         if isinstance(item, Gap):
             self._overflowed = False
+        else:
+            self._in_hand += 1
         return item
 
-    def put_back(self, item: InboundMessage | Gap) -> None:
-        """*item* was not dealt with: it is the next again."""
-        self._waiting.appendleft(item)
-        self._arrived.set()
+    def done(self) -> None:
+        """A message that was given out is accepted, or given up."""
+        self._in_hand -= 1
+        self._moved.set()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -99,4 +108,4 @@ class Inbox:
 
     def _put(self, item: InboundMessage | Gap) -> None:
         self._waiting.append(item)
-        self._arrived.set()
+        self._moved.set()

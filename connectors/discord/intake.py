@@ -1,4 +1,4 @@
-"""What is said on Discord, offered to the gateway's door one by one and in order, until it is accepted."""
+"""What is said on Discord, offered to the gateway's door until it is accepted: in order within a channel."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import traceback
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import discord
@@ -18,7 +19,8 @@ from connectors.discord.errors import DISCORD_ERRORS, retry_after_seconds
 from connectors.discord.events import heard
 from connectors.discord.inbox import Gap, Inbox
 from connectors.discord.login import Backoff, Login
-from connectors.message import InboundMessage, StoreUnavailable
+from connectors.lanes import Lanes
+from connectors.message import Accepted, InboundMessage, StoreUnavailable
 
 log = structlog.get_logger()
 
@@ -29,16 +31,50 @@ _SERVERS_SECONDS = 60.0
 """How long Discord may take to describe the servers at the beginning of a session."""
 
 
-class Intake:
-    """Keeps what was heard in *inbox*; reads what is missing through *login*."""
+_AT_ONCE = 8
+"""Channels that are read at the same time."""
 
-    def __init__(self, login: Login, inbox: Inbox, backoff: Backoff) -> None:
+
+@dataclass(slots=True)
+class _Missing:
+    """What was said in a channel after the message ``after``, which moves on, is still to be read."""
+
+    channel_id: int
+    after: int
+
+
+@dataclass(slots=True)
+class _Open:
+    """A gap of which it is not known yet where it lies, and the channels that were looked at already."""
+
+    gap: Gap
+    looked_at: set[int] = field(default_factory=set)
+
+
+class Intake:
+    """Keeps what was heard in *inbox*; reads what is missing through *login*.
+
+    What is new in a channel waits until what is missing there was read, for *patience_seconds* in which nothing of it
+    could be; other channels do not wait for that.
+    """
+
+    def __init__(self, login: Login, inbox: Inbox, backoff: Backoff, patience_seconds: float) -> None:
         self._login = login
         self._inbox = inbox
         self._backoff = backoff
+        self._patience_seconds = patience_seconds
         self._servers_known = asyncio.Event()
-        self.trouble = ""
+        self._lanes: Lanes[InboundMessage | _Missing] = Lanes(self._work_on)
+        self._late: Lanes[_Missing] = Lanes(self._read_late)
+        self._gaps: list[_Open] = []
+        self._reading = asyncio.Semaphore(_AT_ONCE)
+        self._accept: Accept = _closed
+        self._troubles: dict[str, str] = {}
+
+    @property
+    def trouble(self) -> str:
         """Why messages wait; empty while they do not."""
+        return next(iter(self._troubles.values()), "")
 
     def session_began(self) -> None:
         """Discord has opened a new session: what was said since the last one ended is missing."""
@@ -59,65 +95,113 @@ class Intake:
 
     async def accept_all(self, accept: Accept) -> None:
         """Offers what has come, and what will, until cancelled. What is in hand then stays the next."""
-        while True:
-            item = await self._inbox.get()
-            try:
+        self._accept = accept
+        async with self._late.opened(), self._lanes.opened() as tasks:
+            for known in self._gaps:
+                tasks.create_task(self._find_missing(known))
+            while True:
+                item = await self._inbox.get()
                 if isinstance(item, Gap):
-                    await self._fill(item, accept)
+                    self._gaps.append(_Open(item))
+                    tasks.create_task(self._find_missing(self._gaps[-1]))
                 else:
-                    await self._offer(item, accept)
-            except asyncio.CancelledError:
-                self._inbox.put_back(item)
-                raise
+                    self._look_before(item.external_id)
+                    self._lanes.put(item.external_id, item)
 
-    async def _offer(self, message: InboundMessage, accept: Accept) -> None:
+    def _look_before(self, place: str) -> None:
+        """Where it is not known yet in which channels something is missing, that of *place* is read at once."""
+        if not place.isdecimal():
+            return
+        for known in self._gaps:
+            self._read(known, int(place), known.gap.seen.get(int(place), known.gap.floor))
+
+    def _read(self, known: _Open, channel_id: int, after: int) -> None:
+        if channel_id not in known.looked_at:
+            known.looked_at.add(channel_id)
+            self._lanes.put(str(channel_id), _Missing(channel_id, after))
+
+    async def _find_missing(self, known: _Open) -> None:
+        """Has what was said while nobody listened read in each channel, before what is said there from now on."""
+        client = await self._login.opened_at_last()
+        with suppress(TimeoutError):  # then by what is known of the servers by now
+            async with asyncio.timeout(_SERVERS_SECONDS):
+                await self._servers_known.wait()
+        for channel_id, after in places_of(known.gap, client):
+            self._read(known, channel_id, after)
+        self._gaps.remove(known)
+
+    async def _work_on(self, place: str, item: InboundMessage | _Missing) -> None:
+        if isinstance(item, _Missing):
+            await self._catch_up(place, item)
+        else:
+            await self._offer(item)
+            self._inbox.done()
+
+    async def _offer(self, message: InboundMessage) -> None:
         """Offers *message* until it is accepted; a fault of ours is given up after some attempts."""
-        failures = faults = 0
+        place, failures, faults = message.external_id, 0, 0
         while True:
             try:
-                await accept(message)
+                await self._accept(message)
             except StoreUnavailable:
-                self.trouble = "the store is unavailable; messages wait in this process"
+                self._troubles[place] = "the store is unavailable; messages wait in this process"
             except Exception as error:  # noqa: BLE001 - the boundary: one message must not stop all others
                 faults += 1
                 _log_fault(error, message.message_id)
                 if faults == _ATTEMPTS_PER_MESSAGE:
                     break
-                self.trouble = f"a message could not be accepted ({type(error).__name__})"
+                self._troubles[place] = f"a message could not be accepted ({type(error).__name__})"
             else:
                 break
             failures += 1
             await self._backoff.wait(failures)
-        self.trouble = ""
+        self._troubles.pop(place, None)
 
-    async def _fill(self, gap: Gap, accept: Accept) -> None:
-        """Reads what was said while nobody listened, channel by channel."""
-        client = await self._login.opened_at_last()
-        with suppress(TimeoutError):  # then by what is known of the servers by now
-            async with asyncio.timeout(_SERVERS_SECONDS):
-                await self._servers_known.wait()
-        for channel_id, after in list(places_of(gap, client)):
-            await self._catch_up(channel_id, after, accept)
+    async def _catch_up(self, place: str, missing: _Missing) -> None:
+        """Reads what is missing; where that does not work in time it goes on beside what is new there."""
+        try:
+            async with asyncio.timeout(self._patience_seconds) as limit:
+                await self._read_all(place, missing, limit)
+        except TimeoutError:
+            log.warning("connector.overtaken", connector=CONNECTOR, external_id=place, why=self._troubles.get(place))
+            self._late.put(place, missing)
 
-    async def _catch_up(self, channel_id: int, after: int, accept: Accept) -> None:
+    async def _read_late(self, place: str, missing: _Missing) -> None:
+        async with asyncio.timeout(None) as limit:
+            await self._read_all(place, missing, limit)
+
+    async def _read_all(self, place: str, missing: _Missing, limit: asyncio.Timeout) -> None:
         failures = 0
         while True:
             client = await self._login.opened_at_last()
             try:
-                async for said in said_after(client, channel_id, after):
-                    for message in _understood(client, "message", (said,)):
-                        await self._offer(message, accept)
-                    after = said.id
+                async with self._reading:
+                    await self._read_on(client, missing, limit)
             except DISCORD_ERRORS as error:
                 failures += 1
-                self.trouble = f"what was missed cannot be read yet: {self._login.describe(error)}"
+                self._troubles[place] = f"what was missed cannot be read yet: {self._login.describe(error)}"
                 await self._backoff.wait(failures, retry_after_seconds(error))
             except Exception as error:  # noqa: BLE001 - the boundary: one channel must not stop all others
-                _log_fault(error, f"after {after}")
-                return
+                _log_fault(error, f"after {missing.after}")
+                break
             else:
-                self.trouble = ""
-                return
+                break
+        self._troubles.pop(place, None)
+
+    async def _read_on(self, client: GatewayClient, missing: _Missing, limit: asyncio.Timeout) -> None:
+        """Raises one of `DISCORD_ERRORS`."""
+        is_limited = limit.when() is not None
+        async for said in said_after(client, missing.channel_id, missing.after):
+            limit.reschedule(None)  # a store that is away is waited for, and what was read is no reason to hurry
+            for message in _understood(client, "message", (said,)):
+                await self._offer(message)
+            missing.after = said.id
+            if is_limited:
+                limit.reschedule(asyncio.get_running_loop().time() + self._patience_seconds)
+
+
+async def _closed(message: InboundMessage) -> Accepted:
+    raise StoreUnavailable("the connector is not receiving")
 
 
 async def said_after(client: GatewayClient, channel_id: int, after: int) -> AsyncIterator[discord.Message]:

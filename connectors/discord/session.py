@@ -37,12 +37,14 @@ class Patience:
     """How long what may last. A gateway from which nothing is heard, heartbeats included, for
     ``heartbeat_timeout_seconds`` is given up; a session that does not come back within ``session_seconds`` is begun
     anew; a silence of events is asked about after ``silence_seconds`` (least, most), and a message that REST shows
-    has ``late_seconds`` to be told by the gateway, too."""
+    has ``late_seconds`` to be told by the gateway, too. What is new in a channel waits until what was missed there is
+    read, but not for longer than ``missed_seconds`` in which nothing of it could be."""
 
     heartbeat_timeout_seconds: float = 60.0
     session_seconds: float = 120.0
     silence_seconds: tuple[float, float] = (60.0, 300.0)
     late_seconds: float = 5.0
+    missed_seconds: float = 120.0
 
 
 class Session:

@@ -146,6 +146,8 @@ class DiscordEmulator:
         """Whether every connection is dropped, as in an outage."""
         self.mute = False
         """Whether open sockets say nothing any more, not even to heartbeats."""
+        self.unreadable: set[int] = set()
+        """Channels of which no history can be had for now."""
         self.identifies = 0
         self.resumes = 0
         self.typing: list[int] = []
@@ -533,6 +535,8 @@ class DiscordEmulator:
 
     def _history(self, request: web.Request, _body: Json) -> list[Json]:
         place = self._asked_place(request)
+        if place.channel_id in self.unreadable:
+            raise Refused(503, 0, "Service Unavailable")
         after = int(request.query.get("after") or 0)
         limit = int(request.query.get("limit") or 50)
         if not 1 <= limit <= 100:

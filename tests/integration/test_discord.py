@@ -218,7 +218,7 @@ async def test_a_session_that_discord_moves_is_resumed(
     assert discord.identifies == 1
 
 
-async def test_what_was_said_without_a_session_is_read_before_anything_newer(
+async def test_what_was_said_without_a_session_is_read_before_anything_newer_in_its_channel(
     discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
 ) -> None:
     """In channels that were heard of and in those that were not, in threads and in known direct messages."""
@@ -236,21 +236,65 @@ async def test_what_was_said_without_a_session_is_read_before_anything_newer(
         gateway.store_available = False
         await discord.until(lambda d: d.identifies == 2)
         await discord.say("newer", by=LENA)
+        await discord.say(f"{discord.at_bot} newer there", to=TEAM, by=LENA)
         gateway.store_available = True
-        await gateway.until(lambda g: "newer" in texts(g))
-    assert texts(gateway)[2:-1].count("missed alone") == 1
+        await gateway.until(lambda g: {"newer", "newer there", "missed elsewhere", "missed below"} <= set(texts(g)))
+    assert list(dict.fromkeys(m.text for m in gateway.accepted[2:] if m.direct)) == ["missed alone", "newer"]
     assert [text for text in texts(gateway) if text.startswith("missed ") and text[7:].isdigit()] == [
         f"missed {number}" for number in range(120)
     ]
-    assert {"missed elsewhere", "missed below"} <= set(texts(gateway))
-    assert texts(gateway)[-1] == "newer"
+    assert texts(gateway).index("newer there") > texts(gateway).index("missed 119")
     addressed = {m.text: m.addressed for m in gateway.accepted}
     assert addressed["missed 7"]
 
 
+async def test_a_channel_that_cannot_be_read_keeps_what_is_new_there_waiting_and_nothing_elsewhere(
+    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+) -> None:
+    """Not even in a channel that nobody had heard of before."""
+    async with running(bot, gateway):
+        await discord.say("known", by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        await discord.drop_for_good()
+        await discord.say("missed", by=LENA)
+        discord.unreadable.add(LENA.channel_id)
+        await discord.until(lambda d: d.identifies == 2)
+        await discord.say("newer", by=LENA)
+        await discord.say(f"{discord.at_bot} elsewhere", to=TEAM, by=OMAR)
+        await gateway.until(lambda g: "elsewhere" in texts(g))
+        assert set(texts(gateway)) == {"known", "elsewhere"}
+        await eventually(lambda: "missed cannot be read" in bot.health.why)
+        discord.unreadable.clear()
+        await gateway.until(lambda g: "newer" in texts(g))
+        await eventually(lambda: bot.health.state is State.CONNECTED)
+    assert list(dict.fromkeys(texts(gateway))) == ["known", "elsewhere", "missed", "newer"]
+
+
+async def test_what_is_new_waits_no_longer_than_it_may_and_what_was_missed_comes_after_it(
+    discord: DiscordEmulator, gateway: FakeGateway
+) -> None:
+    """Which is told; nothing is lost."""
+    bot = discord_connector(discord, patience=Patience(missed_seconds=0.2))
+    with capture_logs() as logs:
+        async with running(bot, gateway):
+            await discord.say("known", by=LENA)
+            await gateway.until(lambda g: len(g.accepted) == 1)
+            await discord.drop_for_good()
+            await discord.say("missed", by=LENA)
+            discord.unreadable.add(LENA.channel_id)
+            await discord.until(lambda d: d.identifies == 2)
+            await discord.say("newer", by=LENA)
+            await gateway.until(lambda g: "newer" in texts(g))
+            discord.unreadable.clear()
+            await gateway.until(lambda g: "missed" in texts(g))
+        await bot.close()
+    assert list(dict.fromkeys(texts(gateway))) == ["known", "newer", "missed"]
+    assert [one["external_id"] for one in logs if one["event"] == "connector.overtaken"] == [str(LENA.channel_id)]
+
+
 async def test_what_does_not_fit_into_memory_is_read_again(discord: DiscordEmulator, gateway: FakeGateway) -> None:
     """With the store away for long, messages beyond the limit are left at Discord, and come after all."""
-    bot = discord_connector(discord, inbox=Inbox(limit=3))
+    bot = discord_connector(discord, inbox=Inbox(limit=3, at_once=2))
     gateway.store_available = False
     said = [f"number {number}" for number in range(12)]
     async with running(bot, gateway):

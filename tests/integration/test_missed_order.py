@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+
+from structlog.testing import capture_logs
 
 from connectors.message import Accepted, Author, ConversationKey, InboundMessage
 from runtime.missed import Order
@@ -15,23 +18,113 @@ def said(place: str) -> InboundMessage:
     return InboundMessage("slack", place, "m4", Author("7", "Ann"), "now", direct=True)
 
 
-async def test_what_is_said_now_waits_for_what_was_missed_in_its_own_conversation_only() -> None:
-    passed: list[str] = []
+class Door:
+    """Remembers from where something passed."""
 
-    async def accept(message: InboundMessage) -> Accepted:
-        passed.append(message.external_id)
+    def __init__(self) -> None:
+        self.passed: list[str] = []
+
+    async def accept(self, message: InboundMessage) -> Accepted:
+        self.passed.append(message.external_id)
         return Accepted("stored")
 
-    order = Order(accept)
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_what_is_said_now_waits_for_what_was_missed_in_its_own_conversation_only() -> None:
+    door = Door()
+    order = Order(door.accept)
     waiting = asyncio.create_task(order.accept(said("D1")))
     await asyncio.sleep(0)
     order.begin([KEY, OTHER])
     await order.accept(said("D3"))
     order.heard(OTHER)
     await order.accept(said("D2"))
-    assert passed == ["D3", "D2"]
+    assert door.passed == ["D3", "D2"]
 
     order.heard(KEY)
     await waiting
     await order.accept(said("D1"))
-    assert passed == ["D3", "D2", "D1", "D1"]
+    assert door.passed == ["D3", "D2", "D1", "D1"]
+
+
+async def test_a_place_that_two_workspaces_know_is_waited_for_until_both_were_heard() -> None:
+    door = Door()
+    order, former = Order(door.accept), ConversationKey("former", "slack", "D1")
+    order.begin([KEY, former])
+    waiting = asyncio.create_task(order.accept(said("D1")))
+    order.heard(former)
+    await settle()
+    assert door.passed == []
+    order.heard(KEY)
+    await waiting
+    assert door.passed == ["D1"]
+
+
+async def test_what_waited_too_long_passes_and_says_so_once_and_nobody_waits_there_again() -> None:
+    door = Door()
+    order = Order(door.accept, wait_seconds=0.01)
+    order.begin([KEY])
+    with capture_logs() as logs:
+        await asyncio.gather(order.accept(said("D1")), order.accept(said("D1")))
+        patient = asyncio.create_task(order.accept(said("D1")))
+        await settle()
+        assert patient.done()
+    assert door.passed == ["D1"] * 3
+    assert [(one["event"], one["external_id"]) for one in logs] == [("message.overtakes", "D1")]
+    order.heard(KEY)
+
+
+async def test_where_somebody_waits_is_heard_before_all_other_places() -> None:
+    """Of many conversations a few are asked for at a time."""
+    order = Order(Door().accept)
+    keys = [ConversationKey("acme", "slack", f"D{number}") for number in range(10)]
+    order.begin(keys)
+    free, asked = asyncio.Event(), list[str]()
+
+    async def hear(key: ConversationKey) -> None:
+        async with order.turn(key):
+            asked.append(key.external_id)
+            await free.wait()
+        order.heard(key)
+
+    async with asyncio.TaskGroup() as group:
+        for key in keys[:9]:
+            group.create_task(hear(key))
+        await settle()
+        begun = len(asked)
+        for place in ("D8", "D9"):
+            group.create_task(order.accept(said(place)))
+        await settle()
+        group.create_task(hear(keys[9]))
+        await settle()
+        free.set()
+    assert 0 < begun < 8
+    assert asked[begun : begun + 2] == ["D9", "D8"]
+    assert sorted(asked) == [key.external_id for key in keys]
+
+
+async def test_a_turn_that_is_given_up_goes_to_the_next() -> None:
+    order = Order(Door().accept)
+    keys = [ConversationKey("acme", "slack", f"D{number}") for number in range(10)]
+    order.begin(keys)
+    free, asked = asyncio.Event(), list[str]()
+
+    async def hear(key: ConversationKey) -> None:
+        async with order.turn(key):
+            asked.append(key.external_id)
+            await free.wait()
+
+    tasks = [asyncio.create_task(hear(key)) for key in keys]
+    await settle()
+    tasks[7].cancel()
+    tasks[0].cancel()
+    await settle()
+    free.set()
+    for task in tasks:
+        with suppress(asyncio.CancelledError):
+            await task
+    assert sorted(asked) == [key.external_id for key in keys if key.external_id != "D7"]

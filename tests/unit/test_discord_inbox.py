@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from hypothesis import given
@@ -27,14 +28,20 @@ async def test_what_comes_first_is_given_first() -> None:
     assert [item.message_id for item in got if isinstance(item, InboundMessage)] == ["1", "2", "3"]
 
 
-async def test_what_was_put_back_is_the_next() -> None:
-    inbox = Inbox()
-    hear(inbox, 1, 1)
-    hear(inbox, 1, 2)
-    inbox.put_back(await inbox.get())
-    item = await inbox.get()
+async def test_only_so_many_messages_are_in_hand() -> None:
+    """The next is given out when one is done with."""
+    inbox = Inbox(at_once=2)
+    for number in range(1, 4):
+        hear(inbox, 1, number)
+    await inbox.get()
+    await inbox.get()
+    third = asyncio.create_task(inbox.get())
+    await asyncio.sleep(0)
+    assert not third.done()
+    inbox.done()
+    item = await third
     assert isinstance(item, InboundMessage)
-    assert item.message_id == "1"
+    assert item.message_id == "3"
 
 
 async def test_the_first_session_misses_nothing() -> None:
