@@ -15,6 +15,7 @@ from config.settings import Settings
 from connectors.connector import Connector, SendFailed
 from connectors.message import ConversationKey, OutboundMessage, StoreUnavailable, Superseded
 from runtime.delivery import Delivery, NoConnector
+from runtime.events import about
 from runtime.hub import Hub, News
 from runtime.outbox import REPLY, Outbox, addresses_of, streams_of
 from runtime.part_states import address_in, stream_of
@@ -263,13 +264,11 @@ class Deliverer:
 
     async def _deliver_line(self, key: ConversationKey, line: list[_Waiting]) -> None:
         try:
-            with structlog.contextvars.bound_contextvars(
-                workspace_id=key.workspace_id, context_id=key.context_id, connector=key.connector
-            ):
+            with about(workspace_id=key.workspace_id, context_id=key.context_id, connector=key.connector):
                 while line:
                     waiting = heapq.heappop(line)
                     try:
-                        with structlog.contextvars.bound_contextvars(turn_id=waiting.turn_id):
+                        with about(turn_id=waiting.turn_id):
                             await self._deliver(key, waiting)
                     except NotNext:
                         # Without the reply to look again uses nothing up of what the platform allows.

@@ -12,11 +12,11 @@ import json
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, MutableMapping
+from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from pathlib import PurePath
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import IO, Any, Literal
 
 import structlog
@@ -24,7 +24,11 @@ import structlog
 from runtime.redaction import Redaction
 
 CONTEXT_FIELDS = ("workspace_id", "context_id", "connector", "turn_id")
+_CONTEXT_FIELDS = frozenset(CONTEXT_FIELDS)
 _LEADING = ("event", "level", "timestamp", *CONTEXT_FIELDS)
+_LINE = json.JSONEncoder(separators=(", ", ": "), allow_nan=False)
+_ABOUT: ContextVar[Mapping[str, str]] = ContextVar("about", default=MappingProxyType({}))
+"""What `about` says of events here. One mapping for all its fields, never changed: set, merged and put back at once."""
 
 Event = dict[str, Any]
 Keep = Callable[[Event, str], None]
@@ -61,7 +65,6 @@ def configure(
     printer = None if silent else _Printer(sys.stdout if output is None else output, log_format)
     structlog.configure(
         processors=[
-            structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             _Finish(redaction, keep, printer),
         ],
@@ -77,14 +80,27 @@ def configure(
     logging.captureWarnings(True)
 
 
-@contextmanager
-def about(**fields: str) -> Iterator[None]:
-    """Every event inside carries *fields* (names of `CONTEXT_FIELDS`)."""
-    unknown = set(fields) - set(CONTEXT_FIELDS)
-    if unknown:
-        raise ValueError(f"not fields of every event: {', '.join(sorted(unknown))}")
-    with structlog.contextvars.bound_contextvars(**fields):
-        yield
+class about:  # noqa: N801 - a block, as `contextlib.suppress` is
+    """Every event inside the block carries *fields* (names of `CONTEXT_FIELDS`), unless it has another value itself.
+
+    Raises `ValueError` for any other name.
+    """
+
+    __slots__ = ("_before", "_fields")
+
+    def __init__(self, **fields: str) -> None:
+        unknown = fields.keys() - _CONTEXT_FIELDS
+        if unknown:
+            raise ValueError(f"not fields of every event: {', '.join(sorted(unknown))}")
+        self._fields = fields
+        self._before: Token[Mapping[str, str]] | None = None
+
+    def __enter__(self) -> None:
+        self._before = _ABOUT.set({**_ABOUT.get(), **self._fields})
+
+    def __exit__(self, *_: object) -> None:
+        assert self._before is not None
+        _ABOUT.reset(self._before)
 
 
 class _Finish:
@@ -98,7 +114,8 @@ class _Finish:
     def __call__(self, _logger: object, _method: str, fields: MutableMapping[str, Any]) -> Event:
         failure = _failure(fields.pop("exc_info", None))
         fields.pop("stack_info", None)
-        event, line = _written(ordered(self._redaction.clean({**fields, **failure}), datetime.now(UTC)))
+        told = self._redaction.clean({**_ABOUT.get(), **fields, **failure})
+        event, line = _written(ordered(told, datetime.now(UTC)))
         if self._keep is not None:
             self._keep(event, line)
         if self._printer is not None:
@@ -175,7 +192,7 @@ def ordered(fields: Event, now: datetime) -> Event:
     """*fields* with the ones of every event first, and *now* (RFC 3339, UTC) as ``timestamp``."""
     timestamp = now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     known = {**fields, "timestamp": timestamp}
-    return {name: known[name] for name in (*_LEADING, *(n for n in fields if n not in _LEADING)) if name in known}
+    return {**{name: known[name] for name in _LEADING if name in known}, **known}
 
 
 def _written(event: Event) -> tuple[Event, str]:
@@ -189,7 +206,7 @@ def _written(event: Event) -> tuple[Event, str]:
 
 def json_line(event: Event) -> str:
     """*event* as one line of plain ASCII, so that no value can break the line or the terminal."""
-    return json.dumps(event, separators=(", ", ": "), allow_nan=False)
+    return _LINE.encode(event)
 
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]

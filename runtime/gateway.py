@@ -18,6 +18,7 @@ from runtime.access import Access, Decision
 from runtime.commands.registry import Commands
 from runtime.commands.spoken import Spoken, spoken
 from runtime.envelopes import Amended, Envelope, Lane, MailboxFull, Watched
+from runtime.events import about
 from runtime.hub import Hub
 from runtime.limits import Admission, RateLimit
 from runtime.mailbox import Mailbox
@@ -97,9 +98,7 @@ class Gateway:
             return _ignored(message, why)
         workspace_id = await self._workspaces.resolve(message)
         key = ConversationKey(workspace_id, message.connector, message.external_id)
-        with structlog.contextvars.bound_contextvars(
-            workspace_id=workspace_id, context_id=key.context_id, connector=message.connector
-        ):
+        with about(workspace_id=workspace_id, context_id=key.context_id, connector=message.connector):
             match message.kind:
                 case InboundKind.DELETE:
                     return await self._withdraw(message, key)

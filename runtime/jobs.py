@@ -23,6 +23,7 @@ from connectors.message import (
     partition_tag,
     redis_key,
 )
+from runtime.events import about
 from runtime.stored import pack, unpack
 
 if TYPE_CHECKING:
@@ -299,9 +300,7 @@ class Jobs:
 
     async def _do(self, job: Job) -> None:
         """Run *job*. Raises `_Later` where it may succeed later; any other failure is said aloud and final."""
-        with structlog.contextvars.bound_contextvars(
-            workspace_id=job.key.workspace_id, context_id=job.key.context_id, turn_id=job.turn_id
-        ):
+        with about(workspace_id=job.key.workspace_id, context_id=job.key.context_id, turn_id=job.turn_id):
             for attempt in range(1, MAX_ATTEMPTS + 1):
                 try:
                     await self._handlers[job.kind](job)

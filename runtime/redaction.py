@@ -146,10 +146,10 @@ class Redaction:
         return f"<{type(value).__name__}>"
 
     def _string(self, value: str) -> str:
-        masked = self.mask(value)
-        if len(masked) > MAX_STRING_CHARACTERS:
-            return masked[:MAX_STRING_CHARACTERS] + "…"
-        return masked
+        for secret in self._secrets:
+            if secret in value:
+                value = value.replace(secret, MASK)
+        return value if len(value) <= MAX_STRING_CHARACTERS else value[:MAX_STRING_CHARACTERS] + "…"
 
 
 def _is_forbidden(name: str) -> bool:

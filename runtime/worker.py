@@ -14,6 +14,7 @@ import structlog
 from config.settings import Settings
 from connectors.message import PARTITIONS, ConversationKey, StoreUnavailable, Superseded
 from runtime.envelopes import Batch, Lane, Lease, Merged, Offer
+from runtime.events import about
 from runtime.holding import HAND_BACK_SECONDS, hand_back, holding
 from runtime.hub import Hub, News
 from runtime.in_hand import InHand
@@ -259,9 +260,7 @@ class Worker:
         """Answer everything that waits in the mailbox of *offer*; what was *begun* under a *lease* has its slot. Where
         it is begun *again*, nobody knows whether it was, and that is no further attempt."""
         key = offer.key
-        with structlog.contextvars.bound_contextvars(
-            workspace_id=key.workspace_id, context_id=key.context_id, connector=key.connector
-        ):
+        with about(workspace_id=key.workspace_id, context_id=key.context_id, connector=key.connector):
             slot = self._slots[key.connector]
             try:
                 if lease is not None:
@@ -348,7 +347,7 @@ class Worker:
         """*batch* as it was in the end, when it is over; None where its turn broke and is to be tried again."""
         if batch.envelopes[-1].message.looks_unfinished and not batch.resumed:
             batch = await self._collect(batch)
-        with structlog.contextvars.bound_contextvars(turn_id=batch.turn_id):
+        with about(turn_id=batch.turn_id):
             if batch.attempt > self._max_attempts:
                 # Each attempt ended with its process: the message may be what ends them.
                 await self._give_up(replace(batch, attempt=batch.attempt - 1), "interrupted")  # this one is none

@@ -24,7 +24,6 @@ def unconfigured() -> Iterator[None]:
     handlers, level = list(root.handlers), root.level
     yield
     structlog.reset_defaults()
-    structlog.contextvars.clear_contextvars()
     root.handlers[:] = handlers
     root.setLevel(level)
     logging.captureWarnings(False)
