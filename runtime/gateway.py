@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import structlog
@@ -23,7 +23,7 @@ from runtime.hub import Hub
 from runtime.limits import Admission, RateLimit
 from runtime.mailbox import Mailbox
 from runtime.marking import Marking
-from runtime.missed import NotTaken
+from runtime.not_taken import NotTaken, Refused
 from runtime.outbox import Outbox, address_of
 from runtime.places import Places, Settled
 from runtime.refusals import Refusals
@@ -79,8 +79,7 @@ class Gateway:
         self._shows = shows
         self._hub = hub
         self._marking = marking
-        self._not_taken = not_taken
-        self._refusals = Refusals(self._tell_not_taken)
+        self._refusals = Refusals(not_taken, self._tell_not_taken, alone=not self._is_shared)
 
     async def run(self) -> None:
         """Tell people what was not taken, until cancelled."""
@@ -229,24 +228,21 @@ class Gateway:
         connector = self._connectors.get(key.connector)
         return address_of(connector, self._hub.name) if connector else key.connector
 
-    async def _notice(self, key: ConversationKey, text: str, message: InboundMessage, turn_id: str = "") -> None:
-        """Tell whoever wrote *message*, once for one *turn_id*, if given; in a group it hangs there."""
+    async def _notice(self, key: ConversationKey, text: str, message: InboundMessage) -> None:
+        """Tell whoever wrote *message*; in a group it hangs there."""
         text = self._commands.as_written(text, message)
         hangs_at = None if message.direct else message.message_id
-        await self._outbox.notice(key, self._address(key), text, (message.message_id,), turn_id, hangs_at)
+        await self._outbox.notice(key, self._address(key), text, (message.message_id,), reply_to=hangs_at)
 
     async def _refuse(
         self, key: ConversationKey, message: InboundMessage, why: str, seconds: int, *, first: bool
     ) -> None:
-        """A caller has it in the answer to the request; and platforms bring some messages twice."""
-        if message.caller_role is None and not await self._not_taken.was_told(key, message):
+        """A caller has it in the answer to the request."""
+        if message.caller_role is None:
             await self._refusals.tell(key, message, why, seconds, first=first)
 
-    async def _tell_not_taken(
-        self, key: ConversationKey, text: str, messages: Sequence[InboundMessage], turn_id: str
-    ) -> None:
-        await self._notice(key, text, messages[-1], turn_id)
-        await self._not_taken.told(key, messages)
+    async def _tell_not_taken(self, key: ConversationKey, text: str, last: Refused, turn_id: str) -> None:
+        await self._outbox.notice(key, self._address(key), text, (last.message_id,), turn_id, last.hangs_at)
 
     async def _duplicate(
         self, key: ConversationKey, message: InboundMessage, lane: Lane, admission: Admission

@@ -1,8 +1,4 @@
-"""Hears what was said while no process listened, on platforms that keep it and do not deliver it again.
-
-Keys (owner ``missed``, tag of the conversation): ``told``, one per message of which people were told that it is not
-taken.
-"""
+"""Hears what was said while no process listened, on platforms that keep it and do not deliver it again."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import random
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -22,13 +18,9 @@ from connectors.message import (
     ConversationKey,
     InboundKind,
     InboundMessage,
-    encode_id,
-    redis_key,
 )
 from runtime.mailbox import Mailbox
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
+from runtime.not_taken import NotTaken
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.2
@@ -36,32 +28,7 @@ _RETRY_SECONDS = (1.0, 60.0)
 _AT_ONCE = 4
 _WAIT_SECONDS = 60.0
 """How long what is said now in a place waits for what was missed there, where a platform does not hand that out."""
-_TOLD_SECONDS = 7 * 24 * 3600
-"""How long is known of what people were told: as long as the identity of a message that was taken."""
 _log = structlog.get_logger()
-
-
-class NotTaken:
-    """Of which messages people were told that they are not taken and to be sent again: such a message was heard.
-
-    Raises `connectors.message.StoreUnavailable`.
-    """
-
-    def __init__(self, redis: Redis) -> None:
-        self._redis = redis
-
-    async def told(self, key: ConversationKey, messages: Iterable[InboundMessage]) -> None:
-        """People were told so of *messages*."""
-        for message in messages:
-            await self._redis.set(_told_key(key, message), "", ex=_TOLD_SECONDS)
-
-    async def was_told(self, key: ConversationKey, message: InboundMessage) -> bool:
-        """Whether they were of *message*."""
-        return bool(await self._redis.exists(_told_key(key, message)))
-
-
-def _told_key(key: ConversationKey, message: InboundMessage) -> str:
-    return redis_key("missed", key.tag, "told", key.encoded, encode_id(message.message_id))
 
 
 class Order:

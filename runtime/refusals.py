@@ -1,7 +1,7 @@
 """Tells people which of their messages were not taken, so that they know what to send again: the first at once, those
 that come soon after it together.
 
-What is still to be told is kept in this process, and told at its orderly end.
+What is still to be told waits in this process, and in the store, from where another tells it should this one die.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import structlog
 
 from connectors.message import ConversationKey, InboundMessage, StoreUnavailable
 from connectors.text.split import cluster_edge
 from runtime.identifiers import new_turn_id
+from runtime.not_taken import NotTaken, Refused
+from runtime.stored import NewerFormat
 
 QUIET_SECONDS = 4.0
 """How long after the last one nothing more may come before people are told of all of them."""
@@ -24,99 +27,156 @@ LONGEST_SECONDS = 30.0
 TICK_SECONDS = 0.5
 LAST_SECONDS = 2.0
 """How long telling may take at the end of the process."""
+LOOK_SECONDS = 60.0
+"""How often it is looked for what was left untold; what is younger somebody who lives may still tell."""
+AGAIN_SECONDS = 1.0
 MOST_NAMED = 5
 BEGINNING_CHARACTERS = 80
 _log = structlog.get_logger()
 
-Say = Callable[[ConversationKey, str, Sequence[InboundMessage], str], Awaitable[None]]
-"""Says something in a place, because of messages; once for an id, if given. Raises
+Say = Callable[[ConversationKey, str, Refused, str], Awaitable[None]]
+"""Says something in a place, because of a message and perhaps others before it; once for an id. Raises
 `connectors.message.StoreUnavailable`."""
 
 
 @dataclass
 class _Later:
-    """What was not taken of one person in one place; by the loop's clock: since when, lately, and when to try again."""
+    """What was not taken of one person in one place; by the loop's clock: since when, lately, and when to try again.
+    ``why`` is empty where they know it."""
 
     key: ConversationKey
     since: float
-    messages: list[InboundMessage] = field(default_factory=list)
+    why: str = ""
+    messages: list[Refused] = field(default_factory=list)
     last: float = 0.0
     again_at: float = 0.0
-    id: str = ""
-    """Of these messages, so that they are told once, though the store's answer be lost."""
+    id: str = field(default_factory=new_turn_id)
+    """Of these messages, so that they are told once, whoever tells them and though the store's answer be lost."""
+    keeping: int = 0
+    """How many of them are being kept; what is told under the id is told with all of them."""
 
 
 class Refusals:
-    """What is said of messages that were not taken, by *say*."""
+    """What is said of messages that were not taken, by *say*; *kept* has those of which nobody was told yet.
 
-    def __init__(self, say: Say) -> None:
+    *alone* says that what another process has kept is left of one that ended.
+    """
+
+    def __init__(self, kept: NotTaken, say: Say, *, alone: bool) -> None:
+        self._kept = kept
         self._say = say
+        self._alone = alone
         self._later: dict[tuple[str, str], _Later] = {}
+        self._due: dict[str, _Later] = {}
+        """What is to be told now, by its id."""
         self._news = asyncio.Event()
 
     async def tell(self, key: ConversationKey, message: InboundMessage, why: str, seconds: int, *, first: bool) -> None:
         """Tell whoever wrote *message* that it was not taken, and *why*; that it is to be sent again in *seconds*.
-        Where they know why, because it is not the *first*, they are told a little later.
+        Where they know why, because it is not the *first*, they are told a little later. Once, though a platform bring
+        it twice: when this returns it is certain that they will be told.
 
         Raises `connectors.message.StoreUnavailable`.
         """
-        if first:
-            await self._say(key, f"{why} {_not_taken([message], seconds)}", [message], "")
-            return
         now = asyncio.get_running_loop().time()
-        one = self._later.setdefault((key.encoded, message.author.id), _Later(key, since=now))
-        if all(known.message_id != message.message_id for known in one.messages):  # platforms bring some twice
-            one.messages.append(message)
-            one.id = new_turn_id()
+        one = _Later(key, now, why) if first else self._of(key, message, now)
+        refused = Refused(message.message_id, beginning(message), None if message.direct else message.message_id)
+        is_known = refused in one.messages
+        if not is_known:
+            one.messages.append(refused)  # it may be kept though nobody is told so: then it is told with these
         one.last, one.again_at = now, now + seconds
         self._news.set()
+        one.keeping += 1
+        try:
+            is_new = await self._kept.keep(key, refused, one.id, one.why, seconds)
+        finally:
+            one.keeping -= 1
+        if not is_new and not is_known:
+            one.messages.remove(refused)
+        elif is_new and first:
+            self._due[one.id] = one
+            await self._tell(one)
+
+    def _of(self, key: ConversationKey, message: InboundMessage, now: float) -> _Later:
+        """Those with which *message* is told. Of what a process that stood still for long has not told, another has."""
+        who = key.encoded, message.author.id
+        one = self._later.get(who)
+        if one is None or now - one.since >= LONGEST_SECONDS:
+            if one is not None:
+                self._due[one.id] = one
+            one = self._later[who] = _Later(key, now, last=now)
+        return one
 
     async def run(self) -> None:
-        """Tell what is due until cancelled; then all that is left."""
+        """Tell what is due, and what processes that ended have left, until cancelled; then all that is left."""
         try:
-            while True:
-                await self._news.wait()
-                self._news.clear()
-                while self._later:
-                    await asyncio.sleep(TICK_SECONDS)
-                    await self._tell_due()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._tell_what_is_left())
+                group.create_task(self._tell_in_time())
         finally:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_SECONDS):
                     await self._tell_due(at_once=True)
 
+    async def _tell_in_time(self) -> NoReturn:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._later or self._due:
+                await asyncio.sleep(TICK_SECONDS)
+                await self._tell_due()
+
+    async def _tell_what_is_left(self) -> NoReturn:
+        while True:
+            wait = LOOK_SECONDS
+            try:
+                for left in await self._kept.left(LOOK_SECONDS, 0.0 if self._alone else LOOK_SECONDS):
+                    text = _not_taken(left.refused, left.seconds, left.why)
+                    await self._say(left.key, text, left.refused[-1], left.id)
+                    await self._kept.over(left.key, left.refused)
+            except StoreUnavailable as error:
+                _log.warning("store.degraded", store="redis", why=str(error))
+                wait = AGAIN_SECONDS
+            except NewerFormat as error:
+                _log.warning("store.degraded", store="missed", why=str(error))
+            await asyncio.sleep(wait)
+
     async def _tell_due(self, *, at_once: bool = False) -> None:
         now = asyncio.get_running_loop().time()
         for who, one in list(self._later.items()):
-            if at_once or now - one.last >= QUIET_SECONDS or now - one.since >= LONGEST_SECONDS:
+            is_due = at_once or now - one.last >= QUIET_SECONDS or now - one.since >= LONGEST_SECONDS
+            if is_due and not one.keeping:
                 del self._later[who]
-                text = _not_taken(one.messages, max(0, round(one.again_at - now)), either=True)
-                try:
-                    await self._say(one.key, text, one.messages, one.id)
-                except StoreUnavailable as error:
-                    _log.warning("store.degraded", store="redis", why=str(error))
-                    self._tell_again(who, one)
+                self._due[one.id] = one
+        for one in list(self._due.values()):
+            await self._tell(one)
 
-    def _tell_again(self, who: tuple[str, str], one: _Later) -> None:
-        """Have *one* told when the store may be back, with what was not taken meanwhile."""
-        meanwhile = self._later.get(who)
-        if meanwhile is not None:
-            meanwhile.messages[:0] = one.messages
+    async def _tell(self, one: _Later) -> None:
+        """Tell *one*, or leave it due until the store is back: under its id, for it may be stored all the same."""
+        if one.keeping:
+            return
+        seconds = max(0, round(one.again_at - asyncio.get_running_loop().time()))
+        try:
+            if one.messages:  # else all of them were told before
+                await self._say(one.key, _not_taken(one.messages, seconds, one.why), one.messages[-1], one.id)
+                await self._kept.over(one.key, one.messages)
+        except StoreUnavailable as error:
+            _log.warning("store.degraded", store="redis", why=str(error))
         else:
-            one.since = one.last = asyncio.get_running_loop().time()
-            self._later[who] = one
+            self._due.pop(one.id, None)
 
 
-def _not_taken(messages: list[InboundMessage], seconds: int, *, either: bool = False) -> str:
-    """That *messages* were not taken, with how each begins."""
-    many, also = len(messages) > 1, " either" if either else ""
+def _not_taken(messages: Sequence[Refused], seconds: int, why: str) -> str:
+    """That *messages* were not taken, and *why*, with how each begins."""
+    many = len(messages) > 1
     what = f"these {len(messages)} messages" if many else "this message"
+    what = f"{why} I have not taken {what}" if why else f"I have not taken {what} either"
     when = f" in {seconds} s" if seconds else ""
-    named = [f"> `{beginning(one)}`" for one in messages[:MOST_NAMED]]
+    named = [f"> `{one.beginning}`" for one in messages[:MOST_NAMED]]
     if len(messages) > MOST_NAMED:
         named.append(f"> and {len(messages) - MOST_NAMED} more")
     lines = "\n>\n".join(named)
-    return f"I have not taken {what}{also}. Please send {'them' if many else 'it'} again{when}:\n\n{lines}"
+    return f"{what}. Please send {'them' if many else 'it'} again{when}:\n\n{lines}"
 
 
 def beginning(message: InboundMessage) -> str:

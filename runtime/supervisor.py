@@ -19,7 +19,8 @@ from connectors.connector import (
     State,
 )
 from runtime.mailbox import Mailbox
-from runtime.missed import NotTaken, Order, hear_missed
+from runtime.missed import Order, hear_missed
+from runtime.not_taken import NotTaken
 
 _WATCH_SECONDS = 0.5
 _RESTART_SECONDS = (1.0, 60.0)

@@ -18,7 +18,7 @@ from runtime.gateway import Gateway
 from runtime.knowledge import Knowledge
 from runtime.mark_effects import MarkEffects
 from runtime.marking import Marking
-from runtime.missed import NotTaken
+from runtime.not_taken import NotTaken
 from runtime.shows import Shows
 from runtime.supervisor import Supervisor
 from runtime.wiring.answering import Answering
@@ -64,7 +64,7 @@ def wire_conversing(
         return {name: supervisor.health(connector) for name, connector in entrance.connectors.items()}
 
     commands = _commands(settings, kept, entrance, knowledge, answering, files, stores, connectors, marking)
-    not_taken = NotTaken(kept.store.client)
+    not_taken = NotTaken(kept.store.client, kept.hub.name)
     supervisor = Supervisor(entrance.connectors.values(), (kept.turns, not_taken), commands.hints())
     gateway = Gateway(
         settings,

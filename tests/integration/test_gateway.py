@@ -39,7 +39,7 @@ from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.limits import RateLimit
 from runtime.mailbox import Mailbox
-from runtime.missed import NotTaken
+from runtime.not_taken import NotTaken
 from runtime.outbox import Outbox, streams_of
 from runtime.places import Places, Settled
 from runtime.shows import Shows
@@ -113,7 +113,7 @@ class Door:
             shows=shows,
             hub=self.hub,
             marking=marking_on(redis, **settings),
-            not_taken=NotTaken(redis),
+            not_taken=NotTaken(redis, self.hub.name),
         )
         self.commands = mailboxes[Lane.COMMANDS]
         self.hub.hear(WORK, lambda news: self.woken.append(news["partition"]))
@@ -203,6 +203,28 @@ async def test_a_message_that_the_platform_brings_again_after_people_were_told_o
     await asyncio.wait({telling})
     await door.accept(MESSAGE)  # a duplicate: the door delivers what waits
     assert len(door.platform.said) == 1
+
+
+async def test_what_was_not_taken_is_told_once_though_the_process_is_killed_that_did_not_take_it(redis: Redis) -> None:
+    """Seconds after the platform was told that it had arrived."""
+    killed = Door(redis, rate_limit_messages=1)
+    for number in range(4):
+        await killed.accept(replace(MESSAGE, message_id=f"m{number}", text=f"question {number}"))
+    assert ["question 1" in said for said in killed.platform.said] == [True]
+
+    for _ in range(2):
+        door = Door(redis)
+        telling = asyncio.create_task(door.gateway.run())
+        async with asyncio.timeout(60):
+            while await redis.keys("ar:missed:*:untold:*"):
+                await asyncio.sleep(0.01)
+        telling.cancel()
+        await asyncio.wait({telling})
+        await door.accept(MESSAGE)  # a duplicate: the door delivers what waits
+        killed.platform.said += door.platform.said
+    assert len(killed.platform.said) == 2
+    assert killed.platform.said[1].startswith("I have not taken these 2 messages either.")
+    assert all(f"question {number}" in killed.platform.said[1] for number in (2, 3))
 
 
 async def test_commands_have_a_limit_of_their_own(redis: Redis) -> None:
