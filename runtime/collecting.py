@@ -13,7 +13,8 @@ STARTING_OBJECTS = 1_000_000
 """More than a start makes, with all that it imports: what it imports is no garbage. With 50,000 it looked twenty times,
 a twentieth of the processor's time until it was ready and of LiteLLM's import, up to 0.1 s at a time."""
 SERVING_OBJECTS = 10_000
-"""A turn leaves some hundred: a look every hundred turns, at what takes a few milliseconds."""
+"""A turn leaves some hundred that stay, and none in rings (`tests/integration/test_let_go.py`): a look every hundred
+turns, which takes a few milliseconds."""
 
 
 def begin() -> None:

@@ -168,41 +168,43 @@ class Call:
 
 
 class Exchange:
-    """One request and its answer, whole or as a stream."""
+    """One request and its answer, whole or as a stream. It is offered *tools*, and knows nothing of its call, which
+    knows it: a ring of the two would be taken apart by the garbage collector alone, with all that hangs on them."""
 
-    def __init__(self, litellm: Any, call: Call, target: Target, stall_seconds: float) -> None:
+    def __init__(
+        self, litellm: Any, target: Target, stall_seconds: float, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         self._litellm = litellm
-        self._call = call
         self._target = target
         self._stall_seconds = stall_seconds
         self._text: list[str] = []
-        self._called = Called([tool["function"]["name"] for tool in call.options.get("tools", ())])
+        self._called = Called([tool["function"]["name"] for tool in tools])
         self._finish = ""
         self._usage: Any = None
         self._first_ms: int | None = None
         self.has_begun = False
         """Whether anything of the answer came."""
 
-    async def run(self) -> Completion:
-        """Raises whatever LiteLLM raises, and `TimeoutError` for a stream that stalls."""
+    async def run(self, call: Call) -> Completion:
+        """The answer to *call*. Raises whatever LiteLLM raises, and `TimeoutError` for a stream that stalls."""
         request = {
             "model": self._target.litellm_id,
-            "messages": [dict(message) for message in self._call.messages],
+            "messages": [dict(message) for message in call.messages],
             **self._target.options,
-            **self._call.options,
+            **call.options,
         }
         if self._target.max_output_tokens is not None:
             request["max_tokens"] = min(request["max_tokens"], self._target.max_output_tokens)
-        when_sent.set(self._call.was_sent)
-        if self._call.on_delta is None:
+        when_sent.set(call.was_sent)
+        if call.on_delta is None:
             response = await self._litellm.acompletion(**request)
-            self._take_whole(response)
+            self._take_whole(call, response)
         else:
             stream = await self._litellm.acompletion(**request, stream=True, stream_options={"include_usage": True})
-            self._call.was_sent()
+            call.was_sent()
             gather(stream)
             async with _closing(stream):
-                await self._take_stream(stream)
+                await self._take_stream(call, stream)
         return self.so_far()
 
     def so_far(self) -> Completion:
@@ -216,9 +218,9 @@ class Exchange:
             tool_calls=tuple(ToolCall(*one) for one in self._called.all),
         )
 
-    def _take_whole(self, response: Any) -> None:
+    def _take_whole(self, call: Call, response: Any) -> None:
         self.has_begun = True
-        self._call.was_sent()
+        call.was_sent()
         choice = response.choices[0]
         self._text.append(choice.message.content or "")
         self._finish = choice.finish_reason or ""
@@ -226,7 +228,7 @@ class Exchange:
         for index, tool in enumerate(choice.message.tool_calls or ()):
             self._add_tool(index, tool)
 
-    async def _take_stream(self, stream: Any) -> None:
+    async def _take_stream(self, call: Call, stream: Any) -> None:
         chunks = aiter(stream)
         while True:
             try:
@@ -242,9 +244,9 @@ class Exchange:
                     self._add_tool(tool.index or 0, tool)
                 if text := choice.delta.content:
                     if self._first_ms is None:
-                        self._first_ms = self._call.elapsed_ms()
+                        self._first_ms = call.elapsed_ms()
                     self._text.append(text)
-                    await self._call.show(text)
+                    await call.show(text)
             if self._finish and self._usage is None:
                 try:
                     async with asyncio.timeout(self._stall_seconds):

@@ -29,6 +29,7 @@ def lighten(litellm: Any) -> None:
     _leave_times_to_us()
     _hand_answers_on_as_they_came()
     _look_for_cookies_where_some_came()
+    _let_answers_go()
     _put_addresses_together_once()
     _read_names_of_providers_at_once()
 
@@ -238,6 +239,25 @@ def _look_for_cookies_where_some_came() -> None:
                 extract(self, response)
 
         cookies.extract_cookies = extracted
+
+
+def _let_answers_go() -> None:
+    """Have an answer of httpx that is closed be known no more to its own stream: the ring of the two, with both
+    libraries' objects of the request on it, would be left to the garbage collector, which holds the event loop up."""
+    with contextlib.suppress(ImportError, AttributeError):
+        stream: Any = importlib.import_module("httpx._client").BoundAsyncStream
+        close = stream.aclose
+
+        async def closed(self: Any) -> None:
+            if self._response is None:  # it was closed before
+                await self._stream.aclose()
+                return
+            try:
+                await close(self)
+            finally:
+                self._response = None
+
+        stream.aclose = closed
 
 
 def _put_addresses_together_once() -> None:

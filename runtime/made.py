@@ -73,6 +73,7 @@ class Made:
         self.keep()
         if self.keeping is not None:
             await asyncio.shield(self.keeping)  # who gives up waiting does not give it up
+            self.keeps = None  # it holds this reply, which the garbage collector alone would take apart
 
     def cut_off(self) -> None:
         """What is being asked will be no answer."""

@@ -316,8 +316,9 @@ class Model:
             with call.uncounted():
                 litellm = await loaded_litellm()
             async with asyncio.timeout(seconds):
-                call.tries.open = exchange = Exchange(litellm, call, target, seconds * STALL_FRACTION)
-                completion = await exchange.run()
+                offered = call.options.get("tools", ())
+                call.tries.open = exchange = Exchange(litellm, target, seconds * STALL_FRACTION, offered)
+                completion = await exchange.run(call)
         except Exception as error:  # noqa: BLE001 - LiteLLM's adapters let all kinds through; each gets its verdict
             call.tries.broke()
             if isinstance(error, CallerFailed):

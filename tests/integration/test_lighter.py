@@ -4,9 +4,11 @@ cost more and are right all the same."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import sys
 import threading
+import weakref
 from collections import Counter
 from types import FrameType
 from typing import Any
@@ -173,6 +175,41 @@ def test_cookies_that_came_with_an_answer_are_kept() -> None:
     request = httpx.Request("POST", "https://models.example/v1")
     jar.extract_cookies(httpx.Response(200, headers={"Set-Cookie": "who=me"}, request=request))
     assert dict(jar) == {"who": "me"}
+
+
+@pytest.mark.parametrize("on_delta", [None, _ignore])
+async def test_an_answer_that_is_read_is_freed_at_once(
+    model: Model, openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, on_delta: Any
+) -> None:
+    import httpx
+
+    seen: list[weakref.ref[Any]] = []
+    begin = httpx.Response.__init__
+
+    def begun(self: httpx.Response, *args: Any, **options: Any) -> None:
+        begin(self, *args, **options)
+        seen.append(weakref.ref(self))
+
+    monkeypatch.setattr(httpx.Response, "__init__", begun)
+    gc.disable()
+    try:
+        await model.complete(MESSAGES, on_delta=on_delta)
+        await asyncio.sleep(0)
+        assert [one() for one in seen] == [None]
+    finally:
+        gc.enable()
+
+
+async def test_an_answer_may_be_closed_twice(openai_server: FakeOpenAI) -> None:
+    load_litellm()
+    import httpx
+
+    async with httpx.AsyncClient() as client:
+        answer = await client.get(openai_server.base_url)
+        stream: Any = answer.stream
+        took = answer.elapsed
+        await stream.aclose()
+        assert answer.elapsed == took
 
 
 def test_requests_go_to_the_address_of_their_own_provider() -> None:
