@@ -79,6 +79,21 @@ def encoded(texts: list[str]) -> list[SparseVector]:
     return [encode_document(text) for text in texts]
 
 
+def entries_of(
+    texts: list[str], vectors: list[Vector], sparse: list[SparseVector], first: int, workspaces: int
+) -> list[Entry]:
+    """*texts*, numbered from *first*, as they are stored: `PARTS` of each workspace are one document."""
+    found = []
+    for number, (text, vector, words) in enumerate(zip(texts, vectors, sparse, strict=True), start=first):
+        document, part = divmod(number // workspaces, PARTS)
+        place = Passage(
+            str(number), Kind.DOCUMENT, f"{document}.md", text, ordinal=part, start=part * 10_000,
+            end=part * 10_000 + len(text),
+        )  # fmt: skip
+        found.append(Entry(place, vector, words))
+    return found
+
+
 async def indexed(index: PassageIndex, embedder: Embedder, texts: list[str], workspaces: int, first: int = 0) -> None:
     """Store *texts*, numbered from *first*, some while the next are embedded, as the indexer does."""
 
@@ -87,15 +102,9 @@ async def indexed(index: PassageIndex, embedder: Embedder, texts: list[str], wor
             group = texts[start : start + BATCH]
             vectors = await embedder.embed_documents(group)
             sparse = await asyncio.to_thread(encoded, group)
-            entries = []
-            for n, text in enumerate(group):
-                number = (first + start + n) // workspaces
-                place = Passage(
-                    str(first + start + n), Kind.DOCUMENT, f"{number // PARTS}.md", text, ordinal=number % PARTS,
-                    start=number % PARTS * 10_000, end=number % PARTS * 10_000 + len(text),
-                )  # fmt: skip
-                entries.append(Entry(place, vectors[n], sparse[n]))
-            yield entries
+            yield await asyncio.to_thread(
+                entries_of, group, vectors, sparse, first + start, workspaces
+            )  # as there, too
 
     async def store(entries: list[Entry]) -> None:
         for workspace in range(workspaces):

@@ -21,6 +21,7 @@ from grounding.documents.at_hand import AtHand, Hand
 from grounding.documents.backlog import Backlog
 from grounding.documents.chunking import CHUNKER_VERSION, CountTokens, Sizes, chunk_document
 from grounding.documents.embedding import Embedder
+from grounding.documents.gone import GoneVectors
 from grounding.documents.index import Kind, PassageIndex, Source
 from grounding.documents.indexed import Indexed
 from grounding.documents.ledger import Ledger
@@ -77,9 +78,11 @@ class Indexer(Indexed):
         backlog: Backlog | None = None,
         exclusive: Exclusive = lambda _: nullcontext(),
         leaves: bool = False,
+        gone: GoneVectors | None = None,
     ) -> None:
-        """*leaves* is for an index that only answers until another takes its place: documents that were cut otherwise
-        than they would be now stay as they are, and nothing is announced, because the other one announces it."""
+        """*gone* keeps vectors of what went, in case it comes back. *leaves* is for an index that only answers until
+        another takes its place: documents that were cut otherwise than they would be now stay as they are, and nothing
+        is announced, because the other one announces it."""
         sizes = sizes or Sizes()
         collection = collection_name(embedder.name, embedder.dimensions)
         fingerprint = f"{CHUNKER_VERSION}/{sizes.target}/{sizes.overlap}/{collection}"
@@ -91,6 +94,7 @@ class Indexer(Indexed):
         self._backlog = backlog
         self._exclusive = exclusive
         self._leaves = leaves
+        self._gone = gone
         self._at_hand: WeakValueDictionary[str, AtHand] = WeakValueDictionary()
         """Of each workspace in which something is at hand: whoever has something keeps it from being forgotten."""
 
@@ -128,6 +132,11 @@ class Indexer(Indexed):
                 lag_ms=result.lag_ms,
             )
         return result
+
+    async def pending(self, scope: Scope) -> set[str]:
+        if self._gone is not None:
+            await self._gone.expire()
+        return await super().pending(scope)
 
     async def _wanted(self, run: Run, paths: Collection[str] | None) -> list[str]:
         if paths is not None and all(is_document_path(path) for path in paths):
@@ -270,6 +279,10 @@ class Indexer(Indexed):
             former = await asyncio.to_thread(formerly, group, run.moved, self._count, self._sizes)
             await take_along(self._index, scope, former, vectors, deep)
         missing = [chunk for chunk in chunks if chunk.id not in vectors]
+        if self._gone is not None and missing and not run.fresh:
+            kept = await self._gone.find(scope, [chunk.id for chunk in missing])
+            vectors |= kept
+            missing = [chunk for chunk in missing if chunk.id not in kept]
         embedded = await self._embedder.embed_documents([chunk.indexed_text for chunk in missing]) if missing else []
         vectors |= {chunk.id: vector for chunk, vector in zip(missing, embedded, strict=True)}
         run.embedded += len(missing)
@@ -307,6 +320,9 @@ class Indexer(Indexed):
                 for path in {*batch.gone, *(item.path for item in batch.skipped)} - set(absent):
                     batch.since.pop(path, None)  # it is there again, and whoever put it there goes on with it
                 skipped = [item for item in batch.skipped if item.path in absent]
+                if self._gone is not None:
+                    known = {path: batch.known[path].chunks for path in absent if path in batch.known}
+                    await self._gone.take(self._index, scope, known)
                 await self._index.replace([Source(scope, Kind.DOCUMENT, path, ()) for path in absent])
                 await self._ledger.record(scope, {}, skipped, [path for path in batch.gone if path in absent])
             went = step.registered & set(absent)
@@ -364,3 +380,5 @@ class Indexer(Indexed):
             await self._undeepened.forget(scope)
             if self._backlog is not None:
                 await self._backlog.forget(scope)
+            if self._gone is not None:
+                await self._gone.forget(scope)
