@@ -190,9 +190,11 @@ class Mailbox:
         )
         return Amended(found)
 
-    async def stop(self, key: ConversationKey) -> str:
-        """Have the turn that is being answered in *key* end where it is (`is_stopped`); empty where none is."""
-        return str(await self._stop(keys=[self._key(key, "current")]))
+    async def stop(self, key: ConversationKey, *, all_else: bool = False) -> str:
+        """Have the turn that is being answered in *key* end where it is (`is_stopped`); empty where none is. With
+        *all_else* what waits behind it is dropped."""
+        keys = [self._key(key, "current"), *([self._key(key, "inbox")] if all_else else ())]
+        return str(await self._stop(keys=keys))
 
     async def drop(self, key: ConversationKey, message_id: str) -> str:
         """Say that the message is gone that is answered in *key*; the turn, empty where it is not that one alone."""

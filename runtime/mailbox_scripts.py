@@ -167,6 +167,8 @@ return 0
 STOP = """
 local turn = redis.call('HGET', KEYS[1], 'turn')
 if turn then redis.call('HSET', KEYS[1], 'stop', turn) end
+if KEYS[2] and turn then redis.call('LTRIM', KEYS[2], 0, redis.call('HGET', KEYS[1], 'count') - 1) end
+if KEYS[2] and not turn then redis.call('DEL', KEYS[2]) end
 return turn or ''
 """
 

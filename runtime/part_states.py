@@ -114,6 +114,10 @@ class PartStates:
         stored: Any = await self._redis.hmget(self._key(key, turn_id), ["v", "message"])
         return message_in(*stored)
 
+    async def is_waiting(self, key: ConversationKey) -> bool:
+        """Whether something for *key* that any process may deliver is not delivered yet."""
+        return bool(await self._redis.exists(_line_of(stream_of(key.partition, key.connector), key)))
+
     async def arrived(self, streams: Sequence[str]) -> list[tuple[Given, OutboundMessage | None]]:
         """Every entry of *streams*, which are for this process alone and of one partition, with its reply where that
         is stored in the format that this runtime reads."""

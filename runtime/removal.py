@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from connectors.message import Scope
+from connectors.message import ConversationKey, Scope
 from runtime.envelopes import Lane
 from runtime.mailbox import Mailbox
+from runtime.part_states import PartStates
 from runtime.workspaces import WorkspaceInSettings
 
 if TYPE_CHECKING:
@@ -24,15 +25,19 @@ if TYPE_CHECKING:
 _PAGE = 1000
 _TRIES = 10
 """Of taking a folder away into which somebody is still writing: each such file is written once."""
+_ENDING_SECONDS = 10.0
+"""How long answers that are being written may take to end."""
+_LOOK_SECONDS = 0.1
 _log = structlog.get_logger()
 
 
 async def remove_workspace(runtime: Runtime, scope: Scope) -> None:
     """Delete the workspace of *scope*: passages, roles, tokens, directives, conversations, counters, files.
 
-    The index goes before all that is stored: while it is away nothing is deleted. It goes once more when the files are
-    gone, because whoever follows the disk may have read them in between. The record is last, so that an interrupted
-    removal can be repeated. Raises `IndexUnavailable`, `StoreUnavailable`,
+    Answers that are being written end where they are, and people see their last form: with what is stored goes the
+    trace of what was shown of them. The index goes before all that is stored: while it is away nothing is deleted. It
+    goes once more when the files are gone, because whoever follows the disk may have read them in between. The record
+    is last, so that an interrupted removal can be repeated. Raises `IndexUnavailable`, `StoreUnavailable`,
     `runtime.workspaces.WorkspaceInSettings`, and `OSError` for files that stay.
     """
     workspace_id = scope.workspace_id
@@ -41,6 +46,7 @@ async def remove_workspace(runtime: Runtime, scope: Scope) -> None:
         raise WorkspaceInSettings(
             f"the configuration names workspace {workspace_id!r} as the default or in a route; take it out there first"
         )
+    await _end_answers(runtime, workspace_id)
     await runtime.copy.flush()  # or the chat log of what was just said would come back after its folder
     await runtime.knowledge.forget_workspace(scope)
     await runtime.api_tokens.forget_workspace(workspace_id)
@@ -54,6 +60,23 @@ async def remove_workspace(runtime: Runtime, scope: Scope) -> None:
     await runtime.knowledge.forget_workspace(scope)
     await runtime.workspaces.delete(workspace_id)
     _log.info("workspace.deleted", workspace_id=workspace_id)
+
+
+async def _end_answers(runtime: Runtime, workspace_id: str) -> None:
+    """Stop what is being answered in a workspace, drop what waits, and wait until what was said of it is delivered."""
+    states, talking = PartStates(runtime.store.client), set[ConversationKey]()
+    try:
+        async with asyncio.timeout(_ENDING_SECONDS):
+            while True:
+                busy = {key for key in await runtime.mailbox.ready() if key.workspace_id == workspace_id}
+                for key in busy:
+                    await runtime.stops.stop(key, all_else=True)
+                talking |= busy
+                if not busy and not any([await states.is_waiting(key) for key in talking]):
+                    return
+                await asyncio.sleep(_LOOK_SECONDS)
+    except TimeoutError:
+        _log.warning("workspace.answers_left", workspace_id=workspace_id, conversations=len(talking))
 
 
 async def forget_keys(redis: Redis, scope: Scope) -> None:

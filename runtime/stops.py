@@ -59,12 +59,13 @@ class Stops:
         hub.hear(MORE, self._hear_more)
         hub.hear(DROP, self._hear_drop)
 
-    async def stop(self, key: ConversationKey) -> bool:
-        """Have the answer in *key* end where it is; False where none is being written.
+    async def stop(self, key: ConversationKey, *, all_else: bool = False) -> bool:
+        """Have the answer in *key* end where it is; False where none is being written. With *all_else* what was said
+        since is not answered.
 
         Raises `connectors.message.StoreUnavailable`.
         """
-        turn_id = await self._mailbox.stop(key)
+        turn_id = await self._mailbox.stop(key, all_else=all_else)
         if turn_id:
             await self._hub.tell(STOP, {"turn": turn_id})
         return bool(turn_id)

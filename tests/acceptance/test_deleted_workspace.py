@@ -1,0 +1,55 @@
+"""A workspace is deleted while people talk in it, on Telegram: the real SDK against an emulated Bot API."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from config.settings import Settings
+from connectors.message import Scope
+from runtime.removal import remove_workspace
+from tests.contract.telegram_harness import telegram_connector
+from tests.emulators.bot import Bot, running_bot
+from tests.emulators.openai import FakeOpenAI
+from tests.emulators.telegram import Person, TelegramEmulator
+
+LENA = Person(id=501, name="Lena")
+LONG = "Boats float because they push water away. " * 40
+
+
+@asynccontextmanager
+async def chatting(settings: Settings, server: FakeOpenAI) -> AsyncIterator[tuple[Bot, TelegramEmulator]]:
+    async with (
+        TelegramEmulator() as telegram,
+        running_bot(settings, server, [telegram_connector(telegram)]) as bot,
+    ):
+        yield bot, telegram
+
+
+async def test_an_answer_that_grows_there_gets_its_last_form_and_nothing_of_it_comes_back(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    """What waits behind it is not answered; who writes again talks in a workspace that is new."""
+    settings = model_settings(access_policy="open")
+    async with chatting(settings, openai_server) as (bot, telegram):
+        bot.model.chunk_delay_seconds = 0.1
+        bot.model.will(LONG)
+        await telegram.say("why do boats float?", by=LENA)
+        await telegram.until(lambda emulator: any("Boats float" in one.text for one in emulator.shown(LENA)))
+        await telegram.say("and ships?", by=LENA)
+        await telegram.until(lambda _: len(bot.told("message.accepted")) == 2)
+
+        await remove_workspace(bot.runtime, Scope("telegram-501"))
+        await bot.settle()
+        shown = [one.text for one in telegram.shown(LENA)]
+        keys = [key async for key in bot.runtime.store.client.scan_iter(match="ar:*telegram-501*")]
+        (delivered,) = bot.told("reply.delivered")
+
+        bot.model.chunk_delay_seconds = 0.0
+        bot.model.will("Hello!")
+        await telegram.say("anybody there?", by=LENA)
+        await telegram.until(lambda emulator: any("Hello!" in one.text for one in emulator.shown(LENA)))
+    assert delivered["kind"] == "reply"
+    (last,) = shown
+    assert last.endswith(" …")
+    assert LONG.startswith(last.removesuffix(" …"))
+    assert keys == []
+    assert not bot.told("workspace.answers_left")
