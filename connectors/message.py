@@ -24,6 +24,7 @@ of the terminal. No person's id may begin so."""
 _WORKSPACE_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _LONGEST_STEM = 200
 _PLAIN_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+_PLAIN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
 class AgentRuntimeError(Exception):
@@ -70,6 +71,8 @@ def encode_id(text: str) -> str:
 
     Every UTF-8 byte outside ``[A-Za-z0-9._-]`` becomes ``%XX``, and so does a leading dot.
     """
+    if _PLAIN_ID.fullmatch(text):  # as that of every message is over HTTP
+        return text
     encoded = "".join(
         chr(byte) if byte in _PLAIN_BYTES else f"%{byte:02X}" for byte in text.encode("utf-8", "surrogatepass")
     )

@@ -311,12 +311,15 @@ def _ignored(message: InboundMessage, why: str) -> Accepted:
 
 def _clean(message: InboundMessage) -> InboundMessage:
     """*message* with text that every store and model takes: no lone surrogates, no NUL, no endless ids."""
-    author = replace(
-        message.author, id=_UNFIT.sub("\ufffd", message.author.id)[:MAX_ID_CHARACTERS], name=_name(message.author.name)
-    )
+    text, author = _text(message.text), message.author
+    author_id, name = _UNFIT.sub("\ufffd", author.id)[:MAX_ID_CHARACTERS], _name(author.name)
+    if (author_id, name) != (author.id, author.name):
+        author = replace(author, id=author_id, name=name)
     quote = message.quote and replace(message.quote, author=_name(message.quote.author), text=_text(message.quote.text))
     attachments = tuple(replace(one, name=_name(one.name)) for one in message.attachments)
-    return replace(message, text=_text(message.text), author=author, quote=quote, attachments=attachments)
+    if text == message.text and author is message.author and not quote and not attachments:  # as most are
+        return message
+    return replace(message, text=text, author=author, quote=quote, attachments=attachments)
 
 
 def _text(text: str, limit: int | None = None) -> str:

@@ -6,9 +6,11 @@ import secrets
 import time
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
+"""Of ten bits each."""
 
 
 def new_turn_id() -> str:
     """``t`` and 20 letters and digits: 50 bits of milliseconds, 50 bits of chance."""
     number = (time.time_ns() // 1_000_000) << 50 | secrets.randbits(50)
-    return "t" + "".join(_ALPHABET[number >> shift & 31] for shift in range(95, -1, -5))
+    return "t" + "".join([_PAIRS[number >> shift & 1023] for shift in range(90, -1, -10)])

@@ -48,8 +48,8 @@ class Order:
 
     async def accept(self, message: InboundMessage) -> Accepted:
         """As `connectors.connector.Accept`; waits so long at most, and says when that was not enough."""
-        if message.kind is InboundKind.MESSAGE:
-            place = message.external_id
+        place = message.external_id
+        if message.kind is InboundKind.MESSAGE and (place in self._unheard or not self._begun.is_set()):
             try:
                 async with asyncio.timeout(self._wait_seconds):
                     await self._begun.wait()

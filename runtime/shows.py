@@ -9,7 +9,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import structlog
 
@@ -81,6 +81,8 @@ class Shows:
         self._acknowledgement = acknowledgement
         self._soon = placeholder == "always"
         self._shows: dict[str, _Show] = {}
+        self._adding: dict[str, bool] = {}
+        """By connector: whether it streams text."""
         self._over: OrderedDict[str, None] = OrderedDict()
         """Turns whose reply is being delivered or was: news of how it was written may come after it."""
         self._open = False
@@ -103,8 +105,12 @@ class Shows:
 
     def watched(self, connector: Connector, message: OutboundMessage) -> Watched:
         """Whether people would see the answer that *message* will be while it is written."""
-        if isinstance(connector, StreamsText):
-            return Watched.ADDED_TO if connector.is_watched(message.key, message.answers) else Watched.NOT
+        adds = self._adding.get(connector.name)
+        if adds is None:  # to find out what a connector can takes as long as all else here
+            adds = self._adding[connector.name] = isinstance(connector, StreamsText)
+        if adds:
+            is_watched = cast("StreamsText", connector).is_watched(message.key, message.answers)
+            return Watched.ADDED_TO if is_watched else Watched.NOT
         edits = isinstance(connector, EditsMessages) and connector.capabilities.edits_per_second > 0
         return Watched.REPLACEABLE if self._streams and edits else Watched.NOT
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import structlog
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
@@ -157,7 +157,7 @@ class HttpConnector:
         self.release()
 
     def routes(self) -> Sequence[BaseRoute]:
-        return (Route("/v1/workspaces/{workspace_id}/messages", self._post, methods=["POST"], name="messages"),)
+        return (Route("/v1/workspaces/{workspace_id}/messages", _Endpoint(self._post), methods=["POST"]),)
 
     async def _post(self, request: Request) -> Response:
         try:
@@ -216,7 +216,12 @@ class HttpConnector:
             raise self._too_large(close=True)
         try:
             async with asyncio.timeout(self._body_timeout_seconds):
-                async for chunk in request.stream():
+                more = True
+                while more:
+                    piece = await request.receive()
+                    if piece["type"] == "http.disconnect":
+                        raise RequestError(400, "bad_request", "the body ended early", close=True)
+                    chunk, more = piece.get("body", b""), piece.get("more_body", False)
                     size += len(chunk)
                     if size <= self._max_body_bytes:
                         body += chunk
@@ -224,8 +229,6 @@ class HttpConnector:
                         raise self._too_large(close=True)
         except TimeoutError:
             raise RequestError(408, "timeout", "the body did not come in time", close=True) from None
-        except ClientDisconnect:
-            raise RequestError(400, "bad_request", "the body ended early", close=True) from None
         if size > self._max_body_bytes:
             raise self._too_large(close=False)
         return bytes(body)
@@ -288,6 +291,18 @@ class HttpConnector:
                 yield convert.sse_event("delta", {"text": news})
         except RequestError as error:
             yield convert.sse_event("error", error.body)
+
+
+class _Endpoint:
+    """*answer*, which raises nothing that a route could handle, without the layers that Starlette puts around functions
+    to do so: each of them would be gone through whenever the request goes on."""
+
+    def __init__(self, answer: Callable[[Request], Awaitable[Response]]) -> None:
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._answer(Request(scope, receive, send))
+        await response(scope, receive, send)
 
 
 class _EventResponse(StreamingResponse):

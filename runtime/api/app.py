@@ -13,18 +13,16 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, NoMatchFound, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from connectors.connector import MountsRoutes
-from runtime.api.errors import error_response
 from runtime.api.guard import Guard
 from runtime.api.health import HealthRoutes
 from runtime.api.metrics import Metrics
+from runtime.api.security import Security
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -89,9 +87,19 @@ class _Rest(BaseRoute):
             return app
 
 
+class _Application(Starlette):
+    """Routes behind the guard alone, which answers every error: Starlette's own layers would do so a second time."""
+
+    def __init__(self, security: Security, *, routes: list[BaseRoute]) -> None:
+        self._security = security
+        super().__init__(routes=routes)
+
+    def build_middleware_stack(self) -> ASGIApp:
+        return Guard(self.router, check_place=self._security.check_place, authenticate=self._security)
+
+
 def _app(runtime: Runtime, routes: Iterable[BaseRoute], stopping: asyncio.Event) -> Starlette:
-    guard = Middleware(Guard, check_place=runtime.security.check_place, authenticate=runtime.security)
-    app = Starlette(routes=list(routes), middleware=[guard], exception_handlers={HTTPException: _refused})
+    app = _Application(runtime.security, routes=list(routes))
     app.router.redirect_slashes = False
     app.state.stopping = stopping
     return app
@@ -112,7 +120,3 @@ def _answering(endpoint: Callable[[], Awaitable[Response]]) -> Callable[[Request
         return await endpoint()
 
     return answer
-
-
-async def _refused(_request: Request, error: Exception) -> Response:
-    return error_response(error)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -68,7 +69,10 @@ class BoundedProtocol(HttpToolsProtocol):
         # Nothing else passes the parser; a request that tells no length has no body, unless it comes in chunks.
         self._body_left = int(length) if length.isdigit() else _UNKNOWN
         self._passed = b""
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not before and self.scope["method"] != "HEAD":  # there the head is all that is written
+            self.cycle.transport = cast("asyncio.Transport", Answer(self.transport))
 
     def on_body(self, body: bytes) -> None:
         self._held_bytes = 0
@@ -78,6 +82,38 @@ class BoundedProtocol(HttpToolsProtocol):
         self._held_bytes = 0
         self._head = Head()
         super().on_message_complete()
+
+
+class Answer:
+    """The transport of one answer: what is written first, its head, goes out with what is written right after it, which
+    with most answers is all. Where nothing is, it goes out by itself when the event loop comes around."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = None
+        self._flushed = False
+
+    def write(self, data: bytes) -> None:
+        """See `asyncio.WriteTransport`, as the others."""
+        if self._flushed:
+            self._transport.write(data)
+        elif self._head is None:
+            self._head = data
+            asyncio.get_running_loop().call_soon(self._flush)
+        else:
+            self._flush(data)
+
+    def _flush(self, more: bytes = b"") -> None:
+        if not self._flushed and self._head is not None:
+            self._flushed = True
+            self._transport.write(self._head + more)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
 
 
 class Head:

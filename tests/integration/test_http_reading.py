@@ -12,9 +12,9 @@ from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from runtime.api.protocol import HEAD_MAX_BYTES, Head
+from runtime.api.protocol import HEAD_MAX_BYTES, Answer, Head
 from runtime.api.server import HttpServer
 
 FAR_TOO_MUCH = 32 * HEAD_MAX_BYTES
@@ -28,7 +28,22 @@ async def port() -> AsyncIterator[int]:
     async def echo(request: Request) -> Response:
         return Response(await request.body())
 
+    async def slow(_request: Request) -> Response:
+        async def pieces() -> AsyncIterator[bytes]:
+            await go_on.wait()
+            yield b"one"
+            yield b"two"
+
+        return StreamingResponse(pieces())
+
+    async def go(_request: Request) -> Response:
+        go_on.set()
+        return Response()
+
+    go_on = asyncio.Event()
     app = FastAPI()
+    app.add_route("/slow", slow, methods=["GET", "HEAD"])
+    app.add_route("/go", go, methods=["POST"])
     app.state.stopping = asyncio.Event()
     app.add_route("/", size, methods=["GET", "POST"])
     app.add_route("/echo", echo, methods=["POST"])
@@ -182,3 +197,64 @@ async def test_requests_that_come_one_right_after_another_keep_their_bodies_thou
 async def test_a_head_that_does_not_end_is_not_held_behind_a_whole_request_either(port: int) -> None:
     found = await answered(port, PLAIN, HEAD + b"X-Long: " + b"a" * FAR_TOO_MUCH, b"\r\n\r\n")
     assert found.count(b" 200 ") <= 1
+
+
+class Written(asyncio.Transport):
+    """Remembers what it is given, piece by piece."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.pieces.append(bytes(data))
+
+    def close(self) -> None:
+        self.pieces.append(b"closed")
+
+
+async def test_an_answer_that_is_there_whole_goes_out_in_one_piece() -> None:
+    written = Written()
+    answer = Answer(written)
+    answer.write(b"head")
+    answer.write(b"body")
+    answer.write(b"more")
+    await asyncio.sleep(0)
+    assert written.pieces == [b"headbody", b"more"]
+
+
+async def test_a_head_goes_out_by_itself_where_nothing_follows_at_once_and_before_the_connection_ends() -> None:
+    waits, ends = Written(), Written()
+    answer = Answer(waits)
+    answer.write(b"head")
+    assert waits.pieces == []
+    await asyncio.sleep(0)
+    assert waits.pieces == [b"head"]
+    answer.write(b"body")
+    assert waits.pieces == [b"head", b"body"]
+
+    answer = Answer(ends)
+    answer.write(b"head")
+    answer.close()
+    await asyncio.sleep(0)
+    assert ends.pieces == [b"head", b"closed"]
+
+
+async def test_the_head_of_an_answer_that_is_being_made_is_not_held_back(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /slow HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+    async with asyncio.timeout(30):
+        head = await reader.readuntil(b"\r\n\r\n")
+        await answered(port, b"POST /go HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+        body = await reader.read()
+    writer.close()
+    assert b" 200 " in head
+    assert body == b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
+
+
+async def test_of_requests_that_come_together_each_has_its_answer_in_order(port: int) -> None:
+    post = b"POST /echo HTTP/1.1\r\nHost: here\r\nContent-Length: 1\r\n\r\n%s"
+    last = b"HEAD /go HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
+    found = await answered(port, post % b"1" + post % b"2" + last)
+    first, second, third = found.split(b"HTTP/1.1 ")[1:]
+    assert (first[-1:], second[-1:], third[-4:]) == (b"1", b"2", b"\r\n\r\n")
