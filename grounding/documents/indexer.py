@@ -37,10 +37,12 @@ from grounding.documents.runs import (
     Step,
     Synced,
     groups,
+    let_go,
     portions,
     refused,
     sha256_of,
     sources_of,
+    texts_of,
 )
 from grounding.documents.shelf import READ_DOCUMENTS, Shelf, below
 from grounding.documents.sparse import encode_chunk
@@ -283,7 +285,8 @@ class Indexer(Indexed):
             kept = await self._gone.find(scope, [chunk.id for chunk in missing])
             vectors |= kept
             missing = [chunk for chunk in missing if chunk.id not in kept]
-        embedded = await self._embedder.embed_documents([chunk.indexed_text for chunk in missing]) if missing else []
+        texts = await asyncio.to_thread(texts_of, missing) if missing else []  # as many as a document has chunks
+        embedded = await self._embedder.embed_documents(texts) if texts else []
         vectors |= {chunk.id: vector for chunk, vector in zip(missing, embedded, strict=True)}
         run.embedded += len(missing)
         return Ready(batch, group, vectors, deep, ends)
@@ -296,7 +299,8 @@ class Indexer(Indexed):
             lacking = [one.document.path for one in kept if any(chunk.id not in deep for chunk in one.chunks)]
             async with self._undeepened.storing(scope, Kind.DOCUMENT, lacking, deepens=self._index.deepens):
                 # A document may have thousands of chunks: off the loop.
-                await self._index.replace(await asyncio.to_thread(sources_of, scope, kept, ready.vectors, deep))
+                sources = await asyncio.to_thread(sources_of, scope, kept, ready.vectors, deep)
+                await self._index.replace(sources)
             await self._ledger.record(scope, {item.document.path: self._registered(item) for item in kept}, (), ())
         for path in later:  # whoever changed it goes on with it
             batch.since.pop(path, None)
@@ -308,6 +312,7 @@ class Indexer(Indexed):
             since = self._since(run, batch, item.document.path)
             came_later = changed < since < run.started and item.document.path not in batch.since  # with its folder
             self._waited(run, changed if recent and not came_later else since)
+        await asyncio.to_thread(let_go, ready, sources)
 
     async def _finish(self, run: Run, step: Step) -> None:
         """Forget what is gone or no document any more, and write down what is as it was."""

@@ -179,6 +179,24 @@ def groups(prepared: Sequence[Prepared]) -> list[list[Prepared]]:
     return groups
 
 
+def texts_of(chunks: Sequence[Chunk]) -> list[str]:
+    """What is embedded of each of *chunks*."""
+    return [chunk.indexed_text for chunk in chunks]
+
+
+def let_go(ready: Ready, sources: list[Source]) -> None:
+    """Empty *ready*, which is stored, and what was made of it. To free a long document's vectors takes 0.1 s: in a
+    thread, and one by one, so that the event loop has its turn in between."""
+    sources.clear()
+    for numbers in (ready.vectors, ready.deep):
+        while numbers:
+            numbers.popitem()
+    for item in ready.group:
+        while item.chunks:
+            item.chunks.pop()
+            item.sparse.pop()
+
+
 def sources_of(
     scope: Scope, items: Sequence[Prepared], vectors: dict[str, Vector], deep: dict[str, Vector]
 ) -> list[Source]:

@@ -8,9 +8,10 @@ hash of source to a token, of what was stored without a deeper vector since. Wit
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -83,7 +84,7 @@ class Undeepened:
     async def lacking(self, scope: Scope) -> list[Lacking]:
         """Those of the scope's workspace."""
         found = await self._redis.hgetall(self._key(scope, "shallow"))
-        return [_lacking(scope, str(name), str(token)) for name, token in found.items()]
+        return await asyncio.to_thread(_all_lacking, scope, found)  # thousands take the event loop too long
 
     async def done(self, one: Lacking) -> None:
         """All passages of *one* have theirs, unless that was noted again meanwhile."""
@@ -105,6 +106,10 @@ class Undeepened:
 
 def _name(scope: Scope, kind: Kind, source: str) -> str:
     return json.dumps([kind.value, scope.context_id, source])
+
+
+def _all_lacking(scope: Scope, found: Mapping[Any, Any]) -> list[Lacking]:
+    return [_lacking(scope, str(name), str(token)) for name, token in found.items()]
 
 
 def _lacking(scope: Scope, name: str, token: str) -> Lacking:

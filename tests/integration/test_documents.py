@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import shutil
 import tempfile
@@ -27,7 +28,7 @@ from watchfiles import Change
 from connectors.message import Scope, redis_key
 from grounding.documents import indexer, moved, runs
 from grounding.documents.backlog import Backlog
-from grounding.documents.chunking import Sizes, chunk_document
+from grounding.documents.chunking import Chunk, Sizes, chunk_document
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.gone import KEPT_SECONDS, WORTH_CHUNKS, GoneVectors
 from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source
@@ -42,6 +43,7 @@ from grounding.documents.shelf import FileShelf
 from grounding.documents.sparse import encode_document
 from grounding.documents.stored import collection_name
 from grounding.documents.turns import CONTINUED, Memory, Turns, split_turn
+from grounding.documents.undeepened import Undeepened
 from grounding.documents.watch import Changed, changed_documents, group_changes, watch
 from tests.emulators.embedder import HashedWords
 
@@ -250,6 +252,50 @@ async def test_a_document_that_takes_long_comes_after_the_others_where_all_are_l
     seen: list[str] = []
     await house.indexer.sync(ACME, progress=lambda one: seen.append(one.path))
     assert seen == ["b.md", "c.md", "a.md"]
+
+
+async def test_vectors_of_a_long_document_are_let_go_of_and_its_texts_made_off_the_event_loop(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To free those of thousands of chunks at once holds it for 0.1 s, and nobody is answered meanwhile."""
+    made, freed = list[int](), list[int]()
+
+    class Numbers(list[float]):
+        def __del__(self) -> None:
+            freed.append(threading.get_ident())
+
+    class Watched(HashedWords):
+        async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
+            return [Numbers(one) for one in await super().embed_documents(texts)]
+
+    def indexed_text(chunk: Chunk) -> str:
+        made.append(threading.get_ident())
+        return chunk.text
+
+    monkeypatch.setattr(Chunk, "indexed_text", property(indexed_text))
+    indexer = Indexer(FileShelf(house.library), house.index, Watched(), house.redis, words, sizes=Sizes(30, 0))
+    await asyncio.to_thread(house.write, "a.md", "\n\n".join(f"# Part {n}\n\nRefunds {n}" for n in range(50)))
+    done = await indexer.sync(ACME)
+    assert (done.chunks, len(freed)) == (50, 50)
+    assert made
+    assert threading.get_ident() not in {*made, *freed}
+
+
+async def test_what_lacks_deeper_vectors_is_read_off_the_event_loop(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an import those are thousands."""
+    noted, loads, read = Undeepened(redis, "c"), json.loads, list[int]()
+    await noted.note(ACME, Kind.DOCUMENT, ["a.md", "b.md"])
+
+    def loading(text: str) -> Any:
+        read.append(threading.get_ident())
+        return loads(text)
+
+    monkeypatch.setattr(json, "loads", loading)
+    assert sorted(one.source for one in await noted.lacking(ACME)) == ["a.md", "b.md"]
+    assert len(read) == 2
+    assert threading.get_ident() not in read
 
 
 async def test_a_folder_that_was_away_for_a_while_is_not_embedded_again(house: House) -> None:
