@@ -50,6 +50,8 @@ def hits_of(
         told["dense"] = {point: Arm(0, cosine_of(one)) for point, one, _ in best[:compared]}
     dense, sparse = told.get("dense", {}), told.get("sparse", {})
     deep = told.get(DEEP, {})
+    if not sparse and not deep:  # mostly; what is the same for all need not be given
+        return [Hit(passage, one.score, dense.get(point)) for point, one, passage in best]
     return [
         Hit(passage, one.score, dense.get(point), sparse.get(point), deep=deep.get(point))
         for point, one, passage in best

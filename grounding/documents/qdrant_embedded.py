@@ -24,6 +24,7 @@ from grounding.documents.edge_damage import origin_at
 from grounding.documents.edge_engine import EdgeEngine
 from grounding.documents.edge_errors import unavailable
 from grounding.documents.edge_held import Tenant
+from grounding.documents.edge_kept import Named
 from grounding.documents.edge_queries import (
     count_of,
     entry_of,
@@ -160,6 +161,7 @@ class EmbeddedIndex(EdgeEngine):
         ids = [point.id.int for point in points]
         self._kept.forget(ids)  # first: an update that fails may have done half
         tenants = [stored.tenant(scope, entry.passage.kind) for scope, entry in entries]
+        self._kept.begin_anew(zip(tenants, (entry.passage for _, entry in entries), strict=True))
         with self._held_whole.storing(list(zip(tenants, ids, (entry for _, entry in entries), strict=True))):
             self._own.upsert(shard, list(zip(tenants, points, strict=True)))
         for tenant in dict.fromkeys(tenants):
@@ -243,14 +245,22 @@ class EmbeddedIndex(EdgeEngine):
     async def beside(
         self, scope: Scope, kind: Kind, sources: Collection[str], followed: Collection[str]
     ) -> list[Passage]:
-        conditions = stored.where_beside(scope, kind, sources, followed)
-        if not conditions:
+        seen, tenant = stored.where(scope, kind), stored.tenant(scope, kind)
+        if not sources and not followed:
             return []
 
-        def found(shard: Any) -> list[Passage]:
-            return [*chain.from_iterable(self._passages(shard, conditions))]
+        def begin(shard: Any, by: Named, names: Collection[str]) -> list[Passage]:
+            def ask(lacking: list[str]) -> list[int]:
+                of = {"sources": lacking, "followed": ()} if by == "source" else {"sources": (), "followed": lacking}
+                (condition,) = stored.where_beside(scope, kind, **of)
+                return [record.id.int for record in scroll(shard, condition, with_payload=False)]
 
-        return await self._look(stored.where(scope, kind), found, lambda held: held.beside(sources, followed))
+            return self._kept.beginnings(shard, tenant, by, names, ask)
+
+        def found(shard: Any) -> list[Passage]:
+            return [*begin(shard, "source", sources), *begin(shard, "previous", followed)]
+
+        return await self._look(seen, found, lambda held: held.beside(sources, followed))
 
     async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str], *, deep: bool = False) -> dict[str, Vector]:
         if not ids or (deep and not self.deepens):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 from uuid import UUID
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from connectors.message import Scope
 from grounding.documents.centre import centre_of
-from grounding.documents.edge_kept import Kept
+from grounding.documents.edge_kept import Kept, Named
 from grounding.documents.edge_places import Places
 from grounding.documents.index import Kind, Passage, cosine
 from grounding.documents.stored import Place, payload
@@ -70,6 +70,72 @@ def test_what_is_asked_comes_in_its_order_however_much_was_kept_before(asked: li
     for points in asked:
         there = [point for point in points if point < 15]
         assert [one.id for one in kept.passages(shard, points).values()] == [str(point) for point in there]
+
+
+class Chat(Shard):
+    """Parts of turns by number, and how often somebody asked which begin."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.parts: dict[int, Passage] = {}
+        self.asked = 0
+
+    def retrieve(self, ids: list[UUID], with_payload: Any, with_vector: Any) -> list[Record]:
+        return [Record(one, payload(CHAT, self.parts[one.int]), None) for one in ids if one.int in self.parts]
+
+    def begin(self, by: Named, names: list[str]) -> list[int]:
+        self.asked += 1
+        return [point for point, one in sorted(self.parts.items()) if not one.ordinal and getattr(one, by) in names]
+
+
+CHAT = Scope("acme", context_id="chat")
+TURNS = st.sampled_from("abcd")
+STORED = st.builds(
+    lambda source, ordinal, previous: Passage(
+        f"{source}:{ordinal}", Kind.TURN, source, "text", ordinal=ordinal, previous=previous
+    ),
+    TURNS,
+    st.integers(0, 1),
+    st.sampled_from(["", *"abcd"]),
+)
+GONE = st.integers(0, 7)
+ASKED = st.tuples(st.sampled_from(get_args(Named)), st.lists(TURNS, unique=True))
+
+
+@given(st.lists(st.one_of(STORED, GONE, ASKED), max_size=40))
+def test_what_begins_a_turn_is_what_is_stored_now_whatever_was_kept_of_it(
+    steps: list[Passage | int | tuple[Named, list[str]]],
+) -> None:
+    chat, kept = Chat(), Kept(most=6)
+    for step in steps:
+        if isinstance(step, Passage):
+            point = 2 * "abcd".index(step.source) + step.ordinal
+            kept.forget([point])
+            kept.begin_anew([("chat", step)])
+            chat.parts[point] = step
+        elif isinstance(step, int):
+            kept.forget([step])
+            chat.parts.pop(step, None)
+        else:
+            by, names = step
+            found = kept.beginnings(chat, "chat", by, names, lambda lacking, by=by: chat.begin(by, lacking))  # type: ignore[misc]
+            assert found == [chat.parts[point] for point in chat.begin(by, names)]
+
+
+def test_what_begins_a_turn_is_asked_for_once_until_something_of_it_is_stored() -> None:
+    chat, kept = Chat(), Kept()
+    chat.parts = {1: Passage("a:0", Kind.TURN, "a", "text"), 2: Passage("b:0", Kind.TURN, "b", "text", previous="a")}
+
+    def found(*names: str) -> list[str]:
+        begin = kept.beginnings(chat, "chat", "previous", names, lambda lacking: chat.begin("previous", lacking))
+        return [one.id for one in begin]
+
+    assert [found("a", "b"), found("b", "a"), found("b")] == [["b:0"], ["b:0"], []]
+    assert chat.asked == 1
+    chat.parts[3] = Passage("c:0", Kind.TURN, "c", "text", previous="b")
+    kept.begin_anew([("chat", chat.parts[3])])
+    assert [found("a"), found("b")] == [["b:0"], ["c:0"]]
+    assert chat.asked == 2
 
 
 def test_what_was_forgotten_is_read_again() -> None:
