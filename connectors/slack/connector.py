@@ -19,6 +19,7 @@ from connectors.slack.errors import SLACK_ERRORS, meaning, retry_after_seconds
 from connectors.slack.files import Files
 from connectors.slack.history import History
 from connectors.slack.http_events import HttpEvents
+from connectors.slack.http_order import InOrder
 from connectors.slack.intake import Intake
 from connectors.slack.link import APP_TOKEN_VARIABLE, Link
 from connectors.slack.responses import Responses
@@ -100,9 +101,8 @@ class SlackConnector:
         self._sender = Sender(self._api, self._streams, responses, self._files, self._identity, self._intake.sent)
         has_secret = signing_secret is not None and bool(signing_secret.get_secret_value().strip())
         over_http = signing_secret if has_secret and app_token is None else None
-        self._http = (
-            HttpEvents(over_http, self._intake.take, self._intake.take_command) if over_http is not None else None
-        )
+        in_order = InOrder(self._history, self._intake.take)
+        self._http = HttpEvents(over_http, in_order.take, self._intake.take_command) if over_http is not None else None
 
     @property
     def health(self) -> Health:

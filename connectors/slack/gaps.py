@@ -1,7 +1,7 @@
 """What a connection that broke may have swallowed, read from the history and put in its place. I/O.
 
 Slack delivers again what was not acknowledged, but later than what is said meanwhile: without this a conversation's
-messages would change places.
+messages would change places. Over HTTP a request that was not acknowledged is such a break.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from connectors.slack.recent import Recent
 
 log = structlog.get_logger()
 
-_PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 5.0
 """How long all that was said waits for one place's history."""
 _PAUSE_SECONDS = 0.2
 _REST_SECONDS = 5.0
@@ -34,8 +34,9 @@ class Gaps:
     looked for from the newest message on that was heard anywhere when the connection broke.
     """
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._history = history
+        self._patience_seconds = patience_seconds
         self.breaks = 0
         """Connections that broke so far."""
         self._complete: Recent[_Place, int] = Recent()
@@ -45,10 +46,13 @@ class Gaps:
         self._latest = self._since = ""
         self._rests_until = 0.0
 
-    def broke(self) -> None:
-        """A connection broke: what it brought last may not have come."""
+    def broke(self, bringing: Mapping[str, Any] | None = None) -> None:
+        """A connection broke: what it brought last may not have come, *bringing* among it where that is known."""
         self.breaks += 1
         self._since = self._latest
+        spoken = None if bringing is None else _spoken(bringing)
+        if spoken is not None and spoken[0] not in self._newest:  # what is missing there begins with it
+            self._newest.put(spoken[0], f"{float(spoken[1]) - 0.000_001:.6f}")
 
     def passed_on(self, event: Mapping[str, Any]) -> None:
         """*event* was passed on."""
@@ -60,6 +64,11 @@ class Gaps:
             self._newest.put(place, ts)
         if float(ts) > float(self._latest or 0):
             self._latest = ts
+
+    def is_late(self, event: Mapping[str, Any]) -> bool:
+        """Whether something was passed on that was said after *event* in the same place."""
+        spoken = _spoken(event)
+        return spoken is not None and float(spoken[1]) < float(self._newest.get(spoken[0]) or 0)
 
     async def filled(self, event: dict[str, Any], follows: int) -> list[dict[str, Any]]:
         """*event*, which came by a connection that follows so many that broke, among all that people said in its
@@ -77,7 +86,7 @@ class Gaps:
         if now < self._rests_until:
             return [event]
         try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
+            async with asyncio.timeout(self._patience_seconds):
                 said = await self._after(*place, since)
         except (SendFailed, TimeoutError) as error:
             asked = getattr(error, "retry_after_seconds", None) or 0.0
@@ -96,6 +105,11 @@ class Gaps:
                 if not error.retryable or error.retry_after_seconds:
                     raise
             await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def as_payload(event: dict[str, Any]) -> dict[str, Any]:
+    """*event*, which the history told of, as Slack would have delivered it."""
+    return {"type": "event_callback", "event_id": f"history-{event['channel']}-{event['ts']}", "event": event}
 
 
 def _spoken(event: Mapping[str, Any]) -> tuple[_Place, str] | None:

@@ -13,7 +13,7 @@ from slack_sdk.errors import SlackApiError
 from connectors.connector import ConnectorFailed, SendFailed
 from connectors.slack.api import Api
 from connectors.slack.errors import SLACK_ERRORS, meaning, retry_after_seconds
-from connectors.slack.gaps import Gaps
+from connectors.slack.gaps import Gaps, as_payload
 from connectors.slack.hearing import Hearing, is_unheard
 from connectors.slack.history import History
 from connectors.slack.http_events import shown_to_one
@@ -155,7 +155,7 @@ class Link:
             await self._intake.take_until_accepted(payload, self._backoff.fresh())
             return
         for one in await self._gaps.filled(event, follows):
-            told = payload if one is event else _as_payload(one)
+            told = payload if one is event else as_payload(one)
             await self._intake.take_until_accepted(told, self._backoff.fresh())
             self._gaps.passed_on(one)
 
@@ -182,7 +182,7 @@ class Link:
             await self._socket.give_up(_DEAF)
             for event in unheard:
                 self._hearing.reached(event)
-                await self._intake.take_until_accepted(_as_payload(event), self._backoff.fresh())
+                await self._intake.take_until_accepted(as_payload(event), self._backoff.fresh())
 
     async def _unheard(self) -> list[dict[str, Any]]:
         """What was said in the places that were heard last, and did not come as an event."""
@@ -195,7 +195,3 @@ class Link:
                 continue
             found += [event for event in said if is_unheard(event, time.time())]
         return sorted(found, key=lambda event: float(event["ts"]))
-
-
-def _as_payload(event: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "event_callback", "event_id": f"history-{event['channel']}-{event['ts']}", "event": event}

@@ -19,7 +19,8 @@ from connectors.slack.connector import SlackConnector
 from connectors.slack.http_events import MAX_BODY_BYTES
 from tests.contract.connector_suite import FakeGateway, eventually, running
 from tests.contract.slack_harness import slack_connector_over_http
-from tests.emulators.slack import SlackEmulator
+from tests.emulators import slack as emulated
+from tests.emulators.slack import Person, SlackEmulator
 
 
 @dataclass
@@ -116,6 +117,69 @@ async def test_what_could_not_be_stored_is_not_acknowledged(door: Door, gateway:
     assert (first.status_code, second.status_code) == (503, 200)
     assert (during.state, after.state) == (State.DEGRADED, State.CONNECTED)
     assert [m.text for m in gateway.accepted] == ["hello"]
+
+
+async def test_what_could_not_be_stored_is_read_before_what_is_said_after_it(door: Door, gateway: FakeGateway) -> None:
+    """Slack repeats it only a minute later; then it is known."""
+    door.slack.post = None
+    lena = Person("U501", "Lena")
+    async with running(door.bot, gateway):
+        first, second, third = (door.slack.say(text, by=lena) for text in ("one", "two", "three"))
+        assert (await door.post(door.event("one", first))).status_code == 200
+        gateway.store_available = False
+        assert (await door.post(door.event("two", second))).status_code == 503
+        gateway.store_available = True
+        assert (await door.post(door.event("three", third))).status_code == 200
+        again = await door.post(door.event("two", second))
+    assert again.status_code == 200
+    assert [m.text for m in gateway.accepted] == ["one", "two", "three"]
+
+
+async def test_the_first_that_somebody_says_is_read_too_before_what_follows(door: Door, gateway: FakeGateway) -> None:
+    """Of a conversation that nobody had heard of; and whatever was said elsewhere in between."""
+    door.slack.post = None
+    lena, omar = Person("U501", "Lena"), Person("U502", "Omar")
+    async with running(door.bot, gateway):
+        first = door.slack.say("one", by=lena)
+        gateway.store_available = False
+        assert (await door.post(door.event("one", first))).status_code == 503
+        gateway.store_available = True
+        elsewhere = door.slack.say("hello", by=omar)
+        second = door.slack.say("two", by=lena)
+        body = door.event("hello", elsewhere).replace(b"D501", b"D502").replace(b"U501", b"U502")
+        assert (await door.post(body)).status_code == 200
+        assert (await door.post(door.event("two", second))).status_code == 200
+    assert [m.text for m in gateway.accepted] == ["hello", "one", "two"]
+
+
+async def test_what_comes_after_newer_messages_is_taken_and_told(door: Door, gateway: FakeGateway) -> None:
+    """A request that never reached the runtime, and that Slack repeats; said once however often it comes."""
+    with capture_logs() as logs:
+        async with running(door.bot, gateway):
+            for text, ts in (
+                ("one", "1700000001.000100"),
+                ("three", "1700000003.000100"),
+                ("two", "1700000002.000100"),
+            ):
+                assert (await door.post(door.event(text, ts))).status_code == 200
+            again = door.event("two", "1700000002.000100")
+            assert (await door.post(again, door.slack.signed(again, at=time.time() - 100))).status_code == 200
+    assert [m.text for m in gateway.accepted] == ["one", "three", "two"]
+    assert [one["message_id"] for one in logs if one["event"] == "message.late"] == ["1700000002.000100"]
+
+
+async def test_a_history_that_cannot_be_had_keeps_nothing_from_being_taken(door: Door, gateway: FakeGateway) -> None:
+    door.slack.post = None
+    lena = Person("U501", "Lena")
+    async with running(door.bot, gateway):
+        first, second = door.slack.say("one", by=lena), door.slack.say("two", by=lena)
+        gateway.store_available = False
+        assert (await door.post(door.event("one", first))).status_code == 503
+        gateway.store_available = True
+        door.slack.fail_next("conversations.history", emulated.refused("missing_scope"))
+        assert (await door.post(door.event("two", second))).status_code == 200
+        assert (await door.post(door.event("one", first))).status_code == 200
+    assert [m.text for m in gateway.accepted] == ["two", "one"]
 
 
 async def test_before_it_runs_and_after_nothing_is_taken(door: Door, gateway: FakeGateway) -> None:
