@@ -147,16 +147,16 @@ class ConversationKey:
     @property
     def partition(self) -> int:
         """The partition, 0 to `PARTITIONS` - 1, that holds this conversation and its ready list."""
-        return _partition(self.workspace_id, self.context_id)
+        return _partition(self.workspace_id, self.connector, self.external_id)
 
     @property
     def tag(self) -> str:
-        return partition_tag(self.partition)
+        return _tag(self.workspace_id, self.connector, self.external_id)
 
     @property
     def encoded(self) -> str:
         """Unique over all workspaces; contains none of ``:``, ``{`` and ``}``."""
-        return f"{self.workspace_id}/{self.connector}/{encode_id(self.external_id)}"
+        return _encoded(self.workspace_id, self.connector, self.external_id)
 
     @classmethod
     def decode(cls, encoded: str) -> ConversationKey:
@@ -166,10 +166,20 @@ class ConversationKey:
         return cls(workspace_id, connector, raw.decode("utf-8", "surrogatepass"))
 
 
+# A turn asks for these three with each of its forty keys.
 @lru_cache(maxsize=4096)
-def _partition(workspace_id: str, context_id: str) -> int:
-    """A turn asks for it with each of its forty keys."""
-    return zlib.crc32(f"{workspace_id}/{context_id}".encode("utf-8", "surrogatepass")) % PARTITIONS
+def _partition(workspace_id: str, connector: str, external_id: str) -> int:
+    return zlib.crc32(f"{workspace_id}/{connector}:{external_id}".encode("utf-8", "surrogatepass")) % PARTITIONS
+
+
+@lru_cache(maxsize=4096)
+def _tag(workspace_id: str, connector: str, external_id: str) -> str:
+    return partition_tag(_partition(workspace_id, connector, external_id))
+
+
+@lru_cache(maxsize=4096)
+def _encoded(workspace_id: str, connector: str, external_id: str) -> str:
+    return f"{workspace_id}/{connector}/{encode_id(external_id)}"
 
 
 def partition_tag(partition: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
@@ -120,7 +120,7 @@ class Gathering:
         task = self._begun.get(layer)
         if task is None:
             task = self._begun[layer] = self._group.create_task(layer(self))
-        return cast("asyncio.Task[T]", task)
+        return task
 
     async def bounded(
         self, block: str, get: Callable[[], Awaitable[T]], lost: list[DegradedBlock] | None = None

@@ -82,17 +82,23 @@ class Directives:
         places = places_of(scope)
         async with self._in_time():
             stamps = await self._stamps(places)
-            known = {place: self._remembered.get(place) for place in places}
-            held = {place: one[1] for place, one in known.items() if one is not None and one[0] == stamps[place]}
-            stale = [place for place in places if place not in held]
-            if stale:
-                held |= {place: _held(found.values()) for place, found in (await self._current(stale)).items()}
-        for place in places:
-            self._remembered[place] = (stamps[place], held[place])
+            known = [self._remembered.get(place) for place in places]
+            stale = {
+                place: stamp
+                for place, one, stamp in zip(places, known, stamps, strict=True)
+                if one is None or one[0] != stamp
+            }
+            found = await self._current(list(stale)) if stale else {}
+        held: list[Directive] = []
+        for place, one in zip(places, known, strict=True):
+            if one is None or (stale and place in stale):
+                one = stale[place], _held(found[place].values())
+            self._remembered[place] = one  # another load may have dropped it meanwhile
             self._remembered.move_to_end(place)
+            held += one[1]
         while len(self._remembered) > REMEMBERED_PLACES:
             self._remembered.popitem(last=False)
-        return tuple(directive for place in places for directive in held[place])
+        return tuple(held)
 
     def last_loaded(self, scope: Scope) -> tuple[Directive, ...] | None:
         """What `load` last found for the places of *scope* in this process, without asking Redis; None
@@ -186,11 +192,14 @@ class Directives:
             await cast("Any", self._redis.delete(*sorted(keys)))
             await cast("Any", self._redis.srem(_key(EVERYWHERE, "workspaces"), scope.workspace_id))
 
-    async def _stamps(self, places: Sequence[Place]) -> dict[Place, str]:
-        # A workspace and its contexts share one. No pipeline: the client joins these with what else the turn asks.
-        keys = list(dict.fromkeys(_key(place, "stamp") for place in places))
-        found: dict[str, Any] = dict(zip(keys, await asyncio.gather(*map(self._redis.get, keys)), strict=True))
-        return {place: found[_key(place, "stamp")] or "" for place in places}
+    async def _stamps(self, places: Sequence[Place]) -> list[str]:
+        keys = [_key(place, "stamp") for place in places]
+        asked = list(dict.fromkeys(keys))  # a workspace and its contexts share one
+        pipe = self._redis.pipeline(transaction=False)
+        for key in asked:
+            pipe.get(key)
+        found = dict(zip(asked, await pipe.execute(), strict=True))
+        return [found[key] or "" for key in keys]
 
     async def _current(self, places: list[Place]) -> dict[Place, dict[Slot, Version]]:
         pipe = self._redis.pipeline(transaction=False)

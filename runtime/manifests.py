@@ -50,7 +50,6 @@ KEPT_TURNS = 10_000
 _PAGE = 500
 _CUT_TOGETHER = 50
 _READ_TOGETHER = 8
-"""Contexts take a moment each: others have their turn in between."""
 _PARTS = ("turn", "outcome", "records")
 _OF_ALL = ("index", "gone", "since", "standing")
 KEPT_SECONDS = 30 * 24 * 3600
@@ -264,13 +263,15 @@ class Manifests:
         return files
 
     async def contexts(self, scope: Scope, turn_ids: Sequence[str]) -> dict[str, RunContext]:
-        """What went into those of *turn_ids* that are known. Raises `runtime.stored.NewerFormat`."""
+        """What went into those of *turn_ids* that are known. Each takes a moment to read: others have their turn in
+        between. Raises `runtime.stored.NewerFormat`."""
         contexts: dict[str, RunContext] = {}
         for start in range(0, len(turn_ids), _READ_TOGETHER):
             page = turn_ids[start : start + _READ_TOGETHER]
             found: Any = await self._redis.mget([self._key(scope, "turn", turn_id) for turn_id in page])
             for turn_id, stored in zip(page, found, strict=True):
                 if stored is not None:
+                    await asyncio.sleep(0)
                     fields = unpack(decompressed(stored), VERSION, "a turn's manifest")
                     with suppress(UnknownTurn):
                         contexts[turn_id] = await self._whole(scope, turn_id, fields)

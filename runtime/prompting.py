@@ -24,7 +24,7 @@ from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
 from grounding.memory.frames.frame import Frames
 from grounding.pipeline import Grounds, Pipeline, true_error, why
 from grounding.run_context import DegradedBlock, ModelMemory, RunContext, SigilInput, TailEntry
-from grounding.sessions.prefix import UNKNOWN, compared
+from grounding.sessions.prefix import UNKNOWN, compared, stood
 from grounding.sessions.shown import Shown, after, session
 from grounding.strategy import Choice, Strategy
 from grounding.tokens import LineByLine, Tokens
@@ -180,12 +180,13 @@ class Prompting:
             now = {"global_context": there.global_context, "summary": there.summary, "deltas": there.deltas}
             made = await self._made(context.model_copy(update=now), question)
         _tell(made)
+        stands = stood(made.prompt)
         return Built(
             made.context,
             made.prompt,
             (time.perf_counter() - started) * 1000,
-            compared(grounds.before.blocks, made.prompt) if grounds.before else UNKNOWN,
-            after(made.context, made.prompt, grounds.before, question.person, made.whole),
+            compared(grounds.before.blocks, made.prompt, stands) if grounds.before else UNKNOWN,
+            after(made.context, made.prompt, grounds.before, question.person, made.whole, stands),
             _is_renewed(made.context, grounds),
         )
 

@@ -8,7 +8,7 @@ Its errors are those of `runtime.stores`: `connectors.message.StoreUnavailable` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from redis import exceptions as errors
@@ -141,9 +141,9 @@ class Client(Redis):
             if isinstance(result, Exception):
                 told(as_unavailable(result) or result)
                 return
-            answers = (self._read(answer, *command) for answer, command in zip(result, commands, strict=True))
+            answers = iter(result)
             try:
-                found = [[next(answers) for _ in of_one] for of_one in asked]
+                found = [self._read_all(answers, of_one) for of_one in asked]
             except Exception as error:  # noqa: BLE001 - redis-py cannot read an answer: whoever asked is told
                 told(error)
             else:
@@ -170,16 +170,22 @@ class Client(Redis):
                 answers = await connection.exchange([args for args, _ in commands])
             finally:
                 await self.connection_pool.release(connection)
-        return [self._read(answer, *command) for answer, command in zip(answers, commands, strict=True)]
+        return self._read_all(iter(answers), commands)
 
-    def _read(self, answer: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-        """*answer* as redis-py gives it to whoever asks by its methods."""
-        if isinstance(answer, Exception):
-            return options.get(EMPTY_RESPONSE, answer)
-        callback = self.response_callbacks.get(args[0])
-        if callback is None:
-            return answer
-        return callback(answer, **{name: one for name, one in options.items() if name not in (EMPTY_RESPONSE, "keys")})
+    def _read_all(self, answers: Iterator[Any], commands: Sequence[Command]) -> list[Any]:
+        """As many of *answers* as there are *commands*, each as redis-py gives it to whoever asks by its methods."""
+        callbacks: Any = self.response_callbacks
+        found: list[Any] = []
+        for args, options in commands:
+            answer = next(answers)
+            if isinstance(answer, Exception):
+                answer = options.get(EMPTY_RESPONSE, answer)
+            # By names in capitals: that is all that redis-py's own method adds, for a call of Python each.
+            elif (callback := dict.get(callbacks, args[0].upper())) is not None:
+                rest = options and {name: one for name, one in options.items() if name not in (EMPTY_RESPONSE, "keys")}
+                answer = callback(answer, **rest)
+            found.append(answer)
+        return found
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
         return _Pipeline(self, transaction, shard_hint)

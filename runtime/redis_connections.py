@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
@@ -71,6 +70,8 @@ _UNAVAILABLE_REPLIES: dict[str, str] = {
 _SCRIPT_PREFIX = re.compile(r"^ERR .*?: -(?=[A-Z])|^-")
 _BLOCKING_FIRST = frozenset({"BLPOP", "BRPOP", "BLMOVE", "BRPOPLPUSH", "BZPOPMIN", "BZPOPMAX"})
 """Commands whose last argument is how many seconds they may wait."""
+_BLOCKING_ASKED = frozenset({"XREAD", "XREADGROUP"})
+"""Those that wait where an option says so."""
 
 
 def why_unavailable(error: BaseException) -> str | None:
@@ -139,9 +140,11 @@ _SERIALIZER = HiredisRespSerializer()
 def _packed(args: Sequence[Any]) -> bytes:
     """A command as it goes out, as redis-py's serializer does it. Raises `redis.exceptions.DataError`."""
     if isinstance(args[0], str) and " " not in args[0]:
-        with contextlib.suppress(TypeError):  # bytes of another kind, or what cannot be sent
+        try:
             packed: bytes = hiredis.pack_command(tuple(args))
-            return packed
+        except TypeError:  # bytes of another kind, or what cannot be sent
+            return b"".join(_SERIALIZER.pack(*args))
+        return packed
     return b"".join(_SERIALIZER.pack(*args))
 
 
@@ -273,10 +276,11 @@ async def _patiently(connect: Callable[[], Awaitable[None]], attempts: int, seco
 
 def blocking_seconds(args: Sequence[Any]) -> float:
     """How long the server may hold the answer to the command *args* back, in seconds; 0 for most."""
-    name = _word(args[0])
+    first = args[0]
+    name = first.upper() if type(first) is str else _word(first)
     if name in _BLOCKING_FIRST:
         return float(args[-1])
-    if name in ("XREAD", "XREADGROUP"):
+    if name in _BLOCKING_ASKED:
         options = [_word(arg) for arg in args[4 if name == "XREADGROUP" else 1 :][:5]]
         if "BLOCK" in options:
             return float(options[options.index("BLOCK") + 1]) / 1000

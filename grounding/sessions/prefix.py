@@ -47,19 +47,20 @@ def stood(prompt: Prompt) -> tuple[Stood, ...]:
     return tuple(_stood(block) for block in prompt.blocks if block.used)
 
 
-def compared(before: Sequence[Stood], prompt: Prompt) -> Prefix:
-    """What of *prompt* stood in the one *before*."""
+def compared(before: Sequence[Stood], prompt: Prompt, stands: Sequence[Stood] | None = None) -> Prefix:
+    """What of *prompt*, of which *stands* is what `stood` says, stood in the one *before*."""
     kept = 0
     now = [block for block in prompt.blocks if block.used]
-    for was, block in zip(before, now, strict=False):
+    for at, (was, block, stands_now) in enumerate(zip(before, now, stands or stood(prompt), strict=False)):
+        if was == stands_now:
+            kept += was.tokens
+            continue
         if was.system and was.name not in {one.name for one in now}:
             return Prefix(was.name, kept)  # it is gone, which moves all that is behind it
         if was.name != block.name or not _continues(was, block):
             return Prefix(block.name, kept)
-        kept += was.tokens
-        if was != _stood(block):  # it has grown, and what follows stands elsewhere
-            behind = now[now.index(block) + 1 :]
-            return Prefix(behind[0].name if behind else "", kept)
+        behind = now[at + 1 :]  # it has grown, and what follows stands elsewhere
+        return Prefix(behind[0].name if behind else "", kept + was.tokens)
     if not before or len(before) == len(now):
         return Prefix("", kept)
     return Prefix((now[len(before)] if len(now) > len(before) else before[len(now)]).name, kept)
@@ -78,15 +79,16 @@ def tokens_between(blocks: Sequence[Stood], first: str, ends: Collection[str] = 
 
 
 def _stood(block: Block) -> Stood:
-    text = _growing(block)
+    text, place = _growing(block), block.place
+    is_of_system = place.message == "system"
     return Stood(
         name=block.name,
         digest=_digest(text),
         characters=len(text),
         tokens=block.tokens,
-        stays=block.place.volatility is not Volatility.TURN,
-        system=block.place.message == "system",
-        load=block.load if block.place.message == "system" else 0,
+        stays=place.volatility is not Volatility.TURN,
+        system=is_of_system,
+        load=block.load if is_of_system else 0,
     )
 
 

@@ -51,13 +51,19 @@ def session(before: Shown | None, turn_id: str, today: str) -> SessionInput | No
 
 
 def after(
-    context: RunContext, prompt: Prompt, before: Shown | None, person: str | None, whole: RunContext | None = None
+    context: RunContext,
+    prompt: Prompt,
+    before: Shown | None,
+    person: str | None,
+    whole: RunContext | None = None,
+    stands: tuple[Stood, ...] | None = None,
 ) -> Shown | None:
     """What is known after a turn; None where it belongs to no session. *whole* is what *context* was before anything
-    was taken out of it to save memory: the next turn goes on from there, should there be memory again."""
+    was taken out of it to save memory: the next turn goes on from there, should there be memory again. *stands* is what
+    `stood` says of *prompt*."""
     if context.session is None or not context.turn_id:
         return None
-    blocks = stood(prompt)
+    blocks = stood(prompt) if stands is None else stands
     whole = whole or context
     begins = whole.tail[0].turn_id if whole.tail else ""
     document = whole.summary.id if whole.summary else ""

@@ -26,6 +26,7 @@ from grounding.transcript.entry import Entry, EntryRole, Reach, UnknownFormat
 from grounding.transcript.log import Transcript
 from runtime.identifiers import new_turn_id
 from runtime.jobs import Job, Jobs
+from runtime.manifest_cuts import decompressed
 from runtime.manifests import Manifests, UnknownTurn
 from runtime.usage import Usage
 from tests.unit.test_assemble import context
@@ -322,6 +323,30 @@ async def test_what_went_into_many_turns_is_told_whole_without_those_that_are_no
     assert await Manifests(redis).contexts(Scope("acme"), [*ids, "t-unknown"]) == kept
     assert await manifests.contexts(Scope("acme"), []) == {}
     assert await manifests.contexts(Scope("other"), ids) == {}
+
+
+async def test_many_turns_are_read_without_holding_others_up(redis: Redis) -> None:
+    manifests, tokens = Manifests(redis), load_tokens()
+    ids = sorted(new_turn_id() for _ in range(8))
+    for turn_id in ids:
+        one = context(turn_id=turn_id)
+        await manifests.keep(one, assemble.prompt(one, tokens), "2026-11-21T10:00:00Z", {})
+    read: list[str] = []
+    passes: list[int] = []
+
+    def look(stored: str) -> str:
+        read.append(stored)
+        return decompressed(stored)
+
+    async def others() -> None:
+        while len(read) < len(ids):
+            passes.append(len(read))
+            await asyncio.sleep(0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("runtime.manifests.decompressed", look)
+        await asyncio.gather(manifests.contexts(Scope("acme"), ids), others())
+    assert set(range(len(ids))) <= set(passes)
 
 
 def rules(*ids: str) -> tuple[Censor, ...]:
