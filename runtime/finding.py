@@ -120,7 +120,8 @@ class Finding:
         """Whether something is known to be missing where a former collection answers, or of what was said."""
         if answering is self._opening.target:
             is_lacking = scope.workspace_id in self.unremembered or self._opening.lacks or self._doubts.is_apart
-            return Lacks.TURNS in what and is_lacking
+            if self._opening.is_seen_to or (Lacks.TURNS in what and is_lacking):
+                return Lacks.TURNS in what and is_lacking
         return await self._opening.catalogue.is_behind(scope, answering.name, *what)
 
     def doubt(self, scope: Scope) -> str:

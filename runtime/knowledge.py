@@ -174,7 +174,10 @@ class Knowledge:
                 progress(one)
 
         try:
-            return await target.indexer.sync(scope, paths, tell, fresh=fresh)
+            done = await target.indexer.sync(scope, paths, tell, fresh=fresh)
+            if paths is None:
+                await self.catalogue.caught_up(scope, target.name, Lacks.DOCUMENTS)
+            return done
         finally:  # interrupted, some of it may be stored
             documents = [path for path in paths or () if is_document_path(path)]
             self.fresh.note(scope, sources=documents)

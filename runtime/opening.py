@@ -52,7 +52,7 @@ class Opening:
         """The token of the open index, as the catalogue knows it."""
         self._is_refilled = True
         self._is_seen_to = settings.redis_url is None
-        """Whether this process puts back what the index lost. Else another does, and nobody here learns when."""
+        """See `is_seen_to`."""
 
     async def run(self) -> None:
         """Open it, however long that takes, and see to what is open, until cancelled."""
@@ -86,6 +86,11 @@ class Opening:
         except asyncio.CancelledError:
             self._is_seen_to = self._settings.redis_url is None
             raise
+
+    @property
+    def is_seen_to(self) -> bool:
+        """Whether this process puts back what the open index lost. Else the catalogue alone says what it lacks."""
+        return self._is_seen_to
 
     @property
     def lacks(self) -> bool:

@@ -123,10 +123,12 @@ class Catalogue:
 
     async def see_origin(self, name: str, token: str, scopes: Sequence[Scope]) -> None:
         """Where the *token* of the collection's origin is another one than it was, something of it was lost: what was
-        said and noted in the workspaces of *scopes* counts as not put into it, and is so again. A first one is kept."""
+        said and noted in the workspaces of *scopes* counts as not put into it, and is so again; until then, and until
+        `caught_up` says so of the documents, it `is_behind` in them. A first one is kept."""
         noted = await self._redis.hget(_ORIGINS, name)
         if noted and token and noted != token:
             for scope in scopes:
+                await self._redis.sadd(_key(scope, "behind", name), Lacks.DOCUMENTS.value, Lacks.TURNS.value)
                 await self._redis.delete(_key(scope, "remembered", name, FORM))
             await self._redis.delete(_everywhere(name))
         if noted is None or token:  # last: interrupted, it is done again
@@ -168,6 +170,7 @@ class Catalogue:
     async def has_remembered(self, scope: Scope, name: str) -> None:
         """Say that it has."""
         await self._redis.set(_key(scope, "remembered", name, FORM), "1")
+        await self.caught_up(scope, name, Lacks.TURNS)
 
     async def documents(self, scope: Scope, name: str) -> int:
         """How many documents of the workspace are in the collection."""

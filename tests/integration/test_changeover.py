@@ -241,6 +241,34 @@ async def test_who_does_not_put_back_what_a_collection_lost_is_not_in_doubt_for_
     await other.knowledge.close()
 
 
+@pytest.mark.parametrize("house", ["server"], indirect=True)
+async def test_who_does_not_put_back_what_a_collection_lost_says_that_until_it_is_done(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that there is no such document, and that nothing was said."""
+    monkeypatch.setattr("runtime.opening.LOSS_SECONDS", 0.01)
+    await filled(house)
+    leader, other = await house.process(OLD), await house.process(OLD)
+    async with beside(leader.knowledge.open(), "open"), beside(other.knowledge.open(), "open"), asyncio.timeout(60):
+        for one in (leader, other):
+            await one.knowledge.opened()
+        assert (await other.found("refunds"), other.lost) == (["refunds.md"], [])
+        index = (await leader.knowledge.opening.ready()).index
+        assert isinstance(index, ServerIndex)
+        await (await index._client()).delete_collection(index._collection)
+        await leader.knowledge.until_lost()
+        assert (await other.found("refunds"), other.lost) == ([], REBUILDING)
+        with pytest.raises(IndexUnavailable, match="being indexed"):
+            await other.knowledge.finding.passages(ACME, "refunds", 3, 1200, 800, lost=[])
+        lacks_turns = [DegradedBlock(block="records", why="index_rebuilding")]
+        assert (await other.recalled("where is the deploy key"), other.lost) == ([], lacks_turns)
+        await leader.fill()
+        assert (await other.found("refunds"), other.lost) == (["refunds.md"], [])
+        assert (await other.recalled("where is the deploy key"), other.lost) == (["t1"], [])
+    for one in (leader, other):
+        await one.knowledge.close()
+
+
 async def test_the_former_index_answers_until_the_new_one_has_everything(house: House) -> None:
     """Documents and remembered turns, whatever changes meanwhile; each workspace by itself."""
     await filled(house)
