@@ -86,6 +86,7 @@ class Knowledge:
         self.catalogue = self.opening.catalogue
         self.formers = self.opening.formers
         self._following = Following(settings, self, workspaces, publisher, self._backlog, shelf=shared, copy=self.copy)
+        self._is_on_server = settings.qdrant_url is not None
         own = process if shared is not None and settings.qdrant_url is None else ""
         self._doubts = Doubts(redis, self._backlog, settings.index_stale_seconds, is_shared=shared is not None, own=own)
         self.finding = Finding(
@@ -174,7 +175,8 @@ class Knowledge:
                 progress(one)
 
         try:
-            done = await target.indexer.sync(scope, paths, tell, fresh=fresh)
+            lost = paths is None and await self.catalogue.is_behind(scope, target.name, Lacks.DOCUMENTS)
+            done = await target.indexer.sync(scope, paths, tell, fresh=fresh, restored=lost and self._is_on_server)
             if paths is None:
                 await self.catalogue.caught_up(scope, target.name, Lacks.DOCUMENTS)
             return done

@@ -6,6 +6,7 @@ Until it is open, and while it cannot be, `IndexUnavailable` says why.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from grounding.documents.catalogue import Catalogue, Identity
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
 from grounding.documents.ledger import Ledger
+from grounding.documents.origin import Mark
 from runtime.collection import Collection, Maker, default_identity, model_of
 from runtime.embedder import open_embedder
 from runtime.formers import Formers
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 _RETRY_SECONDS = (1.0, 30.0)
 LOSS_SECONDS = 2.0
 """Between looks whether the open index lost something."""
+MARK_SECONDS = 30.0
+"""Between marks that are left in a server's collection: a snapshot of it that is older than the last is noticed."""
 _log = structlog.get_logger()
 
 
@@ -50,6 +54,8 @@ class Opening:
         self._opened = asyncio.Event()
         self._origin = ""
         """The token of the open index, as the catalogue knows it."""
+        self._marks_at = 0.0
+        """When a mark is left in it next, as `time.monotonic` tells it."""
         self._is_refilled = True
         self._is_seen_to = settings.redis_url is None
         """See `is_seen_to`."""
@@ -78,7 +84,7 @@ class Opening:
             while True:
                 await asyncio.sleep(LOSS_SECONDS)
                 with suppress(IndexUnavailable, StoreUnavailable):  # the next look says it
-                    token = (await target.index.origin()).token
+                    token = await self._token(target)
                     if token != self._origin:
                         self._is_refilled = False
                         await self._see_origin(target, token)
@@ -86,6 +92,19 @@ class Opening:
         except asyncio.CancelledError:
             self._is_seen_to = self._settings.redis_url is None
             raise
+
+    async def _token(self, target: Collection) -> str:
+        """That of the open index; now and then a mark is left there, and the one before is looked for."""
+        now = time.monotonic()
+        if self._settings.qdrant_url is None or now < self._marks_at:
+            return (await target.index.origin()).token
+        left = await self.catalogue.mark(target.name)
+        mark = Mark(left, max(left + 1, round(time.time())))
+        token = (await target.index.origin(mark)).token
+        if token == self._origin:
+            await self.catalogue.has_mark(target.name, mark.new)
+        self._marks_at = now + MARK_SECONDS
+        return token
 
     @property
     def is_seen_to(self) -> bool:

@@ -4,7 +4,8 @@ Another embedding model makes another collection. While it is filled, a workspac
 
 Keys (owner ``documents``): under ``{index}`` ``collections``, a hash of name to `Identity`, ``idle``, a hash of name to
 the time, in seconds since the epoch, since which nobody is answered from it, ``origins``, a hash of name to the token
-of `grounding.documents.index.Origin`, empty where there was none, and ``in_use:<name>``, which a process
+of `grounding.documents.index.Origin`, empty where there was none, ``marks``, a hash of name to the
+`grounding.documents.origin.Mark` that was left last, and ``in_use:<name>``, which a process
 keeps for as long as it fills that collection; in the workspace's tag ``current``, the name of the collection that
 answers, ``remembered:<name>:<form of turns>``, set once all that was said and noted is in it, and ``behind:<name>``, a
 set of what it lacks.
@@ -23,7 +24,7 @@ from grounding.documents.backlog import OWNER
 from grounding.documents.ledger import Ledger
 from grounding.documents.stored import PAYLOAD_VERSION, collection_name
 from grounding.documents.turns import FORM
-from grounding.documents.undeepened import Undeepened
+from grounding.documents.undeepened import AT_ONCE, Undeepened
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -32,7 +33,9 @@ CATALOGUE_VERSION = 1
 IN_USE_SECONDS = 60.0
 """How long a process that was killed keeps its collection from being dropped."""
 _TAG = "{index}"
-_COLLECTIONS, _IDLE, _ORIGINS = (redis_key(OWNER, _TAG, name) for name in ("collections", "idle", "origins"))
+_COLLECTIONS, _IDLE, _ORIGINS, _MARKS = (
+    redis_key(OWNER, _TAG, name) for name in ("collections", "idle", "origins", "marks")
+)
 
 
 class Lacks(StrEnum):
@@ -119,6 +122,7 @@ class Catalogue:
             pipe.hdel(_COLLECTIONS, name)
             pipe.hdel(_IDLE, name)
             pipe.hdel(_ORIGINS, name)
+            pipe.hdel(_MARKS, name)
             await pipe.execute()
 
     async def see_origin(self, name: str, token: str, scopes: Sequence[Scope]) -> None:
@@ -131,8 +135,17 @@ class Catalogue:
                 await self._redis.sadd(_key(scope, "behind", name), Lacks.DOCUMENTS.value, Lacks.TURNS.value)
                 await self._redis.delete(_key(scope, "remembered", name, FORM))
             await self._redis.delete(_everywhere(name))
+            await self._redis.hdel(_MARKS, name)
         if noted is None or token:  # last: interrupted, it is done again
             await self._redis.hset(_ORIGINS, name, token)
+
+    async def mark(self, name: str) -> int:
+        """The mark that was left in the collection last; 0 for none."""
+        return int(await self._redis.hget(_MARKS, name) or 0)
+
+    async def has_mark(self, name: str, mark: int) -> None:
+        """It was left there."""
+        await self._redis.hset(_MARKS, name, mark)
 
     async def current(self, scope: Scope) -> str:
         """The collection that answers the scope's workspace; empty before there was any."""
@@ -140,11 +153,13 @@ class Catalogue:
         return name
 
     async def currents(self, scopes: Sequence[Scope]) -> list[str]:
-        """`current` of each of *scopes*; one round trip."""
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for scope in scopes:
-                pipe.get(_key(scope, "current"))
-            answers: Any = await pipe.execute() if scopes else []
+        """`current` of each of *scopes*; a round trip for some at once."""
+        answers: list[Any] = []
+        for start in range(0, len(scopes), AT_ONCE):
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for scope in scopes[start : start + AT_ONCE]:
+                    pipe.get(_key(scope, "current"))
+                answers += await pipe.execute()
         return [str(answer or "") for answer in answers]
 
     async def claim(self, scope: Scope, name: str) -> None:

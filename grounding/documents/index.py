@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from connectors.message import AgentRuntimeError, Scope
 from grounding.documents.embedding import Vector
-from grounding.documents.origin import Origin
+from grounding.documents.origin import Mark, Origin
 from grounding.documents.sparse import SparseVector
 
 
@@ -161,8 +161,9 @@ class PassageIndex(Protocol):
     async def ensure(self) -> None:
         """Make the collection of this embedding model, with its payload indexes, where it is missing."""
 
-    async def origin(self) -> Origin:
-        """Whether it is still the collection that it was; asked once `ensure` has returned."""
+    async def origin(self, mark: Mark | None = None) -> Origin:
+        """Whether it is still the collection that it was; asked once `ensure` has returned. A server's that has an
+        earlier *mark* than was left there was put back to what it was before, and gets another token."""
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
         """Store *entries*, replacing those of the same id. Searchable once it returns."""

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Mark(NamedTuple):
+    """What whoever fills a collection leaves there now and then: a number that grows. ``left`` is the one that was left
+    last, 0 for none, and ``new`` the one to be left now."""
+
+    left: int
+    new: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from grounding.documents.edge_search import EdgeSearch
 from grounding.documents.edge_shard import LEAST_FREE_BYTES, LEAST_FREE_TO_DELETE_BYTES, ensure_fields, ensure_room
 from grounding.documents.embedding import Vector
 from grounding.documents.index import AskDeep, Entry, Fusion, Hit, Kind, Passage, Source
-from grounding.documents.origin import Origin
+from grounding.documents.origin import Mark, Origin
 from grounding.documents.sparse import SparseVector
 from grounding.documents.stored import Where
 
@@ -73,7 +73,7 @@ class EmbeddedIndex(EdgeEngine):
     async def ensure(self) -> None:
         await self._run(ensure_fields)
 
-    async def origin(self) -> Origin:
+    async def origin(self, mark: Mark | None = None) -> Origin:
         try:
             origin = await asyncio.to_thread(origin_at, self._path)
         except OSError as error:

@@ -24,7 +24,7 @@ from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, deepe
 from grounding.documents.embedding import Vector
 from grounding.documents.fusing import absent, by_scores, may_say_little, merged, says_little
 from grounding.documents.index import AskDeep, Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, cosine
-from grounding.documents.origin import Origin
+from grounding.documents.origin import Mark, Origin
 from grounding.documents.server_deeper import Look, deep_of, deepen, has_room, look_again
 from grounding.documents.server_errors import ERRORS, unavailable
 from grounding.documents.server_origin import origin_of
@@ -137,10 +137,10 @@ class ServerIndex:
         if self._deep_dimensions is not None:
             self.deepens = await self._ask(has_room(await self._client(), self._collection, self._deep_dimensions))
 
-    async def origin(self) -> Origin:
+    async def origin(self, mark: Mark | None = None) -> Origin:
         if not await self.exists():
             await self.ensure()  # somebody deleted it
-        self.token = await self._ask(origin_of(await self._client(), self._collection))
+        self.token = await self._ask(origin_of(await self._client(), self._collection, mark))
         return Origin(self.token)
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:

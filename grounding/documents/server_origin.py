@@ -1,4 +1,4 @@
-"""How a collection of a Qdrant server tells that it is another one than it was: emptied, deleted or made anew.
+"""How a collection of a Qdrant server tells that it is another one than it was: emptied, deleted, made anew, restored.
 
 A point of its own says so. It has no vector and is nobody's, so that no search finds it.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from typing import Any
 
 from qdrant_client import AsyncQdrantClient, models
 
+from grounding.documents.origin import Mark
 from grounding.documents.stored import PAYLOAD_VERSION
 
 POINT = str(uuid.UUID(int=1))
@@ -18,16 +20,21 @@ SETTLED_SECONDS = 0.2
 """From when a token was written until it is read: whoever found none at the same time has written its own by then."""
 
 
-async def origin_of(client: AsyncQdrantClient, collection: str) -> str:
-    """The token in *collection*; a new one where it has none. Raises what the client does."""
-    if token := await _told(client, collection):
+async def origin_of(client: AsyncQdrantClient, collection: str, mark: Mark | None = None) -> str:
+    """The token in *collection*; a new one where it has none, or where its mark is an earlier one than was left: then
+    a former snapshot of it was restored. Else the new *mark* is left. Raises what the client does."""
+    found = await _told(client, collection)
+    token = str(found.get("origin", ""))
+    if token and (mark is None or int(found.get("mark", 0)) >= mark.left):
+        if mark is not None:
+            await client.set_payload(collection, {"mark": mark.new}, points=[POINT], wait=True)
         return token
     payload = {"v": PAYLOAD_VERSION, "origin": uuid.uuid4().hex}
     await client.upsert(collection, [models.PointStruct(id=POINT, vector={}, payload=payload)], wait=True)
     await asyncio.sleep(SETTLED_SECONDS)  # of two that make one at once the last stays, and both have to know that one
-    return await _told(client, collection)
+    return str((await _told(client, collection)).get("origin", ""))
 
 
-async def _told(client: AsyncQdrantClient, collection: str) -> str:
+async def _told(client: AsyncQdrantClient, collection: str) -> dict[str, Any]:
     found = await client.retrieve(collection, [POINT], with_payload=True, with_vectors=False)
-    return str((found[0].payload or {}).get("origin", "")) if found else ""
+    return (found[0].payload or {}) if found else {}

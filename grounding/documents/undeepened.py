@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _DONE = (
     "if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then return redis.call('HDEL', KEYS[1], ARGV[1]) end return 0"
 )
+AT_ONCE = 200
+"""Workspaces that are asked about together: the answers of more take the event loop too long."""
 
 
 class Lacking(NamedTuple):
@@ -72,12 +74,14 @@ class Undeepened:
 
     async def look(self, scopes: Sequence[Scope], oldest: float) -> list[int | None]:
         """How many sources of each workspace may lack deeper vectors; None where all of it is to be looked through,
-        because nobody did since *oldest*. One round trip."""
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for scope in scopes:
-                pipe.get(self._key(scope, "deepened"))
-                pipe.hlen(self._key(scope, "shallow"))
-            answers: Any = await pipe.execute() if scopes else []
+        because nobody did since *oldest*. A round trip for `AT_ONCE` of them."""
+        answers: list[Any] = []
+        for start in range(0, len(scopes), AT_ONCE):
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for scope in scopes[start : start + AT_ONCE]:
+                    pipe.get(self._key(scope, "deepened"))
+                    pipe.hlen(self._key(scope, "shallow"))
+                answers += await pipe.execute()
         pairs = zip(answers[::2], answers[1::2], strict=True)
         return [int(count) if at is not None and float(at) >= oldest else None for at, count in pairs]
 

@@ -34,7 +34,7 @@ from grounding.documents.index import (
     Source,
 )
 from grounding.documents.looking_back import Look, Part, looked_back
-from grounding.documents.origin import Origin
+from grounding.documents.origin import Mark, Origin
 from grounding.documents.sparse import SparseVector
 from runtime.embedded.held_here import HeldHere
 from runtime.embedded.index_lane import (
@@ -100,7 +100,7 @@ class AskedIndex:
     async def ensure(self) -> None:
         await self._ask("ensure")
 
-    async def origin(self) -> Origin:
+    async def origin(self, mark: Mark | None = None) -> Origin:
         ((self.token, set_aside),) = await self._ask("origin")
         return Origin(self.token, tuple(set_aside))
 

@@ -242,6 +242,49 @@ async def test_who_does_not_put_back_what_a_collection_lost_is_not_in_doubt_for_
 
 
 @pytest.mark.parametrize("house", ["server"], indirect=True)
+async def test_a_former_snapshot_of_a_servers_collection_that_somebody_restored_is_noticed_and_filled_up(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the token that it always had; what was edited since, however small, and what was said since come back."""
+    monkeypatch.setattr("runtime.opening.LOSS_SECONDS", 0.01)
+    monkeypatch.setattr("runtime.opening.MARK_SECONDS", 0.02)
+    made = house.settings
+    monkeypatch.setattr(house, "settings", lambda model: made(model).model_copy(update={"qdrant_url": "local"}))
+    await filled(house)
+    old = await house.process(OLD)
+    async with beside(old.knowledge.open(), "open"), asyncio.timeout(60):
+        await old.knowledge.opened()
+        index = (await old.knowledge.opening.ready()).index
+        assert isinstance(index, ServerIndex)
+        client, name, catalogue = await index._client(), index._collection, old.knowledge.catalogue
+        found: Any = await client.scroll(name, limit=1000, with_vectors=True)
+        snapshot: list[Any] = [
+            qdrant.PointStruct(id=one.id, vector=one.vector, payload=dict(one.payload)) for one in found[0]
+        ]
+        await old.put("refunds.md", "# Refunds\n\nRefunds take ninety days.")
+        await old.say("t3", "The lamp oil is in the shed.")
+        lost = asyncio.create_task(old.knowledge.until_lost())
+        while not await catalogue.mark(name):
+            await asyncio.sleep(0.01)
+        await client.delete(name, qdrant.FilterSelector(filter=qdrant.Filter()))
+        await client.upsert(name, snapshot)
+        await lost
+        await old.fill()
+        assert await old.found("ninety") == await old.found("refunds") == ["refunds.md"]
+        assert await old.found("thirty") == []
+        assert await old.recalled("where is the lamp oil") == ["t3"]
+        token = old.knowledge.opening._origin
+        again = asyncio.create_task(old.knowledge.until_lost())
+        while not await catalogue.mark(name):
+            await asyncio.sleep(0.01)
+        assert not again.done()
+        again.cancel()
+        await asyncio.wait([again])
+        assert (await index.origin()).token == token
+    await old.knowledge.close()
+
+
+@pytest.mark.parametrize("house", ["server"], indirect=True)
 async def test_who_does_not_put_back_what_a_collection_lost_says_that_until_it_is_done(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ from watchfiles import Change
 from connectors.message import Scope, redis_key
 from grounding.documents import indexer, moved, runs
 from grounding.documents.backlog import Backlog
+from grounding.documents.catalogue import Catalogue
 from grounding.documents.chunking import Chunk, Sizes, chunk_document
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.gone import KEPT_SECONDS, WORTH_CHUNKS, GoneVectors
@@ -43,7 +44,7 @@ from grounding.documents.shelf import FileShelf
 from grounding.documents.sparse import encode_document
 from grounding.documents.stored import collection_name
 from grounding.documents.turns import CONTINUED, Memory, Turns, split_turn
-from grounding.documents.undeepened import Undeepened
+from grounding.documents.undeepened import AT_ONCE, Undeepened
 from grounding.documents.watch import Changed, changed_documents, group_changes, watch
 from tests.emulators.embedder import HashedWords
 
@@ -296,6 +297,27 @@ async def test_what_lacks_deeper_vectors_is_read_off_the_event_loop(
     assert sorted(one.source for one in await noted.lacking(ACME)) == ["a.md", "b.md"]
     assert len(read) == 2
     assert threading.get_ident() not in read
+
+
+async def test_of_many_workspaces_some_are_asked_about_at_once(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers of a thousand hold the event loop for 18 ms."""
+    scopes = [Scope(f"w{number}") for number in range(2 * AT_ONCE + 1)]
+    noted, known, sizes = Undeepened(redis, "c"), Catalogue(redis), list[int]()
+    for number in (0, AT_ONCE, 2 * AT_ONCE):
+        await noted.note(scopes[number], Kind.DOCUMENT, [f"{n}.md" for n in range(1 + number)])
+        await noted.looked_through(scopes[number], time.time())
+        await known.claim(scopes[number], f"c{number}")
+    execute = type(redis.pipeline()).execute
+
+    async def counted(pipe: Any) -> Any:
+        sizes.append(len(pipe.command_stack))
+        return await execute(pipe)
+
+    monkeypatch.setattr(type(redis.pipeline()), "execute", counted)
+    looked, current = await noted.look(scopes, 0.0), await known.currents(scopes)
+    there = {number: (looked[number], current[number]) for number in (0, 1, AT_ONCE, 2 * AT_ONCE)}
+    assert there == {number: (1 + number, f"c{number}") for number in (0, AT_ONCE, 2 * AT_ONCE)} | {1: (None, "")}
+    assert (len(looked), len(current), max(sizes)) == (len(scopes), len(scopes), 2 * AT_ONCE)
 
 
 async def test_a_folder_that_was_away_for_a_while_is_not_embedded_again(house: House) -> None:
