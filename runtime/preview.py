@@ -40,14 +40,16 @@ _log = structlog.get_logger()
 class Preview(ABC):
     """A reply that is being written. `show` and, where it is not None, `restart` are called by who writes it."""
 
-    restart: Callable[[], Awaitable[None]] | None = None
-    """Begin again: what was shown was not the answer."""
-
     def __init__(self, message: OutboundMessage) -> None:
         self._message = message
         self._pieces: list[str] = []
         self.settled = asyncio.Event()
         """Set where the platform will not be called any more before the showing has ended."""
+
+    @property
+    def restart(self) -> Callable[[], Awaitable[None]] | None:
+        """Begin again: what was shown was not the answer."""
+        return None
 
     @property
     def text(self) -> str:
@@ -86,7 +88,6 @@ class _Paced(Preview):
 
     def __init__(self, connector: Connector, message: OutboundMessage, states: PartStates, governor: Governor) -> None:
         super().__init__(message)
-        self.restart = self._restart
         self._states = states
         self._address = "" if connector.capabilities.local else connector.name
         """Where older replies of the conversation may still wait."""
@@ -101,6 +102,10 @@ class _Paced(Preview):
     async def show(self, delta: str) -> None:
         self._pieces.append(delta)
         self._news.set()
+
+    @property
+    def restart(self) -> Callable[[], Awaitable[None]]:
+        return self._restart
 
     async def _restart(self) -> None:
         self._pieces.clear()

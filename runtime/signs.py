@@ -37,12 +37,16 @@ class Signs:
         """Give them until `end`; none where that came before."""
         if not self._ended:
             self._task = asyncio.create_task(self._give())
+            self._task.add_done_callback(self._is_over)
 
     def end(self) -> None:
         """Begin no other. A typing sign that is being called for is left to end by itself."""
         self._ended = True
         if self._task is not None and not self._is_called_for:
             self._task.cancel()
+
+    def _is_over(self, _: asyncio.Task[None]) -> None:
+        self._task = None  # which knows these by where it was cancelled: nobody else would take the ring apart
 
     async def over(self) -> None:
         """`end` them, and wait until the platform is not called any more by them: `LAST_SIGN_SECONDS` at most."""

@@ -1,6 +1,8 @@
 """Replies that are shown while they are written, and get their last form whatever happens in between."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -406,6 +408,25 @@ async def test_only_an_answer_that_takes_a_while_is_announced_by_signs(
     async with outbox.preview(DRAFT), asyncio.timeout(5):
         while not board.signs:
             await asyncio.sleep(0.002)
+
+
+async def test_a_show_that_is_over_is_freed_at_once(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What hangs on it would else hold the event loop up, once much of it is there to be looked through."""
+    monkeypatch.setattr("runtime.signs.FIRST_SIGN_SECONDS", 30.0)
+    board = Signs()
+    outbox = box(redis, board)
+    gc.disable()
+    try:
+        async with outbox.preview(DRAFT) as preview:
+            await preview.show("one")
+            await until(board, "one")
+            show = outbox.shows._shows[DRAFT.turn_id]
+            seen: list[weakref.ref[Any]] = [weakref.ref(show.signs), weakref.ref(show.preview)] if show.preview else []
+            del show
+        await asyncio.sleep(0)
+        assert [one() for one in seen] == [None, None]
+    finally:
+        gc.enable()
 
 
 class SlowSigns(Signs):
