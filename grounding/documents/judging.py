@@ -16,9 +16,10 @@ JUDGED_REMEMBERED = 512
 
 
 class Judging:
-    """Remembers which passages were judged. The words of many others take milliseconds: off the loop."""
+    """Remembers which passages were judged. The words of more than *few* others take milliseconds: off the loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, few: int = FEW_PASSAGES) -> None:
+        self._few = few
         self._known: set[str] = set()
 
     async def of(self, hits: Sequence[Hit], judge: Callable[[], T]) -> T:
@@ -27,4 +28,4 @@ class Judging:
         if len(self._known) + len(new) > JUDGED_REMEMBERED:
             self._known.clear()
         self._known |= new
-        return judge() if len(new) <= FEW_PASSAGES else await asyncio.to_thread(judge)
+        return judge() if len(new) <= self._few else await asyncio.to_thread(judge)

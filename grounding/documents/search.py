@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import structlog
@@ -14,21 +14,19 @@ from grounding.documents import followup
 from grounding.documents.deeper import BLOCK, LATE, Deeper, NotYet
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
 from grounding.documents.excerpts import utf8
-from grounding.documents.index import Hit, Kind, Passage, PassageIndex
+from grounding.documents.index import AskDeep, Hit, Kind, Passage, PassageIndex
 from grounding.documents.judging import Judging
-from grounding.documents.packing import Retrieved, Room, choose, neighbours_wanted, pack
-from grounding.documents.relevance import Floor, fitting, floor_for
+from grounding.documents.looking_up import Chosen, LooksUp, LookUp, chosen_of, looked_up, size_of
+from grounding.documents.packing import Retrieved, Room, pack
+from grounding.documents.relevance import Floor, floor_for
 from grounding.documents.rerank import Reranker, RerankUnavailable, rerank
 from grounding.documents.sparse import SparseVector, encode_query, term_set
-from grounding.documents.stored import searched
 from grounding.recent import Recent
 from grounding.run_context import DegradedBlock
 from grounding.run_context import Passage as PromptPassage
 
 _log = structlog.get_logger()
 
-CANDIDATES_PER_PASSAGE = 3
-"""Hits looked at for each passage wanted: some are duplicates, some join into one."""
 SHORT_QUERY_CHARACTERS = 400
 QUERY_MAX_CHARACTERS = 4000
 """What of a question is searched with; the beginning and the end of longer ones."""
@@ -61,6 +59,7 @@ class Search:
         made where the question cannot be embedded. *deep* is the model of the passages' deeper vectors; a search that
         goes without because its question is not embedded in time is named in ``lost``, too."""
         self._index = index
+        self._look_up = index.look_up if isinstance(index, LooksUp) else partial(looked_up, index)
         self._embedder = embedder
         self._floor = floor or floor_for(embedder.name)
         self._counts = _Counts(count) if count else None
@@ -98,8 +97,7 @@ class Search:
             return []
         self.prepare(query, earlier)
         dense, sparse = await self._vectors(query, earlier, lost)
-        looks_again = self._deep is not None and self._index.deepens and dense is not None and bool(sparse.indices)
-        deep = partial(self._deep_vector, query, earlier, lost) if looks_again else None
+        deep = self._again(query, earlier, lost, dense, sparse)
         wanted = max(top_k, self._reranker.candidates) if self._reranker else top_k
         hits = await self._index.search(
             scope, self._kind, dense, sparse, wanted, explain=explain, scores=scores, deep=deep
@@ -119,6 +117,18 @@ class Search:
         if lost is not None:
             lost.append(DegradedBlock(block="retrieved", why=self._words_alone))
         return None, await query_terms(query, earlier)
+
+    def _again(
+        self,
+        query: str,
+        earlier: Sequence[str],
+        lost: list[DegradedBlock] | None,
+        dense: Vector | None,
+        sparse: SparseVector,
+    ) -> AskDeep | None:
+        """What gives the question's deeper vector, where there is a second look."""
+        looks_again = self._deep is not None and self._index.deepens and dense is not None and bool(sparse.indices)
+        return partial(self._deep_vector, query, earlier, lost) if looks_again else None
 
     async def _deep_vector(self, query: str, earlier: Sequence[str], lost: list[DegradedBlock] | None) -> Vector | None:
         """The question's deeper vector, which is mixed as the quick one is; None where there is none in time, or where
@@ -163,38 +173,36 @@ class Search:
         Raises `IndexUnavailable` and `EmbedderUnavailable`: an outage never poses as "no such document".
         """
         query = shorten(query)
-        size = await self._size(scope)  # mostly known
-        hits = await self.search(scope, query, top_k * CANDIDATES_PER_PASSAGE, scores=True, lost=lost, earlier=earlier)
-        if not hits:
+        if not query.strip():
             return []
-        floor = fitting(self._floor, hits)
-        runs = await self._judging.of(hits, lambda: choose(floor.keep(query, hits, size), top_k))
+        runs, found = await self._chosen(scope, query, top_k, lost, earlier)
         if not runs:
             return []
-        wanted: dict[str, set[int]] = defaultdict(set)
-        for run in runs:
-            wanted[run.source].update(neighbours_wanted(run))
-        found = await self._read(scope, wanted)
-        around = {source: {one.ordinal: one for one in passages} for source, passages in found.items()}
+        around: dict[str, dict[int, Passage]] = defaultdict(dict)
+        for passage in found:
+            around[passage.source][passage.ordinal] = passage
         room = Room(top_k, max_bytes, max_tokens if self._counts else None, self._counts or len)
         if all(utf8(part.lead + part.text) <= max_bytes for run in runs for part in run.parts):
-            texts = {part.lead + part.text for some in found.values() for part in some}
+            texts = {part.lead + part.text for part in found}
             if self._counts is None or sum(map(len, self._counts.lacking(texts))) <= COUNTED_AT_ONCE:
                 return pack(runs, around, query, room)
         # Counting what was not told lately, or choosing what to keep of a long passage, takes milliseconds: off the
         # loop.
         return await asyncio.to_thread(pack, runs, around, query, room)
 
-    async def _size(self, scope: Scope) -> int:
-        return sum([await self._index.estimate(one, self._kind) for one in searched(scope, self._kind)])
-
-    async def _read(self, scope: Scope, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
-        """`PassageIndex.read` of everything that was searched; no two owners have a source of one name."""
-        found: dict[str, list[Passage]] = {source: [] for source in wanted}
-        for one in searched(scope, self._kind):
-            for source, passages in (await self._index.read(one, self._kind, wanted)).items():
-                found[source] += passages
-        return found
+    async def _chosen(
+        self, scope: Scope, query: str, top_k: int, lost: list[DegradedBlock] | None, earlier: Sequence[str]
+    ) -> Chosen:
+        if self._reranker is None:
+            self.prepare(query, earlier)
+            dense, sparse = await self._vectors(query, earlier, lost)
+            look = LookUp(query, dense, sparse, self._floor, top_k)
+            again = self._again(query, earlier, lost, look.dense, look.sparse)
+            return await self._look_up(scope, self._kind, look, self._judging, again)
+        size = await size_of(self._index, scope, self._kind)  # mostly known
+        look = LookUp(query, None, SparseVector((), ()), self._floor, top_k)
+        hits = await self.search(scope, query, look.candidates, scores=True, lost=lost, earlier=earlier)
+        return await chosen_of(self._index, scope, self._kind, look, hits, size, self._judging)
 
     async def passages(
         self,

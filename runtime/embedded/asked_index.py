@@ -33,15 +33,19 @@ from grounding.documents.index import (
     Passage,
     Source,
 )
+from grounding.documents.judging import Judging
 from grounding.documents.looking_back import Look, Part, looked_back
+from grounding.documents.looking_up import Chosen, LookUp, looked_up
 from grounding.documents.origin import Mark, Origin
 from grounding.documents.sparse import SparseVector
 from runtime.embedded.held_here import HeldHere
 from runtime.embedded.index_lane import (
     Flat,
+    chosen_of,
     entry_of,
     flat_entry,
     flat_look,
+    flat_look_up,
     flat_scope,
     flat_words,
     hit_of,
@@ -154,15 +158,10 @@ class AskedIndex:
             return []
         again = deep if self.deepens and dense is not None and sparse is not None else None
 
-        async def meanwhile(send: Callable[[Any], None]) -> None:
-            """The first look and the question's deeper vector are made at the same time."""
-            if again is not None:
-                send(packed(await again()))
-
         async def asked() -> list[Hit]:
             how = {"explain": explain, "scores": scores, "compared": compared, "only_sources": [*only_sources]}
             about = (flat_scope(scope), kind.value, packed(dense), flat_words(sparse), top_k, how, again is not None)
-            hits = await self._ask("search", *about, meanwhile=meanwhile if again is not None else None)
+            hits = await self._ask("search", *about, meanwhile=_meanwhile(again))
             return [hit_of(row) for row in hits]
 
         given = EdgeSearch(
@@ -208,6 +207,17 @@ class AskedIndex:
         if self._here(scope, Kind.TURN) is not None:
             return await looked_back(self, scope, look)
         return [Part(*one) for one in await self._ask("look_back", flat_scope(scope), flat_look(look))]
+
+    async def look_up(
+        self, scope: Scope, kind: Kind, look: LookUp, judging: Judging, deep: AskDeep | None = None
+    ) -> Chosen:
+        """See `grounding.documents.looking_up.looked_up`."""
+        stored.seen(scope, kind)  # a scope that may not hold these is refused here
+        again = deep if self.deepens and look.dense is not None else None
+        if again is None and self._here(scope, kind) is not None:
+            return await looked_up(self, scope, kind, look, judging)
+        about = flat_scope(scope), kind.value, flat_look_up(look), again is not None
+        return chosen_of(await self._ask("look_up", *about, meanwhile=_meanwhile(again)))
 
     async def _look(self, scope: Scope, kind: Kind, ask: Callable[[], Awaitable[T]], here: Callable[[Tenant], T]) -> T:
         """*here*, where the scope's passages are held whole. Else what *ask* says."""
@@ -370,6 +380,17 @@ class AskedIndex:
     def _ensure_open(self) -> None:
         if self._closed:
             raise IndexUnavailable("the search index is closed")
+
+
+def _meanwhile(deep: AskDeep | None) -> Callable[[Callable[[Any], None]], Awaitable[None]] | None:
+    """What has the question's deeper vector sent while the first look is made."""
+    if deep is None:
+        return None
+
+    async def meanwhile(send: Callable[[Any], None]) -> None:
+        send(packed(await deep()))
+
+    return meanwhile
 
 
 def _made(rows: Sequence[Any], made: Callable[[Any], Flat]) -> Iterator[list[Flat]]:

@@ -20,7 +20,9 @@ from connectors.message import Scope
 from grounding.documents.embedding import Vector
 from grounding.documents.index import Arm, Entry, Hit, Kind, Passage
 from grounding.documents.looking_back import Look
-from grounding.documents.relevance import TurnFloor
+from grounding.documents.looking_up import Chosen, LookUp
+from grounding.documents.packing import Run
+from grounding.documents.relevance import Floor, TurnFloor
 from grounding.documents.sparse import SparseVector
 
 HEAD = struct.Struct("<IIB")
@@ -190,6 +192,41 @@ def look_of(flat: Flat) -> Look:
     query, dense, words, excluded, floor, *rest = flat
     sparse = words_of(words) or SparseVector((), ())
     return Look(query, unpacked(dense), sparse, frozenset(excluded), TurnFloor(*floor), *rest)
+
+
+_floor_of_documents = attrgetter(*(field.name for field in fields(Floor)))
+
+
+def flat_look_up(look: LookUp) -> Flat:
+    return look.query, packed(look.dense), flat_words(look.sparse), _floor_of_documents(look.floor), look.top_k
+
+
+def look_up_of(flat: Flat) -> LookUp:
+    query, dense, words, floor, top_k = flat
+    return LookUp(query, unpacked(dense), words_of(words) or SparseVector((), ()), Floor(*floor), top_k)
+
+
+def flat_chosen(chosen: Chosen) -> list[Any]:
+    """Rows: the runs, each as the hits that it begins with and is to reach, then the passages around them."""
+    if not chosen.runs:
+        return []
+    runs = [
+        (flat_passage(run.parts[0]), run.score, [(flat_passage(hit.passage), hit.score) for hit in run.near])
+        for run in chosen.runs
+    ]
+    return [runs, *map(flat_passage, chosen.around)]
+
+
+def chosen_of(rows: Sequence[Any]) -> Chosen:
+    """The inverse of `flat_chosen`, but for what the arms said of the hits."""
+    if not rows:
+        return Chosen([], [])
+    runs = []
+    for first, score, near in rows[0]:
+        run = Run.of(Hit(passage_of(first), score))
+        run.near = [Hit(passage_of(one), its) for one, its in near]
+        runs.append(run)
+    return Chosen(runs, [passage_of(row) for row in rows[1:]])
 
 
 def in_pieces(rows: Sequence[Any], size: int = ROWS) -> list[Sequence[Any]]:

@@ -21,19 +21,23 @@ import structlog
 
 from connectors.message import Scope
 from grounding.documents.embedding import Vector
-from grounding.documents.index import Fusion, IndexUnavailable, Kind, Passage, Source
+from grounding.documents.index import AskDeep, Fusion, IndexUnavailable, Kind, Passage, Source
+from grounding.documents.judging import Judging
 from grounding.documents.looking_back import looked_back
+from grounding.documents.looking_up import looked_up
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from runtime import allocation, collecting
 from runtime.embedded.index_lane import (
     UNASKED,
     IndexLane,
     entry_of,
+    flat_chosen,
     flat_entry,
     flat_hit,
     flat_passage,
     in_pieces,
     look_of,
+    look_up_of,
     packed,
     unpacked,
     words_of,
@@ -41,6 +45,10 @@ from runtime.embedded.index_lane import (
 
 SWITCH_SECONDS = 0.001
 """How long the engine's thread may go on in Python while a question waits, as in ``serve``."""
+FEW_PASSAGES = 16
+"""Whose words are looked at at once though they are new: 1 ms, while nobody here waits for less than a search."""
+ASKS_BACK = frozenset(("search", "look_up"))
+"""What may need the question's deeper vector, which follows."""
 Rows = list[Any]
 
 
@@ -53,13 +61,14 @@ class Served:
         self._indexes: dict[int, EmbeddedIndex] = {}
         self._asked: dict[int, asyncio.Task[None]] = {}
         self._deep: dict[int, asyncio.Future[Vector | None]] = {}
+        self._judging = Judging(FEW_PASSAGES)
 
     def _told(self, number: int, parts: list[Any]) -> None:
         what, *about = parts[0]
         if number == UNASKED:
             self._note(what, *about)
             return
-        if what == "search":
+        if what in ASKS_BACK:
             self._deep[number] = asyncio.get_running_loop().create_future()
         rows = [row for part in parts[1:-1] for row in part]
         self._asked[number] = task = self._group.create_task(self._answer(number, what, about, rows))
@@ -100,6 +109,8 @@ class Served:
                 await asyncio.to_thread(allocation.give_back)
             elif what == "search":
                 found = await _search(self._indexes[key], about, self._deep[number])
+            elif what == "look_up":
+                found = await _look_up(self._indexes[key], about, self._deep[number], self._judging)
             else:
                 found = await ANSWERS[what](self._indexes[key], *about, *([rows] if what in GIVEN_ROWS else ()))
             *pieces, last = in_pieces(found) or [[]]
@@ -135,14 +146,23 @@ def _plain(value: Any) -> Any:
 
 async def _search(index: EmbeddedIndex, about: Rows, deep: asyncio.Future[Vector | None]) -> Rows:
     scope, kind, dense, words, top_k, how, looks_again = about
+    hits = await index.search(
+        Scope(*scope), Kind(kind), unpacked(dense), words_of(words), top_k, **how, deep=_ask(deep, looks_again)
+    )
+    return [flat_hit(hit) for hit in hits]
 
+
+async def _look_up(index: EmbeddedIndex, about: Rows, deep: asyncio.Future[Vector | None], judging: Judging) -> Rows:
+    scope, kind, look, looks_again = about
+    asked = index, Scope(*scope), Kind(kind), look_up_of(look), judging
+    return flat_chosen(await looked_up(*asked, deep=_ask(deep, looks_again)))
+
+
+def _ask(deep: asyncio.Future[Vector | None], looks_again: bool) -> AskDeep | None:
     async def ask() -> Vector | None:
         return await deep
 
-    hits = await index.search(
-        Scope(*scope), Kind(kind), unpacked(dense), words_of(words), top_k, **how, deep=ask if looks_again else None
-    )
-    return [flat_hit(hit) for hit in hits]
+    return ask if looks_again else None
 
 
 async def _done(work: Awaitable[None]) -> Rows:
@@ -246,7 +266,7 @@ ANSWERS: Mapping[str, Callable[..., Awaitable[Rows]]] = {
     "entries": _entries,
     **{name: partial(_number, name) for name in ("count", "estimate", "count_shallow")},
 }
-"""What can be asked of an index, beside ``search``, ``close`` and ``drop``."""
+"""What can be asked of an index, beside `ASKS_BACK`, ``close`` and ``drop``."""
 GIVEN_ROWS = frozenset(("upsert", "replace", "deepen"))
 
 
