@@ -2,7 +2,8 @@
 
 A document's name is its path under ``docs/`` with forward slashes. Names come from strangers: nothing
 outside the folder is ever read, written or followed to, whatever they say, and percent signs mean
-themselves. Files that are no document are left out and named.
+themselves. Of two files whose paths are the same in Unicode's form C the one in that form is the
+document. Files that are no document are left out and named.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import re
 import stat
 import tempfile
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -151,6 +153,18 @@ def _by_name(path: str, found: Found | Skipped | None) -> Skipped | None:
     return Skipped(path, "name", found.size_bytes, found.modified_ns) if isinstance(found, Found) else None
 
 
+def _is_twin(root: Path, path: str) -> bool:
+    """Whether another file below *root* has the same path, as people read it, in Unicode's form C, and *path* is in
+    another form: a Mac's archives have such names."""
+    if unicodedata.is_normalized("NFC", path):
+        return False
+    file, other = root / path, root / unicodedata.normalize("NFC", path)
+    try:
+        return other.is_file() and not other.samefile(file)  # some disks know them by both
+    except OSError:
+        return False
+
+
 def _is_too_long(path: str) -> bool:
     return len(path.encode()) > PATH_MAX_BYTES or any(len(part.encode()) > NAME_MAX_BYTES for part in path.split("/"))
 
@@ -206,7 +220,7 @@ class Library:
                 path = f"{prefix}{name}"
                 if is_document_path(path):
                     item = self._look(Path(folder) / name, path)
-                    if _is_odd(path) or (isinstance(item, Found) and _is_too_long(path)):
+                    if _is_odd(path) or (isinstance(item, Found) and (_is_too_long(path) or _is_twin(root, path))):
                         item = _by_name(_shown(path), item)
                     if item is not None:
                         yield item
@@ -214,7 +228,8 @@ class Library:
     def looks(self, scope: Scope, path: str) -> Found | Skipped | None:
         """What lies at *path* by its size, kind and time; its text is not read."""
         try:
-            return self._look(self._file(scope, path), path)
+            found = self._look(self._file(scope, path), path)
+            return _by_name(path, found) if _is_twin(self.root(scope), path) else found
         except DocumentRefused as error:
             return Skipped(path, "unreadable") if error.why == "unreadable" else None
 
@@ -262,14 +277,16 @@ class Library:
         have, but for files that only their names keep from being one). A file that vanishes or changes its kind
         meanwhile is one of the three, and no error."""
         try:
-            return self.get(scope, path)
+            found = self.get(scope, path)
         except DocumentMissing:
             return None
         except DocumentRefused as error:
             if error.why == "path":
                 return self._ill_named(scope, path)
-            found = self._look(self.root(scope) / path, path)  # None for folders and the like: they say nothing
-            return Skipped(path, error.why, found.size_bytes, found.modified_ns) if found else None
+            file = self._look(self.root(scope) / path, path)  # None for folders and the like: they say nothing
+            return Skipped(path, error.why, file.size_bytes, file.modified_ns) if file else None
+        is_twin = _is_twin(self.root(scope), path)
+        return Skipped(path, "name", found.size_bytes, found.modified_ns) if is_twin else found
 
     def _ill_named(self, scope: Scope, path: str) -> Skipped | None:
         """A file that is no document for its name alone, which *path* is as it is told."""

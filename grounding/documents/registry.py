@@ -62,8 +62,10 @@ def pending(
 ) -> set[str]:
     """Documents that are new, changed, gone, or cut and embedded otherwise than they would be now; and what is no
     document, or no longer none, without that being known."""
+    # A name that is none of a document's is seen at once: whatever lies there now is no longer left out for it.
+    named = {path: item for path, item in skipped.items() if item.why != "name"}
     waiting = {item.path for item in there if not _is_known(item, registry.get(item.path), fingerprint)}
-    waiting -= {item.path for item in there if _looks_like(item, skipped.get(item.path))}
+    waiting -= {item.path for item in there if _looks_like(item, named.get(item.path))}
     waiting |= {item.path for item in unfit if not _looks_like(item, skipped.get(item.path))}
     here = {item.path for item in there} | {item.path for item in unfit}
     return waiting | (registry.keys() - here) | (skipped.keys() - here)

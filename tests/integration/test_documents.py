@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import threading
 import time
+import unicodedata
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -409,6 +410,25 @@ async def test_a_link_to_a_folder_is_not_waited_for(house: House) -> None:
     await indexer.sync(ACME, ["elsewhere"])
     assert [waits.documents for waits in await backlog.waiting([ACME])] == [0]
     assert [one.path for one in await indexer.skipped(ACME)] == ["elsewhere"]
+
+
+async def test_of_two_files_with_the_same_name_in_two_forms_of_unicode_one_is_the_document(house: House) -> None:
+    """The one in form C; the other, as of a Mac's archive, is named and left out, unless it is alone."""
+    composed, apart = (unicodedata.normalize(form, "für/Gebühren.md") for form in ("NFC", "NFD"))
+    docs = house.library.root(ACME)
+    await asyncio.to_thread(house.write, apart, "Refunds take thirty days")
+    assert (await house.indexer.sync(ACME)).skipped == ()
+    assert await house.sources("refunds") == [apart]
+    await asyncio.to_thread(house.write, composed, "Refunds take ninety days")
+    assert await house.indexer.pending(ACME) == {composed, apart}
+    await house.indexer.sync(ACME, [composed, apart])
+    assert await house.sources("refunds") == [composed]
+    assert [(one.path, one.why) for one in await house.indexer.skipped(ACME)] == [(apart, "name")]
+    assert await house.indexer.pending(ACME) == set()
+    await asyncio.to_thread((docs / composed).unlink)
+    assert await house.indexer.pending(ACME) == {composed, apart}
+    await house.indexer.sync(ACME)
+    assert (await house.sources("refunds"), await house.indexer.skipped(ACME)) == ([apart], [])
 
 
 async def test_a_file_whose_name_is_too_long_is_named_and_left_out(house: House) -> None:
