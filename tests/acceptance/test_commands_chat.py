@@ -321,9 +321,9 @@ async def test_instructions_for_one_conversation_hold_there_alone(chat: Chat) ->
     assert "Speak in rhymes." not in chat.bot.sent["system"]
 
 
-@pytest.mark.parametrize(
-    ("said", "told"),
-    [
+async def test_what_cannot_be_done_is_said_with_how_it_can(chat: Chat) -> None:
+    """One bot is told all of it, for nothing of it may change anything."""
+    for said, told in (
         ("/prompt set", "Say of what kind"),
         ("/prompt set soul", "The text is missing"),
         ("/prompt set skill ../x Hello", "no skill name"),
@@ -343,10 +343,8 @@ async def test_instructions_for_one_conversation_hold_there_alone(chat: Chat) ->
         ("/memory *_[x](y)", "The sections are"),
         ("/explain `" + "x" * 300, "no such turn"),
         ("/forget everything now", "cannot be undone"),
-    ],
-)
-async def test_what_cannot_be_done_is_said_with_how_it_can(chat: Chat, said: str, told: str) -> None:
-    assert told in await chat.hears(said, by=LENA)
+    ):
+        assert told in await chat.hears(said, by=LENA), said
     assert chat.bot.told("command.broke") == []
 
 

@@ -19,6 +19,7 @@ from grounding.memory.records.record import Provenance, Type
 from grounding.run_context import DegradedBlock
 from runtime.api.doctor import examine
 from runtime.embedded.asked_index import AskedIndex
+from runtime.opening import Opening
 from runtime.rebuilding import Rebuilding, Reindexed, Restored
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
@@ -248,7 +249,14 @@ async def test_nobody_is_told_that_nothing_was_found_while_what_damaged_files_he
     model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the first question on that the next process of the index is asked, and long before anybody looks for it."""
-    monkeypatch.setattr("runtime.opening.LOSS_SECONDS", 1.0)
+    may_look, until_lost = asyncio.Event(), Opening.until_lost
+
+    async def later(opening: Opening) -> None:
+        await may_look.wait()  # who looked before the question below might have put everything back by then
+        await until_lost(opening)
+
+    monkeypatch.setattr(Opening, "until_lost", later)
+    monkeypatch.setattr("runtime.opening.LOSS_SECONDS", 0.01)
     monkeypatch.setattr("runtime.embedded.index_process.BACK_SECONDS", 60.0)
     settings = model_settings()
     async with running_bot(settings, openai_server) as bot, asyncio.timeout(60):
@@ -286,5 +294,6 @@ async def test_nobody_is_told_that_nothing_was_found_while_what_damaged_files_he
         while index._process.pid in (pid, None):
             await asyncio.sleep(0)
         assert await asked() == (False, False)
+        may_look.set()
         while await asked() != (True, True):
             await asyncio.sleep(0.01)
