@@ -55,7 +55,7 @@ class Bot:
 
     async def settle(self) -> None:
         """Wait until what follows replies is done: summaries, recall, chat logs."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await self.runtime.mailbox.ready():
                 await asyncio.sleep(0.01)
             await self.runtime.jobs.idle()
@@ -122,9 +122,9 @@ async def running_bot(
             timeout=60,
         ) as http,
     ):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await runtime.knowledge.opened()
-        async with asyncio.timeout(60):  # what a test waits for is an answer, not what is loaded for the first one
+        async with asyncio.timeout(120):  # what a test waits for is an answer, not what is loaded for the first one
             await loaded_litellm()
         bot = Bot(runtime, model, http, seen)
         await bot.write_documents("acme", DOCUMENTS if documents is None else documents)

@@ -363,7 +363,7 @@ class DiscordEmulator:
         """No session can be resumed any more."""
         self._sessions.clear()
 
-    async def until(self, condition: Callable[[DiscordEmulator], bool], seconds: float = 20.0) -> None:
+    async def until(self, condition: Callable[[DiscordEmulator], bool], seconds: float = 60.0) -> None:
         """Waits until *condition* holds. Raises `TimeoutError`."""
         async with asyncio.timeout(seconds):
             while not condition(self):

@@ -328,7 +328,7 @@ class SlackEmulator(Workspace):
             if transport is not None:
                 transport.abort()
 
-    async def until(self, condition: Callable[[SlackEmulator], bool], seconds: float = 20.0) -> None:
+    async def until(self, condition: Callable[[SlackEmulator], bool], seconds: float = 60.0) -> None:
         """Waits until *condition* holds. Raises `TimeoutError`."""
         async with asyncio.timeout(seconds):
             while not condition(self):

@@ -263,7 +263,7 @@ class TelegramEmulator:
             self.confirmed = 0
             self._changed.notify_all()
 
-    async def until(self, condition: Callable[[TelegramEmulator], bool], seconds: float = 20.0) -> None:
+    async def until(self, condition: Callable[[TelegramEmulator], bool], seconds: float = 60.0) -> None:
         """Waits until *condition* holds. Raises `TimeoutError`."""
         async with asyncio.timeout(seconds):
             while not condition(self):

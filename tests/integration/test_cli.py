@@ -241,16 +241,14 @@ async def test_workspaces_are_made_listed_routed_and_deleted(running: None, comm
     assert names == ["sample"]
 
 
-@pytest.mark.parametrize(
-    "line", [["search", "x"], ["index"], ["ground", "x"], ["chat", "-m", "x"], ["prompt", "list"]], ids=lambda p: p[0]
-)
 async def test_an_unknown_workspace_ends_with_1_and_the_command_that_creates_it(
-    line: list[str], running: None, command: Command
+    running: None, command: Command
 ) -> None:
-    done = await command(*line, "-w", "nosuch")
-    assert done.code == 1
-    assert "agent-runtime workspace create nosuch" in done.err
-    assert "Traceback" not in done.err
+    for line in (["search", "x"], ["index"], ["ground", "x"], ["chat", "-m", "x"], ["prompt", "list"]):
+        done = await command(*line, "-w", "nosuch")
+        assert done.code == 1, line
+        assert "agent-runtime workspace create nosuch" in done.err, line
+        assert "Traceback" not in done.err, line
 
 
 async def test_documents_from_elsewhere_are_copied_in_and_found(
