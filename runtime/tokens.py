@@ -114,6 +114,13 @@ class Tokens:
         values = unpack(stored, _FORMAT, "a token")
         return Caller(Role(values["role"]), values["workspace_id"], CALLER_PREFIX + _token_id(token_fingerprint))
 
+    async def still_holds(self, caller: Caller) -> bool:
+        """Whether the token by which *caller* came is worth anything still."""
+        if caller.workspace_id is None:
+            return True  # the admin's, which only a start changes
+        known = await self.of_workspace(caller.workspace_id)
+        return any(caller.id == CALLER_PREFIX + token.id for token in known)
+
     async def forget_workspace(self, workspace_id: str) -> None:
         """Make the tokens for a workspace that is deleted worthless."""
         for token in await self.of_workspace(workspace_id):

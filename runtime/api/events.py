@@ -51,4 +51,4 @@ class EventRoutes(Routes):
             async for one in tail(redis, until=until, limit=limit, follow=follow, **kinds):
                 await emit(one["event"], one)
 
-        return EventResponse(produce, self._stopping)
+        return EventResponse(produce, self._stopping, lambda: self._runtime.api_tokens.still_holds(caller))

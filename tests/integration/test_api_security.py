@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from connectors.web.page import FILES
+from runtime.api import sse
 from runtime.api.app import create_app
 from runtime.tokens import Caller, Tokens
 from tests.emulators.face import ADMIN, Face
@@ -163,6 +164,21 @@ async def test_a_workspaces_token_sees_only_its_own_in_lists(face: Face) -> None
         assert revoked.status_code == 404
     async with face.as_token(acme_token) as acme:
         assert (await acme.get("/v1/workspaces")).status_code == 200
+
+
+async def test_a_token_that_is_revoked_hears_no_more_events(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that is open then ends, and says why."""
+    monkeypatch.setattr(sse, "LOOK_SECONDS", 0.05)
+    await face.workspace("overheard")
+    async with face.as_token(await face.token("overheard", "viewer")) as viewer:
+        listening = asyncio.create_task(viewer.get("/v1/events", params={"limit": 0}))
+        await asyncio.sleep(0.2)
+        assert not listening.done()
+        (known,) = (await face.client.get("/v1/access", params={"workspace": "overheard"})).json()["tokens"]
+        await face.client.post("/v1/access", json={"action": "revoke", "token_id": known["id"]})
+        async with asyncio.timeout(20):
+            heard = await listening
+    assert '"code": "unauthenticated", "message": "the token is no longer valid"' in heard.text.splitlines()[-2]
 
 
 @pytest.mark.parametrize(("method", "path", "body"), NEEDS_EVERYWHERE)
