@@ -21,7 +21,7 @@ from runtime.attachments.reading import Contents
 from runtime.budget_terms import BudgetExceeded
 from runtime.caching import Standing
 from runtime.exchange import Completion, Message, Tries
-from runtime.journal import Journal, surely
+from runtime.journal import Begun, Done, Journal, surely
 from runtime.made import Made
 from runtime.model import Model
 from runtime.model_errors import ModelFailed, ModelUnavailable
@@ -101,8 +101,10 @@ class Asking:
         if made.rounds:
             await self._spending.reserve_reply(made.batch, made.sent, made.first)
         made.asked, made.tries = True, Tries(made.sent)
+        if made.keeps is None or made.keeping is not None:  # else it is told with the prompt
+            await self._note(made)
         narrow = _Narrow(made, built, contents, self._tokens)
-        at_last = asyncio.get_running_loop().call_later(KEEP_SECONDS, made.keep)
+        at_last = _AtLast(made)
         try:
             completion = await self._model.complete(
                 asked(with_images(built.prompt.messages, contents.images), made.rounds),
@@ -118,6 +120,8 @@ class Asking:
         except ModelFailed:
             made.asked = False
             await made.kept()
+            if made.noted == made.tries.id and not made.tries.lost:
+                await surely(lambda: self._journal.lost(made.batch, made.tries.name, Usage()))
             await self._count_lost(made)
             await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
             raise
@@ -131,19 +135,36 @@ class Asking:
             made.built = narrow.built
         return await self._spending.counted(completion, made.sent)
 
+    async def _note(self, made: Made) -> None:
+        """Keep that the model is asked. Raises `connectors.message.Superseded`."""
+        begun = Begun(made.tries.id, made.first or self._model.name, made.sent)
+        await surely(lambda: self._journal.asked(made.batch, begun))
+        made.noted = begun.id
+
+    async def count_unseen(self, made: Made, done: Done, first: Begun | None) -> None:
+        """Count the calls that were begun for *made*, of which *done* was there, and nobody has seen the end of: their
+        process died. What they were sent is counted, as an estimate, and once by their names. *first* is the one that
+        the turn's manifest tells. Raises as `count`."""
+        for one in (*((first,) if first else ()), *done.asked):
+            if one.id not in done.ended:
+                unseen = Tries(one.sent, lost=[Completion("", one.model)], id=one.id)
+                await self._count_tries(made, unseen)
+
     async def _count_lost(self, made: Made) -> None:
         """Count the attempts of the last call that brought no answer; again does no harm. Raises
         `connectors.message.Superseded` and `connectors.message.StoreUnavailable`."""
+        if made.tries.lost:
+            await self._count_tries(made, made.tries)
+
+    async def _count_tries(self, made: Made, tries: Tries) -> None:
         batch = made.batch
-        if not made.tries.lost:
-            return
 
         async def keep(name: str, usage: Usage) -> None:
             await self._journal.lost(batch, name, usage)
             made.lost = total([made.lost, usage])
 
         scope, user = batch.key.scope, user_of(batch)
-        await self._spending.settle_lost(scope, batch.turn_id, REPLY, made.tries, user, keep)
+        await self._spending.settle_lost(scope, batch.turn_id, REPLY, tries, user, keep)
 
     async def _puts_back(self, made: Made, built: Built, completion: Completion) -> bool:
         """Put an answer that sets off warnings back to the model, once, where there is room for it; whether that was
@@ -221,6 +242,23 @@ class Asking:
 
     def _taken(self, made: Made) -> int:
         return sum(one.count(self._tokens) for one in made.rounds)
+
+
+class _AtLast:
+    """Has the prompt of a call kept some time after its request was begun."""
+
+    def __init__(self, made: Made) -> None:
+        self._made = made
+        self._handle = asyncio.get_running_loop().call_later(KEEP_SECONDS, self._keep)
+
+    def _keep(self) -> None:
+        if self._made.tries.open is None:  # nothing is asked while a client is imported or a local model begins
+            self._handle = asyncio.get_running_loop().call_later(KEEP_SECONDS, self._keep)
+        else:
+            self._made.keep()
+
+    def cancel(self) -> None:
+        self._handle.cancel()
 
 
 class _Narrow:

@@ -97,6 +97,7 @@ return {'ok'}
 
 _SETTLE = """
 redis.call('HDEL', KEYS[3], ARGV[1])
+if KEYS[5] and redis.call('EXISTS', KEYS[5]) == 1 then return 0 end
 if not redis.call('SET', KEYS[4], ARGV[8], 'NX', 'EX', ARGV[5]) then
   local known = redis.call('GET', KEYS[4])
   if not KEYS[5] or known == ARGV[8] or known == '1' then return 0 end

@@ -185,6 +185,11 @@ class Exchange:
         self.has_begun = False
         """Whether anything of the answer came."""
 
+    @property
+    def model(self) -> str:
+        """The model that is asked."""
+        return self._target.shown_as
+
     async def run(self, call: Call) -> Completion:
         """The answer to *call*. Raises whatever LiteLLM raises, and `TimeoutError` for a stream that stalls."""
         request = {

@@ -6,7 +6,8 @@ between.
 
 Keys (owner ``journal``, in the conversation's partition): ``turn`` one hash per turn: ``words:<n>`` of its n-th message
 where voice was written down, ``round:<n>`` the answer of its n-th model call and how many messages that answers: a
-question that has grown since is another one, and its answer has to be asked for; ``lost:<name>`` what an attempt took
+question that has grown since is another one, and its answer has to be asked for; ``asked:<id>`` a call of the model
+that was begun (`Begun`), but for the first one, which the turn's manifest tells; ``lost:<name>`` what an attempt took
 that brought none, or whose answer nobody knew to be kept; ``tool:<messages>:<round>:<place>`` what came of one tool
 call of such an answer, or by whom it was begun.
 
@@ -77,6 +78,19 @@ async def surely(step: Callable[[], Awaitable[T]]) -> T:
 
 
 @dataclass(frozen=True, slots=True)
+class Begun:
+    """A call of the model that was begun: its id (`runtime.exchange.Tries.id`), the model that was asked first, and how
+    many tokens it was sent, by our estimate."""
+
+    id: str
+    model: str
+    sent: int
+
+
+_BEGUN = TypeAdapter(Begun)
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """How far a turn has come: the words of its messages by their place, the answers it has from the model, and what
     their tool calls brought by round and place; None for one that was begun and of which nobody knows the end."""
@@ -86,6 +100,10 @@ class Done:
     results: Mapping[tuple[int, int], Result | None] = field(default_factory=dict)
     lost: Usage = field(default_factory=Usage)
     """What attempts took that brought no answer."""
+    asked: tuple[Begun, ...] = ()
+    """The calls that were begun, as far as they are told here."""
+    ended: frozenset[str] = frozenset()
+    """The ids of those whose end is known."""
 
     @property
     def last(self) -> Completion | None:
@@ -125,6 +143,8 @@ class Journal:
         words: dict[int, str] = {}
         completions: list[Completion] = []
         lost: dict[str, Usage] = {}
+        asked: list[Begun] = []
+        ended: set[str] = set()
         results: dict[tuple[int, int], Result | None] = {}
         tools = f"tool:{len(batch.envelopes)}:"
         for step in sorted(stored):
@@ -134,6 +154,12 @@ class Journal:
             elif step.startswith("lost:"):
                 usage = unpack(stored[step], _VERSION, "a turn's journal")["usage"]
                 lost[step.removeprefix("lost:")] = _USAGE.validate_python(usage)
+                ended.add(call_of(step.removeprefix("lost:")))
+            elif step.startswith("asked:"):
+                asked.append(_BEGUN.validate_python(unpack(stored[step], _VERSION, "a turn's journal")["asked"]))
+            elif step.startswith("round:"):  # also those of a question that has grown since
+                completion = unpack(stored[step], _VERSION, "a turn's journal")["completion"]
+                ended.add(call_of(completion.get("call", "")))
             elif step.startswith(tools):
                 number, place = map(int, step.removeprefix(tools).split(":"))
                 result = unpack(stored[step], _VERSION, "a turn's journal")["result"]
@@ -145,7 +171,7 @@ class Journal:
             completions.append(_COMPLETION.validate_python(fields["completion"]))
         for one in completions:  # kept after all, by a write whose answer was lost
             lost.pop(one.call, None)
-        return Done(words, tuple(completions), results, total(lost.values()))
+        return Done(words, tuple(completions), results, total(lost.values()), tuple(asked), frozenset(ended))
 
     async def heard(self, batch: Batch, words: Mapping[int, str]) -> None:
         """Keep what the messages of *batch* say, by their place. Raises `connectors.message.Superseded`."""
@@ -156,6 +182,11 @@ class Journal:
         """Keep the answer of the model's call *number* (from 0). Raises `connectors.message.Superseded`."""
         answer = _COMPLETION.dump_python(completion, mode="json")
         await self._keep(batch, f"round:{number}", pack(_VERSION, completion=answer, messages=len(batch.envelopes)))
+
+    async def asked(self, batch: Batch, begun: Begun) -> None:
+        """Keep that the model is asked: should nobody see how that ends, whoever takes the turn up counts it. Raises
+        `connectors.message.Superseded`."""
+        await self._keep(batch, f"asked:{begun.id}", pack(_VERSION, asked=_BEGUN.dump_python(begun, mode="json")))
 
     async def lost(self, batch: Batch, name: str, usage: Usage) -> None:
         """Keep what an attempt took that brought no answer, by its *name* (`Completion.call`). Raises
@@ -188,6 +219,11 @@ class Journal:
         )
         if written == -1:
             raise Superseded("another worker holds the conversation now")
+
+
+def call_of(name: str) -> str:
+    """The id of the call whose attempt is called *name*. Pure."""
+    return name.rpartition(".")[0]
 
 
 def _tool(batch: Batch, number: int, place: int) -> str:

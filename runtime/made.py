@@ -40,6 +40,8 @@ class Made:
     """What that call takes of a prompt, in tokens, by our estimate."""
     tries: Tries = field(default_factory=Tries)
     """Its attempts."""
+    noted: str = ""
+    """The id of the last call of which whoever takes the turn up knows that it was begun (`runtime.journal.Begun`)."""
     lost: Usage = field(default_factory=Usage)
     """What attempts of all its calls took that brought no answer."""
     keeps: Callable[[], asyncio.Future[Any]] | None = None

@@ -81,6 +81,8 @@ class Manifest:
     blocks: tuple[dict[str, Any], ...]
     outcome: dict[str, Any]
     prefix: Prefix = UNKNOWN
+    asked: dict[str, Any] | None = None
+    """What is known of the first call of the model, where it had been begun when this was kept."""
     cut: int = 0
     """How many of the records that it was shown were forgotten since, and taken out of ``context``."""
 
@@ -131,8 +133,10 @@ class Manifests:
         outcome: dict[str, Any] | None = None,
         *,
         prefix: Prefix = UNKNOWN,
+        asked: dict[str, Any] | None = None,
     ) -> None:
-        """Store what went into a turn; the oldest beyond the limit are dropped. `finish` says what came of it."""
+        """Store what went into a turn; the oldest beyond the limit are dropped. `finish` says what came of it. *asked*
+        is what `Manifest.asked` says."""
         scope = Scope(context.workspace_id)
         files = context.codex.files if context.codex is not None else ()
         material = _digest(files) if files else ""
@@ -150,6 +154,7 @@ class Manifests:
                 tokens_total=prompt.tokens_total,
                 blocks=block_rows(prompt),
                 outcome=outcome or {},
+                **({"asked": asked} if asked else {}),
                 **({"cut": cut} if cut else {}),
             )
             packed = f'{packed[:-1]},"context":{_dumped(shown, without_files=bool(material))}}}'
@@ -192,9 +197,9 @@ class Manifests:
         if stored is None:
             return
         shown = ids_of(context.model_dump(include=set(OF_RECORDS)))
-        before = unpack(decompressed(stored), VERSION, "a turn's manifest")["context"]
-        await self.keep(context, prompt, at, prefix=prefix)
-        await self._cut(scope, [context.turn_id], shown - ids_of(before))
+        fields = unpack(decompressed(stored), VERSION, "a turn's manifest")
+        await self.keep(context, prompt, at, prefix=prefix, asked=fields.get("asked"))
+        await self._cut(scope, [context.turn_id], shown - ids_of(fields["context"]))
 
     async def _keep_material(self, scope: Scope, digest: str, files: _Files) -> None:
         """Before the first turn that needs it."""
@@ -241,6 +246,7 @@ class Manifests:
             tokens_total=fields["tokens_total"],
             blocks=tuple(fields["blocks"]),
             outcome=unpack(ended, VERSION, "a turn's outcome")["outcome"] if ended else fields["outcome"],
+            asked=fields.get("asked"),
             cut=fields.get("cut", 0),
         )
 

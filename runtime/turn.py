@@ -11,8 +11,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from functools import partial
 
+import structlog
+
 from config.settings import Settings
-from connectors.message import OutboundMessage
+from connectors.message import OutboundMessage, StoreUnavailable, Superseded
 from grounding.memory.global_context_origin import shown_in
 from grounding.tokens import Tokens
 from grounding.transcript.copy import MarkdownCopy
@@ -40,12 +42,14 @@ from runtime.spending import Spending, prompt_tokens
 from runtime.stops import Stops
 from runtime.tools import Tooling
 from runtime.turn_events import log_answer, outcome
+from runtime.usage import REPLY
 from runtime.writing import Writing, now, rfc3339
 
 BOT = "agent-runtime"
 REMEMBER = ("turn.remember",)
 AFTER_TURN = ("summary.refresh", EXTRACT, *REMEMBER)
 Step = Callable[[], Awaitable[object]]
+_log = structlog.get_logger()
 
 
 class Turns:
@@ -125,7 +129,7 @@ class Turns:
         kinds = REMEMBER if reply.error_code == replies.BUDGET_EXCEEDED else AFTER_TURN
         jobs = [Job(kind, batch.key, batch.turn_id) for kind in kinds]
         over: list[Awaitable[object]] = [surely(lambda: self._jobs.enqueue(*jobs))]
-        if batch.resumed or made.completion is not None or made.heard or made.rounds or made.lost.prompt:
+        if batch.resumed or made.noted or made.completion is not None or made.heard or made.rounds or made.lost.prompt:
             over.append(surely(lambda: self._journal.forget(batch)))
         await asyncio.gather(*over)
         if made.completion is not None and made.built is not None:
@@ -138,7 +142,7 @@ class Turns:
         batch = made.batch
         reply = await self._outbox.load(batch.key, batch.turn_id) if batch.resumed else None
         if reply is None or done.last:  # what an interrupted turn has not accounted for is in its journal
-            await self._writing.write(made, told, stored=reply is not None)
+            await self._writing.write(made, done, told, stored=reply is not None)
         else:
             made.reply, made.completion = reply, self._asked_for(reply, made)
         reply = made.reply
@@ -168,9 +172,23 @@ class Turns:
         Raises only `connectors.message.StoreUnavailable` and `connectors.message.Superseded`.
         """
         # A reply that was stored before it broke is the better answer, and may have been shown.
-        reply = await self._outbox.load(batch.key, batch.turn_id) or replies.broken(batch)
+        reply = await self._outbox.load(batch.key, batch.turn_id)
+        if reply is None:
+            reply = replies.broken(batch)
+            await self._count_unseen(batch)
         await self._send(reply, batch)
         await self._record(batch, reply)
+
+    async def _count_unseen(self, batch: Batch) -> None:
+        """Count what was asked for *batch*, which is given up, as far as that can be read, and hold nothing for it."""
+        try:
+            done = await self._journal.read(batch)
+            await self._writing.count_unseen(Made.of(batch, done), done)
+            await self._spending.release(batch.key.scope, batch.turn_id, REPLY)
+        except (StoreUnavailable, Superseded):
+            raise
+        except Exception:  # noqa: BLE001 - what cannot be read may be why it is given up; it is logged whole
+            _log.exception("turn.failed", why="uncounted")
 
     def _accounts(self, made: Made) -> list[Step]:
         """What keeps what came of the turn and what it cost; again does no harm."""

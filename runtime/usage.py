@@ -28,6 +28,7 @@ _NANO = 1_000_000_000
 # without a name, which is kept as 1, is taken for this.
 _RECORD = """
 local replies = 1
+if KEYS[3] and redis.call('EXISTS', KEYS[3]) == 1 then return 0 end
 if not redis.call('SET', KEYS[2], ARGV[2], 'NX', 'EX', ARGV[1]) then
   local known = redis.call('GET', KEYS[2])
   if not KEYS[3] or known == ARGV[2] or known == '1' then return 0 end

@@ -23,7 +23,7 @@ from runtime.asking import Asking
 from runtime.attachments.reading import Contents, Reading
 from runtime.budget_terms import BudgetExceeded
 from runtime.envelopes import Batch
-from runtime.journal import Journal, surely
+from runtime.journal import Begun, Done, Journal, surely
 from runtime.made import Made
 from runtime.manifests import Manifests, UnknownTurn
 from runtime.model import Model
@@ -76,13 +76,15 @@ class Writing:
         self._reading = reading
         self._outbox = outbox
 
-    async def write(self, made: Made, told: Telling, *, stored: bool = False) -> None:
-        """Make the reply: the model's, as much of it as was written when people wished it to stop, or why there is
-        none. Where it is *stored* already, what else they said is left to the next turn. Raises
-        `connectors.message.StoreUnavailable`, `connectors.message.Superseded`, and `runtime.envelopes.Merged` when they
-        said more in the meantime.
+    async def write(self, made: Made, done: Done, told: Telling, *, stored: bool = False) -> None:
+        """Make the reply of a turn of which *done* was there: the model's, as much of it as was written when people
+        wished it to stop, or why there is none. Where it is *stored* already, what else they said is left to the next
+        turn. Raises `connectors.message.StoreUnavailable`, `connectors.message.Superseded`, and
+        `runtime.envelopes.Merged` when they said more in the meantime.
         """
         batch = made.batch
+        if batch.resumed:
+            await self.count_unseen(made, done)
         with self._stops.heard(batch.turn_id) as wishes:
             writing = asyncio.create_task(self._write(made, told))
             is_paid = False
@@ -237,6 +239,15 @@ class Writing:
         store is away nothing is counted; where another worker has the turn, it is at least not told with it."""
         await self._count(self._asking.count, made)
 
+    async def count_unseen(self, made: Made, done: Done) -> None:
+        """Count what the model was asked for *made* by a process that died meanwhile. Raises
+        `connectors.message.Superseded` and `connectors.message.StoreUnavailable`."""
+        try:
+            asked = (await self._manifests.get(made.batch.key.scope, made.batch.turn_id)).asked
+        except UnknownTurn:
+            asked = None
+        await self._asking.count_unseen(made, done, Begun(**asked) if asked else None)
+
     async def _count(self, how: Callable[[Made], Awaitable[None]], made: Made) -> None:
         with suppress(StoreUnavailable, Superseded):
             await how(made)
@@ -258,12 +269,19 @@ class Writing:
             log_grounding(built)
         # Not in a group: that would give it up where the model fails, and what it was asked is to be explained.
         keeping = asyncio.gather(
-            self._manifests.keep(built.context, built.prompt, now(), prefix=built.prefix),
+            self._manifests.keep(built.context, built.prompt, now(), prefix=built.prefix, asked=self._is_asking(made)),
             self._prompting.keep(made.batch.key, built),
         )
         # Behind the two: a model that answers just now is heard for a while, and waits for them then.
         asyncio.get_running_loop().call_soon(self._manifests.hasten)
         return keeping
+
+    def _is_asking(self, made: Made) -> dict[str, Any] | None:
+        """What is known of the call that is being made, once its request is; see `runtime.journal.Begun`."""
+        if not made.asked or made.tries.open is None:
+            return None
+        made.noted = made.tries.id
+        return {"id": made.tries.id, "model": made.tries.open.model, "sent": made.sent}
 
     async def _pay(self, made: Made, built: Built, contents: Contents) -> None:
         """Hold what the first call may take. Raises `BudgetExceeded`."""

@@ -12,9 +12,10 @@ import pytest
 import pytest_asyncio
 
 from config.settings import Settings
-from connectors.message import Scope
+from connectors.message import Scope, StoreUnavailable
 from runtime.budget_terms import Term
 from runtime.budgets import Budgets
+from runtime.spending import Spending
 from runtime.usage import ModelUsage
 from tests.acceptance.test_commands_chat import BO, LENA, Chat
 from tests.contract.telegram_harness import telegram_connector
@@ -250,3 +251,68 @@ async def test_what_is_asked_in_the_background_in_vain_leaves_nothing_held(
 
     assert (found["openai/fake"].calls, found["openai/fake"].replies) == (1, 1)
     assert len(bot.model.requests) > 1
+
+
+class Killed:
+    """Nothing of what the first processes do at their ends reaches the store, as with ``kill -9``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_over = True
+        settle_lost = Spending.settle_lost
+
+        async def dead(*given: Any) -> Any:
+            if not self.is_over:
+                raise StoreUnavailable("killed")
+            return await settle_lost(*given)
+
+        monkeypatch.setattr(Spending, "settle_lost", dead)
+
+
+async def test_what_was_asked_by_a_process_that_was_killed_is_counted_once_as_an_estimate_and_told_with_the_turn(
+    streaming: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the prompt alone: nobody knows what the model wrote. Twice over: each of the calls is counted."""
+    killed = Killed(monkeypatch)
+    settings = streaming(shutdown_grace_seconds=0.1)
+    async with TelegramEmulator() as telegram:
+        for number in range(2):
+            openai_server.will(Reply(text=WHOLE, trouble="stall"))
+            async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as dying:
+                await dying.runtime.model.warm()
+                if not number:
+                    await telegram.say("what is it like?", by=BO)
+                await begun(dying, number + 1)
+                killed.is_over = False
+            killed.is_over = True
+
+        openai_server.will(WHOLE)
+        async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as last:
+            await telegram.until(lambda _: bool(last.told(ANSWERED)), seconds=40)
+            found = (await used(last))["openai/fake"]
+            [turn] = last.told(ANSWERED)
+            [vain] = last.told(IN_VAIN)
+
+    assert (found.calls, found.replies, found.estimated) == (3, 1, 2)
+    assert (vain["tokens_completion"], vain["tokens_estimated"], vain["turn_id"]) == (0, True, turn["turn_id"])
+    assert vain["tokens_prompt"] > 0
+    assert (turn["tokens_prompt"], turn["tokens_completion"]) == (found.prompt, found.completion)
+
+
+async def test_a_turn_that_is_given_up_has_cost_what_was_asked_for_it(
+    streaming: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = Killed(monkeypatch)
+    settings = streaming(shutdown_grace_seconds=0.1, turn_max_attempts=1)
+    async with TelegramEmulator() as telegram:
+        openai_server.will(Reply(text=WHOLE, trouble="stall"))
+        async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as dying:
+            await dying.runtime.model.warm()
+            await telegram.say("what is it like?", by=BO)
+            await begun(dying, 1)
+            killed.is_over = False
+        killed.is_over = True
+        async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as last:
+            await telegram.until(lambda _: bool(last.told("turn.failed")), seconds=40)
+            found = (await used(last))["openai/fake"]
+
+    assert (found.calls, found.replies, found.estimated, found.completion) == (1, 0, 1, 0)
