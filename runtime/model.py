@@ -200,6 +200,8 @@ class Model:
             except ModelFailed as failure:
                 log.warning("model.failed", model=failure.model, why=failure.why, purpose=purpose)
                 failed = failed or failure
+                if isinstance(failed, ModelUnavailable):
+                    failed.wait(failure.wait_seconds)
                 if call.shown and on_restart is None:
                     break
         assert failed is not None

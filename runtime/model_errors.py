@@ -8,18 +8,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from connectors.message import AgentRuntimeError
+from runtime.waits import MOMENT_SECONDS, in_words
 
 LONGEST_RETRY_AFTER_SECONDS = 20.0
 """A provider that asks for a longer pause is given up for this turn, and the next model tried."""
 
 
+_NO_ANSWER = "I could not get an answer from the language model just now."
+
+
 class ModelFailed(AgentRuntimeError):
     """A model call gave no answer. ``why`` is one word for metrics; ``model`` is the one that was asked.
 
-    ``shown`` says whether a part of the answer was streamed to the caller before.
+    ``shown`` says whether a part of the answer was streamed to the caller before. ``wait_seconds`` is how long the
+    provider asked to be left alone, None where it did not say.
     """
 
-    user_text = "I could not get an answer from the language model just now. Please try again in a moment."
+    user_text = f"{_NO_ANSWER} Please try again in a moment."
+    wait_seconds: float | None = None
 
     def __init__(
         self, message: str, *, why: str, model: str = "", retryable: bool = False, shown: bool = False
@@ -29,6 +35,19 @@ class ModelFailed(AgentRuntimeError):
         self.model = model
         self.retryable = retryable
         self.shown = shown
+
+    def wait(self, seconds: float | None) -> None:
+        """People can try again in *seconds*, unless they can sooner; they are told when, where that is no moment."""
+        if seconds is None or (self.wait_seconds is not None and self.wait_seconds <= seconds):
+            return
+        self.wait_seconds = seconds
+        self.user_text = f"{_NO_ANSWER} Please try again {in_words(seconds)}."
+
+    @property
+    def when(self) -> str:
+        """When to try again, to be put behind a sentence that says so; empty where that is any time."""
+        seconds = self.wait_seconds or 0.0
+        return f" {in_words(seconds)}" if seconds > MOMENT_SECONDS else ""
 
     @property
     def without_model(self) -> str:
@@ -174,6 +193,8 @@ def as_failure(error: Exception, model: str, *, shown: bool) -> ModelFailed:
     )
     if verdict.why in _REFUSED_TEXTS:
         failure.user_text = _REFUSED_TEXTS[verdict.why]
+    elif not verdict.refused:
+        failure.wait(retry_after_seconds(error))
     return failure
 
 

@@ -19,6 +19,7 @@ from connectors.text.split import cluster_edge
 from runtime.identifiers import new_turn_id
 from runtime.not_taken import NotTaken, Refused
 from runtime.stored import NewerFormat
+from runtime.waits import in_words
 
 QUIET_SECONDS = 4.0
 """How long after the last one nothing more may come before people are told of all of them."""
@@ -30,6 +31,8 @@ LAST_SECONDS = 2.0
 LOOK_SECONDS = 60.0
 """How often it is looked for what was left untold; what is younger somebody who lives may still tell."""
 AGAIN_SECONDS = 1.0
+EXACT_SECONDS = 90
+"""What is longer is told as people say it."""
 MOST_NAMED = 5
 BEGINNING_CHARACTERS = 80
 _log = structlog.get_logger()
@@ -171,7 +174,7 @@ def _not_taken(messages: Sequence[Refused], seconds: int, why: str) -> str:
     many = len(messages) > 1
     what = f"these {len(messages)} messages" if many else "this message"
     what = f"{why} I have not taken {what}" if why else f"I have not taken {what} either"
-    when = f" in {seconds} s" if seconds else ""
+    when = "" if not seconds else f" in {seconds} s" if seconds <= EXACT_SECONDS else f" {in_words(seconds)}"
     named = [f"> `{one.beginning}`" for one in messages[:MOST_NAMED]]
     if len(messages) > MOST_NAMED:
         named.append(f"> and {len(messages) - MOST_NAMED} more")

@@ -172,7 +172,8 @@ class Reading:
             sentence = f"I could not get your voice message: {error.user_text.rstrip('.')}."
             return _unread(item, error, sentence)
         except ModelFailed as error:
-            sentence = "I could not listen to your voice message just now. Please try again, or write to me."
+            again = f"Please try again{error.when}, or write to me."
+            sentence = f"I could not listen to your voice message just now. {again}"
             return replace(
                 item, note="a voice message that could not be heard", failed=f"model_{error.why}", unsaid=sentence
             )

@@ -219,6 +219,15 @@ async def test_a_provider_that_asks_for_too_long_a_wait_is_passed_over(
     assert (completion.text, completion.model, completion.attempts) == ("From the other.", "openai/other", 2)
 
 
+async def test_people_are_told_when_the_first_of_the_models_can_be_asked_again(
+    model_settings: MakeSettings, openai_server: FakeOpenAI
+) -> None:
+    openai_server.will(*(Reply(trouble="rate_limited", retry_after_seconds=seconds) for seconds in (3600, 900)))
+    with pytest.raises(ModelUnavailable) as failed:
+        await Model(model_settings(llm_fallback_models="openai/other")).complete(MESSAGES)
+    assert failed.value.user_text.endswith("Please try again in about 15 minutes.")
+
+
 async def test_fallback_models_are_asked_in_their_order(
     model_settings: MakeSettings, openai_server: FakeOpenAI
 ) -> None:

@@ -8,7 +8,15 @@ import httpx
 import pytest
 
 from runtime.loading import load_litellm
-from runtime.model_errors import ModelRefused, ModelUnavailable, as_failure, judge, named_in_table, retry_after_seconds
+from runtime.model_errors import (
+    ModelFailed,
+    ModelRefused,
+    ModelUnavailable,
+    as_failure,
+    judge,
+    named_in_table,
+    retry_after_seconds,
+)
 
 
 def test_every_error_class_of_litellm_has_its_line_in_the_table() -> None:
@@ -93,3 +101,37 @@ def test_who_names_the_model_need_not_name_it_twice() -> None:
 
     assert str(error) == f"openai/fake: {error.without_model}"
     assert "openai/fake" not in error.without_model
+
+
+def _limited(seconds: float | None) -> ModelFailed:
+    request = httpx.Request("POST", "http://127.0.0.1")
+    headers = {} if seconds is None else {"retry-after": f"{seconds:g}"}
+    error = httpx.HTTPStatusError("x", request=request, response=httpx.Response(429, headers=headers, request=request))
+    return as_failure(error, "openai/fake", shown=False)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "when"),
+    [(None, "in a moment."), (3, "in a moment."), (45, "in about 50 seconds."), (900, "15 minutes.")],
+)
+def test_people_are_told_how_long_the_provider_wants_to_be_left_alone(seconds: float | None, when: str) -> None:
+    assert _limited(seconds).user_text.endswith(when)
+
+
+@pytest.mark.parametrize(
+    ("other", "when"), [(120, "in about 2 minutes."), (1800, "15 minutes."), (None, "15 minutes.")]
+)
+def test_of_several_models_the_one_that_can_be_asked_first_says_when(other: float | None, when: str) -> None:
+    failure = _limited(900)
+    failure.wait(_limited(other).wait_seconds)
+    assert failure.user_text.endswith(when)
+
+
+def test_a_refusal_names_no_time_as_asking_again_is_no_use() -> None:
+    load_litellm()
+    import litellm.exceptions as errors
+
+    request = httpx.Request("POST", "http://127.0.0.1")
+    response = httpx.Response(401, headers={"retry-after": "900"}, request=request)
+    failure = as_failure(errors.AuthenticationError("no", "openai", "m", response=response), "openai/m", shown=False)
+    assert "minutes" not in failure.user_text

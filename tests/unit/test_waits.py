@@ -1,0 +1,29 @@
+"""How people are told how long to wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.waits import in_words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "in a moment"),
+        (20, "in a moment"),
+        (21, "in about 30 seconds"),
+        (51, "in about a minute"),
+        (61, "in about 2 minutes"),
+        (541, "in about 10 minutes"),
+        (601, "in about 15 minutes"),
+        (900, "in about 15 minutes"),
+        (3300, "in about 55 minutes"),
+        (3301, "in about an hour"),
+        (3601, "in about 2 hours"),
+        (24 * 3600, "in about 24 hours"),
+        (24 * 3600 + 1, "in about 2 days"),
+    ],
+)
+def test_a_wait_is_told_rounded_up_to_what_people_say(seconds: float, words: str) -> None:
+    assert in_words(seconds) == words
