@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Query
@@ -10,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from connectors.message import Role
+from grounding.strategy import Strategy
 from runtime.api.errors import ApiError
 from runtime.api.guard import caller_of
 from runtime.api.routing import Routes
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from runtime.bootstrap import Runtime
 
 MAX_LISTED = 5000
+_EVENT = re.compile(r"[a-z_]+(\.[a-z_]+)+")
 
 
 class EventRoutes(Routes):
@@ -38,6 +41,10 @@ class EventRoutes(Routes):
         event: str = "",
         follow: bool = True,
     ) -> Response:
+        if strategy and strategy not in set(Strategy):
+            raise ApiError(400, "bad_request", f"query.strategy: expected one of {', '.join(Strategy)}")
+        if event and not _EVENT.fullmatch(event):
+            raise ApiError(400, "bad_request", "query.event: expected the name of an event, as turn.answered")
         caller = caller_of(request)
         wanted = workspace or caller.workspace_id
         if wanted is not None and not caller.may_enter(wanted):

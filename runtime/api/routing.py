@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -27,9 +27,11 @@ class _RouteOfRole(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle, least = super().get_route_handler(), Role((self.openapi_extra or {})[_LEAST_ROLE])
+        known = [one.alias for one in self.dependant.query_params]
 
         async def guarded(request: Request) -> Response:
             require_role(caller_of(request), least)
+            _check_names(request.query_params, known)
             try:
                 return await handle(request)
             except RequestValidationError as error:
@@ -73,6 +75,12 @@ class Routes:
         schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
         self.schemas |= schema.pop("$defs", {})
         return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _check_names(given: Iterable[str], known: Sequence[str]) -> None:
+    """A misspelt parameter is a mistake, no wish for everything. Raises `ApiError` 400, which says what there is."""
+    if any(name not in known for name in given):
+        raise ApiError(400, "bad_request", f"query: this takes {', '.join(known) or 'no parameters'}, and nothing else")
 
 
 def _told(error: RequestValidationError) -> str:

@@ -10,10 +10,12 @@ from starlette.responses import Response
 
 from connectors.message import Role, Scope
 from grounding import assemble
+from runtime.api.errors import ApiError
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.api.workspaces import enter
 from runtime.comparing import compare
+from runtime.identifiers import is_turn_id
 from runtime.manifests import Manifest, prefix_row
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ class TurnRoutes(Routes):
     async def listing(
         self, workspace_id: str, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 50, before: str = ""
     ) -> Response:
+        if before and not is_turn_id(before):
+            raise ApiError(400, "bad_request", "query.before: expected the turn_id of an earlier page's last turn")
         scope = await enter(self._runtime, workspace_id)
         found = await self._runtime.manifests.newest(scope, limit, before)
         return reply({"turns": [_row(manifest) for manifest in found]})

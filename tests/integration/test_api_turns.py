@@ -245,3 +245,35 @@ async def test_usage_counts_turns_and_tokens(face: Face) -> None:
     assert (row["workspace"], row["turns"]) == ("counted", 1)
     assert row["prompt"] > 0
     assert row["models"]["openai/fake"]["completion"] > 0
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "says"),
+    [
+        ("turns", {"before": "garbage"}, "query.before: expected the turn_id"),
+        ("turns", {"limit": -1}, "query.limit"),
+        ("turns", {"befroe": "t0"}, "query: this takes limit, before, and nothing else"),
+        ("karma", {"state": "good"}, "query: this takes"),
+        ("/v1/events", {"strategy": "nonsense", "follow": 0}, "query.strategy: expected one of none, tail, qmd"),
+        ("/v1/events", {"event": "nonsense", "follow": 0}, "query.event: expected the name of an event"),
+        ("/v1/events", {"limit": -1, "follow": 0}, "query.limit"),
+        ("/v1/events", {"workspaces": "acme", "follow": 0}, "query: this takes"),
+    ],
+)
+async def test_a_list_that_is_asked_for_by_what_nothing_can_be_found_by_is_refused_with_what_there_is(
+    face: Face, path: str, query: dict[str, str | int], says: str
+) -> None:
+    here = await shop(face)
+    refused = await face.client.get(path if path.startswith("/") else f"{here}/{path}", params=query)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "bad_request")
+    assert refused.json()["error"]["message"].startswith(says)
+
+
+async def test_a_misspelt_parameter_deletes_nothing(face: Face) -> None:
+    """A person's line is meant, and the workspace's would go."""
+    here = await shop(face)
+    await face.client.post(f"{here}/global-context", json={"content": "we close at six"})
+    refused = await face.client.delete(f"{here}/global-context/0", params={"usr": "http:ann"})
+    assert refused.status_code == 400
+    [line] = (await face.client.get(f"{here}/global-context")).json()["lines"]
+    assert line["content"] == "we close at six"
