@@ -28,6 +28,8 @@ _RETRY_SECONDS = (1.0, 60.0)
 _AT_ONCE = 4
 _WAIT_SECONDS = 60.0
 """How long what is said now in a place waits for what was missed there, where a platform does not hand that out."""
+_THEN_SECONDS = 5.0
+"""How long it waits after that was in vain somewhere: a platform that brings one message after the other is held up."""
 _log = structlog.get_logger()
 
 
@@ -36,9 +38,12 @@ class Order:
     neither the order is lost nor, with a newer message stored, the trace of what was missed. Where somebody waits, what
     was missed is heard first."""
 
-    def __init__(self, accept: Accept, wait_seconds: float = _WAIT_SECONDS) -> None:
+    def __init__(
+        self, accept: Accept, wait_seconds: float = _WAIT_SECONDS, then_seconds: float = _THEN_SECONDS
+    ) -> None:
         self._accept = accept
         self._wait_seconds = wait_seconds
+        self._then_seconds = then_seconds
         self._begun = asyncio.Event()
         self._unheard: dict[str, tuple[set[ConversationKey], asyncio.Event]] = {}
         self._free = _AT_ONCE
@@ -59,6 +64,7 @@ class Order:
                 if (given_up := self._unheard.pop(place, None)) is not None:
                     _log.warning("message.overtakes", connector=message.connector, external_id=place)
                     given_up[1].set()
+                self._wait_seconds = min(self._wait_seconds, self._then_seconds)
         return await self._accept(message)
 
     def begin(self, keys: Iterable[ConversationKey]) -> None:

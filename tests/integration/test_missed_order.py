@@ -78,6 +78,17 @@ async def test_what_waited_too_long_passes_and_says_so_once_and_nobody_waits_the
     order.heard(KEY)
 
 
+async def test_after_a_wait_in_vain_what_is_said_elsewhere_waits_less() -> None:
+    """A platform that hands out nothing must not hold up one conversation after the other."""
+    door = Door()
+    order = Order(door.accept, wait_seconds=0.02, then_seconds=0.0)
+    order.begin([KEY, OTHER])
+    await order.accept(said("D1"))
+    assert order._wait_seconds == 0.0
+    await order.accept(said("D2"))
+    assert door.passed == ["D1", "D2"]
+
+
 async def test_where_somebody_waits_is_heard_before_all_other_places() -> None:
     """Of many conversations a few are asked for at a time."""
     order = Order(Door().accept)
