@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
 import sysconfig
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from pydantic import SecretStr
 from redis.asyncio import Redis
 
 from config.settings import Settings
+from grounding.documents import embedding
 from runtime import loading, stores
 from runtime.allocation import share_arenas
 from tests.emulators import openai, valkey
@@ -48,6 +51,25 @@ def pytest_sessionfinish() -> None:
     `runtime.loading.is_loading`."""
     for thread in list(loading._threads):
         thread.join(LOADING_SECONDS)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_bundled_model() -> Iterator[None]:
+    """The bundled embedding model is loaded once by a process, though most tests have a runtime of their own: nothing
+    changes it, and to load it again takes 0.08 s of the processor."""
+    load = embedding._load_wordllama
+
+    @cache
+    def kept(_: str | None) -> Any:
+        return load()
+
+    def loaded() -> Any:
+        wheel = importlib.util.find_spec("wordllama")  # a test may take it away
+        return kept(wheel.origin if wheel else None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedding, "_load_wordllama", loaded)
+        yield
 
 
 @pytest.fixture(scope="session")
