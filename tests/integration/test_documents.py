@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import json
 import os
@@ -274,6 +275,14 @@ async def test_vectors_of_a_long_document_are_let_go_of_and_its_texts_made_off_t
         made.append(threading.get_ident())
         return chunk.text
 
+    replaced = house.index.replace
+
+    async def copied(sources: Sequence[Source]) -> None:
+        """The engine's thread has its own numbers, for as long as it likes."""
+        entries = [tuple(dataclasses.replace(one, dense=[*one.dense]) for one in source.entries) for source in sources]
+        await replaced([dataclasses.replace(one, entries=own) for one, own in zip(sources, entries, strict=True)])
+
+    monkeypatch.setattr(house.index, "replace", copied)
     monkeypatch.setattr(Chunk, "indexed_text", property(indexed_text))
     indexer = Indexer(FileShelf(house.library), house.index, Watched(), house.redis, words, sizes=Sizes(30, 0))
     await asyncio.to_thread(house.write, "a.md", "\n\n".join(f"# Part {n}\n\nRefunds {n}" for n in range(50)))
