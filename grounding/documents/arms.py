@@ -7,7 +7,7 @@ what is not needed is not read.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from operator import le
+from itertools import pairwise
 from typing import Any
 
 from grounding.documents.index import Arm, Hit, Passage
@@ -15,6 +15,9 @@ from grounding.documents.stored import DEEP, passage_of
 
 TIES = 8
 """How many passages more than wanted are asked for, so that the last places do not fall to chance."""
+_CLOSE = 1.5e-6
+"""Scores are equal if they are so to six places. Those that are further apart than this are not: to see that takes a
+tenth of what rounding takes."""
 
 
 def hits_of(
@@ -39,8 +42,8 @@ def hits_of(
     leading = _leading(fused, top_k)
     there = {one.id: passage_of(one.payload) for one in leading} if passages_of is None else passages_of(leading)
     near = [(point, one, there[point]) for one in leading if (point := one.id) in there]
-    scores = [round(one.score, 6) for _, one, _ in near]
-    if any(map(le, scores, scores[1:])):  # mostly no two are equal, and all stand in their order
+    scores = [one.score for _, one, _ in near]
+    if any(before - after < _CLOSE for before, after in pairwise(scores)):  # mostly all stand in their order
         near.sort(key=lambda one: (-round(one[1].score, 6), one[2].source, one[2].ordinal, one[2].id))
     best = near[:top_k]
     wanted = {point for point, _, _ in best}
@@ -62,8 +65,8 @@ def _leading(fused: Sequence[Any], top_k: int) -> Sequence[Any]:
     """Those that can be among the best *top_k*: all others are behind by more than a tie."""
     if len(fused) <= top_k:
         return fused
-    least = round(fused[top_k - 1].score, 6)
-    return [*fused[:top_k], *(point for point in fused[top_k:] if round(point.score, 6) >= least)]
+    least = fused[top_k - 1].score - _CLOSE
+    return [*fused[:top_k], *[point for point in fused[top_k:] if point.score > least]]
 
 
 def _ranked(arm: Iterable[tuple[Hashable, float]], wanted: Collection[Hashable]) -> dict[Hashable, Arm]:

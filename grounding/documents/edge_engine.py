@@ -20,7 +20,7 @@ import structlog
 
 from grounding.documents.edge_damage import opened_whole
 from grounding.documents.edge_errors import unavailable
-from grounding.documents.edge_held import Held, Tenant
+from grounding.documents.edge_held import MOST_OF_ONE, Held, Tenant
 from grounding.documents.edge_kept import Kept
 from grounding.documents.edge_own import Own
 from grounding.documents.edge_queries import count_of, filter_of
@@ -88,17 +88,23 @@ class EdgeEngine:
                     return here(held)
                 if most is None:
                     return self._held(call, False, tenant)
-                wanted = filter_of(seen)
-                count = self._held(partial(count_of, seen=wanted), False, tenant)
+                is_own = self._own.of(tenant) is not None
+                count = self._held(partial(self._size_of, tenant=tenant, seen=seen), False, tenant)
                 if tenant is not None and self._own.may_move(tenant, count):
                     self._move(tenant)
-                if (count if self._own.of(tenant) is None else count // LIGHTER) <= most():
-                    if here is not None and tenant is not None:
+                if (count // LIGHTER if is_own else count) <= most():
+                    if here is not None and tenant is not None and not (is_own and count > MOST_OF_ONE):
+                        wanted = filter_of(seen)
                         self._held(partial(self._held_whole.ask, tenant, seen=wanted, count=count), False, tenant)
                     return self._held(call, False, tenant)
             finally:
                 self._engine.release()
         return await self._run(call, tenant)
+
+    def _size_of(self, shard: Any, tenant: str | None, seen: Where) -> int:
+        """About how many passages of *shard* meet *seen*; of a shard of its own, all that *tenant* has there."""
+        size = self._own.size_of(tenant)
+        return count_of(shard, filter_of(seen)) if size is None else size
 
     async def _run(self, call: Callable[[Any], T], tenant: str | None = None, *, opens: bool = True) -> T:
         """*call* with the open shard in which *tenant* is, on the engine's thread; nothing at all where it is not open

@@ -24,6 +24,7 @@ from uuid import UUID
 
 import qdrant_edge as edge
 
+from grounding.documents.edge_alone import Alone
 from grounding.documents.edge_damage import is_aside, is_passing, set_own_aside
 from grounding.documents.edge_queries import count_of, filter_of, points_of, scroll
 from grounding.documents.edge_shard import LEAST_FREE_TO_DELETE_BYTES, deepen, ensure_room, is_there, kept, look_at
@@ -54,29 +55,9 @@ _ALONE = (Kind.DOCUMENT, Kind.TURN)
 
 
 @dataclass(slots=True)
-class _Alone:
-    shard: Any
-    changed: int = 0
-    """Passages that were replaced or deleted since it was opened."""
-
-    def upsert(self, points: Sequence[Any]) -> None:
-        there = self.shard.retrieve([point.id for point in points], with_payload=False, with_vector=False)
-        self.changed += len(there)
-        self.shard.update(edge.UpdateOperation.upsert_points([*points]))
-
-    def delete(self, points: Sequence[UUID]) -> None:
-        self.changed += len(points)
-        self.shard.update(edge.UpdateOperation.delete_points([*points]))
-
-    def delete_where(self, wanted: Any) -> None:
-        self.changed += int(self.shard.count(edge.CountRequest(exact=True, filter=wanted)))
-        self.shard.update(edge.UpdateOperation.delete_points_by_filter(wanted))
-
-
-@dataclass(slots=True)
 class _Move:
     tenant: str
-    target: _Alone | None = None
+    target: Alone | None = None
     stored: set[UUID] = field(default_factory=set)
     """What was stored in both meanwhile, and is not copied again: the engine would count it twice."""
     ids: list[Any] = field(default_factory=list)
@@ -94,7 +75,7 @@ class Own:
         self._now = now
         self._folder = folder
         self._make = make
-        self._shards: dict[str, _Alone] = {}
+        self._shards: dict[str, Alone] = {}
         self._move: _Move | None = None
         self._leaving: list[str] = []
         """Tenants that were moved, of which the shared shard still has something."""
@@ -126,7 +107,7 @@ class Own:
                     raise
                 self._set_aside(common, folder, error)
                 continue
-            self._shards[tenant] = _Alone(shard)
+            self._shards[tenant] = Alone(shard)
             if points_of(common, _all_of(tenant), 1):
                 self._leaving.append(tenant)
 
@@ -157,6 +138,11 @@ class Own:
         alone = None if tenant is None else self._shards.get(tenant)
         return None if alone is None else alone.shard
 
+    def size_of(self, tenant: str | None) -> int | None:
+        """About how many passages *tenant* has in a shard of its own; None where it has none."""
+        alone = None if tenant is None else self._shards.get(tenant)
+        return None if alone is None else alone.size
+
     def has_grown(self, common: Any, tenant: str) -> bool:
         """Whether *tenant* has become so large in the *common* shard that it is to be moved now."""
         return self.may_move(tenant, OWN_PASSAGES) and count_of(common, _all_of(tenant)) >= OWN_PASSAGES
@@ -164,7 +150,7 @@ class Own:
     def is_worn(self, tenant: str) -> bool:
         """Whether the own shard of *tenant* no longer knows well how rare its words are."""
         alone = self._shards.get(tenant)
-        return alone is not None and alone.changed > 0 and alone.changed * WORN > count_of(alone.shard, None)
+        return alone is not None and alone.changed > 0 and alone.changed * WORN > alone.size
 
     def shards(self) -> Iterator[Any]:
         """All that answer for their tenant."""
@@ -250,7 +236,7 @@ class Own:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             self._make_way(folder)
             self._mark(folder)
-            self._move.target = _Alone(self._make(folder))
+            self._move.target = Alone(self._make(folder))
         except BaseException:
             self._abandon()
             raise
@@ -273,7 +259,7 @@ class Own:
             self._abandon()
             raise
 
-    def _copied(self, common: Any, move: _Move, target: _Alone) -> bool:
+    def _copied(self, common: Any, move: _Move, target: Alone) -> bool:
         """Whether there was something left to copy."""
         if not move.ids and not move.is_listed:
             request = edge.ScrollRequest(
@@ -295,7 +281,7 @@ class Own:
             target.upsert(points)
         return True
 
-    def _finish(self, move: _Move, target: _Alone) -> None:
+    def _finish(self, move: _Move, target: Alone) -> None:
         if not count_of(target.shard, None):  # all was deleted meanwhile
             self._abandon()
             return
@@ -314,7 +300,7 @@ class Own:
             common.update(edge.UpdateOperation.delete_points([UUID(int=point) for point in some]))
         return bool(some)
 
-    def _mirror(self, tenant: str, change: Callable[[_Alone], object]) -> None:
+    def _mirror(self, tenant: str, change: Callable[[Alone], object]) -> None:
         """Make a *change* of *tenant* where it is moved to, too. Where that fails it is not moved: the change
         can be made again without."""
         if self._move is None or self._move.tenant != tenant or self._move.target is None:

@@ -95,7 +95,8 @@ class SparseVector:
 
 
 def _stem(word: str) -> str:
-    return str(_stemmer.stem(word)) if word.isascii() else word
+    # The stemmer leaves a number as it is, after looking for the endings of words at it.
+    return str(_stemmer.stem(word)) if word.isascii() and not word.isdigit() else word
 
 
 class _Terms(dict[str, str]):

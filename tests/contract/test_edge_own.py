@@ -79,6 +79,25 @@ async def assert_same(one: EmbeddedIndex, other: EmbeddedIndex, asked: Entry, sc
     assert await one.read(scope, Kind.DOCUMENT, wanted) == await other.read(scope, Kind.DOCUMENT, wanted)
 
 
+async def test_how_many_passages_a_large_tenant_has_is_known_whatever_is_changed(tmp_path: Path) -> None:
+    dice = random.Random(4)
+    index = opened(tmp_path)
+    known = entries(dice, 2 * LARGE, Kind.DOCUMENT)
+    await index.ensure()
+    await index.upsert(ACME, known)
+    await moved(index)
+    for _ in range(12):
+        some = dice.sample(known, 5)
+        if dice.random() < 0.5:
+            await index.upsert(ACME, [*some, *entries(dice, 3, Kind.DOCUMENT)])
+        else:
+            await index.delete(ACME, Kind.DOCUMENT, ids=[one.passage.id for one in some])
+        await index.delete(ACME, Kind.DOCUMENT, source=dice.choice(known).passage.source)
+        await index.upsert(ACME, some)
+        assert index._own.size_of(TENANT) == await index.count(ACME, Kind.DOCUMENT)
+    await index.close()
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_tenant_with_a_shard_of_its_own_answers_as_one_that_shares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int

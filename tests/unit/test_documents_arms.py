@@ -52,3 +52,22 @@ def test_only_what_may_be_wanted_is_read_and_the_rest_changes_nothing(
     assert hits == [Hit(one.passage, one.score, Arm(0, float(one.id)), ranks.get(one.id)) for one in everything[:top_k]]
     last = hits[-1].score if hits else 0.0
     assert {one.read for one in near if len(near) > top_k and one.score < last} <= {0}
+
+
+NEARLY = st.lists(
+    st.tuples(st.integers(0, 12), st.integers(0, 40).map(lambda number: 0.5 + number * 3e-7)),
+    unique_by=lambda one: one[0],
+    max_size=12,
+)
+
+
+@given(NEARLY, st.integers(1, 6))
+def test_scores_that_are_equal_to_six_places_leave_the_order_to_where_passages_stand(
+    fused: list[tuple[int, float]], top_k: int
+) -> None:
+    near = points(fused)
+    hits = hits_of(near, {}, top_k, explain=False, cosine_of=None)
+    ordered = sorted(
+        near, key=lambda one: (-round(one.score, 6), one.passage.source, one.passage.ordinal, one.passage.id)
+    )
+    assert hits == [Hit(one.passage, one.score) for one in ordered[:top_k]]
