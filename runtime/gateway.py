@@ -79,6 +79,7 @@ class Gateway:
         self._shows = shows
         self._hub = hub
         self._marking = marking
+        self._not_taken = not_taken
         self._refusals = Refusals(not_taken, self._tell_not_taken, alone=not self._is_shared)
 
     async def run(self) -> None:
@@ -125,8 +126,8 @@ class Gateway:
         return ""
 
     async def _accept(self, message: InboundMessage, key: ConversationKey) -> Accepted:
-        said = spoken(message)
-        if message.kind is InboundKind.EDIT:  # an example may be older than anything the mailbox knows
+        said, is_edit = spoken(message), message.kind is InboundKind.EDIT
+        if is_edit:  # an example may be older than anything the mailbox knows
             await self._marking.amended(key, message.message_id)
         if self._is_shared and _is_meant_for_us_anywhere(message):
             settled, decision = await asyncio.gather(
@@ -138,10 +139,10 @@ class Gateway:
                 return _ignored(message, "not_addressed")
             decision = await self._access.authorise(message, key.workspace_id)  # strangers are told, so only now
         if not decision.allowed:
-            if decision.notice and message.kind is not InboundKind.EDIT:
+            if decision.notice and not is_edit:
                 await self._notice(key, decision.notice, message)
             return Accepted("refused", decision.why, key=key)
-        if message.kind is InboundKind.EDIT:
+        if is_edit:
             amended = await self._amend(message, key, decision, settled)
             if amended is not None:
                 return amended
@@ -149,7 +150,9 @@ class Gateway:
             said = spoken(message)
         command = said is not None and self._commands.claims(said, decision.role)
         lane = Lane.COMMANDS if command else Lane.TURNS
-        return await self._keep(self._envelope(message, key, decision, settled), key, decision, lane)
+        # Sent again by who was told to, or changed, it is another; brought again by the platform it is the same.
+        known = "" if is_edit or message.caller_role is not None else self._not_taken.trace(key, message)
+        return await self._keep(self._envelope(message, key, decision, settled), key, decision, lane, known)
 
     def _is_meant_for_us(self, message: InboundMessage, said: Spoken | None, settled: Settled) -> bool:
         """In groups: by what the message says itself, and by what was settled for the place."""
@@ -168,7 +171,10 @@ class Gateway:
             return False
         return await self._mailboxes[Lane.TURNS].known(key, message.message_id) is not None
 
-    async def _keep(self, envelope: Envelope, key: ConversationKey, decision: Decision, lane: Lane) -> Accepted:
+    async def _keep(
+        self, envelope: Envelope, key: ConversationKey, decision: Decision, lane: Lane, known: str
+    ) -> Accepted:
+        """*known* names the trace of what people know as not taken, where such a message is a duplicate."""
         mailbox, message = self._mailboxes[lane], envelope.message
         admission = await self._admitted(message, key, decision, lane)
         if not admission.allowed:
@@ -179,7 +185,7 @@ class Gateway:
             await self._refuse(key, message, TOO_MANY, seconds, first=admission.first_refusal)
             return Accepted("refused", "rate_limit", retry_after_seconds=seconds, key=key)
         try:
-            stored = await mailbox.store(key, envelope)
+            stored = await mailbox.store(key, envelope, known)
         except MailboxFull as error:
             _log.warning("message.ignored", why="mailbox_full")
             await self._refuse(key, message, error.user_text, 0, first=error.first)

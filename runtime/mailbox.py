@@ -100,8 +100,9 @@ class Mailbox:
 
     # What gateways do
 
-    async def store(self, key: ConversationKey, envelope: Envelope) -> Stored:
-        """Put *envelope* into its mailbox as one atomic step, unless its identity was seen before.
+    async def store(self, key: ConversationKey, envelope: Envelope, unless: str = "") -> Stored:
+        """Put *envelope* into its mailbox as one atomic step, unless its identity was seen before, or there is a key of
+        the name *unless*, if given, which has the conversation's tag.
 
         Raises `MailboxFull`.
         """
@@ -121,6 +122,7 @@ class Mailbox:
                     self._work(key.tag),
                     self._last(key.tag),
                     fence.name,
+                    *([unless] if unless else ()),
                 ],
                 args=[
                     *(_SEEN_SECONDS, packed(envelope), key.encoded, envelope.message.message_id, MAX_WAITING),

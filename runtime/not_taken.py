@@ -34,7 +34,7 @@ redis.call('SADD', KEYS[3], ARGV[4])
 return 1
 """
 _OVER = """
-if #ARGV > 1 then redis.call('HDEL', KEYS[1], unpack(ARGV, 2)) end
+for at = 2, #ARGV do redis.call('HDEL', KEYS[1], ARGV[at]) end
 if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('SREM', KEYS[2], ARGV[1]) end
 return 1
 """
@@ -115,9 +115,13 @@ class NotTaken:
             found += _groups(key, now, texts, self._name, own_seconds, others_seconds)
         return found
 
+    def trace(self, key: ConversationKey, message: InboundMessage) -> str:
+        """The key that there is where people were told of *message*, or will be."""
+        return _told(key, message.message_id)
+
     async def was_told(self, key: ConversationKey, message: InboundMessage) -> bool:
         """Whether people were told of *message*, or will be."""
-        return bool(await self._redis.exists(_told(key, message.message_id)))
+        return bool(await self._redis.exists(self.trace(key, message)))
 
 
 def _groups(

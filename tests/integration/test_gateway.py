@@ -205,6 +205,21 @@ async def test_a_message_that_the_platform_brings_again_after_people_were_told_o
     assert len(door.platform.said) == 1
 
 
+async def test_what_people_know_as_not_taken_is_not_answered_when_the_platform_delivers_it_again(redis: Redis) -> None:
+    """As after a process that ended before it had said so: the limit may be over by then. They send it again, or change
+    it, and are answered once."""
+    ended = Door(redis, rate_limit_messages=1)
+    await ended.accept(MESSAGE)
+    assert (await ended.accept(replace(MESSAGE, message_id="m2"))).why == "rate_limit"
+
+    door = Door(redis, rate_limit_messages=3)
+    again = [await door.accept(replace(MESSAGE, message_id="m2")) for _ in range(4)]
+    assert [one.outcome for one in again] == ["duplicate"] * 4
+    for anew in (replace(MESSAGE, message_id="m3"), replace(MESSAGE, message_id="m2", kind=InboundKind.EDIT)):
+        assert (await door.accept(anew)).outcome == "stored"
+    assert [one.message.message_id for one in (await door.take()).envelopes] == ["m1", "m3", "m2"]
+
+
 async def test_what_was_not_taken_is_told_once_though_the_process_is_killed_that_did_not_take_it(redis: Redis) -> None:
     """Seconds after the platform was told that it had arrived."""
     killed = Door(redis, rate_limit_messages=1)

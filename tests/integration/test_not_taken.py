@@ -101,6 +101,21 @@ async def test_of_very_many_some_are_named(said: Said) -> None:
     assert text.count("question") == MOST_NAMED
 
 
+async def test_what_one_script_of_the_store_cannot_unpack_is_told_too(said: Said, redis: Redis) -> None:
+    """Thousands of messages that are told at once."""
+    kept = NotTaken(redis, "one")
+    many = [Refused(f"m{number}", "hi") for number in range(9000)]
+    await asyncio.gather(*(kept.keep(KEY, one, "t1", "", 0) for one in many))
+    running = asyncio.create_task(said.process("two").run())
+    async with asyncio.timeout(60):
+        while await kept.left(0, 0) and not running.done():
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.wait({running})
+    assert len(said.texts) == 1
+    assert await kept.left(0, 0) == []
+
+
 async def test_who_goes_on_writing_is_told_all_the_same(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refusals, "QUIET_SECONDS", 3600.0)
     monkeypatch.setattr(refusals, "LONGEST_SECONDS", 0.0)
