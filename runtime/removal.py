@@ -34,11 +34,11 @@ _log = structlog.get_logger()
 async def remove_workspace(runtime: Runtime, scope: Scope) -> None:
     """Delete the workspace of *scope*: passages, roles, tokens, directives, conversations, counters, files.
 
-    Answers that are being written end where they are, and people see their last form: with what is stored goes the
-    trace of what was shown of them. The index goes before all that is stored: while it is away nothing is deleted. It
-    goes once more when the files are gone, because whoever follows the disk may have read them in between. The record
-    is last, so that an interrupted removal can be repeated. Raises `IndexUnavailable`, `StoreUnavailable`,
-    `runtime.workspaces.WorkspaceInSettings`, and `OSError` for files that stay.
+    The index goes before all else: while it is away nothing is deleted, and answers go on. Those that are being written
+    then end where they are, and people see their last form: with what is stored goes the trace of what was shown of
+    them. The index goes once more when the files are gone, because whoever follows the disk may have read them in
+    between. The record is last, so that an interrupted removal can be repeated. Raises `IndexUnavailable`,
+    `StoreUnavailable`, `runtime.workspaces.WorkspaceInSettings`, and `OSError` for files that stay.
     """
     workspace_id = scope.workspace_id
     settings = runtime.settings
@@ -46,9 +46,9 @@ async def remove_workspace(runtime: Runtime, scope: Scope) -> None:
         raise WorkspaceInSettings(
             f"the configuration names workspace {workspace_id!r} as the default or in a route; take it out there first"
         )
+    await runtime.knowledge.forget_workspace(scope)
     await _end_answers(runtime, workspace_id)
     await runtime.copy.flush()  # or the chat log of what was just said would come back after its folder
-    await runtime.knowledge.forget_workspace(scope)
     await runtime.api_tokens.forget_workspace(workspace_id)
     await runtime.access.forget_workspace(workspace_id)
     await runtime.places.forget_workspace(scope)

@@ -3,8 +3,11 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from config.settings import Settings
 from connectors.message import Scope
+from grounding.documents.index import IndexUnavailable
 from runtime.removal import remove_workspace
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.bot import Bot, running_bot
@@ -53,3 +56,26 @@ async def test_an_answer_that_grows_there_gets_its_last_form_and_nothing_of_it_c
     assert LONG.startswith(last.removesuffix(" …"))
     assert keys == []
     assert not bot.told("workspace.answers_left")
+
+
+async def test_where_the_index_is_away_nothing_is_deleted_and_what_people_wait_for_is_answered(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(scope: Scope) -> None:
+        raise IndexUnavailable("Qdrant: away")
+
+    async with chatting(model_settings(access_policy="open"), openai_server) as (bot, telegram):
+        bot.model.chunk_delay_seconds = 0.02
+        bot.model.will(LONG)
+        bot.model.will("They do, too.")
+        await telegram.say("why do boats float?", by=LENA)
+        await telegram.until(lambda emulator: any("Boats float" in one.text for one in emulator.shown(LENA)))
+        await telegram.say("and ships?", by=LENA)
+        await telegram.until(lambda _: len(bot.told("message.accepted")) == 2)
+
+        monkeypatch.setattr(bot.runtime.knowledge, "forget_workspace", away)
+        with pytest.raises(IndexUnavailable):
+            await remove_workspace(bot.runtime, Scope("telegram-501"))
+        await telegram.until(lambda emulator: any("They do" in one.text for one in emulator.shown(LENA)))
+        first, second = (one.text for one in telegram.shown(LENA))
+    assert (first, second) == (LONG.strip(), "They do, too.")
