@@ -120,8 +120,7 @@ class Asking:
         except ModelFailed:
             made.asked = False
             await made.kept()
-            if made.noted == made.tries.id and not made.tries.lost:
-                await surely(lambda: self._journal.lost(made.batch, made.tries.name, Usage()))
+            await surely(lambda: self._note_end(made))
             await self._count_lost(made)
             await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
             raise
@@ -140,6 +139,14 @@ class Asking:
         begun = Begun(made.tries.id, made.first or self._model.name, made.sent)
         await surely(lambda: self._journal.asked(made.batch, begun))
         made.noted = begun.id
+
+    async def _note_end(self, made: Made) -> None:
+        """Keep of a call that is over that nothing came of it, where it was noted: whoever takes the turn up would
+        count it. Of one that was paid for `_count_lost` keeps what it took. Raises
+        `connectors.message.Superseded`."""
+        tries = made.tries
+        if made.noted == tries.id and tries.open is None and not (tries.lost or tries.counted):
+            await self._journal.lost(made.batch, tries.name, Usage())
 
     async def count_unseen(self, made: Made, done: Done, first: Begun | None) -> None:
         """Count the calls that were begun for *made*, of which *done* was there, and nobody has seen the end of: their
@@ -200,6 +207,7 @@ class Asking:
         """Count the rounds of *made*, and the attempts of its last call that brought no answer, as far as that was not
         done. Raises as `count`."""
         await self._count_rounds(made)
+        await self._note_end(made)
         await self._count_lost(made)
 
     async def _count_rounds(self, made: Made) -> None:

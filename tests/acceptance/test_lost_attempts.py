@@ -316,3 +316,58 @@ async def test_a_turn_that_is_given_up_has_cost_what_was_asked_for_it(
             found = (await used(last))["openai/fake"]
 
     assert (found.calls, found.replies, found.estimated, found.completion) == (1, 0, 1, 0)
+
+
+class Pausing:
+    """Whoever waits before another attempt waits for ever, as long as that is wished."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self._go_on = asyncio.Event(), asyncio.Event()
+        monkeypatch.setattr("runtime.model._pause", self._pause)
+
+    async def _pause(self, _: float) -> None:
+        self.begun.set()
+        await self._go_on.wait()
+
+    def is_over(self) -> None:
+        self._go_on.set()
+
+
+async def test_a_request_that_was_refused_costs_nothing_though_more_words_come_before_the_next_one(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pausing = Pausing(monkeypatch)
+    await chat.hears("/queue interrupt", by=LENA)
+    chat.bot.model.will("rate_limited", WHOLE)
+    await chat.telegram.say("what is it like?", by=LENA)
+    async with asyncio.timeout(20):
+        await pausing.begun.wait()
+    await chat.telegram.say("and where?", by=LENA)
+    await chat.telegram.until(lambda _: bool(chat.bot.told(ANSWERED)))
+
+    found = (await used(chat.bot))["openai/fake"]
+    assert (found.calls, found.replies, found.estimated) == (1, 1, 0)
+    assert chat.bot.told(IN_VAIN) == []
+
+
+async def test_a_request_that_was_refused_costs_nothing_though_the_process_ends_before_the_next_one(
+    streaming: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pausing = Pausing(monkeypatch)
+    settings = streaming(shutdown_grace_seconds=0.1)
+    async with TelegramEmulator() as telegram:
+        openai_server.will("rate_limited")
+        async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as first:
+            await first.runtime.model.warm()
+            await telegram.say("what is it like?", by=BO)
+            async with asyncio.timeout(20):
+                await pausing.begun.wait()
+
+        pausing.is_over()
+        openai_server.will(WHOLE)
+        async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as second:
+            await telegram.until(lambda _: bool(second.told(ANSWERED)), seconds=40)
+            found = (await used(second))["openai/fake"]
+
+    assert (found.calls, found.replies, found.estimated) == (1, 1, 0)
+    assert second.told(IN_VAIN) == []
