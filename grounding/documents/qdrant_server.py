@@ -140,7 +140,7 @@ class ServerIndex:
     async def origin(self, mark: Mark | None = None) -> Origin:
         if not await self.exists():
             await self.ensure()  # somebody deleted it
-        self.token = await self._ask(origin_of(await self._client(), self._collection, mark))
+        self.token = self._centres.are_of(await self._ask(origin_of(await self._client(), self._collection, mark)))
         return Origin(self.token)
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:

@@ -105,8 +105,9 @@ class AskedIndex:
         await self._ask("ensure")
 
     async def origin(self, mark: Mark | None = None) -> Origin:
-        ((self.token, set_aside),) = await self._ask("origin")
-        return Origin(self.token, tuple(set_aside))
+        ((token, set_aside),) = await self._ask("origin")
+        self.token = self._centres.are_of(token)
+        return Origin(token, tuple(set_aside))
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
         for kind in {entry.passage.kind for entry in entries}:

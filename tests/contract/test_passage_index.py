@@ -677,9 +677,11 @@ async def test_a_server_whose_collection_somebody_emptied_or_deleted_tells_so() 
     assert before
     assert (await index.origin()).token == (await other.origin()).token == other.token == before
     assert await index.sources(ACME, DOCUMENT) == {"a.md": 1}
+    assert await index.estimate(ACME, DOCUMENT) == 1
     await client.delete(name, models.FilterSelector(filter=models.Filter()))
     emptied = (await index.origin()).token
     assert emptied not in ("", before)
+    assert await index.estimate(ACME, DOCUMENT) == 0  # at once: whoever fills it asks whether something is left
     await client.delete_collection(name)
     assert (await index.origin()).token not in ("", before, emptied)
     await index.upsert(ACME, [await entry("refund")])
