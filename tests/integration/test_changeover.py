@@ -285,6 +285,42 @@ async def test_a_former_snapshot_of_a_servers_collection_that_somebody_restored_
 
 
 @pytest.mark.parametrize("house", ["server"], indirect=True)
+async def test_what_was_forgotten_does_not_come_back_with_a_former_snapshot_that_somebody_restored(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a conversation that is gone as a whole nothing is left by which it would be looked at again."""
+    monkeypatch.setattr("runtime.opening.LOSS_SECONDS", 0.01)
+    monkeypatch.setattr("runtime.opening.MARK_SECONDS", 0.02)
+    made = house.settings
+    monkeypatch.setattr(house, "settings", lambda model: made(model).model_copy(update={"qdrant_url": "local"}))
+    await filled(house)
+    old = await house.process(OLD)
+    async with beside(old.knowledge.open(), "open"), asyncio.timeout(60):
+        await old.knowledge.opened()
+        index = (await old.knowledge.opening.ready()).index
+        assert isinstance(index, ServerIndex)
+        await (await old.knowledge.told_contexts()).put(HERE, "The lamp oil is in the shed.", "2026-11-21T10:00:00Z")
+        client, name, catalogue = await index._client(), index._collection, old.knowledge.catalogue
+        found: Any = await client.scroll(name, limit=1000, with_vectors=True)
+        snapshot: list[Any] = [
+            qdrant.PointStruct(id=one.id, vector=one.vector, payload=dict(one.payload)) for one in found[0]
+        ]
+        lost = asyncio.create_task(old.knowledge.until_lost())
+        while not await catalogue.mark(name):
+            await asyncio.sleep(0.01)
+        await old.transcript.forget(HERE)
+        await (await old.told()).forget(HERE.scope)
+        await (await old.knowledge.told_contexts()).forget(HERE)
+        await client.upsert(name, snapshot)
+        await lost
+        await old.fill()
+        assert await old.recalled("where is the deploy key") == []
+        assert await old.found("lamp oil", HERE.scope) == []
+        assert await old.found("refunds") == ["refunds.md"]
+    await old.knowledge.close()
+
+
+@pytest.mark.parametrize("house", ["server"], indirect=True)
 async def test_who_does_not_put_back_what_a_collection_lost_says_that_until_it_is_done(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
