@@ -222,8 +222,8 @@ class StreamsText(Protocol):
 class LetsGo(Protocol):
     """Somebody waits for the answer to each message, and is to know at once when there will be none."""
 
-    def let_go(self, key: ConversationKey, superseded: tuple[str, ...]) -> None:
-        """A newer message took the place of these. Never blocks or raises."""
+    def let_go(self, key: ConversationKey, messages: tuple[str, ...], *, gone: bool) -> None:
+        """A newer message took the place of these, or their workspace is *gone*. Never blocks or raises."""
 
 
 @runtime_checkable

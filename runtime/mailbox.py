@@ -192,11 +192,11 @@ class Mailbox:
         )
         return Amended(found)
 
-    async def stop(self, key: ConversationKey, *, all_else: bool = False) -> str:
+    async def stop(self, key: ConversationKey, *, all_else: bool = False) -> tuple[str, tuple[str, ...]]:
         """Have the turn that is being answered in *key* end where it is (`is_stopped`); empty where none is. With
-        *all_else* what waits behind it is dropped."""
-        keys = [self._key(key, "current"), *([self._key(key, "inbox")] if all_else else ())]
-        return str(await self._stop(keys=keys))
+        *all_else* what waits behind it is dropped: those messages' ids."""
+        turn_id, dropped = await self._stop(keys=[self._key(key, one) for one in ("current", "inbox")[: 1 + all_else]])
+        return str(turn_id), tuple(unpacked(text).message.message_id for text in dropped)
 
     async def drop(self, key: ConversationKey, message_id: str) -> str:
         """Say that the message is gone that is answered in *key*; the turn, empty where it is not that one alone."""

@@ -169,9 +169,11 @@ return 0
 STOP = """
 local turn = redis.call('HGET', KEYS[1], 'turn')
 if turn then redis.call('HSET', KEYS[1], 'stop', turn) end
-if KEYS[2] and turn then redis.call('LTRIM', KEYS[2], 0, redis.call('HGET', KEYS[1], 'count') - 1) end
-if KEYS[2] and not turn then redis.call('DEL', KEYS[2]) end
-return turn or ''
+if not KEYS[2] then return {turn or '', {}} end
+local count = turn and tonumber(redis.call('HGET', KEYS[1], 'count')) or 0
+local dropped = redis.call('LRANGE', KEYS[2], count, -1)
+if count > 0 then redis.call('LTRIM', KEYS[2], 0, count - 1) else redis.call('DEL', KEYS[2]) end
+return {turn or '', dropped}
 """
 
 # Only where that message alone is answered: an answer to others with it is still wanted.

@@ -19,8 +19,8 @@ from runtime.hub import Hub, News
 
 PROGRESS = "progress"
 """The hub's topic."""
-SUPERSEDED = "superseded"
-"""The hub's topic for messages whose place a newer one took."""
+NONE_COMES = "superseded"
+"""The hub's topic for messages that get no answer: a newer one took their place, or their workspace is gone."""
 What = Literal["begun", "delta", "restart", "ended"]
 BEGUN: What = "begun"
 DELTA: What = "delta"
@@ -56,11 +56,11 @@ class Progress:
         return cls(news["turn"], news["what"], news["text"], message)
 
 
-async def tell_superseded(hub: Hub, key: ConversationKey, message_ids: tuple[str, ...]) -> None:
-    """Tell whoever waits for an answer to one of these messages, in whichever process, that a newer one gets it. If
-    that is lost, the reply says so in the end."""
+async def tell_none_comes(hub: Hub, key: ConversationKey, message_ids: tuple[str, ...], *, gone: bool = False) -> None:
+    """Tell whoever waits for an answer to one of these messages, in whichever process, that a newer one gets it (if
+    that is lost, the reply says so in the end), or that their workspace is *gone*."""
     if message_ids:
-        await hub.tell(SUPERSEDED, {"key": key.encoded, "messages": message_ids})
+        await hub.tell(NONE_COMES, {"key": key.encoded, "messages": message_ids, "gone": gone})
 
 
 class Telling:

@@ -28,7 +28,7 @@ from runtime.governor import Governors
 from runtime.hub import Hub, News
 from runtime.part_states import PartStates
 from runtime.preview import Appending, Growing, Passing, Preview
-from runtime.progress import BEGUN, ENDED, PROGRESS, SUPERSEDED, Progress
+from runtime.progress import BEGUN, ENDED, NONE_COMES, PROGRESS, Progress
 from runtime.signs import Signs
 
 SILENT_SECONDS = 120.0
@@ -87,7 +87,7 @@ class Shows:
         """Turns whose reply is being delivered or was: news of how it was written may come after it."""
         self._open = False
         hub.hear(PROGRESS, self._hear)
-        hub.hear(SUPERSEDED, self._hear_superseded)
+        hub.hear(NONE_COMES, self._hear_none_comes)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -135,11 +135,11 @@ class Shows:
         elif show is not None:
             show.queue.put_nowait(progress)
 
-    def _hear_superseded(self, news: News) -> None:
+    def _hear_none_comes(self, news: News) -> None:
         key = ConversationKey.decode(news["key"])
         connector = self._connectors.get(key.connector)
         if isinstance(connector, LetsGo):
-            connector.let_go(key, tuple(news["messages"]))
+            connector.let_go(key, tuple(news["messages"]), gone=news.get("gone", False))
 
     def _begin(self, turn_id: str, message: OutboundMessage, before: _Show | None) -> None:
         """Show the answer that *message* will be, once the show of the turn *before* this one has ended."""

@@ -13,6 +13,7 @@ from connectors.message import ConversationKey, StoreUnavailable
 from runtime.envelopes import Batch, Merged
 from runtime.hub import Hub, News
 from runtime.mailbox import Mailbox
+from runtime.progress import tell_none_comes
 
 STOP = "stop"
 MORE = "more"
@@ -61,11 +62,12 @@ class Stops:
 
     async def stop(self, key: ConversationKey, *, all_else: bool = False) -> bool:
         """Have the answer in *key* end where it is; False where none is being written. With *all_else* what was said
-        since is not answered.
+        since is not answered, and whoever waits for that hears so.
 
         Raises `connectors.message.StoreUnavailable`.
         """
-        turn_id = await self._mailbox.stop(key, all_else=all_else)
+        turn_id, dropped = await self._mailbox.stop(key, all_else=all_else)
+        await tell_none_comes(self._hub, key, dropped, gone=True)
         if turn_id:
             await self._hub.tell(STOP, {"turn": turn_id})
         return bool(turn_id)

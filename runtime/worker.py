@@ -19,7 +19,7 @@ from runtime.holding import HAND_BACK_SECONDS, hand_back, holding
 from runtime.hub import Hub, News
 from runtime.in_hand import InHand
 from runtime.mailbox import Mailbox
-from runtime.progress import tell_superseded
+from runtime.progress import tell_none_comes
 from runtime.replies import superseded
 from runtime.work_streams import asks_after
 
@@ -359,7 +359,7 @@ class Worker:
         attempt; after the last one it is given up."""
         try:
             while True:
-                await tell_superseded(self._hub, batch.key, superseded(batch))
+                await tell_none_comes(self._hub, batch.key, superseded(batch))
                 try:
                     await self._answers.answer(batch)
                     break

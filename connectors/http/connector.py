@@ -143,9 +143,11 @@ class HttpConnector:
         for waiter in self._waiting.of(key, answers):
             waiter.add(delta)
 
-    def let_go(self, key: ConversationKey, superseded: tuple[str, ...]) -> None:
-        none = OutboundMessage(key, "", "", answers=superseded, superseded=superseded)
-        for waiter in self._waiting.of(key, superseded):
+    def let_go(self, key: ConversationKey, messages: tuple[str, ...], *, gone: bool) -> None:
+        none = OutboundMessage(key, "", "", answers=messages, superseded=messages)
+        if gone:
+            none = convert.no_workspace(key, messages)
+        for waiter in self._waiting.of(key, messages):
             waiter.finish(none)
 
     def release(self) -> None:

@@ -14,6 +14,7 @@ from connectors.message import (
     Accepted,
     AgentRuntimeError,
     Author,
+    ConversationKey,
     InboundMessage,
     OutboundMessage,
     Role,
@@ -178,6 +179,12 @@ def outcome(message: OutboundMessage, message_id: str) -> dict[str, Any]:
         status, _ = REFUSALS[message.error_code]
         raise RequestError(status, message.error_code, message.text)
     return answer_object(message)
+
+
+def no_workspace(key: ConversationKey, message_ids: tuple[str, ...]) -> OutboundMessage:
+    """What those who said *message_ids* hear where their workspace is gone."""
+    code = "unknown_workspace"
+    return OutboundMessage(key, "", REFUSALS[code][1], answers=message_ids, error_code=code)
 
 
 def sse_event(name: str, data: dict[str, Any]) -> bytes:

@@ -1,5 +1,6 @@
-"""A workspace is deleted while people talk in it, on Telegram: the real SDK against an emulated Bot API."""
+"""A workspace is deleted while people talk in it, on Telegram (the real SDK against an emulated Bot API) and HTTP."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -79,3 +80,21 @@ async def test_where_the_index_is_away_nothing_is_deleted_and_what_people_wait_f
         await telegram.until(lambda emulator: any("They do" in one.text for one in emulator.shown(LENA)))
         first, second = (one.text for one in telegram.shown(LENA))
     assert (first, second) == (LONG.strip(), "They do, too.")
+
+
+async def test_who_waits_over_http_for_an_answer_that_does_not_come_hears_that_the_workspace_is_gone(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    async with running_bot(model_settings(), openai_server) as bot:
+        await bot.runtime.workspaces.create("boats")
+        bot.model.will("hang")
+        async with asyncio.timeout(60), asyncio.TaskGroup() as callers:
+            first = callers.create_task(bot.post("why do boats float?", workspace="boats"))
+            while not bot.model.requests:
+                await asyncio.sleep(0.01)
+            second = callers.create_task(bot.post("and ships?", workspace="boats"))
+            while len(bot.told("message.accepted")) < 2:
+                await asyncio.sleep(0.01)
+            await remove_workspace(bot.runtime, Scope("boats"))
+    assert first.result().status_code == 200
+    assert (second.result().status_code, second.result().json()["error"]["code"]) == (404, "unknown_workspace")

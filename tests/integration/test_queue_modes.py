@@ -20,7 +20,7 @@ from runtime.journal import Journal
 from runtime.mailbox import Mailbox
 from runtime.part_states import PartStates
 from runtime.places import QueueMode, Settled
-from runtime.progress import tell_superseded
+from runtime.progress import tell_none_comes
 from runtime.shows import Shows
 from runtime.stops import Stops, interrupt
 from tests.emulators.bot import Bot, running_bot
@@ -299,8 +299,9 @@ async def test_who_waits_at_another_process_hears_that_a_newer_message_gets_the_
     let_go: list[tuple[ConversationKey, tuple[str, ...]]] = []
 
     class Door(Paper):
-        def let_go(self, key: ConversationKey, superseded: tuple[str, ...]) -> None:
-            let_go.append((key, superseded))
+        def let_go(self, key: ConversationKey, messages: tuple[str, ...], *, gone: bool) -> None:
+            assert not gone
+            let_go.append((key, messages))
 
     gateway, worker = Hub(redis, shared=True), Hub(redis, shared=True)
     Shows({"http": Door()}, PartStates(redis), Governors(), gateway)
@@ -308,7 +309,7 @@ async def test_who_waits_at_another_process_hears_that_a_newer_message_gets_the_
     try:
         async with asyncio.timeout(60):
             while not let_go:  # the first may be told before anybody listens
-                await tell_superseded(worker, KEY, ("m1", "m2"))
+                await tell_none_comes(worker, KEY, ("m1", "m2"))
                 await asyncio.sleep(0.02)
     finally:
         listening.cancel()
