@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import unicodedata
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +19,7 @@ from starlette.responses import Response
 
 from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope
 from grounding.documents.index import Hit, IndexUnavailable
-from grounding.documents.library import PATH_MAX_BYTES, DocumentRefused, check_path
+from grounding.documents.library import PATH_MAX_BYTES, DocumentMissing, DocumentRefused, check_path
 from grounding.documents.runs import Progress
 from grounding.run_context import DegradedBlock
 from runtime.api.bodies import Body, describe, lines, read_body, read_json
@@ -98,8 +100,22 @@ class DocumentRoutes(Routes):
         scope = await enter(self._runtime, workspace_id)
         check_path(path)
         text = await read_body(request, self._limit, "DOCUMENT_MAX_BYTES")
+        await self._check_twin(scope, path)
         kept = await self._shelf.put(scope, path, text)
         return await self._indexed(scope, [path], wait, {"path": path, "bytes": kept.size_bytes})
+
+    async def _check_twin(self, scope: Scope, path: str) -> None:
+        """Raises `DocumentRefused` where another document has the same path in Unicode's form C: what is kept beside
+        that one would not be a document."""
+        composed = unicodedata.normalize("NFC", path)
+        if composed == path:
+            return
+        with suppress(DocumentMissing):
+            await self._shelf.get(scope, composed)
+            found, _ = await self._shelf.look_through(scope)  # some disks know one file by both paths
+            if any(one.path == composed for one in found):
+                why = f"{path!r} is, in Unicode's form C, the path of another document; put that one"
+                raise DocumentRefused(why, why="path")
 
     async def delete(self, workspace_id: str, path: str, wait: bool = False) -> Response:
         scope = await enter(self._runtime, workspace_id)
@@ -137,6 +153,7 @@ class DocumentRoutes(Routes):
         except ValidationError as error:
             return {"code": "bad_request", "message": describe(error)}
         try:
+            await self._check_twin(scope, document.path)
             await self._shelf.put(scope, document.path, document.text)
         except DocumentRefused as error:
             known = as_api_error(error)
