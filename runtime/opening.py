@@ -94,10 +94,12 @@ class Opening:
             raise
 
     async def _token(self, target: Collection) -> str:
-        """That of the open index; now and then a mark is left there, and the one before is looked for."""
+        """That of the open index; now and then a mark is left there, and the one before is looked for, also
+        where it has another token: that may be a former one."""
         now = time.monotonic()
-        if self._settings.qdrant_url is None or now < self._marks_at:
-            return (await target.index.origin()).token
+        token = (await target.index.origin()).token
+        if self._settings.qdrant_url is None or (now < self._marks_at and token == self._origin):
+            return token
         left = await self.catalogue.mark(target.name)
         mark = Mark(left, max(left + 1, round(time.time())))
         token = (await target.index.origin(mark)).token
