@@ -7,10 +7,13 @@ import math
 MOMENT_SECONDS = 20
 """Up to here it is a moment."""
 _MINUTE, _HOUR, _DAY = 60, 3600, 24 * 3600
+_LONGEST = 31 * _DAY
+"""No quota lasts for longer than a month: what does is no wait, but the seconds of a date, or milliseconds."""
 
 
 def in_words(seconds: float) -> str:
-    """``in a moment``, ``in about 15 minutes``: rounded up, so that nobody comes back too soon, to what people say."""
+    """``in a moment``, ``in about 15 minutes``: rounded up, so that nobody comes back too soon, to what people say;
+    ``later`` for what nobody can mean."""
     if seconds <= MOMENT_SECONDS:
         return "in a moment"
     if seconds <= _MINUTE - 10:
@@ -20,7 +23,7 @@ def in_words(seconds: float) -> str:
         return _about(minutes if minutes <= 10 else _up(minutes, 5), "minute")
     if seconds <= _DAY:
         return _about(_up(seconds / _HOUR, 1), "hour")
-    return _about(_up(seconds / _DAY, 1), "day")
+    return _about(_up(seconds / _DAY, 1), "day") if seconds <= _LONGEST else "later"
 
 
 def _up(amount: float, step: int) -> int:

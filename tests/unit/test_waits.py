@@ -23,6 +23,8 @@ from runtime.waits import in_words
         (3601, "in about 2 hours"),
         (24 * 3600, "in about 24 hours"),
         (24 * 3600 + 1, "in about 2 days"),
+        (31 * 24 * 3600, "in about 31 days"),
+        (1_764_000_000, "later"),
     ],
 )
 def test_a_wait_is_told_rounded_up_to_what_people_say(seconds: float, words: str) -> None:
