@@ -80,7 +80,8 @@ class Routes:
 def _check_names(given: Iterable[str], known: Sequence[str]) -> None:
     """A misspelt parameter is a mistake, no wish for everything. Raises `ApiError` 400, which says what there is."""
     if any(name not in known for name in given):
-        raise ApiError(400, "bad_request", f"query: this takes {', '.join(known) or 'no parameters'}, and nothing else")
+        what = f"{', '.join(known)}, and nothing else" if known else "no parameters"
+        raise ApiError(400, "bad_request", f"query: this takes {what}")
 
 
 def _told(error: RequestValidationError) -> str:

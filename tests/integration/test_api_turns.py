@@ -267,6 +267,7 @@ async def test_a_list_that_is_asked_for_by_what_nothing_can_be_found_by_is_refus
     refused = await face.client.get(path if path.startswith("/") else f"{here}/{path}", params=query)
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "bad_request")
     assert refused.json()["error"]["message"].startswith(says)
+    assert "no parameters, and" not in refused.json()["error"]["message"]
 
 
 async def test_a_misspelt_parameter_deletes_nothing(face: Face) -> None:
