@@ -21,7 +21,7 @@ from runtime.attachments.reading import Contents
 from runtime.budget_terms import BudgetExceeded
 from runtime.caching import Standing
 from runtime.exchange import Completion, Message, Tries
-from runtime.journal import Begun, Done, Journal, surely
+from runtime.journal import Begun, Done, Journal, call_of, surely
 from runtime.made import Made
 from runtime.model import Model
 from runtime.model_errors import ModelFailed, ModelUnavailable
@@ -152,8 +152,12 @@ class Asking:
         """Count the calls that were begun for *made*, of which *done* was there, and nobody has seen the end of: their
         process died. What they were sent is counted, as an estimate, and once by their names. *first* is the one that
         the turn's manifest tells. Raises as `count`."""
-        for one in (*((first,) if first else ()), *done.asked):
-            if one.id not in done.ended:
+        begun = [one for one in (*((first,) if first else ()), *done.asked) if one.id not in done.ended]
+        if not begun:
+            return
+        answered = call_of(await self._spending.answered_by(made.batch))  # it may have been counted, and not kept
+        for one in begun:
+            if one.id != answered:
                 unseen = Tries(one.sent, lost=[Completion("", one.model)], id=one.id)
                 await self._count_tries(made, unseen)
 

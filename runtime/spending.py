@@ -219,6 +219,10 @@ class Spending:
         else:
             await self.release(batch.key.scope, batch.turn_id, REPLY)
 
+    async def answered_by(self, batch: Batch) -> str:
+        """The name of the call that was counted as the one that answered *batch*; empty where none was."""
+        return await self._usage.counted_by(batch.key.scope, batch.turn_id, REPLY)
+
     async def settle_round(self, batch: Batch, number: int, completion: Completion, sent: int) -> None:
         """Count the call of round *number* (from 0) that wanted tools. Of one that an earlier release has kept the
         attempt has no name: it is counted by its round."""

@@ -98,6 +98,12 @@ class Usage:
         )
         return bool(counted)
 
+    async def counted_by(self, scope: Scope, turn_id: str, purpose: str) -> str:
+        """The name of the call that was counted for the turn and *purpose*; empty where none was, ``1`` where it had
+        none."""
+        name: Any = await self._redis.get(redis_key(_OWNER, scope.tag, "counted", turn_id, purpose))
+        return name or ""
+
     async def totals(self, scope: Scope) -> list[ModelUsage]:
         """What a workspace has used, by model."""
         counters: Any = await self._redis.hgetall(redis_key(_OWNER, scope.tag, "models"))

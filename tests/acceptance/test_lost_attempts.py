@@ -15,6 +15,8 @@ from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable
 from runtime.budget_terms import Term
 from runtime.budgets import Budgets
+from runtime.journal import Journal
+from runtime.outbox import Outbox
 from runtime.spending import Spending
 from runtime.usage import ModelUsage
 from tests.acceptance.test_commands_chat import BO, LENA, Chat
@@ -371,3 +373,38 @@ async def test_a_request_that_was_refused_costs_nothing_though_the_process_ends_
 
     assert (found.calls, found.replies, found.estimated) == (1, 1, 0)
     assert second.told(IN_VAIN) == []
+
+
+async def test_an_answer_that_was_counted_and_not_kept_when_its_process_ended_is_counted_once(
+    streaming: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The conversation's part of a cluster was away, and that of its workspace was there."""
+    is_away = True
+
+    def while_there(step: Callable[..., Any]) -> Callable[..., Any]:
+        async def kept(*given: Any) -> Any:
+            if is_away:
+                raise StoreUnavailable("away")
+            return await step(*given)
+
+        return kept
+
+    for kind, step in ((Journal, "completed"), (Outbox, "put")):
+        monkeypatch.setattr(kind, step, while_there(getattr(kind, step)))
+    settings = streaming(shutdown_grace_seconds=0.1)
+    async with TelegramEmulator() as telegram:
+        async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as ending:
+            await ending.runtime.model.warm()
+            openai_server.will(WHOLE)
+            await telegram.say("what is it like?", by=BO)
+            async with asyncio.timeout(20):
+                while not await ending.runtime.usage.totals(ACME):
+                    await asyncio.sleep(0.01)
+
+        is_away = False
+        openai_server.will(WHOLE)
+        async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as last:
+            await telegram.until(lambda _: bool(last.told(ANSWERED)), seconds=40)
+            found = (await used(last))["openai/fake"]
+
+    assert (found.calls, found.replies, found.estimated) == (2, 1, 0)
