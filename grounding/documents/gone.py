@@ -62,12 +62,16 @@ class GoneVectors:
         return await asyncio.to_thread(self._find, scope, ids)
 
     async def forget(self, scope: Scope) -> None:
-        """Keep nothing of the workspace."""
-        await asyncio.to_thread(self._file(scope).unlink, missing_ok=True)
+        """Keep nothing of the workspace, in no collection."""
+        await asyncio.to_thread(self._forget, scope)
 
     async def expire(self) -> None:
         """Delete what is older than `KEPT_SECONDS`, of all workspaces and collections."""
         await asyncio.to_thread(self._expire)
+
+    def _forget(self, scope: Scope) -> None:
+        for file in self._folder.glob(f"*/{scope.workspace_id}.sqlite"):
+            file.unlink(missing_ok=True)
 
     def _expire(self) -> None:
         for file in self._folder.glob("*/*.sqlite"):

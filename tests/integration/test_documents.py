@@ -372,8 +372,9 @@ async def test_of_single_documents_and_of_a_deleted_workspace_no_vectors_are_kep
     assert (await indexer.sync(ACME)).chunks_embedded == 1
     assert not await asyncio.to_thread(file.exists)
     await kept.keep(ACME, {"00": [1.0]})
+    await GoneVectors(house.folder / "gone", "former").keep(ACME, {"00": [1.0]})
     await indexer.forget_workspace(ACME)
-    assert not await asyncio.to_thread(file.exists)
+    assert await asyncio.to_thread(lambda: [*kept._folder.rglob("*.sqlite")]) == []
 
 
 async def test_the_lag_of_a_file_that_was_moved_there_counts_from_then_on(house: House) -> None:
