@@ -33,9 +33,12 @@ async def origin_of(client: AsyncQdrantClient, collection: str, mark: Mark | Non
     back with it and may be left nowhere else to be looked for. Else the new *mark* is left. Raises what the client
     does."""
     found = await _told(client, collection)
+    if _is_former(found, mark):  # or a replica that is behind: most of them have to say it
+        await asyncio.sleep(SETTLED_SECONDS)
+        found = await _told(client, collection, consistency=models.ReadConsistencyType.MAJORITY)
     token = str(found.get("origin", ""))
-    if token and (mark is None or int(found.get("mark", 0)) >= mark.left):
-        if mark is not None:
+    if token and not _is_former(found, mark):
+        if mark is not None and mark.new > int(found.get("mark", 0)):  # else another process left a later one
             await client.set_payload(collection, {"mark": mark.new}, points=[POINT], wait=True)
         return token
     if mark is not None and mark.left:
@@ -47,6 +50,15 @@ async def origin_of(client: AsyncQdrantClient, collection: str, mark: Mark | Non
     return str((await _told(client, collection)).get("origin", ""))
 
 
-async def _told(client: AsyncQdrantClient, collection: str) -> dict[str, Any]:
-    found = await client.retrieve(collection, [POINT], with_payload=True, with_vectors=False)
+def _is_former(found: dict[str, Any], mark: Mark | None) -> bool:
+    """Whether what was *found* is less than was left there."""
+    return mark is not None and mark.left > 0 and int(found.get("mark", 0)) < mark.left
+
+
+async def _told(
+    client: AsyncQdrantClient, collection: str, *, consistency: models.ReadConsistencyType | None = None
+) -> dict[str, Any]:
+    found = await client.retrieve(
+        collection, [POINT], with_payload=True, with_vectors=False, consistency=consistency
+    )  # fmt: skip
     return (found[0].payload or {}) if found else {}
