@@ -20,6 +20,7 @@ ERROR = {"description": "An error", "content": {"application/json": {"schema": {
 
 Endpoint = Callable[..., Awaitable[Response]]
 _LEAST_ROLE = "x-least-role"
+_LOOKS = ("GET", "HEAD")
 
 
 class _RouteOfRole(APIRoute):
@@ -31,7 +32,8 @@ class _RouteOfRole(APIRoute):
 
         async def guarded(request: Request) -> Response:
             require_role(caller_of(request), least)
-            _check_names(request.query_params, known)
+            if request.method not in _LOOKS:
+                _check_names(request.query_params, known)
             try:
                 return await handle(request)
             except RequestValidationError as error:
@@ -78,7 +80,8 @@ class Routes:
 
 
 def _check_names(given: Iterable[str], known: Sequence[str]) -> None:
-    """A misspelt parameter is a mistake, no wish for everything. Raises `ApiError` 400, which says what there is."""
+    """Of a call that changes something: a misspelt parameter is no wish to change more. Raises `ApiError` 400, which
+    says what there is."""
     if any(name not in known for name in given):
         what = f"{', '.join(known)}, and nothing else" if known else "no parameters"
         raise ApiError(400, "bad_request", f"query: this takes {what}")
