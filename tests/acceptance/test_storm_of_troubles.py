@@ -36,11 +36,18 @@ def short_or_long(body: dict[str, Any]) -> str:
 
 
 def torn(weather: Storm, one: Conversation) -> list[str]:
-    """The messages whose reply people do not see whole, in order and once."""
-    seen: dict[str, list[int]] = {}
-    for mark, number in _PIECE.findall("\n".join(weather.seen(one))):
+    """The messages whose reply people do not see whole, in order and once; first words may stay on Telegram."""
+    shown, seen = weather.seen(one), dict[str, list[int]]()
+    if one.platform == "telegram":
+        shown = [text for text in shown if not _is_beginning(text, shown)]
+    for mark, number in _PIECE.findall("\n".join(shown)):
         seen.setdefault(mark, []).append(int(number))
     return [mark for mark in one.said if seen.get(mark, []) != list(range(_PIECES if is_long(mark) else 0))]
+
+
+def _is_beginning(text: str, shown: list[str]) -> bool:
+    """Whether *text* is how a longer one of *shown* begins, and says that more comes."""
+    return text.endswith("…") and any(other != text and other.startswith(text[:-1]) for other in shown)
 
 
 def left_over(weather: Storm, one: Conversation) -> list[str]:
