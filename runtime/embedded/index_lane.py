@@ -122,7 +122,7 @@ def unpacked(raw: bytes | None) -> Vector | None:
 
 
 def flat_scope(scope: Scope) -> Flat:
-    return scope.workspace_id, scope.context_id, scope.user
+    return scope.workspace_id, scope.context_id, scope.audience
 
 
 def flat_words(words: SparseVector | None) -> Flat | None:
@@ -198,12 +198,13 @@ _floor_of_documents = attrgetter(*(field.name for field in fields(Floor)))
 
 
 def flat_look_up(look: LookUp) -> Flat:
-    return look.query, packed(look.dense), flat_words(look.sparse), _floor_of_documents(look.floor), look.top_k
+    floor = _floor_of_documents(look.floor)
+    return look.query, packed(look.dense), flat_words(look.sparse), floor, look.top_k, look.spelled_out
 
 
 def look_up_of(flat: Flat) -> LookUp:
-    query, dense, words, floor, top_k = flat
-    return LookUp(query, unpacked(dense), words_of(words) or SparseVector((), ()), Floor(*floor), top_k)
+    query, dense, words, floor, *rest = flat
+    return LookUp(query, unpacked(dense), words_of(words) or SparseVector((), ()), Floor(*floor), *rest)
 
 
 def flat_chosen(chosen: Chosen) -> list[Any]:

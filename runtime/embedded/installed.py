@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 
-from config.settings import Settings
+from config.settings import SMOLLM2, Settings
 from connectors.message import AgentRuntimeError
 from grounding.documents.minilm import WEIGHTS_PACKAGE as MINILM_PACKAGE
-from runtime.embedded.model_server import WEIGHTS_PACKAGE
+from runtime.embedded.model_server import INSTALL, WEIGHTS_PACKAGE
 from runtime.embedded.redis_server import NoRedisServer, find_binary
 
 
@@ -33,8 +33,8 @@ def missing(settings: Settings) -> list[str]:
         wanted.append("AGENT_RUNTIME_REDIS_URL        a Redis server, such as redis://localhost:6379")
     if settings.qdrant_url is None and not _has("qdrant_edge"):
         wanted.append("AGENT_RUNTIME_QDRANT_URL       a Qdrant server, such as http://localhost:6333")
-    if settings.llm_model is None and not (_has("xllamacpp") and _has(WEIGHTS_PACKAGE)):
-        wanted.append("AGENT_RUNTIME_LLM_MODEL        a LiteLLM model id; `agent-runtime setup` finds or asks for one")
+    if settings.llm_model == SMOLLM2 and not (_has("xllamacpp") and _has(WEIGHTS_PACKAGE)):
+        wanted.append(f"AGENT_RUNTIME_LLM_MODEL        another model than {SMOLLM2}, or {INSTALL}")
     if not _has_embedding_model(settings):
         wanted.append("AGENT_RUNTIME_EMBEDDING_MODEL  a LiteLLM embedding id, such as openai/text-embedding-3-small")
     return wanted

