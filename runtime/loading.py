@@ -1,4 +1,4 @@
-"""LiteLLM, imported late and in a thread, and set up. The only module that imports it.
+"""LiteLLM, imported late and in a thread, and set up. With `runtime.extractive_provider` the only module to import it.
 
 The import takes seconds. Its thread is a daemon, so that a process that ends meanwhile need not wait for it; how such a
 process has to end, `is_loading` says.
@@ -66,6 +66,9 @@ def load_litellm() -> Any:
         for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "httpx", "openai"):
             # Its messages quote prompts and keys.
             logging.getLogger(name).setLevel(logging.CRITICAL)
+        from runtime.extractive_provider import register
+
+        register(litellm)
         _import_what_calls_import(litellm)
         lighten(litellm)
         _tell_what_is_sent()

@@ -9,6 +9,7 @@ another attempt would begin a second answer below the first: it is made only whe
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,14 +17,14 @@ from typing import Any
 
 import structlog
 
-from config.settings import Settings
+from config.settings import BUNDLED_MODELS, EXTRACTIVE, SMOLLM2, Settings
 from connectors.connector import Health, State
 from runtime import collecting
 from runtime.abilities import Abilities
 from runtime.caching import Fitted, Standing, marked, takes_key
 from runtime.credentials import credentials, has_own_server
 from runtime.embedded.child import ChildFailed
-from runtime.embedded.model_server import MODEL_NAME, LocalModelServer
+from runtime.embedded.model_server import LocalModelServer
 from runtime.exchange import (
     CLOSE_SECONDS,
     Call,
@@ -49,7 +50,7 @@ from runtime.model_errors import (
 )
 from runtime.rounds import without_tools
 from runtime.senses import Heard, has_images, hear, without_images
-from runtime.windows import served_by_ollama
+from runtime.windows import OLLAMA_URL, served_by_ollama
 
 __all__ = ["Completion", "Model", "ModelFailed", "ModelRefused", "ModelUnavailable", "ToolCall"]
 
@@ -63,12 +64,15 @@ _CONNECTED = Health(State.CONNECTED)
 STALL_FRACTION = 0.5
 """A stream that says nothing for this part of the call's time-out is given up."""
 LOCAL_MAX_OUTPUT_TOKENS = 192
+ANSWERS = ("reply", "doctor", "setup")
+"""The purposes for which `EXTRACTIVE` can be asked: for all others words are to be written."""
+NEEDS_MODEL = "this needs a language model; set AGENT_RUNTIME_LLM_MODEL, or run `./agent-runtime setup`"
 LOCAL_SAMPLING: Mapping[str, Any] = {"temperature": 0.2, "extra_body": {"repeat_penalty": 1.1, "repeat_last_n": 256}}
-"""For the bundled model only. Without them it repeats one sentence until its output ends."""
+"""For `SMOLLM2` only. Without them it repeats one sentence until its output ends."""
 
 
 class Model:
-    """The configured model with its fallbacks. *local* is asked where no model is configured."""
+    """The configured model with its fallbacks. *local* is the server of `SMOLLM2`."""
 
     def __init__(self, settings: Settings, local: LocalModelServer | None = None) -> None:
         self._settings = settings
@@ -80,14 +84,14 @@ class Model:
     def health(self) -> Health:
         """How the model that is asked first was reached the last time, and ``connecting`` before the first; no call is
         made."""
-        if self._settings.llm_model is None and self._local is not None and self._local.health.state is State.FAILED:
+        if self.name == SMOLLM2 and self._local is not None and self._local.health.state is State.FAILED:
             return self._local.health
         return self._reached
 
     @property
     def name(self) -> str:
         """The first model that is asked."""
-        return self._settings.llm_model or f"local/{MODEL_NAME}"
+        return self._settings.model_name
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -95,8 +99,9 @@ class Model:
         return tuple(dict.fromkeys((self.name, *self._settings.llm_fallback_models)))
 
     async def warm(self) -> None:
-        """Import LiteLLM and start the local model, so that the first turn need not wait. Raises nothing."""
-        if self._settings.llm_model is None and self._local is not None:
+        """Import LiteLLM and, if it is the one that is asked, start the local model, so that the first turn need not
+        wait. Raises nothing."""
+        if self.name == SMOLLM2 and self._local is not None:
             self._local.begin()
         await loaded_litellm()
         await import_what_failures_import()  # last, because a first turn need not wait for it
@@ -113,7 +118,7 @@ class Model:
 
     async def calls_tools(self, first: str | None = None) -> bool:
         """Whether the model that is asked first (see `complete`) is offered tools: as LLM_TOOLS says, which by default
-        asks LiteLLM; the local model never is."""
+        asks LiteLLM; those that are bundled never are."""
         return await self._abilities.calls(self._order(first)[0])
 
     async def transcribe(self, audio: bytes, name: str, media_type: str) -> Heard:
@@ -130,7 +135,7 @@ class Model:
                 litellm = await loaded_litellm()
                 return await hear(litellm, target, audio, name, media_type, self._settings.llm_timeout_seconds)
             except Exception as error:  # noqa: BLE001 - LiteLLM's adapters let all kinds through; each gets its verdict
-                failure = as_failure(error, model, shown=False)
+                failure = as_failure(error, model, shown=False, address=_address(target))
                 asked = retry_after_seconds(error) or 0.0
             if (
                 attempt == self._settings.llm_max_attempts
@@ -178,7 +183,7 @@ class Model:
         failed: ModelFailed | None = None
         for name in self._order(first):
             try:
-                target = await self._target(name)
+                target = await self._target(name, purpose)
                 # A fallback may be able to do less than the first choice.
                 can_call = bool(tools) and await self._abilities.calls(name)
                 call.options = self._options(max_output_tokens, tools if can_call else (), response_format, temperature)
@@ -192,7 +197,7 @@ class Model:
                 call.messages = said if can_call else without_tools(said)
                 if has_images(said) and not await self._abilities.sees(name):
                     call.messages = without_images(call.messages)
-                if stands is not None and name is not None and self._settings.llm_prompt_caching:
+                if stands is not None and name not in BUNDLED_MODELS and self._settings.llm_prompt_caching:
                     await self._tell_what_stands(call, target, stands)
                 completion = await self._attempts(call, target, purpose)
                 self._reached = Health(State.DEGRADED, f"{failed.model}: {failed.why}") if failed else _CONNECTED
@@ -209,11 +214,10 @@ class Model:
             self._reached = Health(State.FAILED, f"{failed.model}: {failed.why}")
         raise failed
 
-    def _order(self, first: str | None) -> tuple[str | None, ...]:
-        """The models in the order in which they are asked; None is the local one."""
-        configured = (self._settings.llm_model, *self._settings.llm_fallback_models)
-        chosen = [name for name in configured if first is not None and (name or self.name) == first][:1]
-        return (*chosen, *(name for name in configured if name not in chosen))
+    def _order(self, first: str | None) -> tuple[str, ...]:
+        """The models in the order in which they are asked."""
+        chosen = [name for name in self.names if name == first]
+        return (*chosen, *(name for name in self.names if name not in chosen))
 
     async def close(self) -> None:
         """Let LiteLLM's connections go. Bounded; never raises."""
@@ -259,28 +263,31 @@ class Model:
             options["temperature"] = temperature
         return options
 
-    async def _target(self, name: str | None) -> Target:
-        """How *name* is called; None is the local model. Raises `ModelUnavailable`, `ModelRefused`."""
-        if name is not None:
+    async def _target(self, name: str, purpose: str) -> Target:
+        """How *name* is called. Raises `ModelUnavailable`, `ModelRefused`."""
+        if name == EXTRACTIVE:
+            if purpose not in ANSWERS:
+                raise ModelRefused(f"{name} only quotes: {NEEDS_MODEL}", why="no_model", model=name)
+            return Target(name, name, {}, local=True)
+        if name != SMOLLM2:
             options = credentials(self._settings, name)
             if not served_by_ollama(name):
                 return Target(name, name, options)
             # Where it is not told, Ollama cuts a longer prompt to a window of its own, and says nothing.
             window = await self._abilities.window(name)
             return Target(name, name, options | {"num_ctx": window}, local=True)
-        shown_as = f"local/{MODEL_NAME}"
         if self._local is None:
-            raise ModelRefused("no model is configured: set AGENT_RUNTIME_LLM_MODEL", why="not_found", model=shown_as)
+            raise ModelRefused(f"{name} has no server in this process", why="not_found", model=name)
         try:
             endpoint = await self._local.endpoint()
         except ChildFailed as error:
-            raise ModelUnavailable(str(error), why="unreachable", model=shown_as, retryable=error.retryable) from error
+            raise ModelUnavailable(str(error), why="unreachable", model=name, retryable=error.retryable) from error
         options = {
             "api_base": endpoint.base_url,
             "api_key": endpoint.api_key,
             **LOCAL_SAMPLING,
         }
-        return Target(shown_as, f"openai/{endpoint.model}", options, True, LOCAL_MAX_OUTPUT_TOKENS)
+        return Target(name, f"openai/{endpoint.model}", options, True, LOCAL_MAX_OUTPUT_TOKENS)
 
     async def _attempts(self, call: Call, target: Target, purpose: str) -> Completion:
         """One model, asked until it answers or there is no use. Raises `ModelFailed`."""
@@ -326,9 +333,8 @@ class Model:
             if isinstance(error, CallerFailed):
                 raise error.error from None
             # "from None": the provider's words may quote the prompt, and tracebacks are logged.
-            raise _CallFailed(
-                as_failure(error, target.shown_as, shown=call.shown), retry_after_seconds(error)
-            ) from None
+            failure = as_failure(error, target.shown_as, shown=call.shown, address=_address(target))
+            raise _CallFailed(failure, retry_after_seconds(error)) from None
         return replace(completion, latency_ms=call.elapsed_ms(), attempts=call.attempts, call=call.tries.name)
 
 
@@ -339,6 +345,16 @@ class _CallFailed(Exception):
         super().__init__(str(failure))
         self.failure = failure
         self.retry_after_seconds = wait
+
+
+def _address(target: Target) -> str | None:
+    """Where *target* is asked, as people know it; empty for its provider's own address, None for a server that this
+    process runs itself."""
+    if target.shown_as in BUNDLED_MODELS:
+        return None
+    if not served_by_ollama(target.litellm_id):
+        return str(target.options.get("api_base", ""))
+    return str(target.options.get("api_base") or os.environ.get("OLLAMA_API_BASE") or OLLAMA_URL)
 
 
 async def _pause(seconds: float) -> None:

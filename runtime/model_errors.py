@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from urllib.parse import urlsplit, urlunsplit
 
 from connectors.message import AgentRuntimeError
 from runtime.waits import MOMENT_SECONDS, in_words
@@ -26,6 +27,7 @@ class ModelFailed(AgentRuntimeError):
 
     user_text = f"{_NO_ANSWER} Please try again in a moment."
     wait_seconds: float | None = None
+    _happened = _NO_ANSWER
 
     def __init__(
         self, message: str, *, why: str, model: str = "", retryable: bool = False, shown: bool = False
@@ -41,7 +43,14 @@ class ModelFailed(AgentRuntimeError):
         if seconds is None or (self.wait_seconds is not None and self.wait_seconds <= seconds):
             return
         self.wait_seconds = seconds
-        self.user_text = f"{_NO_ANSWER} Please try again {in_words(seconds)}."
+        self.user_text = f"{self._happened} Please try again {in_words(seconds)}."
+
+    def name_server(self, address: str) -> None:
+        """Say that nothing answers at *address* (empty: the provider's own)."""
+        where = f"The model server at {_without_user(address)}" if address else "The language model's provider"
+        self._happened = f"{where} cannot be reached."
+        self.user_text = f"{self._happened} Please try again in a moment."
+        self.args = (f"{self}; {self._happened}",)
 
     @property
     def when(self) -> str:
@@ -66,11 +75,11 @@ class ModelRefused(ModelFailed):
 
 
 _REFUSED_TEXTS = {
-    "auth": "My access to the language model does not work. Please tell whoever runs me.",
-    "context_window": "That is more text than the language model can read at once. Please make it shorter.",
+    "auth": "I have no valid access to the language model. Please tell an administrator.",
+    "context_window": "This is more text than the language model can read at once. Please shorten it.",
     "content_policy": "The language model's provider declined to answer that.",
     "budget": "The budget for the language model is used up.",
-    "not_found": "The language model I was set up with does not exist. Please tell whoever runs me.",
+    "not_found": "The language model that I am set up with does not exist. Please tell an administrator.",
 }
 
 
@@ -182,8 +191,10 @@ def _behind(error: BaseException) -> Iterator[BaseException]:
         behind = behind.__cause__ or behind.__context__
 
 
-def as_failure(error: Exception, model: str, *, shown: bool) -> ModelFailed:
-    """*error* as ours. Its text names the class, never what the provider quoted back: that may be a prompt or a key."""
+def as_failure(error: Exception, model: str, *, shown: bool, address: str | None = None) -> ModelFailed:
+    """*error* as ours. Its text names the class, never what the provider quoted back: that may be a prompt or a key.
+
+    *address* is where the model was asked; empty for its provider's own, None where people need not know."""
     verdict = judge(error)
     kind = ModelRefused if verdict.refused else ModelUnavailable
     status = getattr(error, "status_code", None)
@@ -194,8 +205,16 @@ def as_failure(error: Exception, model: str, *, shown: bool) -> ModelFailed:
     if verdict.why in _REFUSED_TEXTS:
         failure.user_text = _REFUSED_TEXTS[verdict.why]
     elif not verdict.refused:
+        if verdict.why == "unreachable" and address is not None:
+            failure.name_server(address)
         failure.wait(retry_after_seconds(error))
     return failure
+
+
+def _without_user(address: str) -> str:
+    """*address* without a name, a password and what follows the path: those may be secrets."""
+    parts = urlsplit(address)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def retry_after_seconds(error: BaseException) -> float | None:

@@ -1,0 +1,168 @@
+"""Quoting an answer out of a prompt, as it is sent to any model."""
+
+from __future__ import annotations
+
+import pytest
+
+from grounding.documents.embedding import WordLlamaEmbedder
+from grounding.extractive import reply
+from grounding.layers import codex, global_context, recall, records, retrieval, summary, tail
+from grounding.quotable import read_prompt
+
+PASSAGES = f"""{retrieval.HEAD}
+[pricing.md › Pricing › Plans]
+# Pricing
+
+## Plans
+
+| Plan | Price a month | Stations |
+|---|---|---|
+| Quay | 119 € | 8 |
+| Harbour | 490 € | 60 |
+
+A plan can be raised at any time. It is lowered at the end of a month only.
+
+[oncall.md › On call › Alerts]
+## DiskAlmostFull
+
+Remove old bundles:
+
+```sh
+tw bundles prune
+```
+{retrieval.FOOT}"""
+NOW = "<now>\nToday is Monday, 2026-11-23.\n</now>"
+SYSTEM = "You are a chat assistant."
+
+
+async def answer(user: str, system: str = SYSTEM) -> str:
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+    return await reply(messages, WordLlamaEmbedder())
+
+
+def block(head: str, body: str, foot: str) -> str:
+    return "\n".join((head, body, foot))
+
+
+@pytest.mark.parametrize(
+    ("said", "back"),
+    [
+        ("Hello!", "Hello!"),
+        ("thanks a lot", "You are welcome."),
+        ("Guten Morgen", "Hallo!"),
+        ("vielen Dank", "Gern geschehen."),
+        ("Merci beaucoup", "Je vous en prie."),
+        ("¡Hola!", "¡Hola!"),
+        ("bye", "Goodbye!"),
+    ],
+)
+async def test_politeness_is_returned_in_its_language(said: str, back: str) -> None:
+    assert (await answer(said)).startswith(back)
+
+
+@pytest.mark.parametrize("query_first", [False, True])
+async def test_a_row_is_quoted_with_its_header_and_citation_in_either_layout(query_first: bool) -> None:
+    question = "How much is the Harbour plan?"
+    said = await answer("\n\n".join((question, PASSAGES, NOW) if query_first else (PASSAGES, NOW, question)))
+    assert said.startswith(
+        "| Plan | Price a month | Stations |\n|---|---|---|\n| Harbour | 490 € | 60 |\n\n[pricing.md › Plans]\n\n"
+    )
+    assert "119" not in said
+    assert "./agent-runtime setup" in said
+
+
+async def test_a_platforms_hint_before_the_question_is_no_part_of_it() -> None:
+    said = await answer("\n\n".join((PASSAGES, NOW, "Open with a brief acknowledgement.", "When is a plan lowered?")))
+    assert "at the end of a month only. [pricing.md › Plans]" in said
+
+
+async def test_a_heading_that_is_asked_for_brings_what_stands_below_it() -> None:
+    said = await answer("\n\n".join((PASSAGES, NOW, "DiskAlmostFull fired, what now?")))
+    assert "```sh\ntw bundles prune\n```" in said
+
+
+@pytest.mark.parametrize(
+    ("question", "line"),
+    [
+        ("What does a submarine cost?", "Nothing that I was given answers this."),
+        ("Was kostet ein U-Boot?", "Nichts von dem, was mir vorliegt, beantwortet das."),
+        ("Combien coûte un sous-marin ?", "Rien de ce qui m'a été donné"),
+        ("¿Cuánto cuesta un submarino?", "Nada de lo que tengo"),
+    ],
+)
+async def test_where_nothing_answers_it_says_so_in_the_questions_language(question: str, line: str) -> None:
+    for sources in (PASSAGES, retrieval.NOTHING_FOUND, ""):
+        assert (await answer("\n\n".join(filter(None, (sources, NOW, question))))).startswith(line)
+
+
+async def test_where_a_temperature_is_asked_for_a_list_of_faults_is_no_answer() -> None:
+    faults = """[ofen.md › Der Ofen › Anheizen]
+# Der Ofen
+
+## Anheizen
+
+Der Steinofen wird um 01:45 angeheizt. Er braucht 40 Minuten bis 250 °C.
+
+## Störungen
+
+- Fehler E12: Der Schwadenschieber klemmt. Ofen ausschalten, zehn Minuten warten, neu starten.
+- Fehler E31: Brenner zündet nicht. Gashahn prüfen, dann Firma Heiss anrufen (0800 4711).
+- Niemals die Tür bei über 200 °C mit nassen Handschuhen öffnen."""
+    said = await answer(f"{block(retrieval.HEAD, faults, retrieval.FOOT)}\n\n{NOW}\n\nWie heiß wird der Ofen?")
+    assert "Fehler" not in said
+
+
+async def test_a_number_or_name_that_no_source_has_is_not_answered_by_another() -> None:
+    codes = f"{retrieval.HEAD}\n[api.md › Codes]\n| Code | Meaning |\n|---|---|\n| TW1 | no key |\n{retrieval.FOOT}"
+    assert "no key" in await answer(f"{codes}\n\nWhat does code TW1 mean?")
+    assert "no key" not in await answer(f"{codes}\n\nWhat does code TW7 mean?")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        block(records.HEAD, "- decision (2026-01-02): The boat is called Petrel.", records.FOOT),
+        block(summary.HEAD, "## Decisions\n- The boat is called Petrel.", summary.FOOT),
+        block(tail.HEAD, "Lena: The boat is called Petrel.", tail.FOOT),
+        block(recall.HEAD, "[2026-01-02]\nLena: The boat is called Petrel.", recall.FOOT),
+    ],
+)
+async def test_what_is_remembered_answers_too(source: str) -> None:
+    assert "The boat is called Petrel." in await answer(f"{source}\n\nWhat is the boat called?")
+
+
+async def test_material_and_global_context_of_the_system_message_answer_too() -> None:
+    material = block(codex.HEAD, "=== ship/manual.md\nThe engine needs 12 litres of oil.", codex.FOOT)
+    known = block(global_context.HEAD, "1-The crew meets on Fridays.", global_context.FOOT)
+    system = "\n\n".join((SYSTEM, known, material))
+    assert "12 litres of oil. [ship/manual.md]" in await answer("How many litres of oil does the engine need?", system)
+    assert "The crew meets on Fridays." in await answer("On which days does the crew meet?", system)
+
+
+async def test_an_earlier_question_and_an_earlier_quotation_are_no_sources() -> None:
+    said = "Lena: What is the boat called?\nassistant: The boat may be called Falcon.\n  The boat is called Falcon."
+    assert "Falcon" not in await answer(f"{block(tail.HEAD, said, tail.FOOT)}\n\nWhat is the boat called?")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        block(summary.HEAD, "## Active Context\n- How much is the Harbour plan?", summary.FOOT),
+        block(tail.HEAD, "Lena: How much is the Harbour plan?", tail.FOOT),
+        block(records.HEAD, "- episode (2026-01-02): How much is the Harbour plan", records.FOOT),
+    ],
+)
+async def test_a_question_that_was_asked_before_answers_nothing(source: str) -> None:
+    assert "Nothing that I was given answers this." in await answer(f"{source}\n\nHow much is the Harbour plan?")
+
+
+async def test_without_an_embedding_model_words_count() -> None:
+    messages = [{"role": "user", "content": f"{PASSAGES}\n\nHow much is the Harbour plan?"}]
+    assert "| Harbour | 490 € | 60 |" in await reply(messages, None)
+
+
+def test_a_message_in_parts_and_an_attached_text_are_read() -> None:
+    user = "Content of note.txt:\n> The key is under the mat.\n\nWhere is the key?"
+    prompt = read_prompt([{"role": "user", "content": [{"type": "text", "text": user}, {"type": "image_url"}]}])
+    assert prompt.question == "Where is the key?"
+    assert prompt.sources == (("", "The key is under the mat."),)
