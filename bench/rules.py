@@ -150,7 +150,7 @@ class Living:
         )
         batch = Batch(key, "", 1, (Envelope(message, Role.MEMBER, 0.0),), Fence("", ""))
         built = await self._runtime.prompting.build(Question.of(batch), "")
-        scope = Scope(WORKSPACE, user=user_of(conversation))
+        scope = Scope(WORKSPACE, audience=user_of(conversation))
         texts = {one.id: one.text for one in conversation.said}
         made = [await self._runtime.records.get(scope, one.id) for one in shown(built)]
         by_record = any(record.provenance.turn_id in asked.evidence for record in made)

@@ -27,7 +27,7 @@ from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.relevance import Floor, floor_for
 from grounding.documents.trial import fill, load_documents
 from grounding.documents.vocabulary import NOTHING, Vocabulary
-from grounding.strategy import VOCABULARY_LOG_ODDS
+from grounding.strategy import MATCH_LOG_ODDS
 from grounding.tokens import load_tokens
 from runtime.embedder import open_embedder
 
@@ -126,7 +126,7 @@ async def run(collections: Sequence[Path], messages: Path, embedder: Embedder) -
     needless = [one["text"] for one in records(messages / "queries.jsonl") if not one["metadata"]["needs_documents"]]
     for name in (embedder.name, "words alone"):
         floor = floor_for(name)
-        lines = (VOCABULARY_LOG_ODDS, floor.minimum)
+        lines = (MATCH_LOG_ODDS, floor.minimum)
         print(f"\n{name}: shares of questions, and of messages that need none, at or above {lines[0]} and {lines[1]}")
         print(f"{'collection':<14} chunks | without the size            | with it")
         for collection in collections:

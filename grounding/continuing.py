@@ -86,19 +86,19 @@ class Continuing:
         lines: Sequence[ContextLine] | None,
         documents: Documents | None,
         entries: tuple[TailEntry, ...] | None,
-        person: str | None,
+        audience: str | None,
         budgets: Budgets,
         today: str,
     ) -> Going:
         """What a turn is shown that comes after the one *before*."""
         latest, shown = documents or (None, None)
         there = Now(None if lines is None else tuple(lines), latest, shown, entries)
-        return Going(before, there, self.freezing.settle(before, there, person, budgets, today))
+        return Going(before, there, self.freezing.settle(before, there, audience, budgets, today))
 
-    def small_talk(self, before: Shown | None, lines: Sequence[ContextLine] | None, person: str | None) -> Going:
+    def small_talk(self, before: Shown | None, lines: Sequence[ContextLine] | None, audience: str | None) -> Going:
         """The same for small talk."""
         there = Now(None if lines is None else tuple(lines), None, None, None)
-        return Going(before, there, self.freezing.settle_small_talk(before, there, person))
+        return Going(before, there, self.freezing.settle_small_talk(before, there, audience))
 
     def instead(self, lines: Sequence[ContextLine] | None, history: Sequence[TailEntry], budgets: Budgets) -> Going:
         """What is shown where *history* is to stand in for the conversation."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -12,15 +13,16 @@ import structlog
 from connectors.message import AgentRuntimeError, ConversationKey, Scope
 from grounding.asked import ASSISTANT
 from grounding.cues.kinds import Cues
+from grounding.documents.vocabulary import Match
 from grounding.run_context import TailEntry
-from grounding.strategy import Choice, addresses_assistant, choose, considered
+from grounding.strategy import Choice, addresses_assistant, choose, considered, is_follow_up
 from grounding.tail_entry import tail_entry
 from grounding.transcript.entry import Entry
 
 LATEST_ENTRIES = 6
 """Entries in which what the person said last is looked for."""
 HOPELESS_LOG_ODDS = -4.0
-"""Below this what was said before cannot make a message a question for documents."""
+"""Below this what was said before cannot make a message that is no follow-up a question for documents."""
 _log = structlog.get_logger()
 
 
@@ -30,8 +32,8 @@ class SpeaksOf(Protocol):
     async def awake(self, scope: Scope) -> None:
         """Return once they can be asked, or cannot be for now: after a start that takes a moment, later nothing."""
 
-    async def relevance(self, scope: Scope, text: str) -> float | None:
-        """The log-odds that a passage answers *text*; None where nobody can tell now."""
+    async def best_match(self, scope: Scope, text: str) -> Match | None:
+        """How relevant the best passage is to *text*; None where nobody can tell now."""
 
 
 class SaidBefore(Protocol):
@@ -108,18 +110,27 @@ class Deciding:
         cues: Cues,
         said: Callable[[], Awaitable[Sequence[TailEntry]]],
     ) -> Choice:
-        alone = await self.documents.relevance(key.scope, text)
+        alone = await self.documents.best_match(key.scope, text)
         if alone is None:
             return choice
-        addressed = addresses_assistant(text, cues)
-        decided = considered(choice, alone, None, addresses_assistant=addressed)
-        if decided is not choice or alone < HOPELESS_LOG_ODDS:
+        decide = partial(
+            considered,
+            choice,
+            alone.relevance,
+            passages=alone.passages,
+            addresses_assistant=addresses_assistant(text, cues),
+            is_follow_up=is_follow_up(text, cues),
+        )
+        decided = decide(None)
+        if decided is not choice or not alone.passages:
             return decided
+        if alone.relevance < HOPELESS_LOG_ODDS and not is_follow_up(text, cues):
+            return choice
         before = said_last(await said())
         if not before:
             return choice
-        together = await self.documents.relevance(key.scope, f"{before}\n{text}")
-        return considered(choice, alone, together, addresses_assistant=addressed)
+        together = await self.documents.best_match(key.scope, f"{before}\n{text}")
+        return decide(together.relevance if together else None)
 
 
 def said_last(tail: Sequence[TailEntry]) -> str:

@@ -85,7 +85,7 @@ class Message:
     budgets: Budgets
     turn_id: str
     history: Sequence[TailEntry] | None
-    person: str | None
+    audience: str | None
     cues: Cues
     frames: Frames
     today: str

@@ -6,6 +6,7 @@ what the message asks for; a message that needs both gets both.
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from grounding.cues.english import ENGLISH
 from grounding.cues.kinds import Cues
 from grounding.cues.matching import matches, phrase_set, word_set
 from grounding.cues.words import WORD, fold, words_of
+from grounding.documents.relevance import MEASURED_CHUNKS, asked_terms
 
 SHORT_WORDS = 4
 """Up to this many words "what changed?" is about this conversation."""
@@ -23,8 +25,17 @@ SHORT_WORDS = 4
 MIN_QUESTION_WORDS = 5
 """A shorter question is too thin to search for on the strength of an anchor alone."""
 
-VOCABULARY_LOG_ODDS = 1.7
-"""How sure the best passage must be of a message without cues; what that was measured to give: docs/decisions/0011."""
+MATCH_LOG_ODDS = 1.7
+"""How relevant the best passage must be to a message without cues. Figures: docs/decisions/0011."""
+
+SMALL_LOG_ODDS = 0.65
+"""How much less that must be, for each unit of ln(`MEASURED_CHUNKS` / passages): in a small workspace few messages find
+something by chance, and a question whose document is missed has no other one."""
+SMALLEST_CHUNKS = 24
+"""Smaller workspaces count as if they had so many passages: smaller ones find more by chance."""
+FOLLOW_UP_TERMS = 2
+"""Up to so many terms a message that begins like a follow-up ("and for students?") is one; without such a beginning a
+question is one of half as many ("how do I get it?")."""
 
 ASSISTANT_LOG_ODDS = 1.5
 """How much surer it must be where the message speaks of the assistant itself ("what is your favourite book?")."""
@@ -55,7 +66,7 @@ Reason = Literal[
     "chat_memory_cue",
     "workspace_retrieval_cue",
     "implicit_workspace_question",
-    "workspace_vocabulary",
+    "workspace_match",
     "no_retrieval_cue",
 ]
 
@@ -71,8 +82,8 @@ class Choice:
     wants_documents: bool = False
     """Whether the workspace's documents should be searched."""
     open: bool = False
-    """Whether the cues leave it to the workspace's vocabulary if documents are needed: the message names none, and does
-    not ask about the conversation, though it may lean on it."""
+    """Whether the documents are searched to decide: the message names none, and does not ask about the conversation,
+    though it may lean on it."""
 
     @property
     def small_talk(self) -> bool:
@@ -109,19 +120,42 @@ def is_small_talk(text: str, cues: Cues = ENGLISH) -> bool:
     return _is_small_talk(plain, words_of(plain), cues) and choose(text, cues).small_talk
 
 
-def considered(choice: Choice, alone: float, with_history: float | None, *, addresses_assistant: bool) -> Choice:
-    """*choice*, which is open, in the light of how much the workspace's documents speak of the message.
+def considered(
+    choice: Choice,
+    alone: float,
+    with_history: float | None,
+    *,
+    passages: int,
+    addresses_assistant: bool = False,
+    is_follow_up: bool = False,
+) -> Choice:
+    """*choice*, which is open, in the light of what a search among *passages* passages found.
 
     *alone* is the relevance (log-odds, see `grounding.documents.relevance`) of the best passage for the message by
-    itself, *with_history* for it together with what was said before. The mean of both counts, or the message alone
-    where that is more: small talk behind a question about documents must not be taken for one. Pure.
+    itself, *with_history* for it together with what was said before. That decides for a follow-up; for what may be
+    small talk behind a question about documents the mean of both has to be enough, in workspaces of any size. Pure.
     """
-    needed = VOCABULARY_LOG_ODDS + (ASSISTANT_LOG_ODDS if addresses_assistant else 0.0)
+    in_large = MATCH_LOG_ODDS + (ASSISTANT_LOG_ODDS if addresses_assistant else 0.0)
+    size = min(max(passages, SMALLEST_CHUNKS), MEASURED_CHUNKS)
+    needed = in_large - SMALL_LOG_ODDS * math.log(MEASURED_CHUNKS / size)
     if alone >= needed:
-        return Choice(Strategy.QMD, "workspace_vocabulary", wants_history=choice.wants_history, wants_documents=True)
-    if with_history is not None and (alone + with_history) / 2 >= needed:
-        return Choice(Strategy.QMD, "workspace_vocabulary", wants_history=True, wants_documents=True)
+        return Choice(Strategy.QMD, "workspace_match", wants_history=choice.wants_history, wants_documents=True)
+    if with_history is not None and (
+        (is_follow_up and with_history >= needed) or (alone + with_history) / 2 >= in_large
+    ):
+        return Choice(Strategy.QMD, "workspace_match", wants_history=True, wants_documents=True)
     return choice
+
+
+def is_follow_up(text: str, cues: Cues = ENGLISH) -> bool:
+    """Whether *text* asks for something that only what was said before can name: "and for students?", "why?"; not about
+    the assistant itself, as "who made you?" does. Pure."""
+    words, said = words_of(text), len(asked_terms(text))
+    if addresses_assistant(text, cues):
+        return False
+    if any(start == 0 for start, _ in matches(words, cues.follow_ups)):
+        return said <= FOLLOW_UP_TERMS
+    return said <= FOLLOW_UP_TERMS // 2 and _is_question(text, words, cues)
 
 
 def search_text(text: str, cues: Cues = ENGLISH) -> str:
@@ -181,8 +215,11 @@ def _is_address(match: re.Match[str], cues: Cues) -> bool:
 def _implies_documents(text: str, words: tuple[str, ...], cues: Cues) -> bool:
     if len(words) < MIN_QUESTION_WORDS:
         return False
-    asks = "?" in text or any(start == 0 for start, _ in matches(words, cues.question_words))
-    return asks and _has(words, cues.anchors, cues)
+    return _is_question(text, words, cues) and _has(words, cues.anchors, cues)
+
+
+def _is_question(text: str, words: tuple[str, ...], cues: Cues) -> bool:
+    return "?" in text or any(start == 0 for start, _ in matches(words, cues.question_words))
 
 
 def _only_continues(words: tuple[str, ...], cues: Cues) -> bool:

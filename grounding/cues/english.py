@@ -72,6 +72,7 @@ ENGLISH = Cues(
     continues=phrases("""
         continue, go on, carry on, keep going, go ahead, proceed, more, next, and then, recap, summarize, summarise
     """),
+    follow_ups=phrases("and, or, but, so, then, also, what about, how about, what if"),
     documents=phrases("""
         docs, documentation, readme, policy, policies, pricing, price list, runbook, runbooks, handbook
         handbooks, wiki, playbook, playbooks, guideline, guidelines, knowledge base, codebase, repo, repos

@@ -33,7 +33,7 @@ _PARTS = ("add", "remove")
 class InvalidCues(AgentRuntimeError):
     """A file of cues that cannot be used; the text names everything that is wrong with it and what would do."""
 
-    user_text = "Those cues cannot be used."
+    user_text = "These cues cannot be used."
 
 
 @dataclass(frozen=True, slots=True)

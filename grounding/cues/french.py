@@ -35,6 +35,7 @@ FRENCH = Cues(
     """),
     weakly_asks_history=phrases("qu'est-ce qui a changé, quoi de neuf depuis"),
     continues=phrases("continue, continuez, vas-y, poursuis, et ensuite, encore, plus, résumé, résume"),
+    follow_ups=phrases("et, ou, mais, et pour, qu'en est-il"),
     documents=phrases("""
         documentation, notre politique, nos politiques, la politique de, politique de congés, politique tarifaire
         politique de remboursement, grille tarifaire, tarifs, liste de prix, manuel, manuels, guide, guides

@@ -40,6 +40,7 @@ GERMAN = Cues(
     """),
     weakly_asks_history=phrases("was hat sich geändert, was ist neu"),
     continues=phrases("weiter, mach weiter, fahr fort, weitermachen, und dann, mehr, bitte weiter, zusammenfassung"),
+    follow_ups=phrases("und, oder, aber, auch, was ist mit, wie ist es mit, wie sieht es mit, und was ist mit"),
     documents=phrases("""
         doku, dokumentation, dokumentationen, handbuch, handbücher, handbuchs, benutzerhandbuch, richtlinie, richtlinien
         preisliste, preislisten, leitfaden, leitfäden, anleitung, anleitungen, betriebsanleitung, wissensdatenbank

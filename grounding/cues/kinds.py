@@ -31,6 +31,8 @@ class Cues:
     """Asks about this conversation in a short message, or with "since", unless documents are named."""
     continues: tuple[str, ...]
     """Asks to go on, if nothing else but politeness is said."""
+    follow_ups: tuple[str, ...]
+    """A short message that begins with one asks on: what was said before names what it is about."""
     documents: tuple[str, ...]
     """Each is enough to want documents."""
     search: tuple[str, ...]

@@ -33,6 +33,7 @@ SPANISH = Cues(
     """),
     weakly_asks_history=phrases("qué ha cambiado, qué cambió"),
     continues=phrases("continúa, continua, sigue, adelante, prosigue, y luego, más, resumen, resume"),
+    follow_ups=phrases("y, o, pero, qué pasa con, qué hay de"),
     documents=phrases("""
         documentación, nuestra política, la política de, las políticas, nuestras políticas, política de vacaciones
         política de reembolsos, política de precios, política de devoluciones, lista de precios, precios, manual

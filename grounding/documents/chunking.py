@@ -110,6 +110,25 @@ def chunk_document(path: str, text: str, count: CountTokens, sizes: Sizes | None
     return _number(path, title or stem, text, _pack(sections, sizes))
 
 
+def section_text(path: str, text: str, heading: str) -> str | None:
+    """The text of the document below *heading* (a chunk's), with all that is nested below it; None where the document
+    has none. Without a heading: what stands before the first one, or the whole where nothing does."""
+    if path.lower().endswith(".txt"):
+        return None if heading else text
+    _, (preface, *sections) = _markdown_sections(text, lambda _: 0, 1)
+    starts = [one.pieces[0].start for one in sections] + [len(text)]
+    if not heading:
+        return text[: starts[0]].strip() if preface.pieces else text
+    wanted = tuple(heading.split(" › "))
+    for number, one in enumerate(sections):
+        if one.headings == wanted:
+            after = (
+                later for later in range(number + 1, len(sections)) if sections[later].headings[: len(wanted)] != wanted
+            )
+            return text[starts[number] : starts[next(after, len(sections))]].strip()
+    return None
+
+
 def _markdown_sections(text: str, count: CountTokens, cap: int) -> tuple[str, list[_Section]]:
     lines = _newline_lines(text)
     offsets = list(accumulate((len(line) for line in lines), initial=0))

@@ -30,14 +30,12 @@ PATH_MAX_BYTES = 1024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _SHOWN = re.compile(r"\\u([0-9a-f]{4})")
 """How a control character is written where such a name is told."""
-_NOT_DOCUMENTS = frozenset({"logs", "memory"})
-_HEARTBEAT = re.compile(r"heartbeat\.(md|txt)", re.IGNORECASE)
 
 
 class DocumentRefused(AgentRuntimeError):
     """A document's path or content that cannot be kept; the text says why and what would do."""
 
-    user_text = "That document cannot be kept."
+    user_text = "This document cannot be stored."
 
     def __init__(self, message: str, *, why: Literal["path"] | Why) -> None:
         super().__init__(message)
@@ -88,12 +86,7 @@ class Document:
 def is_document_path(path: str) -> bool:
     """Whether a file at *path* (relative, forward slashes) belongs to the documents, by its name alone."""
     parts = path.split("/")
-    return (
-        path.lower().endswith(SUFFIXES)
-        and not any(part.startswith(".") for part in parts)
-        and parts[0].lower() not in _NOT_DOCUMENTS
-        and not _HEARTBEAT.fullmatch(parts[-1])
-    )
+    return path.lower().endswith(SUFFIXES) and not any(part.startswith(".") for part in parts)
 
 
 def _holds_no_documents(folder: str) -> bool:
@@ -101,12 +94,12 @@ def _holds_no_documents(folder: str) -> bool:
     and no walk climbs down a thousand folders."""
     if len(os.fsencode(folder)) > PATH_MAX_BYTES:
         return True
-    return folder.split("/")[-1].startswith(".") or folder.lower() in _NOT_DOCUMENTS
+    return folder.split("/")[-1].startswith(".")
 
 
 def check_path(path: str) -> str:
     """*path* itself, if a document may have it. Raises `DocumentRefused` (``why`` = ``path``)."""
-    rule = "is no document: use .md or .txt, no hidden name, no heartbeat file, and not below logs/ or memory/"
+    rule = "is no document: use .md or .txt, and no name that begins with a dot"
     return checked(path, rule, is_document_path)
 
 
@@ -205,6 +198,10 @@ class Library:
             sorted((item for item in found if isinstance(item, Found)), key=lambda item: item.path),
             [item for item in found if isinstance(item, Skipped)],
         )
+
+    def has_documents(self, scope: Scope) -> bool:
+        """Whether there is any document."""
+        return any(isinstance(item, Found) for item in self._walk(scope))
 
     def _walk(self, scope: Scope) -> Iterator[Found | Skipped]:
         root = self.root(scope)

@@ -26,13 +26,15 @@ CANDIDATES_PER_PASSAGE = 3
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """What is looked up: *query* with its vectors. At most *top_k* runs are chosen, of what reaches *floor*."""
+    """What is looked up: *query* with its vectors. At most *top_k* runs are chosen, of what reaches *floor*; where
+    nothing does, of what reaches it for the query *spelled_out* with what was asked before."""
 
     query: str
     dense: Vector | None
     sparse: SparseVector
     floor: Floor
     top_k: int
+    spelled_out: str = ""
 
     @property
     def candidates(self) -> int:
@@ -84,7 +86,14 @@ async def chosen_of(
     if not hits:
         return NOTHING
     floor = fitting(look.floor, hits)
-    runs = await judging.of(hits, lambda: choose(floor.keep(look.query, hits, size), look.top_k))
+
+    def chosen() -> list[Run]:
+        kept = floor.keep(look.query, hits, size)
+        if not kept and look.spelled_out:
+            kept = floor.keep(look.spelled_out, hits, size)
+        return choose(kept, look.top_k)
+
+    runs = await judging.of(hits, chosen)
     wanted: dict[str, set[int]] = defaultdict(set)
     for run in runs:
         wanted[run.source].update(neighbours_wanted(run))

@@ -23,6 +23,18 @@ from grounding.recent import RecentObjects
 MEASURED_CHUNKS = 2416
 """Passages of the larger collection by which the constants below were fitted."""
 
+ASKING = term_set("""
+    much many long often quickly may must get
+    wie viel viele wieviel wann welche welcher welches welchen warum wer wo ist sind gibt es ich wir haben habe darf
+    muss kann bekomme der das den dem des ein eine einen einem einer und oder für auf mit von zu im bei unser unsere
+    combien comment quand quel quelle quels quelles qui que où est sont nous vous je il elle avons avez ai puis le la
+    les un une du et dans avec au aux ce cette
+    cuánto cuántos cuánta cuántas cómo cuándo dónde qué cuál es hay tenemos puedo debo el los las una del y para por
+    con en se
+""")
+"""Words by which something is asked in English, German, French and Spanish. Whether a passage has them tells nothing;
+`grounding.documents.sparse.STOP_WORDS` stay out anyway."""
+
 NAMED_LOG_ODDS = 4.0
 """Of a passage with a code of the question: about 50 to 1. Assumed, not measured: no question set here has codes."""
 
@@ -47,7 +59,7 @@ class Floor:
 
     def relevances(self, query: str, hits: Sequence[Hit], corpus_size: int) -> list[float]:
         """The `relevance` of each of *hits*."""
-        named, wanted, rarest = codes(query), term_set(query), largest_idf(corpus_size)
+        named, wanted, rarest = codes(query), asked_terms(query), largest_idf(corpus_size)
         smaller = MEASURED_CHUNKS / min(max(corpus_size, 1), MEASURED_CHUNKS)
         of_size, found = self.size_weight * math.log(smaller), []
         for hit in hits:
@@ -61,9 +73,13 @@ class Floor:
         return found
 
     def keep(self, query: str, hits: Sequence[Hit], corpus_size: int) -> list[Hit]:
-        """Those of *hits* that reach the floor, in their order."""
-        relevances = self.relevances(query, hits, corpus_size)
-        return [hit for hit, reached in zip(hits, relevances, strict=True) if reached >= self.minimum]
+        """Those of *hits* that reach the floor, or that have every word of *query*, in their order."""
+        relevances, wanted = self.relevances(query, hits, corpus_size), asked_terms(query)
+        return [
+            hit
+            for hit, reached in zip(hits, relevances, strict=True)
+            if reached >= self.minimum or covered(wanted, _shown(hit)) == 1.0
+        ]
 
 
 SAYING = term_set(
@@ -164,7 +180,13 @@ _terms_said: RecentObjects[Passage, frozenset[str]] = RecentObjects(1024)
 
 def features(query: str, hit: Hit, corpus_size: int) -> tuple[float, float, float]:
     """What is weighed: the cosine (0 to 1), the coverage (0 to 1), and BM25 / largest IDF (mostly 0 to 4)."""
-    return _features(term_set(query), _shown(hit), hit, largest_idf(corpus_size))
+    return _features(asked_terms(query), _shown(hit), hit, largest_idf(corpus_size))
+
+
+def asked_terms(query: str) -> frozenset[str]:
+    """The terms of *query* that say what is asked; all of them where nothing else would be left."""
+    wanted = term_set(query)
+    return wanted - ASKING or wanted
 
 
 def _features(wanted: frozenset[str], shown: str, hit: Hit, rarest: float) -> tuple[float, float, float]:

@@ -18,7 +18,7 @@ from grounding.documents.index import AskDeep, Hit, Kind, Passage, PassageIndex
 from grounding.documents.judging import Judging
 from grounding.documents.looking_up import Chosen, LooksUp, LookUp, chosen_of, looked_up, size_of
 from grounding.documents.packing import Retrieved, Room, pack
-from grounding.documents.relevance import Floor, floor_for
+from grounding.documents.relevance import Floor, asked_terms, floor_for
 from grounding.documents.rerank import Reranker, RerankUnavailable, rerank
 from grounding.documents.sparse import SparseVector, encode_query, term_set
 from grounding.recent import Recent
@@ -102,8 +102,8 @@ class Search:
         hits = await self._index.search(
             scope, self._kind, dense, sparse, wanted, explain=explain, scores=scores, deep=deep
         )
-        if self._reranker is not None and earlier and len(query) <= SHORT_QUERY_CHARACTERS:
-            query = followup.spelled_out(query, earlier, len(term_set(query)))
+        if self._reranker is not None:
+            query = _spelled_out(query, earlier) or query
         return (await self._reranked(scope, query, hits, lost))[:top_k]
 
     async def _vectors(
@@ -196,11 +196,11 @@ class Search:
         if self._reranker is None:
             self.prepare(query, earlier)
             dense, sparse = await self._vectors(query, earlier, lost)
-            look = LookUp(query, dense, sparse, self._floor, top_k)
+            look = LookUp(query, dense, sparse, self._floor, top_k, _spelled_out(query, earlier))
             again = self._again(query, earlier, lost, look.dense, look.sparse)
             return await self._look_up(scope, self._kind, look, self._judging, again)
         size = await size_of(self._index, scope, self._kind)  # mostly known
-        look = LookUp(query, None, SparseVector((), ()), self._floor, top_k)
+        look = LookUp(query, None, SparseVector((), ()), self._floor, top_k, _spelled_out(query, earlier))
         hits = await self.search(scope, query, look.candidates, scores=True, lost=lost, earlier=earlier)
         return await chosen_of(self._index, scope, self._kind, look, hits, size, self._judging)
 
@@ -264,6 +264,13 @@ async def query_terms(query: str, earlier: Sequence[str] = ()) -> SparseVector:
 
 def _before(query: str, earlier: Sequence[str]) -> Sequence[str]:
     return followup.recent(earlier) if len(query) <= SHORT_QUERY_CHARACTERS else ()
+
+
+def _spelled_out(query: str, earlier: Sequence[str]) -> str:
+    """*query* with what was said *earlier*, where it says too little by itself; else empty."""
+    before = _before(query, earlier)
+    spelled_out = followup.spelled_out(query, before, len(asked_terms(query))) if before else query
+    return spelled_out if spelled_out != query else ""
 
 
 async def encoded(query: str) -> SparseVector:

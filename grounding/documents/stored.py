@@ -67,7 +67,7 @@ def _context(scope: Scope, kind: Kind) -> str:
     if kind is Kind.DOCUMENT:
         return ""
     if kind is Kind.RECORD:
-        return scope.user or ""
+        return scope.audience or ""
     if kind is Kind.CODEX:
         return scope.context_id or ""
     if not scope.context_id:
@@ -86,7 +86,7 @@ def tenant(scope: Scope, kind: Kind) -> str:
 
 def searched(scope: Scope, kind: Kind) -> tuple[Scope, ...]:
     """Whose passages of *kind* a search in *scope* may find: the scope's own, and of some kinds the workspace's too."""
-    shares = (kind is Kind.RECORD and scope.user) or (kind is Kind.CODEX and scope.context_id)
+    shares = (kind is Kind.RECORD and scope.audience) or (kind is Kind.CODEX and scope.context_id)
     return (scope, Scope(scope.workspace_id)) if shares else (scope,)
 
 

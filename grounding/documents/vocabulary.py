@@ -7,6 +7,7 @@ in other words counts too.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from connectors.message import Scope
 from grounding.documents.embedding import Embedder
@@ -21,6 +22,14 @@ NOTHING = -math.inf
 """Where there is no passage at all."""
 
 
+class Match(NamedTuple):
+    """The log-odds that the best passage found answers a message, or `NOTHING`, and among about how many passages it
+    was searched for."""
+
+    relevance: float
+    passages: int
+
+
 class Vocabulary:
     """Looks messages up among the passages of one embedding model."""
 
@@ -33,8 +42,8 @@ class Vocabulary:
     async def awake(self, scope: Scope) -> None:
         """It always is."""
 
-    async def relevance(self, scope: Scope, text: str) -> float:
-        """The log-odds that the best passage of the scope's workspace answers *text*; `NOTHING` without passages.
+    async def best_match(self, scope: Scope, text: str) -> Match:
+        """How relevant the best passage of the scope's workspace is to *text*.
 
         Where the floor does not weigh cosines nothing is embedded: with a model that is paid for, every message would
         cost a call. Raises `IndexUnavailable` and `EmbedderUnavailable`.
@@ -43,8 +52,8 @@ class Vocabulary:
         size = await self._index.estimate(scope, Kind.DOCUMENT)  # mostly known
         hits = await self.hits(scope, text)
         if not hits:
-            return NOTHING
-        return await self._judging.of(hits, lambda: max(self._floor.relevances(text, hits, size)))
+            return Match(NOTHING, size)
+        return Match(await self._judging.of(hits, lambda: max(self._floor.relevances(text, hits, size))), size)
 
     async def hits(self, scope: Scope, text: str) -> list[Hit]:
         """The passages that are looked at, with their raw scores."""
