@@ -66,7 +66,7 @@ def _global_context(context: RunContext, made: list[Block], reserve: int, tokens
     room = window_room(context.budgets) - taken(made) - reserve
     text = global_context.text(lines, tokens, min(budget, max(room, 0)))
     said = sum(1 for line in lines if line.content)
-    why = f"{said} lines" if said else "empty"
+    why = f"{said} lines" if said else "no lines yet, only what belongs there"
     if global_context.GUIDANCE not in text:
         why += "; little room" if text else "; no room"
     return Block("global_context", text, tokens.count(text), budget, why)

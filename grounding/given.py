@@ -49,7 +49,7 @@ async def session(of: Gathering) -> Shown | None:
 async def global_context(of: Gathering) -> tuple[ContextLine, ...] | None:
     """What is always known, whatever else is wanted."""
     message = of.message
-    model = model_in(message.key, message.person)
+    model = model_in(message.key, message.audience)
     lines = await of.bounded(
         "global_context", lambda: of.sources.global_contexts.open(model, store=bool(message.turn_id))
     )
@@ -91,13 +91,13 @@ async def going(of: Gathering) -> Going:
     if message.history is not None:
         return continuing.instead(await lines, message.history, message.budgets)
     there = await before, await lines, await newest, await said
-    return continuing.go_on(*there, message.person, message.budgets, message.today)
+    return continuing.go_on(*there, message.audience, message.budgets, message.today)
 
 
 async def going_on_with_small_talk(of: Gathering) -> Going:
     """The same for a message that needs nothing."""
     before, lines = of.of(session), of.of(global_context)
-    return of.sources.continuing.small_talk(await before, await lines, of.message.person)
+    return of.sources.continuing.small_talk(await before, await lines, of.message.audience)
 
 
 async def marks(of: Gathering) -> Marks:
@@ -121,7 +121,7 @@ async def _marks(of: Gathering, text: str, before: Sequence[str]) -> Marks:
         shown = await asyncio.shield(of.of(session))
         return shown.karma_floor if shown else None
 
-    found = await of.bounded("karma", lambda: karma.look(message.key, message.person, text, before, stood=stood))
+    found = await of.bounded("karma", lambda: karma.look(message.key, message.audience, text, before, stood=stood))
     return found or UNMARKED
 
 
@@ -130,7 +130,7 @@ async def standing(of: Gathering) -> Standing | None:
     if of.sources.remembering is None:
         return None
     remembering = of.sources.remembering
-    return await of.bounded("censors", lambda: remembering.standing(of.message.key, of.message.person))
+    return await of.bounded("censors", lambda: remembering.standing(of.message.key, of.message.audience))
 
 
 async def censors(of: Gathering) -> tuple[Censor, ...] | None:
@@ -139,7 +139,7 @@ async def censors(of: Gathering) -> tuple[Censor, ...] | None:
         return ()
     holding = await of.of(standing)
     if holding is None:
-        return of.sources.remembering.last_censors(of.message.key, of.message.person)
+        return of.sources.remembering.last_censors(of.message.key, of.message.audience)
     return holding.censors
 
 
@@ -149,16 +149,16 @@ async def looked(of: Gathering) -> tuple[Asked, Looked | None] | None:
     if of.sources.remembering is None:
         return None
     remembering, message = of.sources.remembering, of.message
-    key, person, continues = message.key, message.person, message.history is None
-    there = await of.bounded("records", lambda: remembering.there(key, person, continues=continues))
+    key, audience, continues = message.key, message.audience, message.history is None
+    there = await of.bounded("records", lambda: remembering.there(key, audience, continues=continues))
     asked = asked_in(message.text, await of.of(earlier), message.frames, message.cues)
     if there is None:
         return asked, None
     known, holding = there, await of.of(standing)
 
     async def found() -> Looked:
-        holds = await remembering.standing(key, person) if holding is None else holding
-        return await remembering.look(key, person, asked, message.cues, known, holds)
+        holds = await remembering.standing(key, audience) if holding is None else holding
+        return await remembering.look(key, audience, asked, message.cues, known, holds)
 
     return asked, await of.bounded("records", found)
 

@@ -103,7 +103,7 @@ class Pipeline(Sources):
         budgets: Budgets,
         turn_id: str = "",
         history: Sequence[TailEntry] | None = None,
-        person: str | None = None,
+        audience: str | None = None,
         cues: Cues = ENGLISH,
         frames: Frames = SHIPPED,
         today: str = "",
@@ -113,11 +113,11 @@ class Pipeline(Sources):
         """Everything that *choice*, made by *cues*, asks for, or what *deciding* makes of it: never small talk. A
         *history* given stands in for the stored one.
 
-        *person* is whose own lines of the global context, and records, are shown, in a direct message. Without a
+        *audience* is who reads the answer: what is kept is shown where it is theirs, or the workspace's. Without a
         *turn_id* nothing is stored. A layer that fails is left out and named in ``degraded``; the others come all the
         same. What breaks outside of what a layer asks is raised as it is.
         """
-        message = Message(key, text, choice, budgets, turn_id, history, person, cues, frames, today, deciding)
+        message = Message(key, text, choice, budgets, turn_id, history, audience, cues, frames, today, deciding)
         try:
             async with asyncio.TaskGroup() as group:
                 gathered = Gathering(self, message, group)

@@ -61,25 +61,25 @@ class Remembering:
 
     selecting: Selecting
 
-    async def standing(self, key: ConversationKey, person: str | None) -> Standing:
+    async def standing(self, key: ConversationKey, audience: str | None) -> Standing:
         """What holds without being searched for. Raises `connectors.message.StoreUnavailable`."""
-        return await self.selecting.standing(seen_in(key, person))
+        return await self.selecting.standing(seen_in(key, audience))
 
-    def last_censors(self, key: ConversationKey, person: str | None) -> tuple[Censor, ...] | None:
+    def last_censors(self, key: ConversationKey, audience: str | None) -> tuple[Censor, ...] | None:
         """Those that were in force a moment ago; None where nobody has looked yet."""
-        return self.selecting.last_standing(seen_in(key, person))
+        return self.selecting.last_standing(seen_in(key, audience))
 
-    async def there(self, key: ConversationKey, person: str | None, *, continues: bool) -> There:
+    async def there(self, key: ConversationKey, audience: str | None, *, continues: bool) -> There:
         """What can be read before it is known what is asked. Raises `connectors.message.StoreUnavailable`."""
-        return await self.selecting.there(seen_in(key, person), key, continues=continues)
+        return await self.selecting.there(seen_in(key, audience), key, continues=continues)
 
     async def look(
-        self, key: ConversationKey, person: str | None, asked: Asked, cues: Cues, there: There, standing: Standing
+        self, key: ConversationKey, audience: str | None, asked: Asked, cues: Cues, there: There, standing: Standing
     ) -> Looked:
         """What there is for a message. Raises what searches raise."""
         query = search_text(asked.text, cues) if there.count else ""  # nothing is searched where there is no record
         return await self.selecting.look(
-            seen_in(key, person), query, asked.chosen, asked.earlier, there, standing.pinned
+            seen_in(key, audience), query, asked.chosen, asked.earlier, there, standing.pinned
         )
 
     async def chosen(
@@ -113,6 +113,6 @@ def shown_besides(tail: Sequence[TailEntry], summary: SummaryInput | None, budge
     return shown
 
 
-def seen_in(key: ConversationKey, person: str | None) -> Scope:
-    """Whose records a conversation sees: its workspace's, and the *person*'s own in a direct message."""
-    return Scope(key.workspace_id, user=person)
+def seen_in(key: ConversationKey, audience: str | None) -> Scope:
+    """Whose records are seen where a conversation's *audience* reads: the workspace's, and theirs."""
+    return Scope(key.workspace_id, audience=audience)

@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from connectors.message import place_audience
 from grounding.blocks import PLACES, Layout, Volatility, may_follow
 from grounding.budgets import Budgets, Strict
 
@@ -325,6 +326,9 @@ class RunContext(Strict):
     connector: str
     external_id: str
     direct: bool
+    audience: str | None = None
+    """Who reads the answer, as in `connectors.message.Scope`, empty for the workspace; None where an earlier version
+    kept it: see `audience_of`."""
     authors: tuple[Participant, ...]
     identity: str
     identity_versions: tuple[str, ...] = ()
@@ -376,3 +380,12 @@ class RunContext(Strict):
         if len({*names}) != len(names):
             raise ValueError("two formatters made one block")
         return self
+
+
+def audience_of(context: RunContext) -> str | None:
+    """Who reads the answer, as in `connectors.message.Scope`. Where an earlier version kept the turn it is the one
+    person of a direct message, else the place: nothing says that it was public."""
+    if context.audience is not None:
+        return context.audience or None
+    users = {author.user for author in context.authors}
+    return users.pop() if context.direct and len(users) == 1 else place_audience(context.context_id)

@@ -44,10 +44,9 @@ class _Written:
 class SummaryRefresh:
     """Makes a conversation's context document anew when it is due.
 
-    With a configured model the model writes it; its answer is validated. Where no valid document exists
-    and the model cannot make one, where the only model is the small local one (which cannot write such a
-    document), or where the workspace's budget is used up, it is extracted. A failed refresh leaves a document
-    that a model made as it is.
+    With a provider's model the model writes it; its answer is validated. Where no valid document exists and the
+    model cannot make one, where the model is a bundled one (which cannot write such a document), or where the
+    workspace's budget is used up, it is extracted. A failed refresh leaves a document that a model made as it is.
 
     After every turn the document's file and its place in the index are brought in step, so that what could not be
     written (a full disk, a crash in between) comes back.
@@ -146,7 +145,7 @@ class SummaryRefresh:
     ) -> _Written | refresh.Unchanged | refresh.Rejected:
         """The new document and who made it, or why the old one stays."""
         previous, kept = (current.text, current.kept) if current else ("", ())
-        if self._settings.llm_model is None:
+        if not self._settings.has_provider_model:
             return await self._extracted(current, entries)
         try:
             verdict = await self._answered(job, previous, entries, kept)

@@ -14,12 +14,11 @@ from typing import Literal
 import structlog
 
 from connectors.message import AgentRuntimeError
-from grounding.memory.global_context_origin import person_of
 from grounding.memory.records.port import WritesRecords
 from grounding.memory.records.record import Type
 from grounding.memory.selection.censoring import set_off
 from grounding.remembering import seen_in
-from grounding.run_context import Censor, RunContext
+from grounding.run_context import Censor, RunContext, audience_of
 from grounding.sections import one_line
 from runtime.envelopes import Batch
 from runtime.exchange import Completion, ToolCall
@@ -115,7 +114,7 @@ class Accounting:
         if not told and not censored:
             return
         context = built.context
-        scope = seen_in(batch.key, person_of(context.direct, context.authors))
+        scope = seen_in(batch.key, audience_of(context))
         # Whoever says later what they think of the reply says it of these.
         noted = RecordsOfTurn(tuple(sorted({one.id for one in told})), tuple(sorted(censored)))
         try:

@@ -34,7 +34,7 @@ class ContextMoved(AgentRuntimeError):
     """The document is not the one any more that the caller has seen."""
 
     retryable = False
-    user_text = "The document has changed meanwhile. Look at it again, and repeat your change."
+    user_text = "The document has changed meanwhile. Look at it again and repeat your change."
 
 
 class KeepsContexts(Protocol):
@@ -152,7 +152,7 @@ class ContextKeeping:
                 size = len(text.encode("utf-8", "surrogatepass"))
                 _log.info("summary.put", workspace_id=key.workspace_id, context_id=key.context_id, bytes=size)
                 return document
-        raise ContextMoved("the context document has changed meanwhile: get the latest, and put yours again")
+        raise ContextMoved("the context document has changed meanwhile: get the latest version, and put yours again")
 
     async def _made(
         self, key: ConversationKey, text: str, author: str, base: ContextDocument | None

@@ -14,12 +14,12 @@ from connectors.message import ConversationKey, Scope
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
 from grounding.memory import refresh
-from grounding.memory.global_context_origin import person_of, shown_in
+from grounding.memory.global_context_origin import shown_in
 from grounding.memory.records import extraction, patterns
 from grounding.memory.records.port import Added, KeepsRecords, NewRecord
 from grounding.memory.records.record import NoSuchRecord, Origin, Provenance, Record, RecordBusy, RecordRefused, Type
 from grounding.memory.records.said import Extracted, Window
-from grounding.run_context import RunContext
+from grounding.run_context import RunContext, audience_of
 from grounding.transcript.entry import Entry, EntryRole, Reach
 from grounding.transcript.log import Transcript
 from runtime.budget_terms import BudgetExceeded
@@ -43,8 +43,8 @@ class RecordsExtraction:
 
     With a configured model it asks that, every ``RECORDS_EXTRACTION_TURNS`` turns; where there is none, or it fails,
     answers something else than it was asked for, or the workspace's budget is used up, plain patterns look instead,
-    and without a model they look after every turn. What was said in a direct message becomes that person's, what was
-    said elsewhere the workspace's; a turn of which nobody knows any more where it was said is left out.
+    and without a model they look after every turn. What is found belongs to the audience of its turn; a turn of which
+    nobody knows any more where it was said is left out.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RecordsExtraction:
         spending: Spending,
     ) -> None:
         self._is_on = settings.records_extraction
-        self._asks = settings.llm_model is not None
+        self._asks = settings.has_provider_model
         self._every_turns = settings.records_extraction_turns if self._asks else 1
         self._max_output_tokens = settings.llm_max_output_tokens
         self._max_entries = settings.llm_grounding_memory_summary_source_max_lines
@@ -120,7 +120,7 @@ class RecordsExtraction:
         for entry in entries:
             if (one := shown.get(entry.turn_id)) is not None:
                 of_owner.setdefault(one[0], []).append(entry)
-        origins: Mapping[str, Origin] = {turn_id: one[1] for turn_id, one in shown.items() if one is not None}
+        origins: Mapping[str, Origin] = {turn_id: one[1] for turn_id, one in shown.items()}
         return [Window(key.context_id, tuple(some), owner, origins) for owner, some in of_owner.items()]
 
     async def _extracted(self, job: Job, window: Window, number: int) -> tuple[str, list[Extracted]]:
@@ -194,12 +194,9 @@ class RecordsExtraction:
         return await self._records.add(scope, new, by, f"extract/{key}")
 
 
-def _shown(context: RunContext) -> tuple[str, Origin] | None:
-    """Whose the words of a turn are to be, and what its prompt showed beside them; None where nobody knows."""
-    owner = person_of(context.direct, context.authors)
-    if context.direct and owner is None:
-        return None
-    return owner or "", shown_in(context) or "extraction"
+def _shown(context: RunContext) -> tuple[str, Origin]:
+    """Whose the words of a turn are to be, and what its prompt showed beside them."""
+    return audience_of(context) or "", shown_in(context) or "extraction"
 
 
 def _looked(reach: Reach, mark: Mark) -> Reach:

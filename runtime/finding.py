@@ -16,6 +16,7 @@ from grounding.documents.backlog import Backlog
 from grounding.documents.catalogue import Lacks
 from grounding.documents.index import Hit, IndexUnavailable
 from grounding.documents.shelf import READ_DOCUMENTS
+from grounding.documents.vocabulary import Match
 from grounding.memory.records.record import Type
 from grounding.run_context import DegradedBlock, Passage, RecalledTurn
 from runtime.collection import Collection
@@ -90,12 +91,12 @@ class Finding:
                 self._is_awake = True
                 await self._following.until_ahead(scope)
 
-    async def relevance(self, scope: Scope, text: str) -> float | None:
+    async def best_match(self, scope: Scope, text: str) -> Match | None:
         """See `grounding.deciding.SpeaksOf`. Waits for nothing: None while the index is being opened."""
         if self._opening.target is None:
             return None
         async with self._opening.answering(scope) as answering:
-            return await answering.vocabulary.relevance(scope, text)
+            return await answering.vocabulary.best_match(scope, text)
 
     async def _doubt_after_a_look(self, scope: Scope, answering: Collection) -> str:
         await self._doubts.look(scope)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from connectors.message import ConversationKey, Scope, encode_id, redis_key
+from connectors.message import ConversationKey, Scope, encode_id, place_audience, redis_key
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.copy import ContextCopy
 from grounding.memory.records.port import ForgetsRecords
@@ -17,6 +17,8 @@ from grounding.sessions.store import Sessions
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.log import Transcript
 from runtime.after_turn import TellsTurns
+from runtime.attachments.kept import KeptFiles
+from runtime.conversation_list import ConversationList
 from runtime.dead_letters import DeadLetters
 from runtime.extraction_marks import ExtractionMarks
 from runtime.jobs import Job, Jobs
@@ -61,6 +63,8 @@ class Forgetting:
         sessions: Sessions,
         manifests: Manifests,
         outbox: Outbox,
+        files: KeptFiles,
+        conversation_list: ConversationList,
         dead_letters: DeadLetters,
         records: ForgetsRecords,
         extraction_marks: ExtractionMarks,
@@ -75,15 +79,17 @@ class Forgetting:
         self._sessions = sessions
         self._manifests = manifests
         self._outbox = outbox
+        self._files = files
+        self._conversation_list = conversation_list
         self._dead_letters = dead_letters
         self._records = records
         self._extraction_marks = extraction_marks
         self._marking = marking
         self._jobs = jobs
 
-    async def last(self, key: ConversationKey, message_id: str, person: str | None = None) -> bool:
-        """Forget the newest turn of *key*, as *message_id* asks; False where there is none. *person* is whose direct
-        message it is, if it is one.
+    async def last(self, key: ConversationKey, message_id: str, audience: str | None = None) -> bool:
+        """Forget the newest turn of *key*, as *message_id* asks; False where there is none. *audience* is
+        who reads the conversation.
 
         A context document that was made of it gives way to the one before, and is made anew when it is due.
         """
@@ -91,6 +97,10 @@ class Forgetting:
         turn_id = await self._asked(key, message_id, newest) if newest else await self._asked_before(key, message_id)
         if not turn_id:
             return False
+        said = await self._transcript.of_turn(key, turn_id)
+        message_ids = [entry.message_id for entry in said if entry.message_id]
+        await self._files.forget(key, message_ids)
+        await self._conversation_list.forget(key, message_ids)
         await self._transcript.forget_turn(key, turn_id)
         self._copy.forgotten(key)
         if await self._contexts.forget_turn(key, turn_id):
@@ -102,7 +112,7 @@ class Forgetting:
         await self._outbox.forget(key, [turn_id])
         await self._dead_letters.forget(key, turn_id)
         await self._extraction_marks.forget_turn(key, turn_id, await self._transcript.reach(key))
-        await self._forget_records(key, person, [turn_id])
+        await self._forget_records(key, audience, [turn_id])
         await self._jobs.enqueue(Job(JOB, key, turn_id), Job("summary.refresh", key, f"after-forgetting-{turn_id}"))
         return True
 
@@ -110,9 +120,9 @@ class Forgetting:
         """Let no record come any more of what was said in *key* until now, though all of it stays."""
         await self._extraction_marks.looked(key, await self._transcript.reach(key), [])
 
-    async def everything(self, key: ConversationKey, message_id: str, person: str | None = None) -> None:
+    async def everything(self, key: ConversationKey, message_id: str, audience: str | None = None) -> None:
         """Forget all that was said in *key*, as *message_id* asks, with its context document, its session and the
-        records that came of it. *person* is whose direct message it is, if it is one."""
+        records that came of it. *audience* is who reads the conversation."""
         if await self._asked_before(key, message_id):
             return
         turn_ids = await self._transcript.turn_ids(key)
@@ -125,18 +135,23 @@ class Forgetting:
         await self._outbox.forget(key, turn_ids)  # of those that a former version stored the outbox has no list
         await self._outbox.forget(key)
         await self._dead_letters.forget(key)
+        await self._files.forget_conversation(key)
+        await self._conversation_list.delete(key)
         await self._transcript.forget(key)  # it knows the turns, should this be interrupted
         # After the transcript: what is being looked through now finds its turns gone, and takes back what it keeps.
         await self._extraction_marks.forget(key)
-        await self._forget_records(key, person, None)
+        await self._forget_records(key, audience, None)
         self._copy.forgotten(key)
         await self._jobs.enqueue(Job(JOB, key, _EVERYTHING + encode_id(message_id)))
         await self._asked(key, message_id, _EVERYTHING)
 
-    async def _forget_records(self, key: ConversationKey, person: str | None, turn_ids: Collection[str] | None) -> None:
-        """Take away the records that came of the conversation (of those turns): the workspace's, and *person*'s."""
-        for user in (None, person) if person else (None,):
-            await self._records.forget_said(Scope(key.workspace_id, key.context_id, user), turn_ids)
+    async def _forget_records(
+        self, key: ConversationKey, audience: str | None, turn_ids: Collection[str] | None
+    ) -> None:
+        """Take away the records that came of the conversation (of those turns): *audience*'s, those that were shared,
+        and those of a time when the place was open or was kept apart from its threads."""
+        for owner in dict.fromkeys((None, audience, place_audience(key.context_id))):
+            await self._records.forget_said(Scope(key.workspace_id, key.context_id, owner), turn_ids)
 
     async def _asked(self, key: ConversationKey, message_id: str, what: str) -> str:
         """What *message_id* asked to forget: *what*, unless it asked before."""

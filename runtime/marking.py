@@ -16,13 +16,13 @@ from functools import partial
 import structlog
 
 from connectors.message import ConversationKey, InboundMessage, Role, Scope
-from grounding.memory.global_context_origin import person_of
 from grounding.memory.karma import marks
 from grounding.memory.karma.marks import Exchange, Marked, Opinion, Sign
 from grounding.memory.karma.reading import Karma
 from grounding.memory.karma.store import MarkBusy, MarkStore
 from grounding.memory.records.record import Provenance
 from grounding.remembering import seen_in
+from grounding.run_context import audience_of
 from grounding.tokens import Tokens, clip
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
@@ -217,7 +217,7 @@ class Marking:
             return
         context = (manifest or await self._manifests.get(scope, turn_id)).context
         key = ConversationKey(context.workspace_id, context.connector, context.external_id)
-        seen = seen_in(key, person_of(context.direct, context.authors))
+        seen = seen_in(key, audience_of(context))
         by = Provenance(author=author, context_id=key.context_id, turn_id=turn_id, origin="person")
         number = before.changes if after.changes == 0 else after.changes
         word = "mark" if after.changes else "forgotten"
@@ -253,14 +253,12 @@ class Marking:
         )
         if not all(texts):
             return None
-        person = person_of(context.direct, context.authors)
         # What was said before and came of others' words, an answer may have repeated ("and shorter, please").
         foreign = {one.foreign for one in (*answered, *asked)} | {one.foreign for one in context.tail}
         return Exchange(
             asked=texts[0],
             answered=texts[1],
-            reach="person" if person else "conversation" if context.direct else "workspace",
-            person=person or "",
+            audience=audience_of(context) or "",
             foreign="retrieved" if "retrieved" in foreign else "others" if "others" in foreign else "",
             asked_in=tuple(one.message_id for one in asked if one.message_id),
         )

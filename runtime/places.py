@@ -1,5 +1,5 @@
-"""What was settled for single places of the platforms: when the bot answers there, which model it asks, and what it
-does with messages that arrive while it answers.
+"""What was settled for single places of the platforms: when the bot answers there, which model it asks, what it does
+with messages that arrive while it answers, and whether replies end with their sources.
 
 Keys (owner ``places``, under the workspace's tag): ``settled``, a hash of place to its settings. A place is a context
 id (``slack:C1/1712.0001``), a route key (``slack:T1/C1``), or ``*`` for the whole workspace.
@@ -7,7 +7,7 @@ id (``slack:C1/1712.0001``), a route key (``slack:T1/C1``), or ``*`` for the who
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from connectors.message import ConversationKey, InboundMessage, Scope, redis_key
@@ -41,6 +41,8 @@ class Settled:
     model: str | None = None
     """The configured model that is asked first."""
     queue: QueueMode | None = None
+    sources: bool | None = None
+    """Whether replies end with the sources they used."""
 
 
 class Places:
@@ -62,6 +64,7 @@ class Places:
                 answering=one.answering if settled.answering is None else settled.answering,
                 model=one.model if settled.model is None else settled.model,
                 queue=one.queue if settled.queue is None else settled.queue,
+                sources=one.sources if settled.sources is None else settled.sources,
             )
         return settled
 
@@ -76,8 +79,7 @@ class Places:
             if settled == Settled():
                 await self._redis.hdel(_key(scope), place)
                 return
-            fields = pack(_FORMAT, answering=settled.answering, model=settled.model, queue=settled.queue)
-            await self._redis.hset(_key(scope), place, fields)
+            await self._redis.hset(_key(scope), place, pack(_FORMAT, **asdict(settled)))
 
     async def settle(self, key: ConversationKey, message: InboundMessage, **changes: Any) -> str:
         """Change fields of `Settled` for the place in which *message* was said; that place.
@@ -121,7 +123,7 @@ def _unpacked(text: str | None) -> Settled:
     if text is None:
         return Settled()
     fields = unpack(text, _FORMAT, "a place's settings")
-    return Settled(fields["answering"], fields["model"], fields.get("queue"))
+    return Settled(fields["answering"], fields["model"], fields.get("queue"), fields.get("sources"))
 
 
 def _key(scope: Scope) -> str:

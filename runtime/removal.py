@@ -44,7 +44,7 @@ async def remove_workspace(runtime: Runtime, scope: Scope) -> None:
     settings = runtime.settings
     if workspace_id in {settings.default_workspace, *settings.routes.values()}:
         raise WorkspaceInSettings(
-            f"the configuration names workspace {workspace_id!r} as the default or in a route; take it out there first"
+            f"the configuration names workspace {workspace_id!r} as the default or in a route; remove it there first"
         )
     await runtime.knowledge.forget_workspace(scope)
     await _end_answers(runtime, workspace_id)

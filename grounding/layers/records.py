@@ -17,10 +17,15 @@ NOTED = ("superseded", "ineffective", "done", "cancelled")
 
 
 def line(record: SelectedRecord, *, with_id: bool) -> str:
-    """The record on one line: what it is, since when, and what it says."""
+    """The record on one line: what it is, since when, and what it says. What is to stand word for word keeps its spaces
+    and line breaks."""
     named = f" {record.id}" if with_id else ""
     about = [record.made_on, f"due {record.due}" if record.due else "", record.state if record.state in NOTED else ""]
     told = ", ".join(one for one in about if one)
+    if record.verbatim:
+        text = as_excerpt(record.text)
+        gap = "\n" if "\n" in text else " "
+        return f"- {record.type}{named}{f' ({told})' if told else ''}:{gap}{text}"
     text = " ".join(as_excerpt(record.text).split())
     begins = f"{record.type}: "
     text = text[len(begins) :] if text.lower().startswith(begins) else text

@@ -1,7 +1,7 @@
-"""The global context in Redis: numbered lines that stand in every prompt of a workspace, and of a person.
+"""The global context in Redis: numbered lines that stand in every prompt of a workspace, of a place, or of a person.
 
 Keys (owner ``global_context``, under the workspace's tag; ``of`` is empty for the workspace's own lines, else the
-person): ``lines:<of>`` a hash of ids, never given twice, to lines, and ``last``; ``history:<of>`` a stream of the
+audience): ``lines:<of>`` a hash of ids, never given twice, to lines, and ``last``; ``history:<of>`` a stream of the
 newest edits; ``waiting:<of>`` a hash of edits that wait for approval; ``given:<editor>`` the numbering that an editor
 was given; ``done:<key>`` what came of an edit.
 
@@ -20,22 +20,26 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
-from connectors.message import Scope, encode_id, redis_key
+from connectors.message import CALLER_PREFIX, Scope, encode_id, redis_key
 from grounding.memory import global_context_scripts as scripts
 from grounding.memory.global_context_lines import (
+    UNTRUSTED,
     By,
     Change,
     Edited,
     Editor,
     GlobalContextFull,
+    GlobalContextRefused,
     Line,
     LineChanged,
     NoSuchLine,
     NothingWaits,
+    Origin,
     Owner,
     TooManyWaiting,
     Waiting,
     folded,
+    owner_in,
     weight,
 )
 from grounding.tokens import Tokens
@@ -50,9 +54,8 @@ _GIVEN_SECONDS = 7 * 24 * 3600
 _DONE_SECONDS = 24 * 3600
 HISTORY_MAX_EDITS = 1000
 WAITING_MAX_EDITS = 50
-_LETTERS: dict[Owner, str] = {"workspace": "w", "user": "u"}
+_LETTERS: dict[Owner, str] = {"workspace": "w", "user": "u", "place": "u"}
 _log = structlog.get_logger()
-_OWNERS: dict[str, Owner] = {letter: owner for owner, letter in _LETTERS.items()}
 
 
 class GlobalContexts:
@@ -78,6 +81,7 @@ class GlobalContexts:
         self._open = redis.register_script(scripts.OPEN)
         self._edit = redis.register_script(scripts.EDIT)
         self._decide = redis.register_script(scripts.DECIDE)
+        self._settle = redis.register_script(scripts.SETTLE)
         self._forget = redis.register_script(scripts.FORGET)
 
     async def open(self, editor: Editor, *, store: bool = True) -> tuple[Line, ...]:
@@ -91,7 +95,9 @@ class GlobalContexts:
         answer: Any = await self._open(keys=keys, args=[len(keys) - 1, self._idle_seconds * 1000, seconds])
         _raise_for(answer)
         numbers, names, packed = answer[1::3], answer[2::3], answer[3::3]
-        return tuple(_line(int(number), *one) for number, *one in zip(numbers, names, packed, strict=True))
+        return tuple(
+            _line(editor.scope, int(number), *one) for number, *one in zip(numbers, names, packed, strict=True)
+        )
 
     async def append(self, editor: Editor, content: str, by: By, *, waits: bool = False) -> Edited:
         """Add a line at the end: see `Editor.appends_to`. Raises `UnfitLine`, `GlobalContextFull`."""
@@ -116,6 +122,44 @@ class GlobalContexts:
         """Take line *number* away; its number stays a blank in this session. Raises as `replace`."""
         return await self._edited(editor, "delete", str(number), "", by, _check(editor, expected), waits=waits)
 
+    async def share(self, editor: Editor, number: int, by: By) -> Line:
+        """Give line *number* to the whole workspace; the line as it was. Raises as `replace`."""
+        line = next((one for one in await self.open(editor, store=False) if one.number == number), None)
+        if line is None or not line.content:
+            raise NoSuchLine("there is no line of that number")
+        if line.owner == "workspace":
+            raise GlobalContextRefused("the whole workspace can see that line already")
+        scope = editor.scope
+        workspace = Editor(Scope(scope.workspace_id), "api", by.author)
+        origin: Origin = line.origin if line.origin in UNTRUSTED else "person"
+        shared = By(by.author, line.turn_id, origin, f"share:{editor.encoded}:{line.version}")
+        await self.append(workspace, line.content, shared)
+        await self.delete(editor, number, by)
+        _log.info("context.shared", workspace_id=scope.workspace_id, by=by.author)
+        return line
+
+    async def unsettled(self, scope: Scope) -> list[Line]:
+        """The lines that an earlier version kept for everybody, though a person said them; their numbers are ids."""
+        found: Any = await self._redis.hgetall(self._key(scope, "lines", ""))
+        old = [(id_, packed) for id_, packed in found.items() if id_ != "last" and json.loads(packed)["f"] == 1]
+        lines = [_line(scope, int(id_), f"w{id_}", packed) for id_, packed in sorted(old, key=lambda one: int(one[0]))]
+        return [line for line in lines if ":" in line.author and not line.author.startswith(CALLER_PREFIX)]
+
+    async def settle(self, scope: Scope, line: Line) -> int:
+        """Give *line* of `unsettled` to the scope's audience; 0 where it changed meanwhile."""
+        every = Scope(scope.workspace_id)
+        packed: Any = await self._redis.hget(self._key(every, "lines", ""), str(line.number))
+        keys = [self._key(every, "lines", ""), self._lines(scope)[-1], self._key(every, "settled")]
+        return int(
+            await self._settle(keys=keys, args=[str(line.number), packed or "", encode_id(scope.audience or "")])
+        )
+
+    async def settled(self, scope: Scope) -> int:
+        """How many of the lines are still there that `settle` gave away."""
+        found: Any = await self._redis.smembers(self._key(scope, "settled"))
+        named = [one.rsplit("/", 1) for one in sorted(found)]
+        return sum([bool(await self._redis.hexists(self._key(scope, "lines", of), id_)) for of, id_ in named])
+
     async def begin_session(self, editor: Editor) -> None:
         """Let the next `open` renumber; until then the numbers given hold."""
         key = self._given(editor)
@@ -123,8 +167,9 @@ class GlobalContexts:
             await self._redis.hset(key, "at", "0")
 
     async def history(self, scope: Scope, limit: int = 50) -> list[Change]:
-        """The newest *limit* edits, the newest first, of the person's own lines (`scope.user`), or the workspace's."""
-        found: Any = await self._redis.xrevrange(self._key(scope, "history", encode_id(scope.user or "")), count=limit)
+        """The newest *limit* edits, the newest first, of the lines of `scope.audience`: of the workspace where none."""
+        name = self._key(scope, "history", encode_id(scope.audience or ""))
+        found: Any = await self._redis.xrevrange(name, count=limit)
         for _, one in found:
             if one["v"] != "1":
                 raise UnknownFormat(f"an edit was kept with format {one['v']}; this runtime reads 1: upgrade it")
@@ -144,9 +189,11 @@ class GlobalContexts:
 
     async def waiting(self, scope: Scope) -> list[Waiting]:
         """The edits that wait for approval, the oldest first; of whom: see `history`."""
-        found: Any = await self._redis.hgetall(self._key(scope, "waiting", encode_id(scope.user or "")))
-        owner: Owner = "workspace" if scope.user is None else "user"
-        return [_waiting(id_, owner, found[id_]) for id_ in sorted((one for one in found if one != "last"), key=int)]
+        found: Any = await self._redis.hgetall(self._key(scope, "waiting", encode_id(scope.audience or "")))
+        return [
+            _waiting(id_, owner_in(scope), found[id_])
+            for id_ in sorted((one for one in found if one != "last"), key=int)
+        ]
 
     async def approve(self, scope: Scope, id_: str, by: str) -> None:
         """Let an edit that waits hold; of whom: see `history`. Raises `NothingWaits`, `NoSuchLine`, `LineChanged`,
@@ -158,10 +205,10 @@ class GlobalContexts:
         await self._decided(scope, id_, "deny", by)
 
     async def forget_person(self, scope: Scope) -> None:
-        """Drop the own lines of `scope.user`, what waits, and what they once were."""
-        if scope.user is None:
+        """Drop the own lines of `scope.audience`, what waits, and what they once were."""
+        if scope.audience is None:
             raise ValueError("a person is forgotten: name one in the scope")
-        of = encode_id(scope.user)
+        of = encode_id(scope.audience)
         await self._forget(keys=[self._key(scope, part, of) for part in ("lines", "history", "waiting")])
 
     def _checked(self, content: str) -> str:
@@ -176,7 +223,7 @@ class GlobalContexts:
     ) -> Edited:
         scope = editor.scope
         lines = self._lines(scope)
-        owners = ["", scope.user][: len(lines)]
+        owners = ["", scope.audience][: len(lines)]
         further = [self._key(scope, part, encode_id(one or "")) for one in owners for part in ("history", "waiting")]
         done = hashlib.sha256((by.key or uuid.uuid4().hex).encode("utf-8", "surrogatepass")).hexdigest()
         answer: Any = await self._edit(
@@ -212,7 +259,7 @@ class GlobalContexts:
 
     async def _decided(self, scope: Scope, id_: str, what: Literal["approve", "deny"], by: str) -> None:
         lines = self._lines(scope)
-        of = encode_id(scope.user or "")
+        of = encode_id(scope.audience or "")
         keys = [lines[0], lines[-1], self._key(scope, "history", of), self._key(scope, "waiting", of)]
         args: list[str | int] = [id_, what, by, self._at(), self._max_tokens, HISTORY_MAX_EDITS]
         answer: Any = await self._decide(keys=keys, args=args)
@@ -232,7 +279,7 @@ class GlobalContexts:
         _raise_for(answer)
 
     def _lines(self, scope: Scope) -> list[str]:
-        owners = [""] if scope.user is None else ["", scope.user]
+        owners = [""] if scope.audience is None else ["", scope.audience]
         return [self._key(scope, "lines", encode_id(owner)) for owner in owners]
 
     def _given(self, editor: Editor) -> str:
@@ -271,8 +318,8 @@ def _raise_for(answer: Any) -> None:
         raise UnknownFormat(f"a line of the global context has format {more[0]}; this runtime reads 1: upgrade it")
 
 
-def _line(number: int, name: str, packed: str) -> Line:
-    owner = _OWNERS[name[0]]
+def _line(scope: Scope, number: int, name: str, packed: str) -> Line:
+    owner: Owner = "workspace" if name[0] == "w" else owner_in(scope)
     if not packed:
         return Line(number, "", owner)
     one = json.loads(packed)

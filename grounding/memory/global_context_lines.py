@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from connectors.message import AgentRuntimeError, Scope, encode_id
+from connectors.message import AgentRuntimeError, Scope, encode_id, person_in
 from grounding.sections import neutral, one_line
 
-Owner = Literal["workspace", "user"]
+Owner = Literal["workspace", "user", "place"]
 Origin = Literal["person", "model", "retrieved", "others", "approved"]
 """Whose words a line is: a person's own, by command, HTTP or console; the model's; the model's in a turn that was shown
 retrieved text or files (``retrieved``) or what another person said in a group (``others``), which is marked until
@@ -90,7 +90,7 @@ class Line:
 @dataclass(frozen=True, slots=True)
 class Editor:
     """Somebody to whom numbers were given: the model in a conversation (``turn``), a person there (``person``), or
-    programs (``api``). ``scope.user`` is the person whose own lines are in view; None shows the workspace's alone.
+    programs (``api``). In view are the workspace's lines and those of ``scope.audience``.
     """
 
     scope: Scope
@@ -99,13 +99,13 @@ class Editor:
 
     @property
     def encoded(self) -> str:
-        parts = (self.kind, self.scope.context_id or "", self.scope.user or "", self.who)
+        parts = (self.kind, self.scope.context_id or "", self.scope.audience or "", self.who)
         return ":".join(encode_id(part) for part in parts)
 
     @property
     def appends_to(self) -> Owner:
-        """Whose line a new one is: the person's own where theirs are in view, else the workspace's."""
-        return "workspace" if self.scope.user is None else "user"
+        """Whose line a new one is: the audience's that is in view."""
+        return owner_in(self.scope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +154,11 @@ class Change:
     origin: Origin
     before: str
     after: str
+
+
+def owner_in(scope: Scope) -> Owner:
+    """Whose lines are kept in *scope*."""
+    return "workspace" if scope.audience is None else "user" if person_in(scope.audience) else "place"
 
 
 def folded(content: str) -> str:

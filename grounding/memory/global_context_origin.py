@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Literal
 
 from connectors.message import ConversationKey, Scope
 from grounding.memory.global_context_lines import UNTRUSTED, Editor, Origin
-from grounding.run_context import Participant, RunContext
+from grounding.run_context import RunContext
 from grounding.sections import speaker
 
 Foreign = Literal["", "retrieved", "others"]
@@ -76,12 +75,6 @@ def must_wait(origin: Origin, policy: str) -> bool:
     return policy == "always" or (policy == "untrusted" and origin in UNTRUSTED)
 
 
-def person_of(direct: bool, authors: Iterable[Participant]) -> str | None:
-    """Whose own lines may be shown: the one person's of a direct message, else nobody's."""
-    users = {author.user for author in authors}
-    return users.pop() if direct and len(users) == 1 else None
-
-
-def model_in(key: ConversationKey, person: str | None) -> Editor:
-    """The model as an editor in a conversation, with *person*'s lines in its view (see `person_of`)."""
-    return Editor(Scope(key.workspace_id, key.context_id, person), "turn")
+def model_in(key: ConversationKey, audience: str | None) -> Editor:
+    """The model as an editor in a conversation, with *audience*'s lines in its view."""
+    return Editor(Scope(key.workspace_id, key.context_id, audience), "turn")

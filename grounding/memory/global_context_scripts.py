@@ -1,7 +1,8 @@
 """The Lua of `grounding.memory.global_context`: each a single atomic step under one hash tag.
 
-Keys of all of them: the numbering of the editor, then the lines of the workspace and, where they are in view, of the
-person; ``ARGV[1]`` is how many of these there are. A line's name is its owner's letter (``w``, ``u``) and its id.
+Keys of all of them: the numbering of the editor, then the lines of the workspace and, where another audience is in
+view, its lines; ``ARGV[1]`` is how many of these there are. A line's name is its owner's letter (``w``, ``u``) and its
+id. Lines of format 1 were kept when all that was said in groups was the workspace's (`runtime.audiences`).
 
 A numbering is a hash: ``at`` (when it was last given out, in the server's milliseconds) and ``lines``, the names in
 the order of their numbers, each with the version that the editor has seen, 0 for unseen, and its number where that is
@@ -23,10 +24,13 @@ for owner = 1, owners do
     local id = tonumber(flat[at])
     if id then
       local name, line = letters[owner] .. flat[at], cjson.decode(flat[at + 1])
-      if line.f ~= 1 then return {'format', tostring(line.f)} end
-      ids[#ids + 1] = id
-      raw[name], lines[name] = flat[at + 1], line
-      sums[letters[owner]] = sums[letters[owner]] + line.k
+      if line.f ~= 1 and line.f ~= 2 then return {'format', tostring(line.f)} end
+      -- of an earlier version, and said by a person: whose it is is not known yet
+      if line.f == 2 or owner == 2 or not string.find(line.a, ':', 1, true) or string.sub(line.a, 1, 6) == 'token:' then
+        ids[#ids + 1] = id
+        raw[name], lines[name] = flat[at + 1], line
+        sums[letters[owner]] = sums[letters[owner]] + line.k
+      end
     end
   end
   table.sort(ids)
@@ -177,7 +181,7 @@ else
     given[place[name]][2] = version
   end
   redis.call('HSET', hash_of(name), id,
-    cjson.encode({f = 1, c = content, k = tokens, v = version, a = author, t = turn, at = at, o = origin}))
+    cjson.encode({f = 2, c = content, k = tokens, v = version, a = author, t = turn, at = at, o = origin}))
 end
 note(history, {'action', action, 'line', id_of(name), unpack(fields)})
 keep(ARGV[2])
@@ -227,7 +231,7 @@ else
   if more > 0 and whole + more > tonumber(ARGV[5]) then return {'full', whole, asked.k} end
   local version = redis.call('HINCRBY', KEYS[2], 'last', 1)
   local id = line and asked.line or string.format('%d', version)
-  redis.call('HSET', KEYS[2], id, cjson.encode({f = 1, c = asked.c, k = asked.k, v = version,
+  redis.call('HSET', KEYS[2], id, cjson.encode({f = 2, c = asked.c, k = asked.k, v = version,
     a = asked.a, t = asked.t, at = asked.at, o = 'approved'}))
   fields[2] = id
 end
@@ -235,6 +239,19 @@ note('approve')
 return {'ok'}
 """
 """Makes an edit that waited hold, or drops it; where what it was about has changed since, neither."""
+
+SETTLE = """
+-- KEYS: lines of the workspace, lines of whose it is, settled. ARGV: id, packed as it is, whose it is
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+local line = cjson.decode(ARGV[2])
+line.f, line.v = 2, redis.call('HINCRBY', KEYS[2], 'last', 1)
+local id = string.format('%d', line.v)
+redis.call('HSET', KEYS[2], id, cjson.encode(line))
+redis.call('HDEL', KEYS[1], ARGV[1])
+redis.call('SADD', KEYS[3], ARGV[3] .. '/' .. id)
+return 1
+"""
+"""Gives a line of an earlier version to whose it is."""
 
 FORGET = """
 -- KEYS: lines of a person, their history, what waits. The counters stay: no id is ever given twice.

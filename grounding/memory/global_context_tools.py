@@ -9,7 +9,8 @@ from pydantic import Field
 
 from grounding.memory.global_context import GlobalContexts
 from grounding.memory.global_context_lines import By, Edited, Editor, GlobalContextRefused, Origin
-from grounding.memory.global_context_origin import foreign_in, model_in, must_wait, person_of
+from grounding.memory.global_context_origin import foreign_in, model_in, must_wait
+from grounding.run_context import audience_of
 from grounding.tools import Arguments, Call, Tool, ToolRefused
 
 Approval = Literal["untrusted", "always", "never"]
@@ -36,7 +37,7 @@ class DeleteContext(Arguments):
 
 
 def append_context(lines: GlobalContexts, approval: Approval) -> Tool[AppendContext]:
-    """Adds a line: the person's own in a direct message of one person, else the workspace's."""
+    """Adds a line for whoever reads the conversation: the person, the place, or the workspace."""
 
     async def run(call: Call, arguments: AppendContext) -> str:
         by, waits = _by(call, approval, arguments.content)
@@ -58,8 +59,13 @@ def replace_context(lines: GlobalContexts, approval: Approval) -> Tool[ReplaceCo
     """Lets a line say something else."""
 
     async def run(call: Call, arguments: ReplaceContext) -> str:
+        editor = _editor(call)
+        seen = {line.number: line.owner for line in await lines.open(editor, store=False)}
+        if editor.scope.audience is not None and seen.get(arguments.line) == "workspace":
+            told = f"everybody in the workspace sees line {arguments.line}, and this conversation is private"
+            raise ToolRefused(f"{told}: append a line instead")
         by, waits = _by(call, approval, arguments.content)
-        editing = lines.replace(_editor(call), arguments.line, arguments.content, by, waits=waits)
+        editing = lines.replace(editor, arguments.line, arguments.content, by, waits=waits)
         return await _told(editing, "line {} is replaced")
 
     return Tool(
@@ -98,7 +104,7 @@ def _by(call: Call, approval: Approval, content: str = "") -> tuple[By, bool]:
 
 
 def _editor(call: Call) -> Editor:
-    return model_in(call.key, person_of(call.direct, call.authors))
+    return model_in(call.key, audience_of(call.context))
 
 
 async def _told(editing: Awaitable[Edited], done: str) -> str:

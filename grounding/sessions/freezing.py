@@ -77,13 +77,13 @@ class Freezing:
     tokens: Tokens
     layout: Layout
 
-    def settle(self, before: Shown | None, there: Now, person: str | None, budgets: Budgets, today: str) -> Settled:
+    def settle(self, before: Shown | None, there: Now, audience: str | None, budgets: Budgets, today: str) -> Settled:
         """What a turn is shown that comes after the one *before*, which is None where it is the first of its session,
-        of what is there now. *person* is whose own lines are among those of the global context."""
+        of what is there now. *audience* is whose lines are among those of the global context."""
         begins, told = before.begins if before else "", there.latest.newest_turn_id if there.latest else ""
         limits = self._limits(before, budgets)
         said = grown(there.entries or (), begins, told, limits, self.tokens)
-        lines = self._line_deltas(before, there.lines, person)
+        lines = self._line_deltas(before, there.lines, audience)
         document = self._document_deltas(before, there, said)
         if document is None and not said.compacted:
             said = again(said, there.entries or (), told, limits, self.tokens)
@@ -111,17 +111,17 @@ class Freezing:
         _, tail_bytes = front_bytes(budgets)
         return Limits(max(1, tail_tokens), budgets.tail_lines, max(1, tail_bytes), budgets.history_turns)
 
-    def settle_small_talk(self, before: Shown | None, there: Now, person: str | None) -> Settled:
+    def settle_small_talk(self, before: Shown | None, there: Now, audience: str | None) -> Settled:
         """The same for small talk, which has the global context only, and no place to tell what changed."""
-        unchanged = self._line_deltas(before, there.lines, person) == ()
+        unchanged = self._line_deltas(before, there.lines, audience) == ()
         return Settled(before.global_context if unchanged and before else there.lines)
 
     def _line_deltas(
-        self, before: Shown | None, lines: Sequence[ContextLine] | None, person: str | None
+        self, before: Shown | None, lines: Sequence[ContextLine] | None, audience: str | None
     ) -> tuple[str, ...] | None:
         """What changed in the global context; None where it has to be shown as it is now: what was deleted, or has
         another text, is not to be read beside what it became."""
-        if before is None or before.global_context is None or lines is None or before.person != (person or ""):
+        if before is None or before.global_context is None or lines is None or before.audience != (audience or ""):
             return None
         was = {line.number: line for line in before.global_context}
         is_now = {line.number: line for line in lines if line.content}

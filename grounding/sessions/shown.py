@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from grounding.blocks import PLACES, Prompt
 from grounding.budgets import Strict
@@ -25,7 +25,7 @@ class Shown(Strict):
     """How many there were, the last one included."""
     turn_id: str
     """The last one."""
-    person: str = ""
+    audience: str = Field(default="", validation_alias=AliasChoices("audience", "person"))
     """Whose own lines were among those of the global context."""
     begins: str = ""
     """The turn that the tail began with."""
@@ -54,7 +54,7 @@ def after(
     context: RunContext,
     prompt: Prompt,
     before: Shown | None,
-    person: str | None,
+    audience: str | None,
     whole: RunContext | None = None,
     stands: tuple[Stood, ...] | None = None,
 ) -> Shown | None:
@@ -75,7 +75,7 @@ def after(
         began_on=context.session.began_on,
         turns=context.session.turns + 1,
         turn_id=context.turn_id,
-        person=person or "",
+        audience=audience or "",
         begins=begins,
         document=document,
         global_context=context.global_context,

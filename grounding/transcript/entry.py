@@ -30,7 +30,7 @@ class Reach:
 class UnknownFormat(AgentRuntimeError):
     """Something stored was written by a newer version of the runtime."""
 
-    user_text = "This conversation was kept by a newer version of me."
+    user_text = "A newer version of me has stored this conversation. Please tell an administrator."
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ _Weights = dict[str, Annotated[float, Field(ge=0.0, le=4.0)]]
 class InvalidFrames(AgentRuntimeError):
     """A file of frames that cannot be used; the text names everything that is wrong with it and what would do."""
 
-    user_text = "Those frames cannot be used."
+    user_text = "These frames cannot be used."
 
 
 class _Given(BaseModel):

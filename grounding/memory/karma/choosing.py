@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from connectors.message import ConversationKey
+from connectors.message import may_see
 from grounding.documents.sparse import term_set
-from grounding.memory.karma.marks import Exchange, Marked
+from grounding.memory.karma.marks import Marked
 from grounding.run_context import RecalledTurn, Trace
 
 STANDING_AT_MOST = 4
@@ -21,17 +21,10 @@ _PER_MARK = 0.02
 """What each further mark adds to the likeness of an exchange, up to five of them."""
 
 
-def is_seen(exchange: Exchange, marked: Marked, key: ConversationKey, person: str | None) -> bool:
-    """Whether a conversation may be shown the exchange; *person* is whose direct message it is, if it is one."""
-    if exchange.reach == "person":
-        return person is not None and exchange.person == person
-    return exchange.reach == "workspace" or marked.conversation == key.encoded
-
-
-def good_ones(marked: Iterable[Marked], key: ConversationKey, person: str | None) -> list[Marked]:
-    """Those that are examples for a conversation, the best first: by how many people more say good than bad, then by
-    day, the newest first, then by turn."""
-    seen = (one for one in marked if one.is_good and one.exchange and is_seen(one.exchange, one, key, person))
+def good_ones(marked: Iterable[Marked], audience: str | None) -> list[Marked]:
+    """Those that may be shown to *audience*, the best first: by how many people more say good than bad, then by day,
+    the newest first, then by turn."""
+    seen = (one for one in marked if one.is_good and one.exchange and may_see(one.exchange.audience, audience))
     by_turn = sorted(seen, key=lambda one: one.turn_id)
     by_day = sorted(by_turn, key=lambda one: one.marked_on, reverse=True)
     return sorted(by_day, key=lambda one: one.bad - one.good)
@@ -41,7 +34,7 @@ def may_stand(marked: Marked) -> bool:
     """Whether an example may be in the system message: not if it is made of others' words, nor for a whole workspace
     if one member alone vouches for it."""
     exchange = marked.exchange
-    return exchange is not None and not exchange.foreign and (exchange.reach != "workspace" or marked.is_vouched_for)
+    return exchange is not None and not exchange.foreign and (bool(exchange.audience) or marked.is_vouched_for)
 
 
 def standing(good: Sequence[Marked]) -> tuple[Marked, ...]:
@@ -99,7 +92,7 @@ def trace_of(marked: Marked, score: float = 0.0) -> Trace | None:
         good=marked.good,
         score=round(score, 6),
         foreign=exchange.foreign,
-        shared=exchange.reach == "workspace",
+        shared=not exchange.audience,
     )
 
 

@@ -6,19 +6,19 @@ message) is taken at the newest; when that goes, the other holds again.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from connectors.message import ConversationKey
+from connectors.message import ConversationKey, place_audience
 
 SCOPE = "karma:write"
 """The permission scope that whoever marks must hold."""
 CLAIMED = "claimed"
 """In `Marked.voices` all who are only said to be somebody; no id of a person, which has a colon."""
 Sign = Literal["good", "bad"]
-Reach = Literal["workspace", "person", "conversation"]
 _SKIN_TONES = dict.fromkeys((*range(0x1F3FB, 0x1F400), 0xFE0F))
 _SIGNS: Mapping[str, Sign] = {
     "👍": "good",
@@ -59,14 +59,13 @@ class Opinion(_Strict):
 class Exchange(_Strict):
     """What a turn's trace says, and who may see it.
 
-    ``reach``: all of the workspace; the ``person`` in direct messages; or the conversation alone. ``foreign`` as in
+    ``audience`` as in `connectors.message.Scope`, empty for the workspace. ``foreign`` as in
     `grounding.transcript.entry.Entry`. ``asked_in`` are the messages that were answered.
     """
 
     asked: str
     answered: str
-    reach: Reach
-    person: str = ""
+    audience: str
     foreign: Literal["", "retrieved", "others"] = ""
     asked_in: tuple[str, ...] = ()
 
@@ -145,6 +144,19 @@ class Marked(_Strict):
         changed = self.model_copy(update={"opinions": (*others, opinion)})
         # Nobody says anything of it any more: its words go, who said what when stays, for what comes again.
         return changed if changed.is_marked else changed.model_copy(update={"exchange": None})
+
+
+def read(packed: str) -> Marked:
+    """A marked turn as it is kept. Earlier versions kept a ``reach``: what was a person's is theirs; of all else
+    nothing says that its place was public. Raises `pydantic.ValidationError`."""
+    fields = json.loads(packed)
+    exchange = fields.get("exchange")
+    if not exchange or "reach" not in exchange:
+        return Marked.model_validate_json(packed)
+    reach, person = exchange.pop("reach"), exchange.pop("person", "")
+    place = place_audience(ConversationKey.decode(fields["conversation"]).context_id)
+    exchange["audience"] = person if reach == "person" else place
+    return Marked.model_validate_json(json.dumps(fields))
 
 
 def sign_of(emoji: str) -> Sign | None:

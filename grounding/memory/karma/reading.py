@@ -60,14 +60,14 @@ class Karma:
     async def look(
         self,
         key: ConversationKey,
-        person: str | None,
+        audience: str | None,
         query: str = "",
         earlier: Sequence[str] = (),
         *,
         stood: Callable[[], Awaitable[Sequence[str] | None]],
     ) -> Looked:
-        """What there is for *query* (none: what stands alone), said after *earlier*. *person* is whose direct message
-        it is, if it is one; *stood* gives the turns that stand in the session, None where it has just begun.
+        """What there is for *query* (none: what stands alone), said after *earlier*. *audience* is who reads the
+        answer; *stood* gives the turns that stand in the session, None where it has just begun.
 
         Raises `connectors.message.StoreUnavailable`.
         """
@@ -77,7 +77,7 @@ class Karma:
         marked = await self._marked(key.scope, await self._store.version(key.scope))
         if not marked:
             return NOTHING
-        good = good_ones(marked, key, person)
+        good = good_ones(marked, audience)
         names = await stood()
         if names is None:
             names = [one.turn_id for one in standing(good)]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope, encode_id, redis_key
-from grounding.memory.karma.marks import Marked
+from grounding.memory.karma.marks import Marked, read
 from grounding.transcript.entry import UnknownFormat
 
 if TYPE_CHECKING:
@@ -112,6 +112,22 @@ class MarkStore:
                 return after
         raise MarkBusy("this reply is being marked by many at once: try again")
 
+    async def unsettled(self, scope: Scope) -> list[Marked]:
+        """Those whose audience an earlier version did not keep."""
+        kept: Any = await self._redis.hgetall(_key(scope, "kept"))
+        return [_read(packed) for packed in kept.values() if '"reach":' in packed]
+
+    async def settle(self, scope: Scope, marked: Marked, place: str) -> bool:
+        """Keep one of `unsettled` for *place*; False where it is gone."""
+
+        def settled(before: Marked | None) -> Marked | None:
+            exchange = before.exchange if before else None
+            if before is None or exchange is None:
+                return before
+            return before.model_copy(update={"exchange": exchange.model_copy(update={"audience": place})})
+
+        return await self.change(scope, marked.turn_id, settled) is not None
+
     async def forget(self, scope: Scope, turn_ids: Iterable[str]) -> int:
         """Take away what is kept of turns; how many there were."""
         count = 0
@@ -155,7 +171,7 @@ def _key(scope: Scope, name: str) -> str:
 
 def _read(packed: str) -> Marked:
     try:
-        return Marked.model_validate_json(packed)
+        return read(packed)
     except ValidationError as error:
         version = json.loads(packed).get("v")
         if version == 1:

@@ -83,7 +83,9 @@ _DAYS_FROM_NOW = {
     **dict.fromkeys(("tomorrow", "morgen", "manana", "demain"), 1),
     **dict.fromkeys(("day after tomorrow", "ubermorgen", "uebermorgen", "pasado manana", "apres-demain"), 2),
 }
-_LEADING = re.compile(r"^(?:(?:due|by|on|until|the|bis|am|zum|den|der|el|para|le|pour|this|diesen|este|ce)\s+)+")
+_LEADING = re.compile(
+    r"^(?:(?:due|by|on|until|till|before|the|bis|hasta|am|zum|den|der|el|para|le|pour|this|diesen|este|ce)\s+)+"
+)
 _NEXT = re.compile(
     r"^(?:next|nachste[nrs]?|naechste[nrs]?|proxim[oa])\s+(?P<a>\w+)$"
     r"|^(?P<b>\w+)\s+(?:prochaine?|que viene|proxim[oa])$"
@@ -104,6 +106,26 @@ _TIME = re.compile(
 _ISO = re.compile(r"^(\d{4}-\d{2}-\d{2})(?:[t ](\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?)\s*(z|[+-]\d{2}:?\d{2})?)?$")
 
 
+_OVERDUE = re.compile(r"\b(?:overdue|past due|uberfallig\w*|ueberfaellig\w*|en retard|atrasad[oa]s?|vencid[oa]s?)\b")
+_ASKS_DUE = re.compile(
+    r"\b(?:what|what's|whats|which|anything|something)\b.*\bdue\b(?! to\b)|\bwas\b.*\b(?:fallig|faellig)\b"
+    r"|\bque\b.*\bvencen?\b|\b(?:qu'est-ce|quoi|quel\w*)\b.*\becheances?\b"
+)
+_THIS = re.compile(r"^(?:this|diese[nmrs]?|est[ea]|ce|cette)\s+(?P<unit>\w+)$")
+_COMING = re.compile(
+    r"^(?:(?:next|nachsten|naechsten|proxim[oa]s)\s+(?P<a>\w+)|(?P<b>\w+)\s+(?:prochaine?s|proxim[oa]s))\s+(?P<unit>\w+)$"
+    r"|^(?P<c>\w+)\s+(?P<unit2>\w+)\s+prochaine?s$"
+)
+_IN_MONTH = re.compile(r"^(?:in|im|en|for|fur|pour|para)\s+(?P<month>[a-z]+)(?:\s+(?:de\s+)?(?P<year>\d{4}))?$")
+_UNTIL = re.compile(r"^(?:by|until|till|before|bis|hasta)\s+")
+_NAMES_DAY = re.compile(r"^(?:on|by|until|till|next)\s")
+_MEANT_WORDS = 100
+"""Where in a message a day is looked for: its first words."""
+_SPAN_WORDS = 6
+_ABBREVIATED = 3
+"""Weekdays of so many letters mean other things, too ("mon", "sun"): in a message they need an "on" in front."""
+
+
 class NoSuchDay(ValueError):
     """No day can be told from the words. The text says what to write instead."""
 
@@ -120,6 +142,65 @@ def due(words: str, at: datetime) -> str:
         if isinstance(error, NoSuchDay):
             raise
         raise NoSuchDay(f"there is no such day or time: {_HOW}") from None
+
+
+def days_meant(text: str, at: datetime) -> tuple[str, str] | None:
+    """The first and the last day (``2026-12-01``) that a message names or asks about, in UTC; None where it does not.
+    What is overdue has no first day, and what is due without a day neither first nor last: they are empty."""
+    today = at.astimezone(UTC).date()
+    words = [word.strip("?!.,;:()\"'¿¡«»") for word in text.split(maxsplit=_MEANT_WORDS)[:_MEANT_WORDS]]
+    words = [plain for word in words if (plain := _plain(word))]
+    said = " ".join(words)
+    if _OVERDUE.search(said):
+        return "", (today - timedelta(days=1)).isoformat()
+    for length in range(_SPAN_WORDS, 0, -1):
+        for start in range(len(words) - length + 1):
+            try:
+                span = _span(" ".join(words[start : start + length]), today)
+            except (OverflowError, ValueError):
+                continue
+            if span is not None:
+                return span[0].isoformat(), span[1].isoformat()
+    return ("", "") if _ASKS_DUE.search(said) else None
+
+
+def _span(text: str, today: date) -> tuple[date, date] | None:
+    """The days that exactly these words mean."""
+    if match := _THIS.match(text):
+        return _whole(_UNIT.get(match["unit"], ""), today)
+    if match := _COMING.match(text):
+        unit = _UNIT.get(match["unit"] or match["unit2"], "")
+        last = _later(today, _count(match["a"] or match["b"] or match["c"]), unit)
+        return (today, last) if last else None
+    if (match := _IN_MONTH.match(text)) and match["month"] in _MONTH:
+        month = _MONTH[match["month"]]
+        year = int(match["year"]) if match["year"] else today.year + (month < today.month)
+        return _whole("month", date(year, month, 1))
+    if match := _NEXT.match(_LEADING.sub("", text)):
+        first = _next(match["a"] or match["b"], today)
+        unit = _UNIT.get(match["a"] or match["b"], "")
+        return (_whole(unit, first) or (first, first)) if first else None
+    if _ISO.match(text):
+        day = date.fromisoformat(text[:10])
+        return day, day
+    last_word = text.split()[-1]
+    if last_word in _DAY and len(last_word) <= _ABBREVIATED and not _NAMES_DAY.match(text):
+        return None
+    found = _day(text, today)
+    if found is None:
+        return None
+    is_until = _UNTIL.match(text) or _END.match(_LEADING.sub("", text))
+    return min(today, found) if is_until else found, found
+
+
+def _whole(unit: str, day: date) -> tuple[date, date] | None:
+    """The week, the month or the year of *day*."""
+    if unit == "week":
+        monday = day - timedelta(days=day.weekday())
+        return monday, monday + timedelta(days=6)
+    if unit not in ("month", "year"):
+        return None
+    return day.replace(month=1 if unit == "year" else day.month, day=1), _end_of(unit[0], day)
 
 
 def _iso(text: str, at: datetime) -> str:

@@ -89,8 +89,8 @@ def plan(window: Window, known: Sequence[Record]) -> list[ChatMessage]:
     """What to ask about *window*. *known* is what is kept already and bears on it, the most relevant first."""
     whose = (
         "This is a private conversation of one person: what is kept is shown to that person only. "
-        if window.owner
-        else "This is a group: what is kept is shown to everybody in the workspace. Keep nothing personal. "
+        if window.is_private
+        else "This is a group: what is kept is shown to everybody in it. Keep nothing personal. "
     )
     system = (
         "You decide what of a conversation is worth remembering for months. Return one JSON object and nothing else: "
@@ -147,10 +147,10 @@ def accept(answer: str, window: Window, known: Sequence[Record]) -> list[Extract
     stands: list[str] = []
     for one in read.records:
         evidence = [said[number - 1] for number in sorted(set(one.evidence))]
-        if (one.personal and not window.owner) or not _is_borne(one.text, evidence) or looks_secret(one.text):
+        if (one.personal and not window.is_private) or not _is_borne(one.text, evidence) or looks_secret(one.text):
             continue
         new = _judged(one, names, owned(known, window.owner))
-        if window.owner and (of := _standing(one.text, evidence)):
+        if window.is_private and (of := _standing(one.text, evidence)):
             stands.append(new.text)
             new = as_standing(new, of, owned(known, window.owner), stands)
         found.append(extracted(new, evidence[-1], window.origins.get(evidence[-1].turn_id, "extraction")))

@@ -7,6 +7,7 @@ Redis, which is the truth: what was found is read there. Hidden records are not 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Collection, Sequence
 
 from connectors.message import Scope
@@ -105,6 +106,16 @@ class RecordIndex:
             count += len(kept)
         return count
 
+    async def _embed(self, records: Sequence[Record], texts: Sequence[str]) -> list[Vector]:
+        """A vector for each record. Of a long one what it says first counts as much as the whole, or it would drown
+        in what follows."""
+        long = [at for at, record in enumerate(records) if len(record.text) > len(record.micro)]
+        wholes = [text[:EMBEDDED_CHARACTERS] for text in texts]
+        vectors = await self._embedder.embed_documents([*wholes, *(records[at].micro for at in long)])
+        for at, first in zip(long, vectors[len(texts) :], strict=True):
+            vectors[at] = _together(vectors[at], first)
+        return vectors[: len(texts)]
+
     async def _followed(self, scope: Scope, ids: Sequence[str]) -> list[str]:
         """The ids of those that have changed since they were read."""
         records = await self._store.read(scope, ids, own=True)
@@ -114,7 +125,7 @@ class RecordIndex:
             await self._index.delete(scope, Kind.RECORD, ids=gone)
         if shown:
             texts = [indexed_text(record) for record in shown]
-            vectors = await self._embedder.embed_documents([text[:EMBEDDED_CHARACTERS] for text in texts])
+            vectors = await self._embed(shown, texts)
 
             def entries() -> list[Entry]:
                 return [
@@ -132,5 +143,12 @@ class RecordIndex:
         return await self._store.indexed(scope, versions)
 
 
+def _together(whole: Vector, first: Vector) -> Vector:
+    """One unit vector for both."""
+    mixed = [one + other for one, other in zip(whole, first, strict=True)]
+    length = math.hypot(*mixed)
+    return [one / length for one in mixed] if length else whole
+
+
 def _passage(record: Record) -> Passage:
-    return Passage(record.id, Kind.RECORD, record.type.value, "", heading=record.user, said_at=record.created_at)
+    return Passage(record.id, Kind.RECORD, record.type.value, "", heading=record.audience, said_at=record.created_at)

@@ -12,12 +12,13 @@ from connectors.message import Scope
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
 from grounding.documents.sparse import terms
-from grounding.memory.global_context_origin import foreign_in, person_of
+from grounding.memory.global_context_origin import foreign_in
 from grounding.memory.records.dates import MAX_CHARACTERS as MAX_DUE_CHARACTERS
 from grounding.memory.records.dates import NoSuchDay, due
 from grounding.memory.records.detail import in_words, indexed_text
 from grounding.memory.records.port import KeepsRecords, NewRecord
 from grounding.memory.records.record import NoSuchRecord, Origin, Provenance, Record, RecordRefused, State, Type
+from grounding.run_context import audience_of
 from grounding.sections import one_line
 from grounding.tools import Arguments, Call, Tool, ToolRefused
 
@@ -69,7 +70,7 @@ class Expand(Arguments):
 
 
 def create_item(records: KeepsRecords) -> Tool[CreateItem]:
-    """Keeps an item: the person's own in a direct message of one person, else the workspace's."""
+    """Keeps an item for whoever reads the conversation."""
 
     async def run(call: Call, arguments: CreateItem) -> str:
         new = NewRecord(Type.ITEM, arguments.text, kind=arguments.kind, due=_due(arguments.due, call))
@@ -99,7 +100,11 @@ def update_item(records: KeepsRecords) -> Tool[UpdateItem]:
             fields["due"] = _due(arguments.due, call)
         if not fields:
             raise ToolRefused("nothing is to change: give text, status or due")
-        await _item(records, call, arguments.id)
+        item = await _item(records, call, arguments.id)
+        if "text" in fields and not item.audience and audience_of(call.context) is not None:
+            raise ToolRefused(
+                f"everybody in the workspace sees {item.id}, and this conversation is private: create another item"
+            )
         by = _by(call, arguments.text or "")
         changing = records.change(_scope(call), arguments.id, fields, by, call.idempotency_key)
         return f"changed: {shown(await _told(changing))}"
@@ -272,8 +277,8 @@ def _due(words: str, call: Call) -> str:
 
 
 def _scope(call: Call) -> Scope:
-    """The workspace's records, and in a direct message of one person theirs: what is written there is theirs."""
-    return Scope(call.key.workspace_id, call.key.context_id, person_of(call.direct, call.authors))
+    """The workspace's records, and those of whoever reads the conversation: what is written is theirs."""
+    return Scope(call.key.workspace_id, call.key.context_id, audience_of(call.context))
 
 
 def _by(call: Call, content: str = "") -> Provenance:

@@ -28,8 +28,8 @@ _NOT_WORDS = re.compile(r"(?:(?!(?<!\w)[-−]\d)[^\w%$€£+#<>=≠≤≥])+")
 """All but letters, digits and what may turn a text into its contrary: signs of numbers and of comparison."""
 
 
-def made(new: NewRecord, record_id: str, user: str, by: Provenance, at: str) -> Record:
-    """*new* as the record *record_id* of *user* (empty: the workspace's), without micro and summary. Raises
+def made(new: NewRecord, record_id: str, audience: str, by: Provenance, at: str) -> Record:
+    """*new* as the record *record_id* of *audience* (empty: the workspace's), without micro and summary. Raises
     `RecordRefused`."""
     _only_where(new.type is Type.ITEM or (not new.due and new.status == "open"), "a status and a due day are for items")
     state = State(new.status) if new.type is Type.ITEM else STATES[new.type][0]
@@ -39,7 +39,7 @@ def made(new: NewRecord, record_id: str, user: str, by: Provenance, at: str) -> 
         return Record(
             id=record_id,
             type=new.type,
-            user=user,
+            audience=audience,
             text=cleaned(new.text),
             micro="",
             summary="",

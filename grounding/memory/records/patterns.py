@@ -154,7 +154,7 @@ def found_in(window: Window, known: Sequence[Record]) -> list[Extracted]:
         for sentence in sentences(entry.text[:MAX_CHARACTERS]):
             if looks_secret(sentence):
                 continue
-            decided = _decision(sentence, is_private=bool(window.owner))
+            decided = _decision(sentence, is_private=window.is_private)
             if decided:
                 new = settled(NewRecord(Type.DECISION, decided, confidence=CONFIDENCE), of_owner)
                 decisions.append(extracted(new, entry, _OWN))
@@ -218,7 +218,7 @@ class _Facts:
         return bool(subject_of(record.text)) and record.provenance.context_id == self._window.context_id
 
     def hear(self, entry: Entry, sentence: str) -> None:
-        by, is_private = speaker(entry.author, ""), bool(self._window.owner)
+        by, is_private = speaker(entry.author, ""), self._window.is_private
         if is_private and (text := _preferred(sentence) or _stated(sentence, _STANDING)):
             for former in [one for one in self._stated if opposed(text, one)]:
                 del self._stated[former]
@@ -239,7 +239,7 @@ class _Facts:
         if _TALK.search(value) or _TALK.search(subject):
             return False
         is_certain = len(value) > 1 and bool(_NAME_OR_NUMBER.search(value))
-        return bool(self._window.owner) and (is_certain or bool(_LASTING.search(subject))) if is_own else is_certain
+        return self._window.is_private and (is_certain or bool(_LASTING.search(subject))) if is_own else is_certain
 
     def found(self) -> Iterator[Extracted]:
         stands: list[str] = []

@@ -53,9 +53,9 @@ class Found:
 
 
 class ReadsRecords(Protocol):
-    """Reading. In every method the scope's workspace's records are seen and, where it names a user, that user's own;
-    never anybody else's. Raises `connectors.message.StoreUnavailable`; `search` also `IndexUnavailable` and
-    `EmbedderUnavailable`."""
+    """Reading. In every method the workspace's records are seen and those of the scope's audience; never anybody else's
+    (save by `connectors.message.EVERYONE`). Raises `connectors.message.StoreUnavailable`; `search` also
+    `IndexUnavailable` and `EmbedderUnavailable`."""
 
     async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[Found]:
         """At most *top_k* records of *types* (all of them) that bear on *query*, in one query, the best first. Hidden
@@ -90,7 +90,7 @@ class WritesRecords(Protocol):
     """Writing. Raises `RecordRefused` and `connectors.message.StoreUnavailable`."""
 
     async def add(self, scope: Scope, new: NewRecord, by: Provenance, key: str = "") -> Added:
-        """Keep *new*: the scope's user's own where it names one, else the workspace's. The same text again confirms.
+        """Keep *new* for the scope's audience. The same text again confirms.
         Once for each *key*, if there is one."""
 
     async def change(
@@ -100,6 +100,10 @@ class WritesRecords(Protocol):
         item's also as ``status``), ``confirm`` and ``false_positive`` (both true), ``take_back`` (one of
         `grounding.memory.records.lifecycle.TakenBack`). Once for each *key*, if there is
         one. Raises `NoSuchRecord`, `NeverDeleted`."""
+
+    async def share(self, scope: Scope, record_id: str, by: Provenance) -> Record:
+        """Let the whole workspace see a record of the scope's audience. Raises `NoSuchRecord`, and `RecordRefused` for
+        one that was superseded."""
 
     async def erase(self, scope: Scope, record_id: str, by: Provenance) -> None:
         """Take the record away with its history, for good. Raises `NoSuchRecord`, and `NeverDeleted` for decisions."""

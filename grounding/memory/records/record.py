@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from connectors.message import AgentRuntimeError
 
@@ -83,14 +83,17 @@ class Provenance(_Strict):
 class Record(_Strict):
     """One record as it is kept. Times are RFC 3339 in UTC.
 
-    ``user`` (``connector:user_id``) is whose it is; empty for the workspace's. ``text`` is the whole of it; ``micro``
+    ``audience`` is who may see it, as in `connectors.message.Scope`, empty for the workspace; format 1 called it
+    ``user`` and knew no places (see `runtime.audiences`). ``text`` is the whole of it; ``micro``
     (about 20 tokens) and ``summary`` (50 to 100) are made when it is written. ``confidence`` lies in 0 to 1.
     """
 
-    v: Literal[1] = 1
+    v: Literal[1, 2] = 2
     id: str
     type: Type
-    user: str = ""
+    audience: str = Field(default="", validation_alias=AliasChoices("audience", "user"))
+    shared_by: str = ""
+    """Who gave it to the workspace; empty where nobody did."""
     text: str
     micro: str
     summary: str

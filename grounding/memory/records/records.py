@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from connectors.message import Scope
+from connectors.message import EVERYONE, Scope
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
 from grounding.memory.records import lifecycle, making
@@ -77,7 +77,7 @@ class Records:
         """See `WritesRecords.add`. What *new* supersedes must be of the same owner: `NoSuchRecord`."""
         async for _ in _attempts():
             at = making.stamp(self._clock())
-            record = detailed(making.made(new, new_id(), scope.user or "", by, at), self._tokens)
+            record = detailed(making.made(new, new_id(), scope.audience or "", by, at), self._tokens)
             seen = await self._store.look(scope, key, making.digest(record), new.supersedes)
             if seen.was_done:
                 return _done_before(seen)
@@ -130,6 +130,30 @@ class Records:
 
         return await self._stepped(scope, record_id, step, by, _why(fields), key)
 
+    async def share(self, scope: Scope, record_id: str, by: Provenance) -> Record:
+        """See `WritesRecords.share`."""
+        async for _ in _attempts():
+            before = await self.get(scope, record_id)
+            if not before.audience:
+                return before
+            if before.superseded_by:
+                raise RecordRefused(f"{record_id} was superseded by {before.superseded_by}: share that one")
+            # What it took the place of stays private, and its id with it.
+            fields = {"v": 2, "audience": "", "shared_by": by.author, "supersedes": "", "version": before.version + 1}
+            after = before.model_copy(update={**fields, "changed_at": making.stamp(self._clock())})
+            if await self.move(scope, before, after):
+                _log.info("record.shared", workspace_id=scope.workspace_id, record_id=record_id, by=by.author)
+                return after
+        raise RecordBusy
+
+    async def move(self, scope: Scope, before: Record, after: Record) -> bool:
+        """Let *before* be *after*, of another audience; False where it changed meanwhile."""
+        if not await self._store.move(scope, before, after, making.digest(after)):
+            return False
+        for record in (before, after):
+            await self.follow(_owner(scope, record), [record.id])
+        return True
+
     async def count_use(self, scope: Scope, ids: Collection[str]) -> None:
         """See `WritesRecords.count_use`. Those that are not there any more are passed over."""
 
@@ -158,8 +182,8 @@ class Records:
 
     async def forget(self, scope: Scope) -> int:
         """See `WritesRecords.forget`."""
-        if scope.user is None:
-            raise ValueError("a person is forgotten: name one in the scope")
+        if scope.audience is None:
+            raise ValueError("one audience's records are forgotten: name it in the scope")
         count, contexts, is_indexed = 0, {""}, True
         while some := await self._store.some(scope):
             for record in some:
@@ -233,14 +257,24 @@ class Records:
         """See `ReadsRecords.search`."""
         if not query.strip() or top_k < 1:
             return []
-        hits = await self._index.find(scope, query, top_k, types)
+        hits = await self._hits(scope, query, top_k, types)
         records = {one.id: one for one in await self._store.read(scope, [record_id for _, record_id, _, _ in hits])}
         found: list[Found] = []
-        for user, record_id, similarity, matched in hits:
+        for owner, record_id, similarity, matched in hits:
             record = records.get(record_id)  # the index may be behind
-            if record is not None and record.user == user and not record.is_hidden:
+            if record is not None and record.audience == owner and not record.is_hidden:
                 found.append(Found(record, similarity, matched))
         return found
+
+    async def _hits(
+        self, scope: Scope, query: str, top_k: int, types: Collection[Type]
+    ) -> Sequence[tuple[str, str, float, float]]:
+        if scope.audience != EVERYONE:
+            return await self._index.find(scope, query, top_k, types)
+        found: dict[str, tuple[str, str, float, float]] = {}
+        for owner in await self._store.owners(scope):
+            found |= {hit[1]: hit for hit in await self._index.find(owner, query, top_k, types)}
+        return sorted(found.values(), key=lambda hit: hit[2], reverse=True)[:top_k]
 
     async def history(self, scope: Scope, record_id: str) -> Sequence[Change]:
         """The newest changes of a record, the newest first. Raises `NoSuchRecord`."""
@@ -351,7 +385,7 @@ def new_id() -> str:
 
 
 def _owner(scope: Scope, record: Record) -> Scope:
-    return Scope(scope.workspace_id, None, record.user or None)
+    return Scope(scope.workspace_id, None, record.audience or None)
 
 
 def _change(before: Record | None, after: Record, by: Provenance, why: str) -> Change:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from connectors.message import person_in
 from grounding.documents.sparse import terms
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Origin, Provenance, Record, State, Type
@@ -42,8 +43,8 @@ def is_evidence(entry: Entry) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Entries of one conversation, oldest first, all of whose turns have one *owner*: the person of a direct message
-    (``connector:user_id``), or, empty, the workspace. *origins* says what the turns were shown, by turn id."""
+    """Entries of one conversation, oldest first, all of whose turns have one *owner*: an audience as in
+    `connectors.message.Scope`, empty for the workspace. *origins* says what the turns were shown, by turn id."""
 
     context_id: str
     entries: tuple[Entry, ...]
@@ -54,6 +55,11 @@ class Window:
     def said(self) -> tuple[Entry, ...]:
         """What people say themselves: evidence. The rest, with what they only forward, is context."""
         return tuple(filter(is_evidence, self.entries))
+
+    @property
+    def is_private(self) -> bool:
+        """Whether it is one person's direct message."""
+        return person_in(self.owner) is not None
 
     @property
     def turns(self) -> int:
@@ -146,7 +152,7 @@ def as_standing(new: NewRecord, of: Standing, known: Iterable[Record], so_far: I
 
 def owned(known: Iterable[Record], owner: str) -> list[Record]:
     """Those of *known* that are *owner*'s: only among them is anything confirmed or replaced."""
-    return [one for one in known if one.user == owner]
+    return [one for one in known if one.audience == owner]
 
 
 def latest(found: Sequence[Extracted], most: int) -> list[Extracted]:

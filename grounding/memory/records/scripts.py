@@ -111,6 +111,36 @@ return 'ok'
 """
 """Takes a record away; that the index still has it is remembered."""
 
+MOVE = """
+-- KEYS: due, unindexed, owners, settled; then of the former and of the latter owner: kept, texts, list, standing,
+--   history, said, came
+-- ARGV: former owner, latter owner, id, version it has now, packed, place in lists, digest, version it gets
+local packed = redis.call('HGET', KEYS[5], ARGV[3])
+if not packed or cjson.decode(packed).version ~= tonumber(ARGV[4]) then return 'moved' end
+local former, latter, place = ARGV[1] .. '/' .. ARGV[3], ARGV[2] .. '/' .. ARGV[3], ARGV[6]
+redis.call('HDEL', KEYS[5], ARGV[3])
+redis.call('HSET', KEYS[12], ARGV[3], ARGV[5])
+if redis.call('HGET', KEYS[6], ARGV[7]) == ARGV[3] then redis.call('HDEL', KEYS[6], ARGV[7]) end
+redis.call('HSETNX', KEYS[13], ARGV[7], ARGV[3])
+redis.call('ZREM', KEYS[7], place)
+redis.call('ZADD', KEYS[14], 0, place)
+if redis.call('ZREM', KEYS[8], place) == 1 then redis.call('ZADD', KEYS[15], 0, place) end
+for at = 9, 10 do
+  if redis.call('EXISTS', KEYS[at]) == 1 then redis.call('RENAME', KEYS[at], KEYS[at + 7]) end
+end
+if redis.call('SREM', KEYS[11], ARGV[3]) == 1 then redis.call('SADD', KEYS[18], ARGV[3]) end
+local due = redis.call('ZSCORE', KEYS[1], former)
+if due then
+  redis.call('ZREM', KEYS[1], former)
+  redis.call('ZADD', KEYS[1], due, latter)
+end
+redis.call('ZADD', KEYS[2], 0, former, ARGV[8], latter)
+redis.call('SADD', KEYS[3], ARGV[2])
+if ARGV[2] == '' then redis.call('SREM', KEYS[4], ARGV[3]) end
+return 'ok'
+"""
+"""Lets a record belong to another owner; that the index has to follow for both is remembered."""
+
 FORGET = """
 -- KEYS: owners, kept, and what else there is of one owner. ARGV: of, whether the index has nothing of theirs any more
 if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end

@@ -1,13 +1,13 @@
 """Typed records in Redis: the truth, of which the index is made.
 
-Keys (owner ``records``, under the workspace's tag; ``of`` is empty for the workspace's own records, else the person):
+Keys (owner ``records``, under the workspace's tag; ``of`` is whose records they are, empty for the workspace's own):
 ``kept:<of>`` a hash of ids to records; ``texts:<of>`` a hash of digests of what records say to ids;
 ``list:<of>:<type>:<state>`` and ``standing:<of>`` sorted sets of places (time and id), in their order;
 ``history:<of>:<id>`` a stream of the newest changes; ``said:<of>:<id>`` the newest turns that said it;
 ``came:<of>:<context>`` a set of the ids of what came of a conversation; ``done:<key>`` what came of a call. Of the
 whole workspace: ``due`` records by when the sweep looks at them, ``unindexed`` those that the index is to be brought in
-step with, ``owners`` every ``of``. Of all workspaces, under a tag of its own: ``behind``, those that are to be looked
-at soon.
+step with, ``owners`` every ``of``, ``settled`` records of earlier versions that are private now. Of all workspaces,
+under a tag of its own: ``behind``, those that are to be looked at soon.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import unquote
 
-from connectors.message import Scope, encode_id, redis_key
+from connectors.message import CALLER_PREFIX, EVERYONE, Scope, encode_id, redis_key
 from grounding.memory.records import scripts
 from grounding.memory.records.lifecycle import is_standing
 from grounding.memory.records.record import HIDDEN, STATES, Record, State, Type
@@ -90,6 +90,7 @@ class RecordStore:
         self._look = redis.register_script(scripts.LOOK)
         self._write = redis.register_script(scripts.WRITE)
         self._page = redis.register_script(scripts.PAGE)
+        self._move = redis.register_script(scripts.MOVE)
         self._erase = redis.register_script(scripts.ERASE)
         self._forget = redis.register_script(scripts.FORGET)
         self._indexed = redis.register_script(scripts.INDEXED)
@@ -126,13 +127,14 @@ class RecordStore:
         """Those of *ids* that the scope may see (*own*: that are its own), in that order."""
         if not ids:
             return []
-        owners = [_of(scope)] if own or scope.user is None else [_of(scope), ""]
+        owners = await self._seen(scope, own=own)
         async with self._redis.pipeline(transaction=False) as pipe:
             for of in owners:
                 pipe.hmget(_key(scope, "kept", of), list(ids))
             found: Any = await pipe.execute()
         packed = [next((one for one in of_one if one), "") for of_one in zip(*found, strict=True)]
-        return [record for record in map(_record, packed) if record is not None]
+        found_here = [record for record in map(_record, packed) if record is not None]
+        return found_here if own else [record for record in found_here if not _is_unsettled(record)]
 
     async def page(
         self,
@@ -145,9 +147,8 @@ class RecordStore:
         own: bool = False,
     ) -> list[Record]:
         """The newest *limit*, the newest first, that come after the place *before*; no states: all but hidden ones."""
-        owners = [_of(scope)] if own or scope.user is None else [_of(scope), ""]
         keys: list[str] = []
-        for of in owners:
+        for of in await self._seen(scope, own=own):
             for type_ in types or Type:
                 for state in STATES[type_]:
                     if state in states or (not states and state not in HIDDEN):
@@ -156,8 +157,8 @@ class RecordStore:
 
     async def standing(self, scope: Scope) -> list[Record]:
         """What holds without being searched for, the oldest first; of more than `STANDING_MAX_RECORDS` of a workspace,
-        or of a person, the newest. What is verbatim never crowds a censor out."""
-        owners = [""] if scope.user is None else ["", _of(scope)]
+        or of another audience, the newest. What is verbatim never crowds a censor out."""
+        owners = await self._seen(scope)
         keys = [key for of in owners for key in (_key(scope, "standing", of), _key(scope, "kept", of))]
         found = await self._read_page(keys, STANDING_MAX_RECORDS, "")
         if len(found) < STANDING_MAX_RECORDS:
@@ -173,7 +174,7 @@ class RecordStore:
         if not keys or limit < 1:
             return []
         found: Any = await self._page(keys=keys, args=[limit, before])
-        return [record for record in map(_record, found) if record is not None]
+        return [one for one in map(_record, found) if one is not None and not _is_unsettled(one)]
 
     async def counts(self, scope: Scope) -> Mapping[tuple[Type, State], int]:
         """How many of the scope's own records are of which type and state; the cost does not grow with them."""
@@ -187,25 +188,56 @@ class RecordStore:
     async def count(self, scope: Scope) -> int:
         """How many records the scope sees, in one round trip."""
         async with self._redis.pipeline(transaction=False) as pipe:
-            for of in dict.fromkeys((_of(scope), "")):
+            for of in await self._seen(scope):
                 pipe.hlen(_key(scope, "kept", of))
             return sum(await pipe.execute())
 
     async def history(self, scope: Scope, record: Record, limit: int = HISTORY_MAX_CHANGES) -> list[Change]:
         """The newest changes of *record*, the newest first."""
-        name = _key(scope, "history", encode_id(record.user), record.id)
+        name = _key(scope, "history", encode_id(record.audience), record.id)
         found: Any = await self._redis.xrevrange(name, count=limit)
         return [Change(**_fields(one["change"], "a change of a record")) for _, one in found]
 
     async def erase(self, scope: Scope, record: Record, digest: str) -> bool:
         """Take *record* away with its history; False where it has changed meanwhile."""
-        of = encode_id(record.user)
+        of = encode_id(record.audience)
         keys = [_key(scope, name) for name in ("due", "unindexed")]
         keys += [_key(scope, "kept", of), _key(scope, "texts", of), _key(scope, "list", of, record.type, record.state)]
         keys += [_key(scope, "standing", of), *(_key(scope, name, of, record.id) for name in ("history", "said"))]
         keys.append(_key(scope, "came", of, encode_id(record.provenance.context_id)))
         answer = await self._erase(keys=keys, args=[of, record.id, record.version, place(record), digest])
         return bool(answer != "moved")
+
+    async def move(self, scope: Scope, before: Record, after: Record, digest: str) -> bool:
+        """Keep *before* as *after*, of another audience, with its history; False where it changed meanwhile."""
+        former, latter = encode_id(before.audience), encode_id(after.audience)
+        keys = [_key(scope, name) for name in ("due", "unindexed", "owners", "settled")]
+        for of in (former, latter):
+            keys += [
+                _key(scope, "kept", of),
+                _key(scope, "texts", of),
+                _key(scope, "list", of, after.type, after.state),
+            ]
+            keys += [_key(scope, "standing", of), *(_key(scope, name, of, after.id) for name in ("history", "said"))]
+            keys.append(_key(scope, "came", of, encode_id(after.provenance.context_id)))
+        packed = json.dumps(after.model_dump(mode="json"), separators=(",", ":"))
+        args: list[str | int] = [former, latter, after.id, before.version, packed, place(after), digest, after.version]
+        return bool(await self._move(keys=keys, args=args) == "ok")
+
+    async def unsettled(self, scope: Scope) -> list[Record]:
+        """The records that an earlier version kept for everybody, though they came of a conversation."""
+        every = self._redis.hscan_iter(_key(scope, "kept", ""), count=_PAGE)
+        old = [_record(packed) async for _, packed in every if packed.startswith('{"v":1,')]
+        return [record for record in old if record is not None and _is_unsettled(record)]
+
+    async def settle(self, scope: Scope, record: Record) -> None:
+        """Remember that *record*, which all of the workspace saw in an earlier version, is private now."""
+        await self._redis.sadd(_key(scope, "settled"), record.id)
+
+    async def settled(self, scope: Scope) -> list[str]:
+        """The ids of the records that `settle` remembers."""
+        found: Any = await self._redis.smembers(_key(scope, "settled"))
+        return sorted(found)
 
     async def note_came(self, scope: Scope, context_id: str, record_id: str) -> None:
         """Remember that the scope's own record, which is about to be written, came of that conversation."""
@@ -226,7 +258,7 @@ class RecordStore:
         return [record for record in map(_record, _values(packed)) if record is not None]
 
     async def owners(self, scope: Scope) -> list[Scope]:
-        """A scope for the workspace and one for each person who ever had a record in it."""
+        """A scope for the workspace and one for each audience that ever had a record in it."""
         found: Any = await self._redis.smembers(_key(scope, "owners"))
         return [_owner_scope(scope, of) for of in sorted(found)]
 
@@ -254,7 +286,7 @@ class RecordStore:
 
     async def put_off(self, scope: Scope, record: Record, due: datetime | None) -> None:
         """Let the sweep look at *record* at *due*, or never."""
-        name = f"{encode_id(record.user)}/{record.id}"
+        name = f"{encode_id(record.audience)}/{record.id}"
         if due is None:
             await self._redis.zrem(_key(scope, "due"), name)
         else:
@@ -286,6 +318,13 @@ class RecordStore:
         """Take back `is_behind`."""
         await self._redis.srem(_BEHIND, workspace_id)
 
+    async def _seen(self, scope: Scope, *, own: bool = False) -> list[str]:
+        """Whose records the scope sees: its own, and unless *own* the workspace's."""
+        if scope.audience == EVERYONE:
+            owners: Any = await self._redis.smembers(_key(scope, "owners"))
+            return sorted({"", *owners})
+        return [_of(scope)] if own or scope.audience is None else [_of(scope), ""]
+
     async def _named(self, scope: Scope, names: Sequence[str]) -> list[tuple[Scope, str, Record | None]]:
         parted = [name.split("/", 1) for name in names]
         async with self._redis.pipeline(transaction=False) as pipe:
@@ -298,13 +337,22 @@ class RecordStore:
         ]
 
 
+def _is_unsettled(record: Record) -> bool:
+    """Whether an earlier version kept it for everybody, though a person said it: `runtime.audiences` finds out whose it
+    is. What programs wrote is the workspace's."""
+    came = record.provenance
+    is_person = ":" in came.author and not came.author.startswith(CALLER_PREFIX)
+    is_said = bool(came.context_id) or is_person
+    return record.v == 1 and not record.audience and is_said
+
+
 def place(record: Record) -> str:
     """Where *record* stands in lists: by its time, then its id. Records of a page come after the place before it."""
     return f"{record.created_at}|{record.id}"
 
 
 def _of(scope: Scope) -> str:
-    return encode_id(scope.user or "")
+    return encode_id(scope.audience or "")
 
 
 def _owner_scope(scope: Scope, of: str) -> Scope:
@@ -322,7 +370,7 @@ def _done(scope: Scope, key: str) -> str:
 
 
 def _keys(scope: Scope, put: Put) -> list[str]:
-    of, after = encode_id(put.after.user), put.after
+    of, after = encode_id(put.after.audience), put.after
     leaves = put.before or after
     return [
         _key(scope, "kept", of),
@@ -339,7 +387,7 @@ def _args(put: Put) -> Iterable[str | int]:
     after, change = put.after, put.change
     note = {"v": 1, **{name: getattr(change, name) for name in Change.__slots__}}
     return (
-        encode_id(after.user),
+        encode_id(after.audience),
         after.id,
         put.before.version if put.before else 0,
         json.dumps(after.model_dump(mode="json"), separators=(",", ":")),
@@ -366,7 +414,7 @@ def _fields(packed: str, what: str) -> dict[str, Any]:
 
 
 def _checked(packed: str, what: str) -> str:
-    if not packed.startswith('{"v":1,'):
+    if not packed.startswith(('{"v":1,', '{"v":2,')):
         raise UnknownFormat(f"{what} was kept in a format that this runtime does not read: upgrade it")
     return packed
 

@@ -15,6 +15,7 @@ from grounding.memory.frames.choosing import Chosen
 from grounding.memory.frames.complexity import scale
 from grounding.memory.frames.frame import LOADED
 from grounding.memory.global_context_origin import Foreign
+from grounding.memory.records.dates import days_meant
 from grounding.memory.records.patterns import is_heard_preference
 from grounding.memory.records.port import Found, ReadsRecords
 from grounding.memory.records.record import Record, State, Type
@@ -41,6 +42,10 @@ LONG_TEXT_CHARACTERS = 4000
 CALIBRATION_SECONDS = 5.0
 """So long reviewed decisions are not read again."""
 _KNOWN_AT_MOST = 1000
+MAX_OPEN_ITEMS = 500
+"""Open items whose days are looked at where a message names a day; of more the newest."""
+DUE_RELEVANCE = 5.0
+"""Log-odds of an item that is due when the message asks: its day is what was asked for."""
 Now = Callable[[], datetime]
 
 
@@ -73,6 +78,8 @@ class Looked:
     read: tuple[Record, ...] = ()
     pinned: tuple[Record, ...] = ()
     """Those that are kept word for word: they stand in every prompt."""
+    due: tuple[Record, ...] = ()
+    """Open items that are due on the days that the message names, the soonest first."""
     thin: bool = False
     is_empty: bool = False
     """Whether there is no record at all."""
@@ -83,7 +90,8 @@ class Looked:
     @property
     def characters(self) -> int:
         """How much there is to read."""
-        return sum(len(one.text) for one in (*(found.record for found, _ in self.found), *self.read, *self.pinned))
+        found = (one.record for one, _ in self.found)
+        return sum(len(one.text) for one in (*found, *self.read, *self.pinned, *self.due))
 
     def similarity(self, record_id: str, otherwise: float) -> float:
         """Of that record and the message; *otherwise* where it was not found."""
@@ -159,10 +167,11 @@ class Selecting:
         text = text[:LONGEST_QUERY_CHARACTERS]
         own = len(term_set(text))
         query = "\n".join([*earlier[-1:], text]) if chosen.acts else spelled_out(text, earlier, own, FEW_TERMS)
-        found, read, calibration = await asyncio.gather(
+        found, read, calibration, due = await asyncio.gather(
             self._records.search(scope, query, FOUND_AT_MOST, LOADED),
             self._records.read(scope, [one.id for one in kept.records]) if kept and kept.records else _nothing(),
             self._calibration(scope),
+            self._due(scope, text),
         )
         floor = fitting(self._floor(scope), found)
         asked = {query, text} if own else {query}  # what a fragment asks for may be one thing of what came before
@@ -171,7 +180,14 @@ class Selecting:
         else:
             relevant = _weighed(floor, asked, found, count)
         return Looked(
-            relevant, kept, tuple(read), tuple(pinned), own <= FEW_TERMS, calibration=calibration, minimum=floor.minimum
+            relevant,
+            kept,
+            tuple(read),
+            tuple(pinned),
+            tuple(due),
+            own <= FEW_TERMS,
+            calibration=calibration,
+            minimum=floor.minimum,
         )
 
     async def selected(self, looked: Looked, text: str, chosen: Chosen, shown: Sequence[str]) -> Selected:
@@ -186,17 +202,23 @@ class Selecting:
             return Selected((), Selection(why="nothing_kept", found=0, budget=0))
         # At the day's beginning: nothing moves within a day.
         today = self._now().replace(hour=0, minute=0, second=0, microsecond=0)
-        above = ranked(looked.found, chosen.frame, self._weights, looked.minimum, today)
-        fresh = without_repeated(above, shown)
+        budgets = shared_out(self._budgets, chosen.frame, scale(text))
+        due = self._fitting_due(looked)
+        by_day = {one.record.id for one in due}
+        bearing = ranked(looked.found, chosen.frame, self._weights, looked.minimum, today)
+        bearing = [one for one in bearing if one.record.id not in by_day]
+        above = [*due, *bearing]
+        fresh = [*due, *without_repeated(bearing, shown)]
         said = {one.record.id for one in above} - {one.record.id for one in fresh}
         why = reason(looked.kept, looked.read, chosen, above, said, looked.pinned, thin=looked.thin)
+        if why in ("reused", "aside") and by_day - {one.id for one in (looked.kept.records if looked.kept else ())}:
+            why = "topic"
         if why == "reused":
             assert looked.kept is not None
             return self._again(looked, looked.kept, len(above), shown)
         if why == "aside":
             assert looked.kept is not None
             return self._again(looked, looked.kept.model_copy(update={"records": ()}), 0, shown, why)
-        budgets = shared_out(self._budgets, chosen.frame, scale(text))
         whole = sum(budgets.values())
         stands = self._standing_texts(looked, shown)
         held = {one.id for one in looked.pinned}
@@ -204,7 +226,7 @@ class Selecting:
         if why != "changed":
             brought = held | {one.record.id for one in above}
             if left := _before(looked, brought, CARRIED - len(others)):
-                others = without_repeated([*others, *left], shown)
+                others = [*due, *without_repeated([*others[len(due) :], *left], shown)]
         # What stands is told once the tail says it no more, beside what is chosen now.
         taken = RESERVED_TOKENS + sum(self._costs(one, "summary") for one in looked.pinned)
         filled = fill(others, _less(budgets, taken), self._costs)
@@ -216,6 +238,14 @@ class Selecting:
             for one in (*stands, *filled)
         )
         return Selected(records, Selection(why=why, found=len(above), budget=whole), kept)
+
+    def _fitting_due(self, looked: Looked) -> list[Scored]:
+        """The items that are due when the message asks, the soonest first, as many as the items' budget takes."""
+        held = {one.id for one in looked.pinned}
+        due = [
+            Scored(one, 1.0, looked.similarity(one.id, 0.0), DUE_RELEVANCE) for one in looked.due if one.id not in held
+        ]
+        return [one.scored for one in fill(due, {Type.ITEM: self._budgets.get(Type.ITEM, 0)}, self._costs)]
 
     async def keep(self, key: ConversationKey, kept: Kept) -> None:
         """Keep what was selected for the next message. Raises `connectors.message.StoreUnavailable`."""
@@ -253,6 +283,16 @@ class Selecting:
             for one in (*self._standing_texts(looked, shown), *before)
         )
         return Selected(records, Selection(why=why, found=found, budget=kept.budget))
+
+    async def _due(self, scope: Scope, text: str) -> Sequence[Record]:
+        """The open items that are due on the days that *text* names or asks about, the soonest first."""
+        days = days_meant(text, self._now())
+        if days is None:
+            return ()
+        first, last = days
+        items = await self._records.list(scope, (Type.ITEM,), (State.OPEN,), MAX_OPEN_ITEMS)
+        due = [one for one in items if one.due and first <= one.due[:10] and (not last or one.due[:10] <= last)]
+        return sorted(due, key=lambda one: (one.due, one.id))
 
     async def _calibration(self, scope: Scope) -> Calibration | None:
         """The workspace's; read again now and then."""
