@@ -18,7 +18,7 @@ from promptpolicy.directives import Directives
 from promptpolicy.policy import CountTokens, PolicyTooLarge
 from promptpolicy.publishing import Check, Publisher
 from promptpolicy.slot import EVERYWHERE, InvalidDirective, Kind, Place, Slot, digest
-from promptpolicy.tree import RECORD, Copied, DirectiveTree, Found, Refusal, UnreadableRecord
+from promptpolicy.tree import RECORD, Copied, DirectiveTree, Found, Note, Refusal, UnreadableRecord
 from promptpolicy.versions import Draft, Version
 
 log = structlog.get_logger()
@@ -33,14 +33,15 @@ class Step(Enum):
     CLEAR = auto()  # a person deleted it
     COPY = auto()  # the slot was published (or cleared) since the file was written
     REJECT = auto()  # the file cannot be a directive
+    CONFLICT = auto()  # a person wrote the file, and somebody published since it was last read
 
 
 def decide(found: Found | None, last: Copied | None, newest: Version | None) -> Step:
     """What to do about a slot: its file *found*, the copy *last* in step, its *newest* version.
 
-    A file that a person changed wins over the store, which keeps all versions anyway. A file that is
-    behind is written anew; one that is missing is a deletion only where it was in step before, so that
-    an empty disk clears nothing, and a store that was lost is filled again from the files. Pure.
+    A file that a person changed becomes the next version, unless somebody published in between: then the newer version
+    stays. A file that is behind is written anew; one that is missing is a deletion only where it was in step before, so
+    that an empty disk clears nothing, and a store that was lost is filled again from the files. Pure.
     """
     version = newest.version if newest else 0
     text = newest.text if newest else None
@@ -52,15 +53,18 @@ def decide(found: Found | None, last: Copied | None, newest: Version | None) -> 
         return Step.REJECT
     if text is not None and digest(found.text) == digest(text):
         return Step.NOTHING if last == Copied(found.sha256, version) else Step.NOTE
-    if last is not None and last.sha256 == found.sha256 and last.version < version:
-        return Step.COPY
-    return Step.IMPORT
+    is_edited = last is None or last.sha256 != found.sha256
+    if last is not None and last.version < version:
+        return Step.CONFLICT if is_edited else Step.COPY
+    if text is None or (last is not None and last.version == version and is_edited):
+        return Step.IMPORT
+    return Step.CONFLICT  # nobody knows that the file is newer
 
 
 @dataclass
 class Imported:
     """What an import did: slots whose file became a version, was cleared, or was written; and paths
-    that were refused, with the reason."""
+    whose text was not published, with the reason."""
 
     published: list[Slot] = field(default_factory=list)
     cleared: list[Slot] = field(default_factory=list)
@@ -73,8 +77,9 @@ class FilingPublisher(Publisher):
     `import_workspace` or `import_all` when the watcher saw a change; both may be repeated at will.
 
     Events beside ``directive.changed``: ``directive.rejected`` (``path``, ``why``), once for each state
-    of a bad file, whose last good version stays; ``directive.copy_failed`` (``path``, ``why``) where
-    the disk would not take a copy, which the next import tries again.
+    of a bad file, whose last good version stays, and for each conflict; ``directive.copy_failed`` (``path``, ``why``)
+    where the disk would not take a copy, which the next import tries again. Beside a file whose text was not published
+    lies a note that says why and what to do.
     """
 
     def __init__(
@@ -100,7 +105,7 @@ class FilingPublisher(Publisher):
         try:
             homes = [*await asyncio.to_thread(self._tree.homes), *homes]
         except OSError as error:
-            self._reject(Refusal(EVERYWHERE, "workspaces", str(error)), done)
+            await self._reject(Refusal(EVERYWHERE, "workspaces", str(error)), done)
         for home in dict.fromkeys(homes):
             await self._import(home, done)
         return done
@@ -111,6 +116,13 @@ class FilingPublisher(Publisher):
         await self._import(Place(Scope(scope.workspace_id)), done)
         return done
 
+    async def refused(self, home: Place) -> list[Note]:
+        """See `Publisher.refused`."""
+        try:
+            return await asyncio.to_thread(self._tree.notes, home)
+        except OSError as error:
+            return [Note(self._tree.relative_folder(home), str(error), "make the folder readable")]
+
     async def _put(self, slot: Slot, draft: Draft, expected_version: int | None = None) -> Version:
         """An edit of the file that was not seen yet becomes a version first, so that it is in the
         history, and *expected_version* tells the author of *draft* about it."""
@@ -120,7 +132,7 @@ class FilingPublisher(Publisher):
                 record = await asyncio.to_thread(self._tree.read_record, home)
                 found = await asyncio.to_thread(self._tree.find, slot)
             except (OSError, UnreadableRecord) as error:
-                self._reject(Refusal(home, self._tree.relative_folder(home), str(error)), Imported())
+                await self._reject(Refusal(home, self._tree.relative_folder(home), str(error)), Imported())
                 return await super()._put(slot, draft, expected_version)
             before = dict(record)
             newest = await self.directives.latest(slot)
@@ -130,6 +142,8 @@ class FilingPublisher(Publisher):
                     await self._settle_all([_Pending(slot, found, newest, step)], record, Imported())
                 version = await super()._put(slot, draft, expected_version)
                 await self._copy(version, record)
+                if step is Step.REJECT and found is not None:
+                    await self._note(Refusal(slot.place, found.path, found.problem))  # it was set aside
             finally:
                 await self._keep(home, before, record)
             return version
@@ -140,10 +154,10 @@ class FilingPublisher(Publisher):
             try:
                 walk = await asyncio.to_thread(self._tree.walk, home, newest)
             except (OSError, UnreadableRecord) as error:
-                self._reject(Refusal(home, self._tree.relative_folder(home), str(error)), done)
+                await self._reject(Refusal(home, self._tree.relative_folder(home), str(error)), done)
                 return
             for refusal in walk.refusals:
-                self._reject(refusal, done)
+                await self._reject(refusal, done)
             record = dict(walk.record)
             pending = []
             for slot in sorted({*walk.files, *newest}, key=lambda slot: slot.encoded):
@@ -153,6 +167,7 @@ class FilingPublisher(Publisher):
                 await self._settle_all(pending, record, done)
             finally:
                 await self._keep(home, walk.record, record)
+            await self._drop_notes(home, done)
 
     async def _settle_all(self, pending: list[_Pending], record: dict[str, Copied], done: Imported) -> None:
         """Settle each; one that is too large is tried again after the others, of which one may have shrunk."""
@@ -166,14 +181,20 @@ class FilingPublisher(Publisher):
             if len(refused) == len(pending):
                 for one, problem in refused:
                     path = one.found.path if one.found else self._tree.relative_path(one.slot)
-                    self._reject(Refusal(one.slot.place, path, str(problem)), done)
+                    await self._reject(Refusal(one.slot.place, path, str(problem)), done)
                 return
             pending = [one for one, _ in refused]
 
     async def _settle(self, one: _Pending, record: dict[str, Copied], done: Imported) -> None:
         slot, found, newest = one.slot, one.found, one.newest
         if one.step is Step.REJECT and found is not None:
-            self._reject(Refusal(slot.place, found.path, found.problem), done)
+            await self._reject(Refusal(slot.place, found.path, found.problem), done)
+            return
+        if one.step is Step.CONFLICT and found is not None and newest is not None:
+            what = f"version {newest.version}" if newest.text is not None else "a clearing"
+            why = f"{what} was published by {newest.author} at {newest.at:%Y-%m-%d %H:%M} UTC, after the file was read"
+            await self._copy(newest, record)
+            await self._reject(Refusal(slot.place, found.path, why), done)
             return
         if one.step is Step.IMPORT and found is not None:
             version = await super()._put(slot, Draft(found.text, "file", "file"))
@@ -214,12 +235,26 @@ class FilingPublisher(Publisher):
         except OSError as error:
             log.warning("directive.copy_failed", path=RECORD, why=error.strerror, **home.ids)
 
-    def _reject(self, refusal: Refusal, done: Imported) -> None:
+    async def _reject(self, refusal: Refusal, done: Imported) -> None:
         done.rejected[refusal.path] = refusal.why
+        await self._note(refusal)
         if self._told.get(refusal.path) == refusal.why:
             return
         self._told[refusal.path] = refusal.why
         log.warning("directive.rejected", path=refusal.path, why=refusal.why, **refusal.place.ids)
+
+    async def _note(self, refusal: Refusal) -> None:
+        try:
+            await asyncio.to_thread(self._tree.write_note, refusal.path, refusal.why)
+        except OSError as error:
+            log.warning("directive.copy_failed", path=refusal.path, why=error.strerror, **refusal.place.ids)
+
+    async def _drop_notes(self, home: Place, done: Imported) -> None:
+        """Take the notes of *home* away whose files are mended or gone."""
+        try:
+            await asyncio.to_thread(self._tree.drop_notes, home, frozenset(done.rejected))
+        except OSError as error:
+            log.warning("directive.copy_failed", path=self._tree.relative_folder(home), why=error.strerror, **home.ids)
 
 
 @dataclass(frozen=True, slots=True)

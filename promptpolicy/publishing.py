@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from connectors.message import AgentRuntimeError
+from connectors.message import AgentRuntimeError, Scope
 from promptpolicy.directives import Directives, Snapshot
 from promptpolicy.limits import check_fits
 from promptpolicy.policy import CountTokens
-from promptpolicy.slot import EVERYWHERE, Directive, InvalidDirective, Kind, Level, Slot, canonical
+from promptpolicy.slot import EVERYWHERE, Directive, InvalidDirective, Kind, Level, Place, Slot, canonical
+from promptpolicy.tree import Note
 from promptpolicy.versions import Draft, Origin, Version
 
 ATTEMPTS = 20
@@ -27,7 +28,7 @@ log = structlog.get_logger()
 class VersionMoved(AgentRuntimeError):
     """Somebody published in between: ``current`` is the newest version, ``expected`` was asked for."""
 
-    user_text = "Somebody changed that in the meantime. Look at the newest version and try again."
+    user_text = "Somebody has changed this meanwhile. Look at the newest version and try again."
 
     def __init__(self, slot: Slot, expected: int, current: int) -> None:
         super().__init__(f"{slot.label} is at version {current}, not {expected}")
@@ -105,6 +106,19 @@ class Publisher:
             lineterm="",
         )
         return "\n".join(lines)
+
+    async def holding(self, scope: Scope) -> list[Version]:
+        """What holds in *scope* (a workspace, or one context of it): everywhere, the workspace, the context, in the
+        order of kinds and names. What was cleared is left out."""
+        home, place = Place(Scope(scope.workspace_id)), Place.of(scope)
+        snapshots = [await self.directives.snapshot(EVERYWHERE), await self.directives.snapshot(home, place)]
+        versions = [one for snapshot in snapshots for one in snapshot.versions.values() if one.text is not None]
+        kinds = list(Kind)
+        return sorted(versions, key=lambda one: (one.slot.place.level.rank, kinds.index(one.slot.kind), one.slot.name))
+
+    async def refused(self, home: Place) -> list[Note]:
+        """Files of *home* (everywhere, or a workspace) whose text was not published. Who keeps files knows of them."""
+        return []
 
     async def _put(self, slot: Slot, draft: Draft, expected_version: int | None = None) -> Version:
         check = self._checks.get(slot.kind)

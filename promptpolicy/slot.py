@@ -22,7 +22,7 @@ _SKILL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 class InvalidDirective(AgentRuntimeError):
     """A text, a name or an author that no directive can have. The message says what was expected."""
 
-    user_text = "That cannot be a directive."
+    user_text = "This cannot be a directive."
 
 
 class Level(StrEnum):

@@ -5,17 +5,21 @@
 ``CUES.toml``, ``FRAMES.toml`` and ``skills/<name>.md``. Beside a home's files lies ``.directives.json``: which bytes
 of which version were last seen in each file, so that a person's edit can be told from a copy that is merely behind. It
 lies there and not in Redis because it describes this disk. Links are never followed.
+
+Beside a file whose text was not published lies ``<file>.refused.txt``, a note for people; a text that made way for
+another is kept in ``<file>.rejected``.
 """
 
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +39,8 @@ from promptpolicy.slot import (
 
 FORMAT = 1
 RECORD = ".directives.json"
+NOTE = ".refused.txt"
+KEPT = ".rejected"
 _FILES = {"SYSTEM_PROMPT.md": Kind.SYSTEM, "SOUL.md": Kind.SOUL, "CUES.toml": Kind.CUES, "FRAMES.toml": Kind.FRAMES}
 
 
@@ -67,6 +73,15 @@ class Refusal:
     place: Place
     path: str
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What people are told of a file whose text was not published: its path under DATA_DIR, why, and what to do."""
+
+    path: str
+    why: str
+    advice: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +165,7 @@ class DirectiveTree:
             raise OSError(errno.ELOOP, str(error), str(path)) from error
         there = self.find(slot)
         if there is not None and there.sha256 not in {sha256, *([last.sha256] if last else [])}:
-            path.replace(path.with_name(f"{path.name}.rejected"))
+            path.replace(_unused(path.with_name(path.name + KEPT)))
         if text is None:
             path.unlink(missing_ok=True)
         else:
@@ -181,6 +196,47 @@ class DirectiveTree:
         folder.mkdir(parents=True, exist_ok=True)
         _replace(folder / RECORD, json.dumps({"v": FORMAT, "copies": copies}, indent=1, sort_keys=True).encode())
 
+    def notes(self, home: Place) -> list[Note]:
+        """The notes of *home*, by path."""
+        return [_read_note(self._relative(path), path) for path in self._note_paths(home)]
+
+    def write_note(self, path: str, why: str) -> None:
+        """Say beside the file at *path* (under DATA_DIR) *why* its text was not published, and what to do."""
+        file = self._root / path
+        advice = "correct or remove it; when it is read again, this note goes away"
+        if kept := sorted(one.name for one in file.parent.glob(f"{glob.escape(file.name)}{KEPT}*")):
+            advice = (
+                f"its text is kept in {kept[-1]}; put what you want of it into {file.name}, save that, and delete "
+                f"{', '.join(kept)}"
+            )
+        text = f"The text of {file.name} was not published.\n\nWhy: {why}\nWhat to do: {advice}.\n"
+        note = file.with_name(file.name + NOTE)
+        try:
+            self._check_folders(note.parent)
+            if _read(note, limit=None) == text.encode():
+                return
+        except FileNotFoundError:
+            pass
+        except _Refused as error:
+            raise OSError(errno.ELOOP, str(error), str(note)) from error
+        _replace(note, text.encode())
+
+    def drop_notes(self, home: Place, refused: Collection[str]) -> None:
+        """Take the notes of *home* away, but those of *refused* paths and those beside a text that is kept."""
+        for note in self._note_paths(home):
+            file = note.with_name(note.name.removesuffix(NOTE))
+            if self._relative(file) not in refused and not any(file.parent.glob(f"{glob.escape(file.name)}{KEPT}*")):
+                note.unlink(missing_ok=True)
+
+    def _note_paths(self, home: Place) -> list[Path]:
+        folder = self._folder(home)
+        beside = folder.with_name(folder.name + NOTE)
+        try:
+            self._check_folders(folder)
+        except _Refused:
+            return [beside] if beside.is_file() else []
+        return [*([beside] if beside.is_file() else []), *sorted(folder.rglob(f"*{NOTE}"))]
+
     def relative_folder(self, place: Place) -> str:
         """The folder of *place*, under DATA_DIR."""
         return self._relative(self._folder(place))
@@ -194,6 +250,8 @@ class DirectiveTree:
         if not self._may_enter(contexts, home, walk):
             return
         for folder in self._entries(contexts):
+            if folder.name.endswith(NOTE):
+                continue
             try:
                 place = Place(Scope(workspace_id, check_context_id(decode_id(folder.name))))
             except InvalidDirective as error:
@@ -206,6 +264,11 @@ class DirectiveTree:
         if not self._may_enter(folder, place, walk):
             return
         slots = [Slot(place, kind) for kind in _FILES.values()]
+        for path in self._entries(folder):
+            if path.suffix in (".md", ".toml") and path.name not in (*_FILES, "README.md"):
+                known = ", ".join(_FILES)
+                why = f"no directive has this name; there are {known}, and skills/<name>.md"
+                walk.refusals.append(Refusal(place, self._relative(path), why))
         skills = folder / "skills"
         if self._may_enter(skills, place, walk):
             for path in self._entries(skills):
@@ -288,6 +351,21 @@ def _read(path: Path, limit: int | None = DIRECTIVE_MAX_BYTES) -> bytes:
     if limit is not None and len(raw) > limit:
         raise _Refused(f"the file has more than {limit} bytes")
     return raw
+
+
+def _unused(path: Path) -> Path:
+    """*path*, with a number behind it if there is such a file already."""
+    number, unused = 1, path
+    while os.path.lexists(unused):
+        number += 1
+        unused = path.with_name(f"{path.name}.{number}")
+    return unused
+
+
+def _read_note(path: str, note: Path) -> Note:
+    """*note*, which lies at *path* under DATA_DIR. Whatever a person made of it, it is one."""
+    found = dict(line.partition(": ")[::2] for line in note.read_text("utf-8", "replace").splitlines())
+    return Note(path.removesuffix(NOTE), found.get("Why", ""), found.get("What to do", "").removesuffix("."))
 
 
 def _replace(path: Path, raw: bytes) -> None:

@@ -28,7 +28,7 @@ class NoSuchVersion(AgentRuntimeError):
 class UnknownFormat(AgentRuntimeError):
     """A stored value was written by a newer release."""
 
-    user_text = "My stored instructions were written by a newer release. Please tell an administrator."
+    user_text = "A newer version of me has stored my instructions. Please tell an administrator."
 
 
 @dataclass(frozen=True, slots=True)
