@@ -7,11 +7,10 @@ secret nor the API token is stored; a session ends with its token.
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from connectors.message import Role, redis_key
+from connectors.message import redis_key
 from connectors.web.sessions import SESSION_SECONDS, Session
 from runtime.stored import pack, unpack
 from runtime.tokens import Tokens, Unauthenticated, fingerprint
@@ -36,27 +35,36 @@ class WebSessions:
         stored = pack(
             _FORMAT,
             token=fingerprint(token),
-            caller_id=session.caller_id,
-            role=session.role.value,
             workspace_id=session.workspace_id,
-            name=session.name,
         )
         await self._redis.set(_key(secret), stored, ex=SESSION_SECONDS)
         return secret
 
     async def find(self, secret: str) -> Session | None:
-        """The session of *secret*, with the role that its token has now; None where either is gone."""
+        """The session of *secret*, with what its token allows now; None where either is gone."""
+        return await self._session(secret)
+
+    async def move(self, secret: str, workspace_id: str) -> Session | None:
+        """Let the session be in another workspace from now on; None where its token is not for that one."""
+        session = await self._session(secret, workspace_id)
+        stored = await self._redis.get(_key(secret))
+        if session is not None and stored is not None:
+            moved = {**unpack(stored, _FORMAT, "a sign-in"), "workspace_id": workspace_id}
+            await self._redis.set(_key(secret), pack(_FORMAT, **moved), xx=True, keepttl=True)
+        return session
+
+    async def _session(self, secret: str, workspace_id: str = "") -> Session | None:
         stored = await self._redis.get(_key(secret))
         if stored is None:
             return None
         values = unpack(stored, _FORMAT, "a sign-in")
-        session = Session(values["caller_id"], Role(values["role"]), values["workspace_id"], values["name"])
         try:
             caller = await self._tokens.holder(values["token"])
         except Unauthenticated:
             await self.end(secret)
             return None
-        return replace(session, role=caller.role) if caller.may_enter(session.workspace_id) else None
+        here = workspace_id or values["workspace_id"]
+        return Session(caller.id, caller.role, here, caller.name, caller.person) if caller.may_enter(here) else None
 
     async def end(self, secret: str) -> None:
         """Forget the session."""

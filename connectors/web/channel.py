@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from connectors.text.tree import Node, tree
@@ -161,14 +161,41 @@ class Channel:
         """The bot's message has another form now."""
         known = self._items.get(item["conversation"], OrderedDict())
         if item["id"] in known:
-            item = {**item, "at": known[item["id"]]["at"]}
+            item = {**item, "at": known[item["id"]]["at"], "mark": known[item["id"]].get("mark")}
             known[item["id"]] = item
         self._tell("edited", item)
 
     def removed(self, conversation: str, item_id: str) -> None:
-        """The bot's message is gone."""
+        """A message is gone."""
         self._items.get(conversation, OrderedDict()).pop(item_id, None)
         self._tell("removed", {"conversation": conversation, "id": item_id})
+
+    def replaced(self, conversation: str, ids: Collection[str]) -> None:
+        """The messages *ids* are gone, and what answered them."""
+        kept = self._items.get(conversation, OrderedDict())
+        answers = [item["id"] for item in kept.values() if not set(ids).isdisjoint(item.get("answers", ()))]
+        self.settled(conversation, tuple(ids))
+        for item_id in dict.fromkeys([*ids, *answers]):
+            self.removed(conversation, item_id)
+
+    def marked(self, conversation: str, turn_id: str, mark: str | None) -> None:
+        """The person said something else of an answer."""
+        for item in self._items.get(conversation, OrderedDict()).values():
+            if item.get("turn") == turn_id:
+                item["mark"] = mark
+        self._tell("marked", {"conversation": conversation, "turn": turn_id, "mark": mark})
+
+    def listed(self, conversation: dict[str, str]) -> None:
+        """A conversation has another title, or something was said in it."""
+        self._tell("conversation", conversation)
+
+    def deleted(self, conversation: str) -> None:
+        """A conversation was forgotten."""
+        self._items.pop(conversation, None)
+        self.drafts.pop(conversation, None)
+        for name in [name for name in self._unanswered if name[0] == conversation]:
+            del self._unanswered[name]
+        self._tell("deleted", {"conversation": conversation})
 
     def grow(self, conversation: str, answers: tuple[str, ...], delta: str) -> None:
         """The reply to *answers* has grown by *delta*."""

@@ -11,13 +11,23 @@ from typing import Any
 import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from config.settings import Settings
-from connectors.connector import Accept, Capabilities, CommandHint, Health, State
+from connectors.connector import (
+    Accept,
+    AttachmentUnavailable,
+    Capabilities,
+    CommandHint,
+    Health,
+    Location,
+    State,
+)
 from connectors.message import (
+    CALLER_PREFIX,
     AgentRuntimeError,
+    Attachment,
     ConversationKey,
     InvalidWorkspaceId,
     OutboundMessage,
@@ -26,7 +36,9 @@ from connectors.message import (
     StoreUnavailable,
 )
 from connectors.text.outgoing import outbound_parts
+from connectors.text.tree import without_breaks
 from connectors.web import convert
+from connectors.web.backend import Backend
 from connectors.web.channel import ITEMS_KEPT, Channel, Channels, rendered
 from connectors.web.convert import RequestError
 from connectors.web.page import HEADERS, ROOT, Page
@@ -35,8 +47,6 @@ from connectors.web.sessions import (
     SESSION_SECONDS,
     Authenticate,
     CheckPlace,
-    KnowsWorkspace,
-    Recent,
     Session,
     Sessions,
 )
@@ -47,6 +57,9 @@ BODY_SECONDS = 30.0
 MAX_STREAMS = 5
 """Open pages of one person: browsers make six connections to a host, and one is needed for saying something."""
 MAX_PART_CHARACTERS = 100_000_000
+PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""What browsers may show of files in the page; all else they save."""
+ADMIN = CALLER_PREFIX + "admin"
 
 _CODES = {401: "unauthenticated", 403: "forbidden", 404: "not_found"}
 Handler = Callable[[Request], Awaitable[Response]]
@@ -56,9 +69,13 @@ log = structlog.get_logger()
 class WebConnector:
     """The connector whose platform is a page in a browser.
 
-    People sign in with an API token, which is checked by *authenticate* and not kept; from then on a cookie that no
-    script can read stands for them. What they say carries an id that the page made, so that it may be sent again.
+    People sign in with a token, which is checked by *authenticate* and not kept; from then on a cookie that no script
+    can read stands for them. What they say carries an id that the page made, so that it may be sent again.
+
+    ``backend`` is set by the wiring, before the first request.
     """
+
+    backend: Backend
 
     name = convert.NAME
     capabilities = Capabilities(max_part_units=MAX_PART_CHARACTERS, idempotency="nonce", local=True)
@@ -69,18 +86,16 @@ class WebConnector:
         authenticate: Authenticate,
         check_place: CheckPlace,
         sessions: Sessions,
-        recent: Recent,
-        knows_workspace: KnowsWorkspace,
         *,
         max_body_bytes: int,
+        max_file_bytes: int,
         default_workspace: str = DEFAULT_WORKSPACE,
     ) -> None:
         self._authenticate = authenticate
         self._check_place = check_place
         self._sessions = sessions
-        self._recent = recent
-        self._knows_workspace = knows_workspace
         self._max_body_bytes = max_body_bytes
+        self._max_file_bytes = max_file_bytes
         self._default_workspace = default_workspace
         self._channels = Channels()
         self._commands: tuple[CommandHint, ...] = ()
@@ -94,17 +109,14 @@ class WebConnector:
         authenticate: Authenticate,
         check_place: CheckPlace,
         sessions: Sessions,
-        recent: Recent,
-        knows_workspace: KnowsWorkspace,
     ) -> WebConnector:
         """The connector as *settings* want it."""
         return cls(
             authenticate,
             check_place,
             sessions,
-            recent,
-            knows_workspace,
             max_body_bytes=settings.http_max_body_bytes,
+            max_file_bytes=settings.attachment_max_bytes,
             default_workspace=settings.default_workspace or DEFAULT_WORKSPACE,
         )
 
@@ -159,14 +171,30 @@ class WebConnector:
     async def register_commands(self, commands: Sequence[CommandHint]) -> None:
         self._commands = tuple(commands)
 
+    async def locate(self, attachment: Attachment) -> Location:
+        file_id, key = convert.parse_handle(attachment.handle)
+        path = await self.backend.find_file(key, file_id)
+        if path is None:
+            raise AttachmentUnavailable("it was deleted")
+        return Location(path=str(path))
+
     def routes(self) -> Sequence[BaseRoute]:
         calls: tuple[tuple[str, str, Handler], ...] = (
             ("GET", "session", self._show_session),
             ("POST", "session", self._sign_in),
+            ("PUT", "session", self._change_workspace),
             ("DELETE", "session", self._sign_out),
             ("GET", "commands", self._list_commands),
+            ("GET", "conversations", self._list_conversations),
+            ("PATCH", "conversations", self._rename),
+            ("DELETE", "conversations", self._delete),
             ("GET", "messages", self._list_messages),
             ("POST", "messages", self._post),
+            ("POST", "stop", self._stop),
+            ("POST", "marks", self._mark),
+            ("GET", "sections", self._show_section),
+            ("POST", "files", self._take_file),
+            ("GET", "files", self._show_file),
             ("GET", "events", self._open_stream),
         )
         return [
@@ -216,24 +244,38 @@ class WebConnector:
 
     async def _sign_in(self, request: Request) -> Response:
         caller = await self._authenticate(request)
-        fields = convert.parse_object(await self._read_body(request))
-        name, workspace_id = convert.parse_sign_in(fields, caller.workspace_id, self._default_workspace)
-        if not await self._knows_workspace(workspace_id):
-            raise RequestError(404, "unknown_workspace", f"There is no workspace {workspace_id!r}.")
-        session = Session(caller.id, caller.role, workspace_id, name)
+        fields = convert.parse_object(await self._read_json(request))
+        workspace_id = convert.parse_workspace(fields, caller.workspace_id, self._default_workspace)
+        await self._require_workspace(workspace_id)
+        session = Session(caller.id, caller.role, workspace_id, caller.name, caller.person)
         _, _, token = request.headers["authorization"].partition(" ")
         secret = await self._sessions.begin(token.strip(), session)
-        response = _json_response(_session_object(session))
+        response = _json_response(await self._session_object(session))
         secure = request.url.scheme == "https"
         response.set_cookie(
             COOKIE, secret, max_age=SESSION_SECONDS, path=ROOT, httponly=True, secure=secure, samesite="strict"
         )
         return response
 
+    async def _change_workspace(self, request: Request) -> Response:
+        """Another workspace for the same sign-in: for the admin, whose token is for all of them."""
+        await self._session(request)
+        fields = convert.parse_object(await self._read_json(request))
+        workspace_id = convert.parse_workspace(fields, None, self._default_workspace)
+        await self._require_workspace(workspace_id)
+        session = await self._sessions.move(request.cookies[COOKIE], workspace_id)
+        if session is None:
+            raise RequestError(403, "forbidden", "This sign-in is for another workspace.")
+        return _json_response(await self._session_object(session))
+
+    async def _require_workspace(self, workspace_id: str) -> None:
+        if not await self.backend.has_workspace(workspace_id):
+            raise RequestError(404, "unknown_workspace", f"There is no workspace {workspace_id!r}.")
+
     async def _sign_out(self, request: Request) -> Response:
         session = await self._session(request)
         await self._sessions.end(request.cookies[COOKIE])
-        channel = self._channels.known(session.workspace_id, convert.person(session))
+        channel = self._channels.known(session.workspace_id, convert.person_id(session))
         if channel is not None:
             channel.close()  # pages of other browsers come back at once by their own sessions
         response = _json_response({})
@@ -241,48 +283,142 @@ class WebConnector:
         return response
 
     async def _show_session(self, request: Request) -> Response:
-        return _json_response(_session_object(await self._session(request)))
+        return _json_response(await self._session_object(await self._session(request)))
 
     async def _list_commands(self, request: Request) -> Response:
         await self._session(request)
         return _json_response({"commands": [convert.hint_object(hint) for hint in self._commands]})
+
+    async def _list_conversations(self, request: Request) -> Response:
+        """The conversations of whoever is signed in; with ``?q=`` those in which the words occur."""
+        session = await self._session(request)
+        words = request.query_params.get("q", "")
+        person = convert.person_id(session)
+        cursor = self._channels.of(session.workspace_id, person).cursor
+        found = await self.backend.conversations(session.workspace_id, person, words)
+        return _json_response({"conversations": [convert.conversation_object(one) for one in found], "cursor": cursor})
+
+    async def _rename(self, request: Request) -> Response:
+        fields, key, _ = await self._asked(request)
+        title = fields.get("title")
+        if not isinstance(title, str) or not title.strip():
+            raise RequestError(400, "bad_request", "The title is empty.")
+        renamed = convert.conversation_object(await self.backend.rename(key, title))
+        self._channel(key).listed(renamed)
+        return _json_response(renamed)
+
+    async def _delete(self, request: Request) -> Response:
+        _, key, session = await self._asked(request)
+        await self.backend.delete(key, convert.person_of(session))
+        self._channel(key).deleted(convert.place(key)[1])
+        return _json_response({})
 
     async def _list_messages(self, request: Request) -> Response:
         """The last messages of a conversation, and the place in the events from which to go on."""
         session = await self._session(request)
         conversation = request.query_params.get("conversation", "")
         key = convert.conversation_key(session, conversation)
-        if not await self._knows_workspace(session.workspace_id):
-            raise RequestError(404, "unknown_workspace", f"There is no workspace {session.workspace_id!r} any more.")
+        await self._require_workspace(session.workspace_id)
         channel = self._channel(key)
         cursor = channel.cursor  # before anything is read: an event may come twice, and none is missed
         past = []
-        for said in await self._recent(key, ITEMS_KEPT):
+        for said in await self.backend.recent(key, convert.person_of(session), ITEMS_KEPT):
             nodes = await rendered(said.text) if said.reply is not None else []
             past.append(convert.past_item(said, conversation, nodes))
         items = convert.merged(past, channel.items(conversation), ITEMS_KEPT)
         return _json_response({"messages": items, "cursor": cursor})
 
     async def _post(self, request: Request) -> Response:
-        session = await self._session(request)
+        """Take a message; with ``replaces`` in the place of the last ones, whose turn is forgotten."""
         sent_at = datetime.now(UTC)
-        fields = convert.parse_object(await self._read_body(request))
+        fields, key, session = await self._asked(request)
         message = convert.to_inbound(fields, session, sent_at, [hint.name for hint in self._commands])
+        files = convert.parse_files(fields.get("files"))
+        replaced = convert.message_ids(fields.get("replaces"))
         if self._accept is None:
             raise RequestError(503, "not_ready", "The runtime is starting or stopping.", retry_after_seconds=1)
+        for file in files:
+            if await self.backend.find_file(key, file.id) is None:
+                raise RequestError(404, "unknown_file", f"{file.name} is no longer stored. Please attach it again.")
+        channel, conversation = self._channel(key), convert.place(key)[1]
+        if replaced:
+            person = convert.person_of(session)
+            gone = await self.backend.replace(key, person, replaced, message.message_id, files)
+            channel.replaced(conversation, [*replaced, *gone])
         accepted = await self._accept(message)
         if accepted.outcome == "refused":
             raise convert.refusal(accepted)
-        key = ConversationKey(session.workspace_id, self.name, message.external_id)
-        conversation = convert.place(key)[1]
-        item = convert.spoken_item(message.message_id, conversation, fields["text"], _rfc3339(sent_at))
+        listed = await self.backend.add_message(key, message.message_id, fields["text"], files)
+        item = convert.spoken_item(message.message_id, conversation, fields["text"], _rfc3339(sent_at), files)
         if accepted.outcome != "duplicate":
-            self._channel(key).said(item, stored=accepted.outcome == "stored")
+            channel.listed(convert.conversation_object(listed))
+            channel.said(item, stored=accepted.outcome == "stored")
         return _json_response({"outcome": accepted.outcome, "why": accepted.why, "message": item}, 202)
+
+    async def _stop(self, request: Request) -> Response:
+        _, key, _ = await self._asked(request)
+        return _json_response({"stopped": await self.backend.stop(key)})
+
+    async def _mark(self, request: Request) -> Response:
+        """``{"conversation", "turn", "mark": "good" | "bad" | null}``"""
+        fields, key, session = await self._asked(request)
+        turn_id, mark = fields.get("turn"), fields.get("mark")
+        if not isinstance(turn_id, str) or mark not in ("good", "bad", None):
+            raise RequestError(400, "bad_request", "a mark needs a turn, and good, bad or null")
+        await self.backend.mark(key, convert.person_of(session), turn_id, mark)
+        self._channel(key).marked(convert.place(key)[1], turn_id, mark)
+        return _json_response({"turn": turn_id, "mark": mark})
+
+    async def _show_section(self, request: Request) -> Response:
+        """What a source says: the text below its heading."""
+        session = await self._session(request)
+        asked = request.query_params
+        key = convert.conversation_key(session, asked.get("conversation", ""))
+        await self._require_workspace(session.workspace_id)
+        source, heading = asked.get("source", ""), asked.get("heading", "")
+        text = await self.backend.section(key, source, heading)
+        return _json_response({"source": source, "heading": heading, "nodes": without_breaks(await rendered(text))})
+
+    async def _take_file(self, request: Request) -> Response:
+        """Keep the body as a file of a conversation, to be named in a message."""
+        session = await self._session(request)
+        key = convert.conversation_key(session, request.query_params.get("conversation", ""))
+        await self._require_workspace(session.workspace_id)
+        if request.headers.get("content-type") != "application/octet-stream":  # which no form of another site sends
+            raise RequestError(415, "bad_request", "send the file as application/octet-stream")
+        megabytes = self._max_file_bytes / 1_000_000
+        data = await self._read_body(request, self._max_file_bytes, f"The file is larger than {megabytes:g} MB.")
+        if not data:
+            raise RequestError(400, "empty", "The file is empty.")
+        return _json_response({"id": await self.backend.keep_file(key, data), "size": len(data)}, 201)
+
+    async def _show_file(self, request: Request) -> Response:
+        """A file of a message: pictures to be shown, all else to be saved."""
+        session = await self._session(request)
+        asked = request.query_params
+        key = convert.conversation_key(session, asked.get("conversation", ""))
+        path = await self.backend.find_file(key, asked.get("file", ""))
+        if path is None:
+            raise RequestError(404, "not_found", "This file is no longer stored.")
+        kind = asked.get("type", "")
+        is_picture = kind in PICTURES
+        return FileResponse(
+            path,
+            headers={**HEADERS, "Cache-Control": "private, max-age=3600"},
+            media_type=kind if is_picture else "application/octet-stream",
+            filename=asked.get("name", "file"),
+            content_disposition_type="inline" if is_picture else "attachment",
+        )
+
+    async def _asked(self, request: Request) -> tuple[dict[str, Any], ConversationKey, Session]:
+        """The body's fields, and the conversation of theirs that it names. Raises `RequestError`."""
+        session = await self._session(request)
+        fields = convert.parse_object(await self._read_json(request))
+        return fields, convert.conversation_key(session, fields.get("conversation")), session
 
     async def _open_stream(self, request: Request) -> Response:
         session = await self._session(request)
-        channel = self._channels.of(session.workspace_id, convert.person(session))
+        channel = self._channels.of(session.workspace_id, convert.person_id(session))
         if channel.pages >= MAX_STREAMS:
             raise RequestError(429, "too_many_pages", "The chat is open in too many tabs.", retry_after_seconds=10)
         cursor = request.headers.get("last-event-id", "") or channel.cursor
@@ -305,33 +441,40 @@ class WebConnector:
     def _channel(self, key: ConversationKey) -> Channel:
         return self._channels.of(key.workspace_id, convert.place(key)[0])
 
-    async def _read_body(self, request: Request) -> bytes:
+    async def _read_json(self, request: Request) -> bytes:
         """The body, JSON by its own word and within the limit. Raises `RequestError`."""
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RequestError(415, "bad_request", "send JSON, with Content-Type: application/json")
+        limit = self._max_body_bytes
+        return await self._read_body(request, limit, f"The message is larger than {limit} bytes.")
+
+    async def _read_body(self, request: Request, limit: int, too_large: str) -> bytes:
+        """The body, within *limit* bytes. Raises `RequestError`."""
         body = bytearray()
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 async for chunk in request.stream():
                     body += chunk
-                    if len(body) > self._max_body_bytes:
-                        raise RequestError(
-                            413, "too_large", f"The message is larger than {self._max_body_bytes} bytes."
-                        )
+                    if len(body) > limit:
+                        raise RequestError(413, "too_large", too_large)
         except TimeoutError:
             raise RequestError(408, "timeout", "the body did not come in time") from None
         except ClientDisconnect:
             raise RequestError(400, "bad_request", "the body ended early") from None
         return bytes(body)
 
-
-def _session_object(session: Session) -> dict[str, str]:
-    return {
-        "name": session.name,
-        "workspace": session.workspace_id,
-        "role": session.role.value,
-        "person": convert.person(session),
-    }
+    async def _session_object(self, session: Session) -> dict[str, Any]:
+        """What the page knows of its sign-in; ``workspaces`` are those to choose from."""
+        is_everywhere = session.caller_id == ADMIN
+        return {
+            "name": session.name,
+            "workspace": session.workspace_id,
+            "workspaces": await self.backend.workspaces() if is_everywhere else [session.workspace_id],
+            "role": session.role.value,
+            "person": convert.person_id(session),
+            "max_file_bytes": self._max_file_bytes,
+            "max_files": convert.MAX_FILES,
+        }
 
 
 def _rfc3339(at: datetime) -> str:

@@ -7,7 +7,7 @@ from hashlib import sha256
 from importlib import resources
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 ROOT = "/chat"
@@ -17,6 +17,7 @@ FILES = {
     "app.js": "text/javascript",
     "api.js": "text/javascript",
     "conversations.js": "text/javascript",
+    "files.js": "text/javascript",
     "composer.js": "text/javascript",
     "log.js": "text/javascript",
     "outbox.js": "text/javascript",
@@ -46,6 +47,7 @@ class Page:
     def routes(self) -> list[BaseRoute]:
         """``/chat`` and what it refers to. Open to everybody: there is nothing in it."""
         return [
+            Route("/", _lead_here, methods=["GET"], include_in_schema=False),
             self._route(ROOT, "index.html", "text/html"),
             *(self._route(f"{ROOT}/static/{name}", name, media_type) for name, media_type in FILES.items()),
         ]
@@ -61,6 +63,10 @@ class Page:
             return Response(content, headers=headers, media_type=media_type)
 
         return Route(path, serve, methods=["GET"], include_in_schema=False)
+
+
+async def _lead_here(_request: Request) -> Response:
+    return RedirectResponse(ROOT.removeprefix("/"), headers=HEADERS)
 
 
 def _read(name: str) -> tuple[bytes, str]:

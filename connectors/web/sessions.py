@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from starlette.requests import Request
 
-from connectors.message import ConversationKey, OutboundMessage, Role
+from connectors.message import Role
 
 COOKIE = "agent_runtime_chat"
 SESSION_SECONDS = 7 * 24 * 3600
@@ -29,15 +29,24 @@ class WebCaller(Protocol):
     def id(self) -> str:
         """Begins with `connectors.message.CALLER_PREFIX`."""
 
+    @property
+    def name(self) -> str:
+        """What people call the token's holder."""
+
+    @property
+    def person(self) -> str:
+        """The id of the person for whom the token was made; empty for a program's, and the admin's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A person at the page. ``name`` is what they call themselves, normalised; may be empty."""
+    """A person at the page."""
 
     caller_id: str
     role: Role
     workspace_id: str
     name: str = ""
+    person: str = ""
 
 
 class Sessions(Protocol):
@@ -47,28 +56,16 @@ class Sessions(Protocol):
         """Keep *session*, begun with the API token *token*; its new secret. The token itself is not kept."""
 
     async def find(self, secret: str) -> Session | None:
-        """The session of *secret*, with the role that its token has now; None where either is gone."""
+        """The session of *secret*, with what its token allows now; None where either is gone."""
+
+    async def move(self, secret: str, workspace_id: str) -> Session | None:
+        """Let the session be in another workspace from now on; None where its token is not for that one."""
 
     async def end(self, secret: str) -> None:
         """Forget the session."""
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """One message of a conversation's past. ``reply`` is what is known of the bot's, None for a person's;
-    ``at`` is RFC 3339."""
-
-    message_id: str
-    text: str
-    at: str
-    reply: OutboundMessage | None = None
 
 
 Authenticate = Callable[[Request], Awaitable[WebCaller]]
 """By the bearer token. Raises `starlette.exceptions.HTTPException` (401, 403) and `StoreUnavailable`."""
 CheckPlace = Callable[[Request], None]
 """Refuses foreign hosts and origins: raises `starlette.exceptions.HTTPException` 403."""
-Recent = Callable[[ConversationKey, int], Awaitable[Sequence[Said]]]
-"""The last so many messages of a conversation, oldest first. Raises `StoreUnavailable`."""
-KnowsWorkspace = Callable[[str], Awaitable[bool]]
-"""Whether there is such a workspace. Raises `StoreUnavailable`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from pathlib import Path
 from typing import Any, Protocol
 
 import structlog
@@ -14,7 +15,7 @@ from connectors.message import Attachment
 from runtime.attachments.conversion import Conversion
 from runtime.attachments.formats import Text
 from runtime.media import DOCX, HTML, IMAGES, ODT, PDF, PPTX, XLSX, plain_type
-from runtime.reachable import Fetched, Network, too_large
+from runtime.reachable import Fetched, Network, check_type, too_large
 
 AT_ONCE = 4
 """Files that are fetched side by side, so that they never fill the memory together."""
@@ -66,6 +67,8 @@ class Files:
             try:
                 async with asyncio.timeout(seconds):
                     location = await self._locates.locate(connector, attachment)
+                    if location.path:
+                        return await asyncio.to_thread(_read, location.path, attachment.media_type, most, allowed)
                     # What it is made with is imported by the first file that comes, not by every start.
                     fetcher: Any = await asyncio.to_thread(importlib.import_module, "runtime.fetch")
                     fetched: Fetched = await fetcher.fetch(location, most, allowed, seconds, self._network)
@@ -86,6 +89,17 @@ class Files:
             # A platform that no longer knows us answers with the page on which people sign in.
             raise AttachmentUnavailable("the platform sent a web page in its place")
         return await self._conversion.text(fetched.data, fetched.media_type, attachment.name, most)
+
+
+def _read(path: str, declared: str, most: int, allowed: frozenset[str]) -> Fetched:
+    """The file at *path*, which our own page took. Raises `AttachmentUnavailable`."""
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise AttachmentUnavailable("it is not on the machine that answers, or was deleted") from None
+    if len(data) > most:
+        raise too_large(len(data), most)
+    return Fetched(data, check_type(data, plain_type(declared), allowed))
 
 
 def _is_web_page(attachment: Attachment) -> bool:

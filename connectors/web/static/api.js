@@ -37,8 +37,29 @@ export async function call(method, path, body, headers = {}) {
   try {
     return await response.json();
   } catch {
-    throw new Failure(0, "unreachable", "The connection broke.");
+    throw new Failure(0, "unreachable", "The connection was lost.");
   }
+}
+
+/** Sends *data* (a File) and returns the answer's object; progress(part) is told how much of it went, 0 to 1. */
+export function upload(path, data, progress, signal) {
+  return new Promise((resolve, reject) => {
+    const request = new XMLHttpRequest(); // fetch does not tell how far it is
+    request.open("POST", new URL(path, BASE));
+    request.setRequestHeader("Content-Type", "application/octet-stream");
+    request.responseType = "json";
+    request.upload.addEventListener("progress", (event) => progress(event.loaded / (event.total || 1)));
+    const broken = () => reject(new Failure(0, "unreachable", "The connection was lost."));
+    request.addEventListener("error", broken);
+    request.addEventListener("abort", broken);
+    request.addEventListener("load", () => {
+      if (request.status < 300) return resolve(request.response);
+      const error = request.response?.error;
+      reject(new Failure(request.status, error?.code ?? "failed", error?.message ?? `Error ${request.status}.`));
+    });
+    signal.addEventListener("abort", () => request.abort());
+    request.send(data);
+  });
 }
 
 async function reach(path, options) {
@@ -73,7 +94,7 @@ export async function follow(cursor, told, signal) {
       if (signal.aborted) return;
       if (error.status === 401) return told.signedOut();
       attempt += 1;
-      if (!(error instanceof Failure)) error = new Failure(0, "unreachable", "The connection broke.");
+      if (!(error instanceof Failure)) error = new Failure(0, "unreachable", "The connection was lost.");
       told.state("lost", error.message);
       await rest(Math.max(pause(attempt), error.retryAfterSeconds * 1000), signal);
       continue;

@@ -1,14 +1,17 @@
-// The page: signing in, the open conversation, and what is told of it.
+// The page: signing in, the open conversation, and what happens in it.
 
 import { Failure, call, follow } from "./api.js";
 import { Composer } from "./composer.js";
-import { Conversations } from "./conversations.js";
+import { Conversations, newId } from "./conversations.js";
+import { Files } from "./files.js";
 import { Log } from "./log.js";
 import { Outbox } from "./outbox.js";
+import { build } from "./render.js";
 
 const THEMES = ["auto", "light", "dark"];
 const ANNOUNCED_CHARACTERS = 1500;
 const COMMANDS_MS = 3_000;
+const SEARCH_MS = 250;
 const $ = (id) => document.getElementById(id);
 
 let chat = null;
@@ -28,8 +31,13 @@ class Chat {
     this.log = new Log($("log"), $("newest"), {
       retry: (id) => this.outbox.retry(id),
       discard: (id) => (this.outbox.discard(id), this.log.remove(id)),
-      suggest: (text) => this.send(text),
+      suggest: (text) => this.post(text),
+      mark: (item, mark) => this.mark(item, mark),
+      open: (source) => this.openSection(source),
+      edit: (question) => this.edit(question),
+      again: (question) => this.post(question.text, question.files, question.ids),
     });
+    this.editing = null; // the question in whose place the next message goes
     this.outbox = new Outbox(this.owner, {
       changed: (message) => this.showUnsent(message),
       taken: (message, answer) => this.taken(message, answer),
@@ -37,12 +45,19 @@ class Chat {
     });
     composer.told.send = (text) => this.send(text);
     composer.told.stop = () => this.stop();
-    $("who").textContent = `${session.name || "You"} · ${session.workspace} · ${session.role}`;
-    this.show();
+    composer.told.escape = () => this.editing && (this.edit(null), true);
+    files.limits = session;
+    $("who").textContent = `${session.name || "You"} · ${session.role} in ${session.workspace}`;
+    $("workspace").replaceChildren(...session.workspaces.map((name) => new Option(name, name)));
+    $("workspace").value = session.workspace;
+    $("workspace-field").hidden = session.workspaces.length < 2;
+    $("search").value = "";
     this.start(signedOut);
   }
 
   async start(signedOut) {
+    await this.list();
+    this.show();
     await this.load();
     this.readCommands();
     this.outbox.hurry();
@@ -56,6 +71,32 @@ class Chat {
   end() {
     this.ended.abort();
     this.outbox.stop();
+  }
+
+  async list() {
+    try {
+      const found = await call("GET", "conversations");
+      this.cursor ||= found.cursor;
+      this.conversations.fill(found.conversations);
+    } catch (error) {
+      if (!(error instanceof Failure)) throw error;
+      if (error.status === 401) return leave("Please sign in.");
+      this.conversations.fill([]);
+      this.connected(false, error.message);
+    }
+  }
+
+  async search(words) {
+    const asked = (this.asked = words.trim());
+    try {
+      const found = asked && (await call("GET", `conversations?q=${encodeURIComponent(asked)}`)).conversations;
+      if (asked !== this.asked) return;
+      this.conversations.found = found || null;
+      this.show();
+    } catch (error) {
+      if (!(error instanceof Failure)) throw error;
+      say(`The search failed. ${error.message}`);
+    }
   }
 
   /** Commands are known once the connectors are up, which may be a moment after the page is. */
@@ -76,10 +117,14 @@ class Chat {
     this.conversations.show($("conversations"), (id) => this.open(id));
     $("title").textContent = this.conversations.title;
     document.title = `${this.conversations.title} · Agent Runtime`;
+    const isListed = this.conversations.isListed(this.current);
+    $("rename").hidden = $("delete").hidden = !isListed;
   }
 
   async open(id) {
     this.conversations.open(id);
+    this.edit(null);
+    this.log.clear();
     openSide(false);
     this.show();
     composer.box.focus();
@@ -112,22 +157,77 @@ class Chat {
     this.busy();
   }
 
+  /** Sends what stands in the composer. Whether there was anything to send. */
   send(text) {
-    this.showUnsent(this.outbox.add(this.current, text));
+    if (files.busy) return say("A file is still being sent."), false;
+    if (!text && !files.ready.length) return false;
+    this.post(text, files.ready, this.editing?.ids);
+    this.editing = null;
+    $("editing").hidden = true;
+    files.clear();
+    return true;
+  }
+
+  post(text, attached = [], replaces = []) {
+    for (const id of replaces) this.log.replace(id);
+    this.showUnsent(this.outbox.add(this.current, text, attached, replaces));
     this.log.toEnd();
   }
 
-  stop() {
+  /** Puts the last question into the composer, to be said otherwise; null: it stays as it is. */
+  edit(question) {
+    if (!question && !this.editing) return files.clear();
+    this.editing = question;
+    $("editing").hidden = !question;
+    composer.text = question?.text ?? "";
+    files.fill(question?.files ?? []);
+    composer.box.focus();
+  }
+
+  async stop() {
     if (!this.waits.get(this.current)?.size && !this.log.draft) return;
-    this.outbox.add(this.current, "/stop");
+    await this.act("POST", "stop", {}, "The answer could not be stopped.");
+  }
+
+  async mark(item, mark) {
+    const before = item.mark;
+    this.log.mark(item.turn, mark);
+    const done = await this.act("POST", "marks", { turn: item.turn, mark }, "The mark was not saved.");
+    if (!done) this.log.mark(item.turn, before);
+  }
+
+  /** Asks the runtime to do something in the open conversation. Says *failed* and why where it did not. */
+  async act(method, path, fields, failed) {
+    try {
+      return await call(method, path, { conversation: this.current, ...fields });
+    } catch (error) {
+      if (!(error instanceof Failure)) throw error;
+      notify(`${failed} ${error.message}`);
+      return null;
+    }
+  }
+
+  async openSection({ source, heading }) {
+    const body = $("section-body");
+    $("section-title").textContent = source;
+    $("section-heading").textContent = heading;
+    body.textContent = "Loading…";
+    $("section-dialog").showModal();
+    try {
+      const asked = new URLSearchParams({ conversation: this.current, source, heading });
+      body.replaceChildren(...build((await call("GET", `sections?${asked}`)).nodes));
+    } catch (error) {
+      if (!(error instanceof Failure)) throw error;
+      body.textContent = error.message;
+    }
   }
 
   showUnsent(message) {
     if (message.conversation !== this.current) return;
-    const { id, text, at } = message;
+    const { id, text, at, files: attached, conversation } = message;
     const state = message.refused ? "refused" : message.delayed ? "delayed" : "sending";
     const notes = { refused: `Not sent. ${message.refused}`, delayed: `Waits to be sent. ${message.delayed}`, sending: "Sending…" };
-    this.log.put({ id, text, at, by: "you", state, note: notes[state] });
+    this.log.put({ id, text, at, files: attached, conversation, by: "you", state, note: notes[state] });
     if (state === "refused") say(notes[state]);
   }
 
@@ -149,8 +249,10 @@ class Chat {
   }
 
   event(name, data) {
-    if (name === "reset") return this.drafts.clear(), this.load();
+    if (name === "reset") return this.drafts.clear(), this.list().then(() => (this.show(), this.load()));
     if (this.held) return this.held.push([name, data]);
+    if (name === "conversation") return this.conversations.put(data), this.show();
+    if (name === "deleted") return this.dropped(data.conversation);
     const here = data.conversation === this.current;
     if (name === "message") return this.came(data, here);
     if (name === "draft") this.keepDraft(data);
@@ -160,8 +262,15 @@ class Chat {
     else if (name === "typing") this.log.sign();
     else if (name === "edited") this.log.put(data);
     else if (name === "removed") this.log.remove(data.id);
+    else if (name === "marked") this.log.mark(data.turn, data.mark);
     else if (name === "settled") this.log.drop(), this.log.unsign();
     this.busy();
+  }
+
+  dropped(id) {
+    this.conversations.drop(id);
+    if (id === this.current) return this.open(newId());
+    this.show();
   }
 
   keepDraft({ conversation, answers, from, nodes }) {
@@ -208,7 +317,8 @@ class Chat {
   }
 
   busy() {
-    composer.busy = Boolean(this.waits.get(this.current)?.size || this.log.draft);
+    composer.busy = this.log.busy = Boolean(this.waits.get(this.current)?.size || this.log.draft);
+    this.log.offer();
   }
 
   connected(open, why) {
@@ -223,8 +333,21 @@ class Chat {
 
 const composer = new Composer(
   { form: $("composer"), box: $("message"), palette: $("palette"), stop: $("stop"), stopKey: $("stop-key") },
-  { send() {}, stop() {}, listed: (number) => say(`${number} commands. Arrow keys choose, Tab takes one.`) },
+  { send() {}, stop() {}, escape() {}, listed: (number) => say(`${number} commands. Choose with the arrow keys, accept with Tab.`) },
 );
+
+const files = new Files($("files"), {
+  changed: () => composer.box.focus(),
+  refused: (why) => notify(why),
+});
+
+/** Shows *text* for a while, and has it read out. */
+function notify(text) {
+  $("notice").textContent = text;
+  $("notice").hidden = false;
+  clearTimeout(notify.timer);
+  notify.timer = setTimeout(() => ($("notice").hidden = true), 6_000);
+}
 
 function say(text) {
   $("announce").textContent = text;
@@ -244,39 +367,52 @@ function leave(why) {
   $("chat").hidden = true;
   $("sign-in").hidden = false;
   $("sign-in-error").textContent = why;
-  $("name").value = localStorage.getItem("agent-runtime.name") ?? "";
-  $("workspace").value = localStorage.getItem("agent-runtime.workspace") ?? "";
   document.title = "Sign in · Agent Runtime";
   $("token").focus();
 }
 
-async function signIn(event) {
-  event.preventDefault();
-  const token = $("token").value.trim();
-  const [name, workspace] = [$("name").value.trim(), $("workspace").value.trim()];
+/** The token of what somebody pasted: a link that was made for them, or the token itself. */
+function tokenIn(text) {
+  return text.trim().split("#token=").pop();
+}
+
+async function signIn(token) {
   $("sign-in-error").textContent = "";
-  if (!/^[\x21-\x7e]+$/.test(token)) {
-    $("sign-in-error").textContent = token ? "That is no token: it has other characters." : "Please enter a token.";
-    return $("token").focus();
-  }
+  if (!/^[\x21-\x7e]+$/.test(token)) return leave(token ? "This is not a token." : "Please paste your link or token.");
   try {
-    const session = await call("POST", "session", { name, workspace }, { Authorization: `Bearer ${token}` });
+    const session = await call("POST", "session", {}, { Authorization: `Bearer ${token}` });
     $("token").value = "";
-    localStorage.setItem("agent-runtime.name", name);
-    localStorage.setItem("agent-runtime.workspace", workspace);
+    chat?.end();
     enter(session);
   } catch (error) {
     if (!(error instanceof Failure)) throw error;
-    $("sign-in-error").textContent = error.status === 401 ? "This token is not valid." : error.message;
-    $(error.code === "unknown_workspace" ? "workspace" : "token").focus();
+    leave(error.status === 401 ? "This link or token is not valid, or no longer valid. Please ask for a new one." : error.message);
   }
+}
+
+async function changeWorkspace() {
+  try {
+    const session = await call("PUT", "session", { workspace: $("workspace").value });
+    chat.end();
+    enter(session);
+  } catch (error) {
+    if (!(error instanceof Failure)) throw error;
+    notify(error.message);
+  }
+}
+
+async function deleteConversation() {
+  const id = chat.current;
+  const done = await chat.act("DELETE", "conversations", {}, "The conversation was not deleted.");
+  if (done) chat.dropped(id);
 }
 
 async function signOut() {
   const waiting = chat.outbox.waiting;
-  if (waiting.length && !confirm("Not everything that you wrote was sent. Sign out, and discard it?")) return;
+  if (waiting.length && !confirm("Some of your messages were not sent. Sign out and discard them?")) return;
   for (const { id } of waiting) chat.outbox.discard(id);
   composer.text = "";
+  files.clear();
   chat.end();
   try {
     await call("DELETE", "session");
@@ -302,22 +438,45 @@ function wearTheme(theme) {
 }
 
 function listen() {
-  $("sign-in-form").addEventListener("submit", signIn);
+  $("sign-in-form").addEventListener("submit", (event) => (event.preventDefault(), signIn(tokenIn($("token").value))));
   $("sign-out").addEventListener("click", signOut);
-  $("new").addEventListener("click", () => {
-    chat.conversations.add(`Conversation ${chat.conversations.list.length + 1}`);
-    chat.open(chat.conversations.current);
+  $("workspace").addEventListener("change", changeWorkspace);
+  $("new").addEventListener("click", () => chat.open(newId()));
+  let waiting = 0;
+  $("search").addEventListener("input", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => chat?.search($("search").value), SEARCH_MS);
   });
   $("rename").addEventListener("click", () => {
     $("rename-name").value = chat.conversations.title;
     $("rename-dialog").showModal();
     $("rename-name").select();
   });
-  $("rename-cancel").addEventListener("click", () => $("rename-dialog").close());
   $("rename-form").addEventListener("submit", () => {
     const title = $("rename-name").value.trim();
-    if (title) chat.conversations.rename(title);
-    chat.show();
+    if (title) chat.act("PATCH", "conversations", { title }, "The conversation was not renamed.");
+  });
+  $("delete").addEventListener("click", () => $("delete-dialog").showModal());
+  $("delete-form").addEventListener("submit", deleteConversation);
+  for (const one of document.querySelectorAll("dialog .close")) {
+    one.addEventListener("click", () => one.closest("dialog").close());
+  }
+  $("section-dialog").addEventListener("click", (event) => event.target === event.currentTarget && event.target.close());
+  $("cancel-editing").addEventListener("click", () => chat.edit(null));
+  $("attach").addEventListener("click", () => $("file").click());
+  $("file").addEventListener("change", () => {
+    files.take($("file").files, chat.current);
+    $("file").value = "";
+  });
+  $("message").addEventListener("paste", (event) => {
+    if (!event.clipboardData.files.length) return;
+    event.preventDefault();
+    files.take(event.clipboardData.files, chat.current);
+  });
+  $("stage").addEventListener("dragover", (event) => event.preventDefault());
+  $("stage").addEventListener("drop", (event) => {
+    event.preventDefault();
+    files.take(event.dataTransfer.files, chat.current);
   });
   $("open-side").addEventListener("click", () => openSide(true));
   $("close-side").addEventListener("click", () => openSide(false));
@@ -338,6 +497,11 @@ async function begin() {
   const theme = localStorage.getItem("agent-runtime.theme");
   wearTheme(THEMES.includes(theme) ? theme : "auto");
   listen();
+  if (location.hash.startsWith("#token=")) {
+    const token = tokenIn(location.hash);
+    history.replaceState(null, "", location.pathname); // so that nobody reads it in the address bar
+    return signIn(token);
+  }
   try {
     enter(await call("GET", "session"));
   } catch (error) {

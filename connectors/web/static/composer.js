@@ -3,7 +3,8 @@
 const LONGEST_PX = 220;
 
 export class Composer {
-  /** told.send(text), told.stop(), told.listed(number): so many commands are shown. */
+  /** told.send(text): whether it was taken, told.stop(), told.escape(): whether it meant something, told.listed(number):
+   * so many commands are shown. */
   constructor({ form, box, palette, stop, stopKey }, told) {
     Object.assign(this, { form, box, palette, stopButton: stop, stopKey, told });
     this.commands = [];
@@ -17,7 +18,8 @@ export class Composer {
     box.addEventListener("blur", (event) => palette.contains(event.relatedTarget) || this.hide());
     palette.addEventListener("keydown", (event) => this.key(event));
     document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && !event.defaultPrevented && !document.querySelector("dialog[open]")) told.stop();
+      if (event.key !== "Escape" || event.defaultPrevented || document.querySelector("dialog[open]")) return;
+      if (!told.escape()) told.stop();
     });
   }
 
@@ -38,11 +40,9 @@ export class Composer {
   }
 
   submit() {
-    const text = this.text.trim();
-    if (!text) return;
+    if (!this.told.send(this.text.trim())) return;
     this.text = "";
     this.hide();
-    this.told.send(text);
     this.box.focus();
   }
 

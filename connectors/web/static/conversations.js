@@ -1,73 +1,82 @@
-// The conversations of this browser: their ids, the names that the person gave them, and which one is open.
-
-const DEFAULT = { id: "main", title: "First conversation" };
+// The conversations of the person who is signed in, as the runtime lists them, and which one is open in this browser.
 
 export class Conversations {
   constructor(owner) {
-    this.key = `agent-runtime.conversations.${owner}`;
-    const stored = JSON.parse(localStorage.getItem(this.key) ?? "null");
-    this.list = stored?.list?.length ? stored.list : [{ ...DEFAULT }];
-    this.current = this.list.some((one) => one.id === stored?.current) ? stored.current : this.list[0].id;
+    this.key = `agent-runtime.current.${owner}`;
+    this.list = [];
+    this.found = null; // what a search found; null: everything is shown
     this.unread = new Set();
+    this.current = localStorage.getItem(this.key) ?? "";
+  }
+
+  /** Takes the runtime's list. The open conversation stays open if it is there, else the newest is opened. */
+  fill(list) {
+    this.list = list;
+    if (!this.isListed(this.current)) this.current = list[0]?.conversation ?? newId();
+  }
+
+  isListed(id) {
+    return this.list.some((one) => one.conversation === id);
   }
 
   get title() {
-    return this.list.find((one) => one.id === this.current).title;
+    return this.list.find((one) => one.conversation === this.current)?.title ?? "New conversation";
   }
 
   open(id) {
     this.current = id;
     this.unread.delete(id);
-    this.store();
+    localStorage.setItem(this.key, id);
   }
 
-  add(title) {
-    const word = title.toLowerCase().normalize("NFKD").replace(/[^a-z0-9]+/g, "-").replace(/^-+|-+$/g, "");
-    const random = Array.from(crypto.getRandomValues(new Uint8Array(4)), (byte) => byte.toString(16).padStart(2, "0"));
-    const id = `${word.slice(0, 40) || "chat"}-${random.join("")}`;
-    this.list.unshift({ id, title });
-    this.open(id);
+  /** A conversation is new, has another title, or something was said in it. */
+  put(one) {
+    this.list = [one, ...this.list.filter(({ conversation }) => conversation !== one.conversation)];
+    this.list.sort((a, b) => b.at.localeCompare(a.at));
   }
 
-  rename(title) {
-    this.list.find((one) => one.id === this.current).title = title;
-    this.store();
+  drop(id) {
+    this.list = this.list.filter(({ conversation }) => conversation !== id);
+    this.found = this.found?.filter(({ conversation }) => conversation !== id) ?? null;
+    this.unread.delete(id);
   }
 
-  /** Says that something came in a conversation that is not open. One of another browser's appears in the list. */
+  /** Says that something came in a conversation that is not open. */
   mark(id) {
-    if (id === this.current) return;
-    if (!this.list.some((one) => one.id === id)) {
-      this.list.push({ id, title: id });
-      this.store();
+    if (id !== this.current) this.unread.add(id);
+  }
+
+  /** Fills *element* with a button for each; opened(id) is called for the one that is chosen. */
+  show(element, opened) {
+    const rows = (this.found ?? this.list).map((one) => this.row(one, opened));
+    if (!rows.length && this.found) {
+      const none = document.createElement("li");
+      none.className = "hint";
+      none.textContent = "Nothing found.";
+      rows.push(none);
     }
-    this.unread.add(id);
+    element.replaceChildren(...rows);
   }
 
-  store() {
-    localStorage.setItem(this.key, JSON.stringify({ list: this.list, current: this.current }));
+  row({ conversation, title }, opened) {
+    const row = document.createElement("li");
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = button.title = title;
+    if (conversation === this.current) button.setAttribute("aria-current", "page");
+    if (this.unread.has(conversation)) {
+      button.classList.add("unread");
+      const note = document.createElement("span");
+      note.className = "sr-only";
+      note.textContent = ", new messages";
+      button.append(note);
+    }
+    button.addEventListener("click", () => opened(conversation));
+    row.append(button);
+    return row;
   }
+}
 
-  /** Fills *list* with a button for each; opened(id) is called for the one that is chosen. */
-  show(list, opened) {
-    list.replaceChildren(
-      ...this.list.map(({ id, title }) => {
-        const row = document.createElement("li");
-        const button = document.createElement("button");
-        button.type = "button";
-        button.textContent = title;
-        if (id === this.current) button.setAttribute("aria-current", "page");
-        if (this.unread.has(id)) {
-          button.classList.add("unread");
-          const note = document.createElement("span");
-          note.className = "sr-only";
-          note.textContent = ", new messages";
-          button.append(note);
-        }
-        button.addEventListener("click", () => opened(id));
-        row.append(button);
-        return row;
-      }),
-    );
-  }
+export function newId() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -2,6 +2,7 @@
 // own, so that one that was taken although nobody heard so is not taken twice.
 
 import { Failure, call, pause } from "./api.js";
+import { newId } from "./conversations.js";
 
 export class Outbox {
   /** told.changed(message), told.taken(message, answer), told.signedOut(). */
@@ -21,10 +22,11 @@ export class Outbox {
     return [...this.messages.values()].sort((a, b) => a.order - b.order);
   }
 
-  add(conversation, text) {
-    const message = {
-      id: newId(), conversation, text, at: new Date().toISOString(), order: Date.now() + performance.now() / 1e6,
-    };
+  /** *replaces*: the ids of the messages whose place it takes. */
+  add(conversation, text, files = [], replaces = []) {
+    const at = new Date().toISOString();
+    const order = Date.now() + performance.now() / 1e6;
+    const message = { id: newId(), conversation, text, files, replaces, at, order };
     this.keep(message);
     this.hurry();
     return message;
@@ -82,8 +84,8 @@ export class Outbox {
   /** Whether to go on with the next. */
   async offer(message) {
     try {
-      const { id, conversation, text } = message;
-      const answer = await call("POST", "messages", { id, conversation, text });
+      const { id, conversation, text, files, replaces } = message;
+      const answer = await call("POST", "messages", { id, conversation, text, files, replaces });
       this.attempt = 0;
       this.discard(id);
       this.told.taken(message, answer);
@@ -106,8 +108,4 @@ export class Outbox {
       return false;
     }
   }
-}
-
-function newId() {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
