@@ -8,12 +8,14 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from connectors.answer import answer_object
 from connectors.connector import Accept, Capabilities, Health, SendFailed, State
 from connectors.console import convert
-from connectors.console.terminal import Interrupted, Style, Terminal, Unreadable
+from connectors.console.markdown import split_finished
+from connectors.console.terminal import PROMPT, Interrupted, Style, Terminal, Unreadable
 from connectors.message import (
     Accepted,
     AgentRuntimeError,
@@ -33,15 +35,24 @@ _FIRST_RETRY_SECONDS = 0.2
 _LONGEST_RETRY_SECONDS = 5.0
 
 
+STOP = "/stop"
+_STOP_SECONDS = 5.0
+"""How long a stop may take until the next line is asked."""
+_STOP_AGAIN_SECONDS = 0.3
+"""A question that nobody has begun to answer cannot be stopped yet."""
+
+
 class _Question:
-    """A message that waits for its answer."""
+    """A message that waits for its answer. ``came`` is what came of that so far, ``written`` the beginning of it that
+    will not change and stands on the screen."""
 
     def __init__(self, message: InboundMessage, asked_at: float) -> None:
         self.message_id = message.message_id
         self.asked_at = asked_at
-        self.shown = ""
+        self.came = ""
+        self.written = ""
         self.answered = asyncio.Event()
-        self.interrupted = False
+        self.stopped = False
         self.kept = False
 
 
@@ -52,9 +63,10 @@ UNANSWERED = "model"
 class ConsoleConnector:
     """A terminal chat; `run` ends when the person leaves, or after the answer to *one_shot*.
 
-    One message at a time: the next line is read when the answer is there, or when the person or
-    *wait_seconds* gave up waiting; an answer that comes later is shown then. With *as_json* an answer is
-    printed as one JSON object. `exit_code` says afterwards whether each message was answered.
+    One message at a time: the next line is asked when the answer is there, or when *wait_seconds* are over; an answer
+    that comes later is shown then. Ctrl-C, and ``/stop`` where lines can be typed meanwhile, stop an answer: nothing
+    more of it is shown. Without a person who watches, or with *one_shot*, an answer is printed once, when it is there;
+    with *as_json* as one JSON object. `exit_code` says afterwards whether each message was answered.
     """
 
     name = convert.NAME
@@ -83,7 +95,13 @@ class ConsoleConnector:
         self._one_shot = one_shot
         self._as_json = as_json
         self._clock = clock
+        self._grows = terminal.live and one_shot is None and not as_json
+        """Whether answers are shown while they are written."""
         self._question: _Question | None = None
+        self._limit: asyncio.Timeout | None = None
+        """Of the waiting for the answer to the question."""
+        self._unshown: set[str] = set()
+        """Messages whose answers are not shown: what was stopped, and the stops."""
         self._health = Health(State.CONNECTING, "the chat has not begun")
         self.exit_code = 0
 
@@ -107,15 +125,47 @@ class ConsoleConnector:
     async def _converse(self, accept: Accept) -> None:
         if self._banner:
             await self._terminal.write(convert.neutralise(self._banner).rstrip("\n") + "\n\n", Style.DIM)
+        if not self._terminal.live:
+            while (line := await self._next_line()) is not None:
+                await self._ask(accept, line)
+            return
+        lines: asyncio.Queue[str | None] = asyncio.Queue()
+        # Not in a TaskGroup: that would wrap what asking raises.
+        reading = asyncio.create_task(self._read_ahead(lines), name="console lines")
+        try:
+            while (line := await lines.get()) is not None:
+                await self._terminal.write(f"{PROMPT}{convert.neutralise(line)}\n", Style.QUESTION)
+                await self._ask(accept, line)
+        finally:
+            reading.cancel()
+            await asyncio.wait({reading})
+
+    async def _read_ahead(self, lines: asyncio.Queue[str | None]) -> None:
+        """Read lines while others are answered: ``/stop`` holds at once."""
+        while True:
+            try:
+                line = await self._next_line()
+            except OSError:
+                self.exit_code = 1
+                line = None
+            if line is not None and line.strip() == STOP and self._question is not None:
+                self._stop_now()
+            else:
+                lines.put_nowait(line)
+            if line is None:
+                return
+
+    async def _next_line(self) -> str | None:
+        """The next line that asks something; None where the person leaves."""
         leaving = False
         while True:
             try:
                 line = await self._terminal.read_line()
             except Interrupted:
                 if leaving:
-                    return
+                    return None
                 leaving = True
-                await self._terminal.complain("(Ctrl-C again, Ctrl-D or /quit leaves)")
+                await self._terminal.complain("(Press Ctrl-C again, Ctrl-D or type /quit to leave)")
                 continue
             except Unreadable as error:
                 self.exit_code = 1
@@ -123,13 +173,13 @@ class ConsoleConnector:
                 continue
             leaving = False
             if line is None or line.strip() in LEAVE:
-                return
+                return None
             if line.strip():
-                await self._ask(accept, line)
+                return line
 
     async def _ask(self, accept: Accept, text: str) -> None:
         if not text.strip():
-            await self._fail("The message is empty; there is nothing to answer.")
+            await self._fail("The message is empty.")
             return
         message = convert.to_inbound(
             text,
@@ -152,7 +202,8 @@ class ConsoleConnector:
             # A person who looks on decides for themselves how long they wait for the store.
             patience = None if self._terminal.interactive else self._wait_seconds
             async with asyncio.timeout(patience) as limit:
-                with self._terminal.interrupts(lambda: _interrupt(question, limit)):
+                self._limit = limit
+                with self._terminal.interrupts(self._stop_now):
                     accepted = await self._hand_on(accept, message)
                     question.kept = True
                     if accepted.outcome == "duplicate" and accepted.reply is not None:
@@ -163,17 +214,46 @@ class ConsoleConnector:
                     else:
                         await self._fail(_refusal(accepted))
         except TimeoutError:
-            await self._give_up(question)
+            await self._give_up(accept, message, question)
+        finally:
+            self._limit = None
 
-    async def _give_up(self, question: _Question) -> None:
+    def _stop_now(self) -> None:
+        """End the waiting for the answer to the question at hand: from here on nothing of it is shown."""
+        if self._question is not None and self._limit is not None and not self._question.answered.is_set():
+            self._question.stopped = True
+            if not self._limit.expired():
+                self._limit.reschedule(asyncio.get_running_loop().time())
+
+    async def _give_up(self, accept: Accept, message: InboundMessage, question: _Question) -> None:
+        await self._terminal.show_growing("")
         if not question.kept:
             self._health = Health(State.CONNECTED)
-            await self._fail("The message could not be kept, and is not answered: the store is away.")
-        elif question.interrupted:
-            await self._terminal.status("")
-            await self._terminal.complain("(not waited for; the answer is shown when it comes)")
+            await self._fail("The message could not be stored and is not answered: the store cannot be reached.")
+        elif question.stopped:
+            if rest := question.came.removeprefix(question.written).strip("\n"):
+                await self._terminal.write_markdown(rest)
+            await self._terminal.write("\nStopped.\n\n", Style.DIM)
+            await self._stop(accept, message, question)
         else:
-            await self._fail(f"No answer within {self._wait_seconds:.0f} s; it is shown when it comes.")
+            await self._fail(f"No answer after {self._wait_seconds:.0f} s. It is shown when it arrives.")
+
+    async def _stop(self, accept: Accept, message: InboundMessage, question: _Question) -> None:
+        """Have the answer to *question* end. What is said to that, and what was left of the answer, is not shown."""
+        self._unshown.add(question.message_id)
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                while not question.answered.is_set():
+                    stop = replace(message, message_id=uuid.uuid4().hex, text=STOP, sent_at=datetime.now(UTC))
+                    self._unshown.add(stop.message_id)
+                    await accept(stop)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_STOP_AGAIN_SECONDS):
+                            await question.answered.wait()
+        except TimeoutError:
+            return  # it ends later; nothing of it is shown
+        except AgentRuntimeError as error:
+            await self._terminal.complain(f"The answer cannot be shown here, but the bot continues it: {error}")
 
     async def _hand_on(self, accept: Accept, message: InboundMessage) -> Accepted:
         """Have *message* stored, however often that takes. Raises `AgentRuntimeError` where it cannot help."""
@@ -184,7 +264,9 @@ class ConsoleConnector:
             except StoreUnavailable as error:
                 if self._health.state is State.CONNECTED:
                     self._health = Health(State.DEGRADED, str(error) or error.user_text)
-                    await self._terminal.complain("Your message cannot be kept yet: the store is away. Trying again …")
+                    await self._terminal.complain(
+                        "Your message cannot be stored yet: the store cannot be reached. Trying again …"
+                    )
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_RETRY_SECONDS)
             else:
@@ -193,7 +275,7 @@ class ConsoleConnector:
 
     async def _fail(self, why: str) -> None:
         self.exit_code = 1
-        await self._terminal.status("")
+        await self._terminal.show_growing("")
         await self._terminal.complain(" ".join(convert.neutralise(why).split()))
 
     # What the runtime says.
@@ -206,14 +288,17 @@ class ConsoleConnector:
     async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
         if any(one.block == UNANSWERED for one in message.degraded):
             self.exit_code = 1  # what is told is that no model answered
+        question = self._question
+        answers_it = question is not None and question.message_id in message.answers
         try:
-            await self._show_answer(message)
+            if not self._unshown.intersection(message.answers):
+                await self._show_answer(message)
         except OSError as error:
             raise SendFailed(f"the terminal is gone: {type(error).__name__}", retryable=False) from error
         finally:
             # Whether or not it could be shown, there is nothing more to wait for.
-            if self._question is not None and self._question.message_id in message.answers:
-                self._question.answered.set()
+            if question is not None and answers_it:
+                question.answered.set()
         return Receipt(part.token)
 
     async def _show_answer(self, message: OutboundMessage) -> None:
@@ -221,45 +306,46 @@ class ConsoleConnector:
             await self._terminal.write(json.dumps(answer_object(message)) + "\n", Style.PLAIN)
             return
         question = self._question
-        shown, seconds = "", None
+        written, seconds = "", None
         if question is not None and question.message_id in message.answers:
-            shown, seconds = question.shown, self._clock() - question.asked_at
+            written, seconds = question.written, self._clock() - question.asked_at
         elif message.silent:
             return  # who stopped it was told so, and nobody waits for it
-        await self._terminal.status("")
-        rest = convert.remainder(shown, convert.neutralise(message.text))
-        if rest:
-            await self._terminal.write(rest, Style.ANSWER)
-        await self._terminal.write("\n", Style.PLAIN)
+        await self._terminal.show_growing("")
+        text = convert.neutralise(message.text)
+        if not text.startswith(written):
+            await self._terminal.write("(The answer was written again:)\n\n", Style.DIM)
+            written = ""
+        if rest := text[len(written) :].strip("\n"):
+            await self._terminal.write_markdown(rest)
         for line in convert.footer(message, seconds):
-            await self._terminal.write(line + "\n", Style.DIM)
+            await self._terminal.write(convert.wrap(line, self._terminal.columns) + "\n", Style.DIM)
         await self._terminal.write("\n", Style.PLAIN)
 
     def is_watched(self, key: ConversationKey, answers: tuple[str, ...]) -> bool:
-        return not self._as_json and self._question is not None and self._question.message_id in answers
+        return self._grows and self._question is not None and self._question.message_id in answers
 
     async def stream(self, key: ConversationKey, answers: tuple[str, ...], delta: str) -> None:
         question = self._question
-        if question is None or question.message_id not in answers or self._as_json:
+        if question is None or question.message_id not in answers or question.stopped or not self._grows:
             return
-        text = convert.neutralise(delta)
-        question.shown += text
+        question.came += convert.neutralise(delta)
+        finished, rest = split_finished(question.came.removeprefix(question.written))
         with suppress(OSError):  # `send` says so
-            await self._terminal.write(text, Style.ANSWER)
+            if finished:
+                question.written += finished
+                await self._terminal.write_markdown(finished)
+                await self._terminal.write("\n", Style.PLAIN)
+            if not question.stopped:
+                await self._terminal.show_growing(rest)
 
     async def typing(self, key: ConversationKey) -> None:
-        if self._question is not None and not self._question.shown and not self._as_json:
+        if self._question is not None and not self._question.came and not self._question.stopped and self._grows:
             with suppress(OSError):
-                await self._terminal.status("…")
+                await self._terminal.show_growing("…")
 
     async def close(self) -> None:
         self._health = Health(State.STOPPED, "the chat has ended")
-
-
-def _interrupt(question: _Question, limit: asyncio.Timeout) -> None:
-    question.interrupted = True
-    if not limit.expired():
-        limit.reschedule(asyncio.get_running_loop().time())
 
 
 def _refusal(accepted: Accepted) -> str:

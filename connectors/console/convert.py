@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 import unicodedata
 from datetime import datetime
 
 from connectors.message import CALLER_PREFIX, Author, InboundMessage, OutboundMessage, Role
+from connectors.text.sources import sources_line
 
 NAME = "console"
 DEFAULT_CONTEXT = "default"
@@ -72,16 +74,8 @@ def _neutral(character: str) -> str:
 _REORDERING = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
 
 
-def remainder(shown: str, final: str) -> str:
-    """What to write so that the reader has all of *final* after *shown* was streamed.
-
-    Where the answer turned out otherwise than it began (another model took over), all of it, on a new line.
-    """
-    if final.startswith(shown):
-        return final[len(shown) :]
-    if shown.strip() == final.strip():
-        return ""
-    return ("" if shown.endswith("\n") else "\n") + final
+_SAID = {"deep": "the second look of the search", "late": "it took too long"}
+"""Words of `Degraded` that say nothing to people, in words that do."""
 
 
 def footer(message: OutboundMessage, seconds: float | None) -> tuple[str, ...]:
@@ -90,14 +84,21 @@ def footer(message: OutboundMessage, seconds: float | None) -> tuple[str, ...]:
     *seconds* is how long it took, where that is known.
     """
     lines = []
-    if message.sources:
-        named = [f"{s.source} › {s.heading}" if s.heading else s.source for s in message.sources]
-        lines.append("sources: " + ", ".join(dict.fromkeys(named)))
+    if sources := sources_line(message):
+        lines.append(sources)
     if message.degraded:
-        lines.append("answered without: " + ", ".join(f"{part.block} ({part.why})" for part in message.degraded))
+        missing = (
+            f"{_SAID.get(part.block, part.block)} ({_SAID.get(part.why, part.why)})" for part in message.degraded
+        )
+        lines.append("answered without: " + ", ".join(missing))
     details = [part for part in (message.strategy, message.reason) if part]
     if seconds is not None:
         details.append(f"{seconds:.1f} s")
     if details:
         lines.append(" · ".join(details))
     return tuple(" ".join(neutralise(line).split()) for line in lines)
+
+
+def wrap(line: str, columns: int) -> str:
+    """*line* in lines of at most *columns*, broken between words; as it is where *columns* is 0."""
+    return textwrap.fill(line, columns, break_on_hyphens=False, break_long_words=False) if columns else line

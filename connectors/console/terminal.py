@@ -6,34 +6,40 @@ import asyncio
 import io
 import os
 import queue
+import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Protocol, TextIO
 
+from connectors.console.markdown import render
+
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
+    from prompt_toolkit.formatted_text import AnyFormattedText
 
 PROMPT = "you> "
 MAX_LINE_BYTES = 1_000_000
+REDRAW_SECONDS = 0.05
+KEPT_LINES = 6
+"""Of the screen, for the line that is typed and what is above a growing answer."""
 
 _RESET = "\x1b[0m"
-_CLEAR_LINE = "\r\x1b[K"
 
 
 class Style(StrEnum):
     """What a piece of text is, where colours are to be had."""
 
-    ANSWER = "answer"
+    QUESTION = "question"
     PLAIN = "plain"
     DIM = "dim"
     WARNING = "warning"
 
 
-_COLOURS: Mapping[Style, str] = {Style.DIM: "\x1b[2m", Style.WARNING: "\x1b[33m"}
+_COLOURS: Mapping[Style, str] = {Style.QUESTION: "\x1b[1m", Style.DIM: "\x1b[2m", Style.WARNING: "\x1b[33m"}
 
 
 class Interrupted(Exception):
@@ -45,29 +51,44 @@ class Unreadable(Exception):
 
 
 class Terminal(Protocol):
-    """Where lines come from and text goes to."""
+    """Where lines come from and text goes to. Text is shown as it is: the caller has neutralised it."""
 
     interactive: bool
     """Whether a person sits there and can be told things while they wait."""
+    live: bool
+    """Whether an answer can be shown while it grows, and lines can be read meanwhile."""
+
+    @property
+    def columns(self) -> int:
+        """The width in which a person reads; 0 where that is not known, or a program reads."""
 
     async def read_line(self) -> str | None:
         """The next line, without its end; None when no more will come. Raises `Interrupted` and `Unreadable`."""
 
     async def write(self, text: str, style: Style) -> None:
-        """Write *text* as it is: the caller has neutralised it. Raises `OSError` when nobody reads any more."""
+        """Write whole lines as they are. Raises `OSError` when nobody reads any more."""
+
+    async def write_markdown(self, text: str) -> None:
+        """Write blocks of Markdown, rendered for a person, and a line end. Raises `OSError`."""
+
+    async def show_growing(self, text: str) -> None:
+        """Show *text* (Markdown) below all that was written, in place of the last one. Empty takes it away. Does
+        nothing where the terminal is not `live`. Raises `OSError`."""
 
     async def complain(self, text: str) -> None:
         """Say one line that is no part of the output proper. Raises `OSError`."""
-
-    async def status(self, text: str) -> None:
-        """Show *text* until the next output; empty takes it away. Only where a person looks. Raises `OSError`."""
 
     def interrupts(self, callback: Callable[[], None]) -> AbstractContextManager[None]:
         """While inside, Ctrl-C calls *callback* instead of ending the process."""
 
 
 class PlainTerminal:
-    """Standard streams, or anything like them. A line that comes is read in a thread that ends with the process."""
+    """Standard streams, or anything like them. A line that comes is read in a thread that ends with the process.
+
+    Markdown is rendered where there are *columns*, else written as it is.
+    """
+
+    live = False
 
     def __init__(
         self,
@@ -76,9 +97,13 @@ class PlainTerminal:
         errors: IO[str],
         *,
         prompt: str = "",
+        columns: int = 0,
+        colours: bool = False,
         max_line_bytes: int = MAX_LINE_BYTES,
     ) -> None:
         self.interactive = bool(prompt)
+        self.columns = columns
+        self._colours = colours
         self._source = source
         self._output = output
         self._errors = errors
@@ -126,11 +151,16 @@ class PlainTerminal:
     async def write(self, text: str, style: Style) -> None:
         _write(self._output, text)
 
+    async def write_markdown(self, text: str) -> None:
+        if self.columns:
+            text = render(text, self.columns, colours=self._colours)
+        _write(self._output, text + "\n")
+
+    async def show_growing(self, text: str) -> None:
+        return
+
     async def complain(self, text: str) -> None:
         _write(self._errors, text + "\n")
-
-    async def status(self, text: str) -> None:
-        return
 
     @contextmanager
     def interrupts(self, callback: Callable[[], None]) -> Iterator[None]:
@@ -142,21 +172,30 @@ class PlainTerminal:
 
 
 class PromptTerminal:
-    """A real terminal: editing, history within the session, colours."""
+    """A real terminal: a line that is edited at the bottom, with history and completion by Tab; above it the answer
+    that grows; above that all that was written, which scrolls away as the output of any program does.
+
+    *words* are completed where a line begins with one of them.
+    """
 
     interactive = True
+    live = True
 
-    def __init__(self, output: IO[str], *, colours: bool) -> None:
+    @property
+    def columns(self) -> int:
+        return shutil.get_terminal_size().columns - 1
+
+    def __init__(self, output: IO[str], *, colours: bool, words: Sequence[str] = ()) -> None:
         self._output = output
         self._colours = colours
-        self._status = False
+        self._words = words
+        self._growing = ""
+        self._interrupt: Callable[[], None] | None = None
         self._session: PromptSession[str] | None = None
 
     async def read_line(self) -> str | None:
         if self._session is None:
-            from prompt_toolkit import PromptSession
-
-            self._session = PromptSession(message=PROMPT)
+            self._session = self._open_session()
         try:
             return await self._session.prompt_async()
         except EOFError:
@@ -164,49 +203,100 @@ class PromptTerminal:
         except KeyboardInterrupt:
             raise Interrupted from None
 
+    def _open_session(self) -> PromptSession[str]:
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.completion import WordCompleter
+        from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+        from prompt_toolkit.shortcuts import CompleteStyle
+
+        keys = KeyBindings()
+
+        @keys.add("c-c")
+        @keys.add("<sigint>")
+        def interrupt(event: KeyPressEvent) -> None:
+            if self._interrupt is not None:
+                self._interrupt()
+            elif event.app.current_buffer.text:
+                event.app.current_buffer.reset()
+            else:
+                event.app.exit(exception=KeyboardInterrupt)
+
+        session: PromptSession[str] = PromptSession(
+            message=self._above_line,
+            completer=WordCompleter(list(self._words), sentence=True),
+            complete_while_typing=False,
+            complete_style=CompleteStyle.READLINE_LIKE,
+            key_bindings=keys,
+            erase_when_done=True,  # a line is written when it is asked, so that it stands above its answer
+        )
+        session.app.min_redraw_interval = REDRAW_SECONDS
+        return session
+
+    def _above_line(self) -> AnyFormattedText:
+        """The growing end of an answer, as much of it as has room, and the prompt."""
+        from prompt_toolkit.formatted_text import ANSI
+
+        if not self._growing:
+            return PROMPT
+        lines = render(self._growing, self.columns, colours=self._colours).split("\n")
+        lines = lines[-max(1, shutil.get_terminal_size().lines - KEPT_LINES) :]
+        return ANSI("\n".join([*lines, "", PROMPT]))
+
     async def write(self, text: str, style: Style) -> None:
         colour = _COLOURS.get(style, "") if self._colours else ""
-        await self._print(f"{colour}{text}{_RESET}" if colour else text)
+        line = text.removesuffix("\n")
+        await self._print(f"{colour}{line}{_RESET}\n" if colour else text)
+
+    async def write_markdown(self, text: str) -> None:
+        await self._print(render(text, self.columns, colours=self._colours) + "\n")
+
+    async def show_growing(self, text: str) -> None:
+        self._growing = text
+        if self._session is not None and self._session.app.is_running:
+            self._session.app.invalidate()
 
     async def complain(self, text: str) -> None:
         await self.write(text + "\n", Style.WARNING)
 
-    async def status(self, text: str) -> None:
-        if self._status or not text:
-            await self._print("")
-        if text:
-            await self._print(f"{_COLOURS[Style.DIM]}{text}{_RESET}" if self._colours else text)
-            self._status = True
-
     async def _print(self, text: str) -> None:
-        if self._status:
-            text = _CLEAR_LINE + text
-            self._status = False
         if self._session is not None and self._session.app.is_running:
             from prompt_toolkit.application import run_in_terminal
 
             # Above the line that is being typed, which is drawn again below.
-            with_line_end = text if text.endswith("\n") else text + "\n"
-            await run_in_terminal(lambda: _write(self._output, with_line_end))
+            await run_in_terminal(lambda: _write(self._output, text))
         else:
             _write(self._output, text)
 
     @contextmanager
     def interrupts(self, callback: Callable[[], None]) -> Iterator[None]:
-        with on_interrupt(callback):
+        self._interrupt = callback
+        try:
             yield
+        finally:
+            self._interrupt = None
 
 
-def open_terminal(environment: Mapping[str, str] = os.environ, *, one_shot: bool = False) -> Terminal:
+def open_terminal(
+    environment: Mapping[str, str] = os.environ, *, one_shot: bool = False, words: Sequence[str] = ()
+) -> Terminal:
     """The terminal of this process: prompt_toolkit's, or plain for pipes, files and terminals that can do nothing.
 
-    Nothing is read for *one_shot*, and Ctrl-C ends the process.
+    Nothing is read for *one_shot*, and Ctrl-C ends the process. *words* are completed by Tab.
     """
-    is_terminal = not one_shot and sys.stdin.isatty() and sys.stdout.isatty()
-    term = environment.get("TERM", "")
-    if is_terminal and term not in ("", "dumb"):
-        return PromptTerminal(sys.stdout, colours="NO_COLOR" not in environment)
-    return PlainTerminal(_reader(sys.stdin), sys.stdout, sys.stderr, prompt=PROMPT if is_terminal else "")
+    shows = sys.stdout.isatty()
+    is_terminal = not one_shot and sys.stdin.isatty() and shows
+    able = environment.get("TERM", "") not in ("", "dumb")
+    colours = able and "NO_COLOR" not in environment
+    if is_terminal and able:
+        return PromptTerminal(sys.stdout, colours=colours, words=words)
+    return PlainTerminal(
+        _reader(sys.stdin),
+        sys.stdout,
+        sys.stderr,
+        prompt=PROMPT if is_terminal else "",
+        columns=shutil.get_terminal_size().columns if shows else 0,
+        colours=colours,
+    )
 
 
 def _reader(stream: TextIO) -> IO[bytes]:

@@ -1,0 +1,59 @@
+"""Markdown as a terminal shows it, and which part of a growing text will not change any more. Pure."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+
+from markdown_it.token import Token
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.theme import Theme
+
+from connectors.text.markdown import tokens
+
+WIDEST = 100
+"""Longer lines are hard to read."""
+NARROWEST = 20
+_THEME = Theme(
+    {"markdown.code": "cyan", "markdown.table.border": "none", "markdown.table.header": "bold"}, inherit=True
+)
+"""No background colours: terminals are light or dark."""
+
+
+def render(text: str, width: int, *, colours: bool) -> str:
+    """*text* (Markdown) in lines of at most *width* columns, broken between words, without a line end at its end.
+
+    Line breaks of *text* stay, HTML is shown as it is written, and addresses of links are shown.
+    """
+    output = io.StringIO()
+    console = Console(
+        file=output,
+        width=max(NARROWEST, min(width, WIDEST)),
+        force_terminal=colours,
+        color_system="standard" if colours else None,
+        theme=_THEME,
+        legacy_windows=False,
+    )
+    shown = Markdown("", code_theme="ansi_dark", hyperlinks=False)
+    shown.parsed = list(_with_line_breaks(tokens(text)))
+    console.print(shown)
+    return "\n".join(line.rstrip() for line in output.getvalue().split("\n")).strip("\n")
+
+
+def split_finished(text: str) -> tuple[str, str]:
+    """*text* in two: the blocks (paragraphs, lists, tables, …) to which nothing can be added, and the rest."""
+    whole_lines = text[: text.rfind("\n") + 1]
+    starts = [token.map[0] for token in tokens(whole_lines) if token.level == 0 and token.map and token.nesting >= 0]
+    if len(starts) < 2:
+        return "", text
+    end = sum(len(line) for line in text.split("\n")[: starts[-1]]) + starts[-1]
+    return text[:end], text[end:]
+
+
+def _with_line_breaks(parsed: Iterable[Token]) -> Iterable[Token]:
+    for token in parsed:
+        for child in token.children or ():
+            if child.type == "softbreak":
+                child.type = "hardbreak"
+        yield token
