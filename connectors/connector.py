@@ -127,13 +127,15 @@ class Location:
 
     ``hosts`` are the only ones that may be asked, redirects included: a name, or ``.name`` for all below it.
     ``trusts_private`` says that the operator named the host in the settings (a proxy, an API server of their
-    own), so that it may stand at a private address.
+    own), so that it may stand at a private address. Where there is a ``path``, the file lies there on the machine of
+    the connector, and nothing is asked.
     """
 
-    url: str = field(repr=False)
-    hosts: tuple[str, ...]
+    url: str = field(default="", repr=False)
+    hosts: tuple[str, ...] = ()
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     trusts_private: bool = False
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +261,16 @@ class CountsByMinute(Protocol):
     def most_in_a_minute(self, place: str) -> int:
         """How many messages and edits *place* takes in any minute, by its name from `SharesPace.paced_as` (else the
         conversation's ``external_id``); 0 for no such limit. Pure."""
+
+
+@runtime_checkable
+class ShowsButtons(Protocol):
+    """`OutboundMessage.buttons` are shown below the last part. A press comes in as an `InboundKind.COMMAND` of whoever
+    pressed, with the button's command as its text, once however often the platform brings it; once it was taken, the
+    buttons go."""
+
+    max_buttons: int
+    """How many buttons one message may have."""
 
 
 @runtime_checkable

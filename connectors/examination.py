@@ -58,13 +58,13 @@ async def ask(
             body = response.json()
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError) as error:
         # "from None": the error shows the URL.
-        raise CannotAsk(f"{shown_as} cannot be asked ({type(error).__name__})") from None
+        raise CannotAsk(f"{shown_as} cannot be reached ({type(error).__name__})") from None
     if not isinstance(body, dict):
-        raise CannotAsk(f"{shown_as} gives an answer that is none of the platform's")
+        raise CannotAsk(f"{shown_as} does not answer like the platform")
     return Answer(response.status_code, body, {name.lower(): value for name, value in response.headers.items()})
 
 
 def unreachable(error: CannotAsk, variable: str) -> Examined:
     """A platform that gave no answer at the address that *variable* sets."""
-    advice = f"see whether this machine reaches it, and whether {variable} is right"
+    advice = f"check that this machine can reach it, and that {variable} is right"
     return Examined(problems=(Problem(str(error), advice),))

@@ -21,6 +21,9 @@ CALLER_PREFIX = "token:"
 """Begins the author id of a message that names no person: its author is the holder of an API token or
 of the terminal. No person's id may begin so."""
 
+PLACE_PREFIX = "place:"
+"""Begins an audience that is the people of one place. No connector is called so, so that no person's id begins so."""
+
 _WORKSPACE_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _LONGEST_STEM = 200
 _PLAIN_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
@@ -39,7 +42,7 @@ class StoreUnavailable(AgentRuntimeError):
     """Redis cannot be reached, so that nothing can be promised: nothing is acknowledged."""
 
     retryable = True
-    user_text = "I cannot keep your message safe right now. Please try again in a moment."
+    user_text = "I cannot store your message right now. Please try again in a moment."
 
 
 class Superseded(AgentRuntimeError):
@@ -49,7 +52,7 @@ class Superseded(AgentRuntimeError):
 class InvalidWorkspaceId(AgentRuntimeError):
     """A workspace id is not of the form ``[a-z0-9][a-z0-9._-]{0,63}``."""
 
-    user_text = "That is no valid workspace name."
+    user_text = "This is not a valid workspace name."
 
 
 class Role(StrEnum):
@@ -93,7 +96,7 @@ def check_workspace_id(workspace_id: str) -> str:
     """*workspace_id* itself. Raises `InvalidWorkspaceId`."""
     if not _WORKSPACE_ID.fullmatch(workspace_id):
         raise InvalidWorkspaceId(
-            f"{workspace_id!r} is no workspace id: use 1 to 64 of a-z, 0-9, '.', '_', '-', "
+            f"{workspace_id!r} is not a workspace id: use 1 to 64 of a-z, 0-9, '.', '_', '-', "
             "beginning with a letter or digit"
         )
     return workspace_id
@@ -104,16 +107,39 @@ def workspace_tag(workspace_id: str) -> str:
     return "{w." + workspace_id + "}"
 
 
+def place_audience(context_id: str) -> str:
+    """The audience of what is said in a place that its platform does not call public."""
+    return PLACE_PREFIX + context_id
+
+
+def person_in(audience: str | None) -> str | None:
+    """The person whose direct messages *audience* is; None where it is the workspace, or a place."""
+    return audience if audience and not audience.startswith(PLACE_PREFIX) else None
+
+
+EVERYONE = "*"
+"""As a scope's audience: whatever the audience of what is read. For administrators of the runtime only; nothing is
+written with it."""
+
+
+def may_see(audience: str | None, reader: str | None) -> bool:
+    """Whether what belongs to *audience* may be shown where *reader* is the audience: what is the workspace's may be
+    shown everywhere, what is a place's or a person's only there."""
+    return not audience or audience == reader
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a store call may see: a workspace, and within it at most one context and one user.
+    """What a store call may see: a workspace, and within it at most one context and one audience.
 
+    ``audience`` is the workspace (None), ``connector:user_id`` for one person's direct messages, or `place_audience`
+    for one place. What is read belongs to the workspace or to that audience; what is written, to that audience.
     No store method takes a bare workspace name: whoever reads or writes says in whose scope.
     """
 
     workspace_id: str
     context_id: str | None = None
-    user: str | None = None
+    audience: str | None = None
 
     def __post_init__(self) -> None:
         check_workspace_id(self.workspace_id)
@@ -259,8 +285,8 @@ class InboundMessage:
 
     ``message_id`` is the platform's identity of the message within its place: the same delivery twice
     carries the same one. ``routes`` are the keys under which an operator may route this place to a
-    workspace, most specific first; ``default_workspace`` is the one that is used where no route, no
-    ``DEFAULT_WORKSPACE`` and no ``workspace_id`` (set by connectors that are told) says otherwise.
+    workspace, most specific first; ``default_workspace`` is the workspace of this place alone, for operators
+    who want one for each. ``workspace_id`` is set by connectors that are told which one.
     """
 
     connector: str
@@ -272,6 +298,10 @@ class InboundMessage:
     sent_at: datetime | None = None
     direct: bool = False
     """Whether only this person and the bot are in the place."""
+    public: bool = False
+    """Whether the platform says that everybody of its workspace may read the place. What is not known is private."""
+    place: str = ""
+    """The external id of the place that a thread belongs to, where the same people read both; empty: its own."""
     addressed: bool = True
     """Whether the message is meant for the bot: direct, mentioned, or a reply to it."""
     relayed: bool = False
@@ -289,15 +319,24 @@ class InboundMessage:
     default_workspace: str = ""
     caller_role: Role | None = None
     """Set by connectors whose callers were authenticated already: bounds what the author may do."""
+    is_caller: bool = False
+    """Whether the author is that caller, and not somebody for whom a program speaks."""
     reply_hint: str = ""
     """One sentence about how replies should behave on this platform; may be empty."""
     command_mark: Literal["/", "!"] = "/"
     """What people write before a command's word there. Both are taken; a platform may keep ``/`` to itself."""
 
     @property
+    def audience(self) -> str | None:
+        """Who may see what is kept of it; see `Scope`."""
+        if self.direct:
+            return self.author.user(self.connector)
+        return None if self.public else place_audience(f"{self.connector}:{self.place or self.external_id}")
+
+    @property
     def is_vouched_for(self) -> bool:
         """Whether its author is who it says: by the platform's word, or that of a caller who may speak for others."""
-        return self.caller_role in (None, Role.ADMIN)
+        return self.is_caller or self.caller_role in (None, Role.ADMIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +367,23 @@ class Usage:
     estimated: bool = False
 
 
+GIVEN_UP = "internal"
+"""The error code of a reply whose turn was given up: something broke that has nothing to do with the question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Button:
+    """A button below a message: its label, and the command that whoever presses it gives, e.g. ``pair approve CODE``,
+    without a slash and at most `BUTTON_MAX_BYTES` long."""
+
+    label: str
+    command: str
+
+
+BUTTON_MAX_BYTES = 64
+"""The least that a platform takes for a button's command (Telegram's ``callback_data``)."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutboundMessage:
     """What the runtime says into a conversation: the answer of a turn, or a notice.
@@ -347,10 +403,16 @@ class OutboundMessage:
     strategy: str = ""
     reason: str = ""
     sources: tuple[Source, ...] = ()
+    """What the reply cites, or where it cites nothing the documents that the model was given."""
+    shows_sources: bool = False
+    """Whether people see ``sources`` below the text."""
     degraded: tuple[Degraded, ...] = ()
     usage: Usage = field(default_factory=Usage)
     error_code: str = ""
     """For `apology`: the word by which programs know what went wrong, e.g. ``context_too_large``."""
+    buttons: tuple[Button, ...] = ()
+    """Shown below the last part by platforms that have `connectors.connector.ShowsButtons`; what they do is said in the
+    text, too, for the others."""
     silent: bool = False
     """Whether people were told by other words: only who waits for this very answer is to have it."""
 
@@ -370,6 +432,8 @@ class OutboundPart:
     """How ``text`` is to be understood by the platform package that rendered it (e.g. ``html``)."""
     file_name: str = ""
     """Set where the part goes as a file of that name, whose content (UTF-8) is ``text``."""
+    sources: str = ""
+    """One line of plain text that stands below ``text``, on platforms that have a form of its own for that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ _log = structlog.get_logger()
 class NoConnector(AgentRuntimeError):
     """There is no connector of that name in this process."""
 
-    user_text = "I have no way to answer here."
+    user_text = "I cannot send a reply here."
 
 
 class Delivery:

@@ -30,7 +30,8 @@ def can_begin(connector: Connector) -> bool:
 def begun(connector: Connector, message: OutboundMessage, part: OutboundPart, most: int) -> OutboundPart:
     """*part* of *message*, which may be a file, as its first *most* characters, or as a sign that it is coming."""
     words = beginning(message.text, most) if part.index == 0 else _MORE
-    rendered = connector.render(replace(message, text=words)) or connector.render(replace(message, text=_MORE))
+    first = replace(message, text=words, shows_sources=False)
+    rendered = connector.render(first) or connector.render(replace(first, text=_MORE))
     return replace(part, text=rendered[0].text, payload=rendered[0].payload, file_name="")
 
 

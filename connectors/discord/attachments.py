@@ -52,4 +52,4 @@ def location(url: str, api_base: str) -> Location:
         return Location(url, CDN_HOSTS)
     if asked.hostname and asked.hostname == api.hostname and api.hostname != _OWN_HOST:
         return Location(url, (asked.hostname,), trusts_private=True)
-    raise AttachmentUnavailable("That file does not lie on Discord.")
+    raise AttachmentUnavailable("That file is not stored on Discord.")

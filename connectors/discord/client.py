@@ -8,11 +8,14 @@ addresses belong to the client.
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import re
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -36,6 +39,9 @@ Told = Callable[[str, tuple[Any, ...]], None]
 LONGEST_RATE_LIMIT_SECONDS = 30.0
 """Longest wait for a rate limit inside a call (the least that discord.py allows); beyond it raises."""
 
+MAX_CALLS = 50
+"""Reference, "Rate Limits": 50 requests a second, whatever they ask for, but for those that answer interactions."""
+
 SESSION_WAIT_SECONDS = 5.0
 """Reference, "Rate Limiting" of the gateway: one new session in 5 seconds."""
 
@@ -53,6 +59,10 @@ def intents() -> discord.Intents:
 
 
 _NEEDS_NO_TOKEN = re.compile(r"/(?:interactions|webhooks)/\d+/")
+_HELLO, _HEARTBEAT_ANSWERED = 10, 11
+"""Reference, "Gateway Opcodes"."""
+_LONGEST_SIGN = 300
+"""No frame that is longer is one of these two."""
 
 
 @dataclass(slots=True)
@@ -71,20 +81,52 @@ FLIGHT: ContextVar[Flight | None] = ContextVar("FLIGHT", default=None)
 may never have left."""
 
 
-async def _left(_session: object, _context: object, request: aiohttp.TraceRequestStartParams) -> None:
-    if _NEEDS_NO_TOKEN.search(request.url.path):
-        request.headers.pop("Authorization", None)  # the token of the interaction says enough
-    flight = FLIGHT.get()
-    if flight is not None:
-        flight.earlier, flight.may_have_landed = flight.may_have_landed, True
+class _Pace:
+    """Lets at most `MAX_CALLS` calls be on their way or have ended within the last second, in the order in which they
+    come: so Discord never sees more in any second, however long each takes to arrive."""
+
+    def __init__(self) -> None:
+        self._room = asyncio.Semaphore(MAX_CALLS)
+
+    async def enter(self, call: SimpleNamespace) -> None:
+        await self._room.acquire()
+        call.holds_room = True
+
+    def leave(self, call: SimpleNamespace) -> None:
+        """May be told twice of one call, or of one that never entered."""
+        if getattr(call, "holds_room", False):
+            call.holds_room = False
+            asyncio.get_running_loop().call_later(1.0, self._room.release)
 
 
-async def _answered(_session: object, _context: object, answer: aiohttp.TraceRequestEndParams) -> None:
-    flight = FLIGHT.get()
-    if flight is not None and answer.response.status == 429:
-        flight.may_have_landed = flight.earlier
-        if not flight.waits:
-            raise discord.RateLimited(_asked_seconds(answer.response))
+def _watch() -> aiohttp.TraceConfig:
+    pace = _Pace()
+
+    async def starts(_session: object, call: SimpleNamespace, request: aiohttp.TraceRequestStartParams) -> None:
+        if _NEEDS_NO_TOKEN.search(request.url.path):
+            request.headers.pop("Authorization", None)  # the token of the interaction says enough
+        else:
+            await pace.enter(call)
+        flight = FLIGHT.get()
+        if flight is not None:
+            flight.earlier, flight.may_have_landed = flight.may_have_landed, True
+
+    async def ends(_session: object, call: SimpleNamespace, answer: aiohttp.TraceRequestEndParams) -> None:
+        pace.leave(call)
+        flight = FLIGHT.get()
+        if flight is not None and answer.response.status == 429:
+            flight.may_have_landed = flight.earlier
+            if not flight.waits:
+                raise discord.RateLimited(_asked_seconds(answer.response))
+
+    async def fails(_session: object, call: SimpleNamespace, _failed: aiohttp.TraceRequestExceptionParams) -> None:
+        pace.leave(call)
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_start.append(starts)
+    trace.on_request_end.append(ends)
+    trace.on_request_exception.append(fails)
+    return trace
 
 
 def _asked_seconds(response: aiohttp.ClientResponse) -> float:
@@ -92,13 +134,6 @@ def _asked_seconds(response: aiohttp.ClientResponse) -> float:
         return float(response.headers["Retry-After"])
     except (KeyError, ValueError):
         return 1.0
-
-
-def _watch() -> aiohttp.TraceConfig:
-    trace = aiohttp.TraceConfig()
-    trace.on_request_start.append(_left)
-    trace.on_request_end.append(_answered)
-    return trace
 
 
 def _guarded(event: str, parse: Callable[[Any], Any]) -> Callable[[Any], None]:
@@ -141,7 +176,8 @@ class _Calls(HTTPClient):
 
 class GatewayClient(discord.Client):
     """One login. *tell* hears every event of the gateway; ``heard_at`` is when the last frame came
-    (``time.monotonic``), answers to heartbeats included."""
+    (``time.monotonic``), answers to heartbeats included, and ``answered_at`` when the last heartbeat was answered.
+    ``heartbeat_seconds`` is the interval that Discord asks for."""
 
     def __init__(
         self,
@@ -157,13 +193,14 @@ class GatewayClient(discord.Client):
         self._tell = tell
         self._addresses = (api_base, gateway_url, timeout_seconds)
         self._session_wait_seconds = session_wait_seconds
-        self.heard_at = time.monotonic()
+        self.heard_at = self.answered_at = time.monotonic()
+        self.heartbeat_seconds = math.inf
         super().__init__(
             intents=intents(),
             allowed_mentions=discord.AllowedMentions.none(),
             heartbeat_timeout=heartbeat_timeout_seconds,
             guild_ready_timeout=ready_seconds,
-            enable_debug_events=True,  # the only way to see answers to heartbeats
+            enable_debug_events=True,  # the only way to see heartbeats being asked for and answered
         )
 
     def _get_state(self, **options: Any) -> ConnectionState[Any]:
@@ -177,9 +214,19 @@ class GatewayClient(discord.Client):
 
     def dispatch(self, event: str, /, *args: Any, **_: Any) -> None:
         if event == "socket_raw_receive":
-            self.heard_at = time.monotonic()
+            self._heard(args[0])
         else:
             self._tell(event, args)
+
+    def _heard(self, frame: str) -> None:
+        self.heard_at = time.monotonic()
+        if len(frame) > _LONGEST_SIGN:
+            return
+        told = json.loads(frame)
+        if told.get("op") == _HELLO:
+            self.heartbeat_seconds = told["d"]["heartbeat_interval"] / 1000
+        if told.get("op") in (_HELLO, _HEARTBEAT_ANSWERED):
+            self.answered_at = self.heard_at
 
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
         if not initial:

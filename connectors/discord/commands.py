@@ -9,13 +9,26 @@ from typing import Any
 import discord
 
 from connectors.connector import CommandHint
-from connectors.discord.convert import CONNECTOR, REPLY_HINT, Place, default_workspace, guild_id_of, routes_of
+from connectors.discord import REPLY_HINT
+from connectors.discord.convert import (
+    CONNECTOR,
+    Place,
+    default_workspace,
+    guild_id_of,
+    is_public,
+    parent_of,
+    routes_of,
+)
 from connectors.discord.mentions import Names, with_names
+from connectors.discord.payloads import BUTTON_PREFIX
 from connectors.message import Author, InboundKind, InboundMessage
 
 ID_PREFIX = "interaction-"
 """Begins the message id of a command. Its number is not that of a message, and the answer to it is seen by one
 person only: it must be known as one also after a restart."""
+
+PRESS_PREFIX = "button-"
+"""Begins the message id of a pressed button. The answer to it is seen by all who see the button."""
 
 MAX_COMMANDS = 100
 MAX_DESCRIPTION_CHARACTERS = 100
@@ -23,6 +36,7 @@ MAX_DESCRIPTION_CHARACTERS = 100
 
 _CHAT_INPUT = 1
 _STRING = 3
+_BUTTON = 2
 # Reference, "Application Command Naming", without the scripts that have no case.
 _NAME = re.compile(r"[-_\w]{1,32}")
 _FIRST_WORD = re.compile(r"[\[<]?([a-z][a-z_-]{0,31})[\]>]?(?:…|\.\.\.)?")
@@ -58,24 +72,32 @@ def is_command_id(message_id: str) -> bool:
 
 
 def from_interaction(interaction: discord.Interaction[Any], place: Place) -> InboundMessage | None:
-    """What the person who gave a command said; None for what is no command in the chat's own line."""
+    """What the person who gave a command said, or the command of the button that was pressed; None for what is neither
+    a command in the chat's own line nor a button of ours."""
     data: Mapping[str, Any] = interaction.data or {}
-    if interaction.type is not discord.InteractionType.application_command or data.get("type") != _CHAT_INPUT:
+    custom_id = str(data.get("custom_id") or "")
+    if interaction.type is discord.InteractionType.application_command and data.get("type") == _CHAT_INPUT:
+        values = [str(option["value"]) for option in data.get("options") or () if "value" in option]
+        said = with_names(" ".join([str(data["name"]), *values]).strip(), _names(interaction, data))
+        prefix = ID_PREFIX
+    elif data.get("component_type") == _BUTTON and custom_id.startswith(BUTTON_PREFIX):
+        said, prefix = custom_id.removeprefix(BUTTON_PREFIX), PRESS_PREFIX
+    else:
         return None
-    values = [str(option["value"]) for option in data.get("options") or () if "value" in option]
-    said = with_names(" ".join([str(data["name"]), *values]).strip(), _names(interaction, data))
     who = interaction.user
     return InboundMessage(
         connector=CONNECTOR,
         external_id=str(place.id),
-        message_id=f"{ID_PREFIX}{interaction.id}",
+        message_id=f"{prefix}{interaction.id}",
         author=Author(str(who.id), who.display_name, who.bot),
         text=said,
         kind=InboundKind.COMMAND,
         sent_at=interaction.created_at,
         direct=guild_id_of(place) is None and not isinstance(place, discord.GroupChannel),
+        public=is_public(place),
+        place=parent_of(place),
         addressed=True,
-        routes=routes_of(place),
+        routes=routes_of(place, who.id),
         default_workspace=default_workspace(place, who.id),
         reply_hint=REPLY_HINT,
     )

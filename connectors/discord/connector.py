@@ -29,13 +29,13 @@ from connectors.connector import (
 from connectors.discord import convert
 from connectors.discord.attachments import location, read_handle, url_in
 from connectors.discord.client import SESSION_WAIT_SECONDS, GatewayClient, Told
-from connectors.discord.commands import ID_PREFIX, are_registered, is_allowed, is_command_id, to_commands
+from connectors.discord.commands import are_registered, is_allowed, to_commands
 from connectors.discord.errors import DISCORD_ERRORS, DiscordUnavailable
 from connectors.discord.inbox import Inbox
 from connectors.discord.intake import Intake, said_after
 from connectors.discord.interactions import TOKEN_SECONDS, Interactions
 from connectors.discord.login import Backoff, Login
-from connectors.discord.payloads import MAX_TEXT_UNITS, as_request, to_edit, to_parts, to_send
+from connectors.discord.payloads import MAX_BUTTONS, MAX_TEXT_UNITS, as_request, buttons, to_edit, to_parts, to_send
 from connectors.discord.session import Patience, Session
 from connectors.message import Attachment, ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
 
@@ -53,7 +53,7 @@ _DIRECT = 1
 
 class DiscordConnector:
     """A bot on Discord: `connectors.connector.Connector`, `EditsMessages`, `ShowsTyping`, `Reacts`, `FetchesMissed`,
-    `LocatesAttachments`, `RegistersCommands`.
+    `LocatesAttachments`, `RegistersCommands`, `ShowsButtons`.
 
     ``timeout_seconds`` bounds one request; a call may also wait ``rate_limit_seconds`` for rate limits. What is
     expected of the gateway is in ``patience``. A reply of more than ``reply_max_parts`` goes as its beginning and
@@ -69,9 +69,12 @@ class DiscordConnector:
         # Discord tells its limits in headers, and discord.py waits by them: 5 in 5 s for one channel.
         sends_per_second=1.0,
         edits_per_second=1.0,
-        sends_per_second_overall=50.0,  # "All bots can make up to 50 requests per second" (Rate Limits, "Global")
+        # "All bots can make up to 50 requests per second" (Rate Limits, "Global"). The client keeps to that with all
+        # its calls; what messages leave of it is there for reads.
+        sends_per_second_overall=40.0,
     )
     typing_lasts_seconds = 10.0
+    max_buttons = MAX_BUTTONS
 
     def __init__(
         self,
@@ -142,7 +145,7 @@ class DiscordConnector:
             if receipt is not None:
                 return receipt
             if not await self._is_direct(message.key):
-                why = "The command can no longer be answered to its giver alone, and others are there."
+                why = "The reply to this command can no longer be shown to one person only."
                 raise SendFailed(why, retryable=False)
         request = as_request(to_send(message, part, _reply_to(message)), part)
         route = Route("POST", _MESSAGES, channel_id=_id(message.key.external_id))
@@ -154,7 +157,7 @@ class DiscordConnector:
             return
         place, message_id = _id(message.key.external_id), _id(receipt.message_id)
         route = Route("PATCH", _MESSAGE, channel_id=place, message_id=message_id)
-        request = as_request(to_edit(part), part)
+        request = as_request({**to_edit(part), **buttons(message, part)}, part)
         # The runtime sets the pace of edits: one that is held back may be out of date when its time comes.
         await self._login.ask(lambda client: client.http.request(route, **request), waits=False)
 
@@ -171,8 +174,8 @@ class DiscordConnector:
         await self._login.ask_in_passing(lambda client: client.http.send_typing(_id(key.external_id)))
 
     async def react(self, key: ConversationKey, message_id: str, emoji: str) -> None:
-        if is_command_id(message_id):
-            return  # nobody sees a message there
+        if not message_id.isdecimal():
+            return  # a command or a pressed button, where nobody sees a message
         await self._login.ask_in_passing(
             lambda client: client.http.add_reaction(_id(key.external_id), _id(message_id), emoji)
         )
@@ -201,7 +204,7 @@ class DiscordConnector:
         """
         try:
             client = await self._login.opened()
-            async for said in said_after(client, _id(key.external_id), _id(after_message_id.removeprefix(ID_PREFIX))):
+            async for said in said_after(client, _id(key.external_id), _id(after_message_id.rpartition("-")[2])):
                 message = convert.from_message(said, client.user.id) if client.user is not None else None
                 if message is not None:
                     yield message
@@ -229,7 +232,7 @@ class DiscordConnector:
 
 
 def _reply_to(message: OutboundMessage) -> int | None:
-    if message.reply_to is None or is_command_id(message.reply_to):
+    if message.reply_to is None or not message.reply_to.isdecimal():
         return None
     return _id(message.reply_to)
 

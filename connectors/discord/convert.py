@@ -11,18 +11,18 @@ from typing import Any, Literal
 
 import discord
 
+from connectors.discord import REPLY_HINT
 from connectors.discord.attachments import handle_of
 from connectors.discord.mentions import Identity, Names, with_names, without_own_mentions
 from connectors.discord.words import shown_in, title_of_post, words_of
 from connectors.message import Attachment, Author, InboundKind, InboundMessage, Quote
+from connectors.text.sources import without_sources
 from connectors.text.split import utf16_units
 
 CONNECTOR = "discord"
 
 UNFINISHED_UNITS = 1900
 """From this size on a message may be the first part of one that its author had to cut by hand."""
-
-REPLY_HINT = "Write for a chat: short paragraphs and lists; small tables only."
 
 _SPOKEN = frozenset({discord.MessageType.default, discord.MessageType.reply})
 
@@ -60,11 +60,13 @@ def from_message(message: discord.Message, me: int, kind: InboundKind = InboundK
         kind=kind,
         sent_at=_moment(message, kind),
         direct=direct,
+        public=is_public(message.channel),
+        place=parent_of(message.channel),
         addressed=direct or mentioned or _calls(message, me) or _takes_part(message.channel),
         quote=quote,
         attachments=attachments,
         looks_unfinished=_is_forwarded(message) or utf16_units(message.content) >= UNFINISHED_UNITS,
-        routes=routes_of(message.channel),
+        routes=routes_of(message.channel, message.author.id),
         default_workspace=default_workspace(message.channel, message.author.id),
         reply_hint=REPLY_HINT,
     )
@@ -99,7 +101,7 @@ def from_delete(message_id: int, message: discord.Message | None, place: Place, 
         kind=InboundKind.DELETE,
         direct=isinstance(place, discord.DMChannel),
         addressed=False,
-        routes=routes_of(place),
+        routes=routes_of(place, message.author.id if message is not None else 0),
         default_workspace=default_workspace(place, message.author.id if message is not None else 0),
         reply_hint=REPLY_HINT,
     )
@@ -120,10 +122,12 @@ def from_reaction(event: discord.RawReactionActionEvent, place: Place, me: int) 
         text="",
         kind=InboundKind.REACTION,
         direct=guild_id_of(place) is None,
+        public=is_public(place),
+        place=parent_of(place),
         addressed=False,
         reaction=emoji if is_new else "",
         unreacted=() if is_new else (emoji,),
-        routes=routes_of(place),
+        routes=routes_of(place, event.user_id),
         default_workspace=default_workspace(place, event.user_id),
         reply_hint=REPLY_HINT,
     )
@@ -145,7 +149,7 @@ def from_membership(
         kind=kind,
         sent_at=since,
         addressed=False,
-        routes=routes_of(greets_in) if greets_in else (f"{CONNECTOR}:{guild.id}",),
+        routes=routes_of(greets_in, 0) if greets_in else (f"{CONNECTOR}:{guild.id}",),
         default_workspace=f"{CONNECTOR}-{guild.id}",
         reply_hint=REPLY_HINT,
     )
@@ -207,7 +211,7 @@ def _quote(message: discord.Message) -> Quote | None:
         text = "\n\n".join(words for snapshot in message.message_snapshots if (words := words_of(snapshot)))
         return Quote(author="", text=with_names(text, _names(message))) if text else None
     replied = _replied_to(message)
-    words = words_of(replied) if replied is not None else ""
+    words = without_sources(words_of(replied)) if replied is not None else ""
     if replied is None or not words:
         return None
     return Quote(replied.author.display_name, with_names(words, _names(replied)), str(replied.id))
@@ -250,18 +254,42 @@ def guild_id_of(place: Place) -> int | None:
     return None if isinstance(place, (discord.DMChannel, discord.GroupChannel)) else place.guild.id
 
 
-def routes_of(place: Place) -> tuple[str, ...]:
-    """Under which keys an operator may route *place*, most specific first."""
+def is_public(place: Place) -> bool:
+    """Whether everybody on the server may read *place*, by the permissions of @everyone there. Private threads are for
+    their members; of what Discord did not describe nothing is known."""
+    if isinstance(place, discord.Thread):
+        parent = place.parent
+        return place.type is not discord.ChannelType.private_thread and parent is not None and _may_all_read(parent)
+    return isinstance(place, discord.abc.GuildChannel) and _may_all_read(place)
+
+
+def _may_all_read(channel: discord.abc.GuildChannel) -> bool:
+    everyone = channel.guild.get_role(channel.guild.id)
+    known = channel.guild.get_channel(channel.id)
+    if everyone is None or known is None:  # a command's own description of its channel leaves out who is kept away
+        return False
+    granted = known.permissions_for(everyone)
+    return granted.view_channel and granted.read_message_history
+
+
+def parent_of(place: Place) -> str:
+    """The channel whose readers read *place*, too: that of a thread which is not private; empty where there is none."""
+    is_open = isinstance(place, discord.Thread) and place.type is not discord.ChannelType.private_thread
+    return str(place.parent_id) if isinstance(place, discord.Thread) and is_open else ""
+
+
+def routes_of(place: Place, user_id: int) -> tuple[str, ...]:
+    """Under which keys an operator may route *place*, most specific first; a direct message also by its person."""
     guild = guild_id_of(place)
     if guild is None:
-        return (f"{CONNECTOR}:{place.id}",)
+        return (f"{CONNECTOR}:{place.id}", f"{CONNECTOR}:dm-{user_id}")
     whole = f"{CONNECTOR}:{guild}"
     parents = (f"{whole}/{place.parent_id}",) if isinstance(place, discord.Thread) else ()
     return (f"{whole}/{place.id}", *parents, whole)
 
 
 def default_workspace(place: Place, user_id: int) -> str:
-    """The workspace of *place* where nothing routes it; in direct messages that of the person."""
+    """The workspace of *place* alone; in direct messages that of the person."""
     # A user's id may be a guild's too: they are numbered apart.
     guild = guild_id_of(place)
     return f"{CONNECTOR}-dm-{user_id}" if guild is None else f"{CONNECTOR}-{guild}"

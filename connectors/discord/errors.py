@@ -76,7 +76,9 @@ _INVALID_WEBHOOK_TOKEN = 50027
 # Reference, "Gateway Close Event Codes": those after which a client must not connect again.
 _FATAL_CLOSES = {
     4004: _BAD_TOKEN,
-    4010: Meaning(False, needs_person="Discord refuses the gateway's shard (code 4010): this is a fault of ours."),
+    4010: Meaning(
+        False, needs_person="Discord refuses the gateway's shard (code 4010): please report this to Agent Runtime."
+    ),
     4011: Meaning(False, needs_person="The bot is on too many servers for one connection (code 4011)."),
     4012: Meaning(False, needs_person="Discord no longer speaks this version of its gateway: upgrade Agent Runtime."),
     4013: Meaning(False, needs_person="Discord does not know an intent (code 4013): upgrade Agent Runtime."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pydantic import SecretStr
@@ -85,3 +86,9 @@ def _no_intent() -> Problem:
         "Discord does not let the bot read messages: the Message Content Intent is off",
         "at discord.com/developers/applications, under Bot, switch the Message Content Intent on",
     )
+
+
+def place_of(workspace_id: str) -> str | None:
+    """The place, as operators route it, whose own workspace *workspace_id* is; None where it is no such workspace."""
+    found = re.fullmatch(r"discord-((?:dm-)?\d+)", workspace_id)
+    return f"discord:{found[1]}" if found else None

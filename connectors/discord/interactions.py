@@ -1,4 +1,4 @@
-"""Native commands as they are given and answered: I/O. What they say is in `commands`.
+"""Native commands and buttons as they are given, pressed and answered: I/O. What they say is in `commands`.
 
 Discord shows "did not respond" unless an interaction is answered within 3 s, and lets it be answered for 15 minutes
 by a token that only this process has. It repeats none: a command that cannot be stored is answered with an error.
@@ -18,11 +18,11 @@ import structlog
 from discord.http import Route
 
 from connectors.connector import Accept, SendFailed
-from connectors.discord.commands import ID_PREFIX, from_interaction, is_command_id
+from connectors.discord.commands import ID_PREFIX, PRESS_PREFIX, from_interaction, is_command_id
 from connectors.discord.convert import CONNECTOR
 from connectors.discord.events import place_of
 from connectors.discord.login import Login
-from connectors.discord.payloads import EPHEMERAL, as_request, to_answer, to_edit
+from connectors.discord.payloads import EPHEMERAL, NO_BUTTONS, as_request, to_answer, to_edit
 from connectors.message import Accepted, AgentRuntimeError, InboundMessage, OutboundMessage, OutboundPart, Receipt
 
 log = structlog.get_logger()
@@ -35,12 +35,12 @@ _LONGEST_ACCEPT_SECONDS = 60.0
 _NOTICE_SECONDS = 0.9
 """How long a notice of the runtime's own, which says more, is waited for: within the 3 s, with those of storing."""
 
-NOT_SUPPORTED = "I know only words and commands, not this."
+NOT_SUPPORTED = "I can only answer messages and commands."
 _NOT_HERE = "I do not answer here."
 _REFUSED = "I may not answer you here."
-_TOO_FAST = "You are faster than I may answer. Please wait {seconds} s and try again."
+_TOO_FAST = "You are writing faster than I can answer. Please wait {seconds} s and try again."
 
-_SAY, _DEFER, _SUGGEST = 4, 5, 8
+_SAY, _DEFER, _DEFER_CHANGE, _CHANGE, _SUGGEST = 4, 5, 6, 7, 8
 """Reference, "Interaction Callback Type"."""
 _ACKNOWLEDGED, _GONE = 40060, frozenset({10015, 10062, 50027})
 """Reference, "JSON Error Codes": answered already; unknown webhook, unknown interaction, invalid webhook token."""
@@ -146,6 +146,9 @@ class Interactions:
             if message is None:
                 await self._decline(one, interaction)
                 return
+            if message.message_id.startswith(PRESS_PREFIX):
+                await self._store_press(one, message, accept)
+                return
             _keep(self._open, message.message_id, one)
             await self._store(one, message, accept)
         except Exception as error:  # noqa: BLE001 - the boundary: one command must not stop all others
@@ -158,7 +161,7 @@ class Interactions:
             storing = group.create_task(_outcome(accept, message))
             await asyncio.wait({storing}, timeout=self._answer_seconds)
             if not storing.done():
-                await self._acknowledge(one)
+                await self._acknowledge(one, {"type": _DEFER, "data": {"flags": EPHEMERAL}})
             why = await storing
         if why:
             with suppress(TimeoutError):
@@ -166,14 +169,30 @@ class Interactions:
                     await one.said.wait()
             await self._tell(one, why)
         else:
-            await self._acknowledge(one)
+            await self._acknowledge(one, {"type": _DEFER, "data": {"flags": EPHEMERAL}})
 
-    async def _acknowledge(self, one: _Open) -> None:
+    async def _store_press(self, one: _Open, message: InboundMessage, accept: Accept) -> None:
+        """Stores the press of a button, then takes the buttons away. Whoever pressed is told why it was not stored."""
+        async with asyncio.TaskGroup() as group:
+            storing = group.create_task(_outcome(accept, message))
+            await asyncio.wait({storing}, timeout=self._answer_seconds)
+            if not storing.done():
+                await self._acknowledge(one, {"type": _DEFER_CHANGE})
+            why = await storing
+        said = to_answer(OutboundPart(0, 1, why, f"{one.id}.outcome"))
+        if not one.is_acknowledged:
+            await self._respond(one, {"type": _SAY, "data": said} if why else {"type": _CHANGE, "data": NO_BUTTONS})
+        elif why:
+            await self._call(one, "POST", _FOLLOW_UPS, {"json": said})
+        else:
+            await self._call(one, "PATCH", _FIRST, {"json": NO_BUTTONS})
+
+    async def _acknowledge(self, one: _Open, body: dict[str, Any]) -> None:
         async with one.lock:
             if one.is_acknowledged:
                 return
             try:
-                await self._respond(one, {"type": _DEFER, "data": {"flags": EPHEMERAL}})
+                await self._respond(one, body)
             except SendFailed as failed:  # the answer itself is tried all the same
                 log.warning("connector.unanswered", connector=CONNECTOR, why=str(failed), message_id=str(one.id))
 

@@ -11,14 +11,30 @@ from connectors.text import discord_markdown
 from connectors.text.form import parse
 from connectors.text.outgoing import can_be_seen, outbound_parts
 from connectors.text.parts import parts
+from connectors.text.sources import cut_for_sources, sources_form
 from connectors.text.split import utf16_units
 
 MAX_TEXT_UNITS = 2000
 """Reference, "Create Message": content of up to 2000 characters. It does not say which; counted in UTF-16
 code units a text is within the limit whatever is meant."""
 
+SUBTEXT = "-# "
+"""Begins a line that Discord's apps show small and grey ("Markdown Text 101")."""
+
 NONCE_CHARACTERS = 25
 """Reference, "Create Message": a nonce has at most 25 characters."""
+
+MAX_BUTTONS = 5
+"""Reference, "Action Row": so many buttons in a row."""
+
+BUTTON_PREFIX = "command:"
+"""Begins the ``custom_id`` of a button that gives a command."""
+
+NO_BUTTONS: dict[str, Any] = {"components": []}
+"""The body that takes a message's buttons away and leaves the rest of it."""
+
+_ROW, _BUTTON, _SECONDARY = 1, 2, 2
+"""Reference, "Component Types" and "Button Styles"."""
 
 EPHEMERAL = 1 << 6
 SUPPRESS_EMBEDS = 1 << 2
@@ -32,11 +48,20 @@ def to_parts(message: OutboundMessage, max_parts: int) -> tuple[OutboundPart, ..
 
     Parts without anything visible are left out: Discord refuses them as empty. Surrogates without
     their other half, which no protocol can carry, are replaced by U+FFFD. More than *max_parts* become the
-    first and a file.
+    first and a file. The sources stand below the last text, as a line of subtext.
     """
     text = message.text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    cut = parts(parse(text), MAX_TEXT_UNITS, utf16_units, discord_markdown.render)
-    return outbound_parts(message, [part for part in cut if can_be_seen(part)], "markdown", max_parts)
+    form = parse(text)
+
+    def cut(limit: int) -> list[str]:
+        return [part for part in parts(form, limit, utf16_units, discord_markdown.render) if can_be_seen(part)]
+
+    sources = discord_markdown.render(sources_form(message))
+    below = f"\n{SUBTEXT}{sources}" if sources else ""
+    texts, last = cut_for_sources(cut, MAX_TEXT_UNITS, MAX_TEXT_UNITS - utf16_units(below), utf16_units, max_parts)
+    if texts:
+        texts[last] += below
+    return outbound_parts(message, texts, "markdown", max_parts)
 
 
 def nonce_of(part: OutboundPart) -> str:
@@ -46,10 +71,21 @@ def nonce_of(part: OutboundPart) -> str:
 
 def to_send(message: OutboundMessage, part: OutboundPart, reply_to: int | None = None) -> dict[str, Any]:
     """The body that says *part*, once for one token; the first part hangs at the message *reply_to*."""
-    body: dict[str, Any] = {**_body(part), "nonce": nonce_of(part), "enforce_nonce": True}
+    body: dict[str, Any] = {**_body(part), **buttons(message, part), "nonce": nonce_of(part), "enforce_nonce": True}
     if reply_to is not None and part.index == 0:
         body["message_reference"] = {"message_id": str(reply_to), "fail_if_not_exists": False}
     return body
+
+
+def buttons(message: OutboundMessage, part: OutboundPart) -> dict[str, Any]:
+    """What *part*'s body needs besides for the buttons of *message*, which stand below its last part."""
+    if not message.buttons or part.index < part.total - 1:
+        return {}
+    row = [
+        {"type": _BUTTON, "style": _SECONDARY, "label": one.label, "custom_id": BUTTON_PREFIX + one.command}
+        for one in message.buttons[:MAX_BUTTONS]
+    ]
+    return {"components": [{"type": _ROW, "components": row}]}
 
 
 def to_edit(part: OutboundPart) -> dict[str, Any]:

@@ -28,6 +28,9 @@ log = structlog.get_logger()
 _SLOW_SECONDS = 10.0
 """A heartbeat that is answered later than this is as good as none (discord.py warns from here on, too)."""
 
+_HEARTBEATS_MISSED = 2.2
+"""After so many intervals without an answer two heartbeats have been missed: the second has had a fifth of one."""
+
 _CHANNELS_ASKED = 3
 """Channels that are looked at when a silence is doubted."""
 
@@ -35,10 +38,11 @@ _CHANNELS_ASKED = 3
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long what may last. A gateway from which nothing is heard, heartbeats included, for
-    ``heartbeat_timeout_seconds`` is given up; a session that does not come back within ``session_seconds`` is begun
-    anew; a silence of events is asked about after ``silence_seconds`` (least, most), and a message that REST shows
-    has ``late_seconds`` to be told by the gateway, too. What is new in a channel waits until what was missed there is
-    read, but not for longer than ``missed_seconds`` in which nothing of it could be."""
+    ``heartbeat_timeout_seconds`` is given up (after two unanswered heartbeats it counts as degraded); a session that
+    does not come back within ``session_seconds`` is begun anew; a silence of events is asked about after
+    ``silence_seconds`` (least, most), and a message that REST shows has ``late_seconds`` to be told by the gateway,
+    too. What is new in a channel waits until what was missed there is read, but not for longer than ``missed_seconds``
+    in which nothing of it could be."""
 
     heartbeat_timeout_seconds: float = 60.0
     session_seconds: float = 120.0
@@ -75,9 +79,11 @@ class Session:
         client = self._login.client
         if self._link.state is not State.CONNECTED or client is None:
             return self._link
-        silent_seconds = time.monotonic() - client.heard_at
-        if silent_seconds > self._patience.heartbeat_timeout_seconds:
-            return Health(State.DEGRADED, f"nothing was heard from Discord for {silent_seconds:.0f} s")
+        longest = self._patience.heartbeat_timeout_seconds
+        if time.monotonic() - client.heard_at > longest:
+            return Health(State.DEGRADED, f"nothing was heard from Discord for more than {longest:.0f} s")
+        if time.monotonic() - client.answered_at > _HEARTBEATS_MISSED * client.heartbeat_seconds:
+            return Health(State.DEGRADED, "Discord has not answered the last two heartbeats")
         if _SLOW_SECONDS < client.latency < float("inf"):
             return Health(State.DEGRADED, f"Discord answers heartbeats only after {client.latency:.0f} s")
         return self._link

@@ -110,7 +110,7 @@ class HttpConnector:
 
     @property
     def health(self) -> Health:
-        return Health(self._state, "" if self._state is State.CONNECTED else f"the HTTP face is {self._state}")
+        return Health(self._state, "" if self._state is State.CONNECTED else f"the HTTP interface is {self._state}")
 
     async def run(self, accept: Accept) -> None:
         self._accept = accept
@@ -324,7 +324,7 @@ def _pending() -> RequestError:
     return RequestError(
         504,
         "answer_pending",
-        "The answer is not there yet; the turn goes on. Repeat the request with the same Idempotency-Key to have it.",
+        "The answer is not ready yet; the turn continues. Repeat the request with the same Idempotency-Key to get it.",
     )
 
 
@@ -332,7 +332,8 @@ def _stopping() -> RequestError:
     return RequestError(
         503,
         "stopping",
-        "The runtime stops; the message is kept. Repeat the request with the same Idempotency-Key to have the answer.",
+        "The runtime is stopping; the message is stored. "
+        "Repeat the request with the same Idempotency-Key to get the answer.",
         retry_after_seconds=5,
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 from connectors.answer import answer_object
 from connectors.message import (
     CALLER_PREFIX,
+    GIVEN_UP,
     Accepted,
     AgentRuntimeError,
     Author,
@@ -30,14 +31,15 @@ MAX_NAME_CHARACTERS = 200
 MAX_IDEMPOTENCY_KEY_CHARACTERS = 255
 
 REFUSALS = {
-    "rate_limit": (429, "Too many messages; please wait a moment."),
-    "mailbox_full": (429, "Too many messages of this conversation wait; please wait until some are answered."),
+    "rate_limit": (429, "Too many messages. Please wait a moment."),
+    "mailbox_full": (429, "Too many messages are waiting in this conversation. Please wait until some are answered."),
     "unknown_workspace": (404, "There is no such workspace."),
     "budget_exceeded": (402, "The budget of this workspace is used up."),
-    "superseded": (409, "A newer message took the place of this one."),
+    "superseded": (409, "A newer message replaced this one."),
     "context_too_large": (422, "The fixed part of the prompt is larger than the model's window."),
     "too_large": (413, "The message is too large."),
     "empty": (400, "The message is empty."),
+    GIVEN_UP: (500, "Something went wrong here."),
 }
 """Reasons why a message gets no answer, with status and text; any other reason is 403."""
 
@@ -81,6 +83,7 @@ class MessageRequest:
     context: str = DEFAULT_CONTEXT
     author: Author | None = None
     direct: bool = False
+    public: bool = False
 
 
 def parse_body(body: bytes) -> MessageRequest:
@@ -94,16 +97,17 @@ def parse_body(body: bytes) -> MessageRequest:
     if not _check_string("text", text).strip():
         raise RequestError(400, "empty", '"text" is empty; there is nothing to answer')
     if "user" in fields:  # as it is called elsewhere; passed over, the person would be taken for the token's holder
-        raise _bad('"user" is no field of a message; name the person in "author"')
-    direct = fields.get("direct", False)
-    if not isinstance(direct, bool):
-        raise _bad('"direct" must be true or false')
+        raise _bad('"user" is not a field of a message; name the person in "author"')
+    direct, public = _flag(fields, "direct"), _flag(fields, "public")
+    if direct and public:
+        raise _bad('give "direct" or "public", not both')
     context = fields.get("context")
     return MessageRequest(
         text=text,
         context=DEFAULT_CONTEXT if context is None else _check_id("context", context),
         author=_parse_author(fields.get("author")),
         direct=direct,
+        public=public,
     )
 
 
@@ -125,6 +129,7 @@ def to_inbound(
         text=request.text,
         sent_at=sent_at,
         direct=request.direct,
+        public=request.public,
         workspace_id=workspace_id,
         default_workspace=workspace_id,
         caller_role=caller_role,
@@ -202,7 +207,7 @@ def _parse_json(body: bytes) -> Any:
     except json.JSONDecodeError as error:
         raise _bad(f"the body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except (ValueError, RecursionError):  # a number of thousands of digits, thousands of brackets
-        raise _bad("the body is not JSON that can be read: a number or its nesting is too large") from None
+        raise _bad("the body cannot be read as JSON: a number is too large, or the nesting too deep") from None
 
 
 def _parse_author(author: Any) -> Author | None:
@@ -220,6 +225,13 @@ def _parse_author(author: Any) -> Author | None:
     if len(_check_string("author.name", name)) > MAX_NAME_CHARACTERS:
         raise _bad(f'"author.name" is longer than {MAX_NAME_CHARACTERS} characters')
     return Author(_check_author_id(author["id"]), name=" ".join(name.split()))
+
+
+def _flag(fields: dict[str, Any], name: str) -> bool:
+    value = fields.get(name, False)
+    if not isinstance(value, bool):
+        raise _bad(f'"{name}" must be true or false')
+    return value
 
 
 def _check_author_id(value: Any) -> str:

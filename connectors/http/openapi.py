@@ -46,7 +46,8 @@ OPENAPI: dict[str, Any] = {
                         "name": "Idempotency-Key",
                         "in": "header",
                         "required": False,
-                        "description": "A repeat with the same key, by the same caller, returns the same turn.",
+                        "description": "A repeat with the same key, by the same caller, returns the same turn; "
+                        "one that failed for good (500) is tried again.",
                         "schema": {"type": "string", "minLength": 1, "maxLength": MAX_IDEMPOTENCY_KEY_CHARACTERS},
                     },
                 ],
@@ -72,6 +73,7 @@ OPENAPI: dict[str, Any] = {
                     "413": _error("The body is too large."),
                     "422": _error("The fixed part of the prompt does not fit the model's window."),
                     "429": _error("Too many messages.", "Retry-After"),
+                    "500": _error("Something broke; a repeat with the same Idempotency-Key has it tried again."),
                     "503": _error("Nothing can be stored now; nothing was.", "Retry-After"),
                     "504": _error("The turn goes on; repeat with the same Idempotency-Key to have its answer."),
                 },

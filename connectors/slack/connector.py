@@ -22,6 +22,7 @@ from connectors.slack.http_events import HttpEvents
 from connectors.slack.http_order import InOrder
 from connectors.slack.intake import Intake
 from connectors.slack.link import APP_TOKEN_VARIABLE, Link
+from connectors.slack.lookups import Channels
 from connectors.slack.responses import Responses
 from connectors.slack.sending import Sender
 from connectors.slack.streaming import Streams
@@ -42,7 +43,7 @@ _NEVER_A_STATUS = frozenset({"missing_scope", "unknown_method", "access_denied",
 
 class SlackConnector:
     """A bot on Slack: `connectors.connector.Connector`, `EditsMessages`, `AppendsText`, `ShowsTyping`, `Reacts`,
-    `ReadsBack`, `FetchesMissed`, `LocatesAttachments` and `MountsRoutes`.
+    `ReadsBack`, `FetchesMissed`, `LocatesAttachments`, `ShowsButtons` and `MountsRoutes`.
 
     With *app_token* events come by Socket Mode, else with *signing_secret* over HTTP. ``timeout_seconds`` bounds
     each call; a socket on which a ping of every ``ping_seconds`` is not answered in half that time is opened anew,
@@ -67,6 +68,7 @@ class SlackConnector:
         sends_per_second_overall=5.0,  # "several hundred messages per minute" in a workspace
     )
     typing_lasts_seconds = 90.0  # Slack takes the status away after two minutes, and when the answer comes
+    max_buttons = outgoing.MAX_BUTTONS
 
     def __init__(
         self,
@@ -95,14 +97,17 @@ class SlackConnector:
         self._has_status = True
         self._api = Api(token, api_base, timeout_seconds, app_token, signing_secret)
         self._streams, responses = Streams(self._api), Responses(self._api)
-        self._intake = Intake(self._api, self._vitals, self._streams, responses)
-        self._history = History(self._api)
+        channels = Channels(self._api)
+        self._intake = Intake(self._api, self._vitals, self._streams, responses, channels)
+        self._history = History(self._api, channels)
         self._files = Files(self._api)
         self._sender = Sender(self._api, self._streams, responses, self._files, self._identity, self._intake.sent)
         has_secret = signing_secret is not None and bool(signing_secret.get_secret_value().strip())
         over_http = signing_secret if has_secret and app_token is None else None
-        in_order = InOrder(self._history, self._intake.take)
-        self._http = HttpEvents(over_http, in_order.take, self._intake.take_command) if over_http is not None else None
+        self._http: HttpEvents | None = None
+        if over_http is not None:
+            in_order = InOrder(self._history, self._intake.take)
+            self._http = HttpEvents(over_http, in_order.take, self._intake.take_command, self._intake.take_press)
 
     @property
     def health(self) -> Health:

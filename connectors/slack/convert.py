@@ -15,13 +15,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from connectors.message import Author, InboundKind, InboundMessage, Quote
-from connectors.slack import blocks, mrkdwn
+from connectors.slack import REPLY_HINT, blocks, mrkdwn
 from connectors.slack.attachments import attachments_of
 from connectors.slack.emoji import emoji_of
 
 CONNECTOR = "slack"
-
-REPLY_HINT = "Open with a brief acknowledgement of what was asked, then answer in short paragraphs with plain headings."
 
 COMMAND_MARK: Final = "!"
 """Slack takes every message that begins with ``/`` for a command of its own or of an app's manifest."""
@@ -54,6 +52,8 @@ class Known:
     takes_part: bool = False
     """Whether the bot takes part in the event's thread."""
     place: str | None = None
+    public: bool = False
+    """Whether its channel is public, where the event does not name its type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,8 @@ class _Spoken:
     channel: str
     ts: str
     direct: bool
+    public: bool | None
+    """None where the event does not say."""
     called: bool
     """By an ``app_mention``, which needs no look at the text."""
 
@@ -106,6 +108,12 @@ def identity_of(payload: Event) -> str:
     if event["type"] in {"message", "app_mention"} and event.get("subtype") in _SPOKEN:
         return f"{event['channel']}/{event['ts']}"
     return str(payload["event_id"])
+
+
+def is_public(event: Event) -> bool | None:
+    """Whether *event* says that its channel is public; None where it does not name the channel's type."""
+    kind = event.get("channel_type")
+    return None if kind is None else kind == "channel"
 
 
 def people_of(event: Event) -> frozenset[str]:
@@ -158,6 +166,7 @@ def _spoken(event: Event) -> _Spoken | None:
         channel=channel,
         ts=str(said["ts"]),
         direct=event.get("channel_type") == "im" or channel.startswith("D"),
+        public=is_public(event),
         called=event["type"] == "app_mention",
     )
 
@@ -179,6 +188,8 @@ def _from_spoken(spoken: _Spoken, me: Identity, known: Known) -> InboundMessage 
         kind=spoken.kind,
         sent_at=_time(spoken.ts),
         direct=spoken.direct,
+        public=known.public if spoken.public is None else spoken.public,
+        place=spoken.channel,
         addressed=spoken.direct or called or (spoken.thread is not None and known.takes_part),
         quote=quote,
         attachments=attachments,
@@ -218,6 +229,8 @@ def _from_reaction(event: Event, me: Identity, known: Known) -> InboundMessage |
         kind=InboundKind.REACTION,
         sent_at=_time(event.get("event_ts")),
         direct=channel.startswith("D"),
+        public=known.public,
+        place=channel,
         addressed=False,
         reaction=emoji if is_new else "",
         unreacted=() if is_new else (emoji,),
@@ -317,7 +330,7 @@ def routes_of(channel: str, me: Identity) -> tuple[str, ...]:
 
 
 def default_workspace(team_id: str) -> str:
-    """The workspace of a team that no route names; another team's is never the same.
+    """The workspace of a team alone; another team's is never the same.
 
     Slack's ids are upper-case letters and digits. What is not is written as ``_<hexadecimal>.``, and what is
     then too long for a workspace id as its SHA-256, which no id in lower case can be confused with.

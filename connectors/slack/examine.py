@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pydantic import SecretStr
 
 from connectors.examination import Answer, CannotAsk, Examined, Problem, ask, unreachable
@@ -10,6 +12,7 @@ SCOPES = frozenset(
     {
         "app_mentions:read",
         "channels:history",
+        "channels:read",
         "chat:write",
         "commands",
         "files:read",
@@ -90,8 +93,8 @@ def _scope_problems(answer: Answer) -> list[Problem]:
     return [
         Problem(
             f"the bot token lacks the {'scope' if len(missing) == 1 else 'scopes'} {', '.join(missing)}",
-            "add what is missing at api.slack.com/apps under OAuth & Permissions (deploy/slack-manifest.yaml has all), "
-            "then install the app again",
+            "add what is missing at api.slack.com/apps under OAuth & Permissions (deploy/slack-manifest.yaml lists all "
+            "scopes), then install the app again",
         )
     ]
 
@@ -113,6 +116,12 @@ def _socket_problems(answer: Answer) -> list[Problem]:
 
 def _no_way_in() -> Problem:
     return Problem(
-        "there is no way for Slack to reach the bot",
+        "Slack has no way to reach the bot",
         f"set {_APP_TOKEN} (Socket Mode), or {_SECRET} (events over HTTP, posted to /slack/events)",
     )
+
+
+def place_of(workspace_id: str) -> str | None:
+    """The place, as operators route it, whose own workspace *workspace_id* is; None where it is no such workspace."""
+    found = re.fullmatch(r"slack-([a-z0-9]+)", workspace_id)
+    return f"slack:{found[1].upper()}" if found else None

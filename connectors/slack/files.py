@@ -58,7 +58,7 @@ class Files:
             raise AttachmentUnavailable(f"I cannot find the file “{name}” on Slack.") from error
         if self._api.scopes is not None and _READ not in self._api.scopes:
             raise AttachmentUnavailable(
-                f"I may not read files on Slack, so that I cannot see “{name}”: the app lacks the scope {_READ}."
+                f"I may not read files on Slack, so I cannot see “{name}”: the app lacks the scope {_READ}."
             )
         if handle.access == ASK:
             handle = await self._asked(handle.file_id, name)
@@ -79,7 +79,7 @@ class Files:
             if word in {"file_not_found", "file_deleted"}:
                 why = f"“{name}” is not on Slack any more."
             elif word == "missing_scope":
-                why = f"I may not read files on Slack, so that I cannot see “{name}”: the app lacks {_READ}."
+                why = f"I may not read files on Slack, so I cannot see “{name}”: the app lacks the scope {_READ}."
             else:
                 why = f"Slack does not say where “{name}” is ({self._api.describe(error)})."
             raise AttachmentUnavailable(why) from error
@@ -94,7 +94,7 @@ class Files:
             return Location(handle.url, HOSTS, self._api.authorization)
         if host and host == self._api.host:
             return Location(handle.url, (host,), self._api.authorization, trusts_private=True)
-        raise AttachmentUnavailable(f"“{name}” lies at a place that is none of Slack's, where I do not go.")
+        raise AttachmentUnavailable(f"“{name}” is not stored on Slack, so I do not read it.")
 
     async def _put(self, url: str, content: bytes) -> None:
         try:

@@ -12,6 +12,7 @@ from connectors.connector import SendFailed
 from connectors.message import ConversationKey, InboundMessage
 from connectors.slack import convert, errors, outgoing
 from connectors.slack.api import Api
+from connectors.slack.lookups import Channels
 from connectors.slack.recent import Recent
 
 log = structlog.get_logger()
@@ -31,8 +32,9 @@ _UNREADABLE = frozenset({"channel_not_found", "not_in_channel", "thread_not_foun
 class History:
     """Messages of a place, oldest first, bounded to `_PAGES` pages."""
 
-    def __init__(self, api: Api, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, api: Api, channels: Channels, now: Callable[[], float] = time.time) -> None:
         self._api = api
+        self._channels = channels
         self._now = now
         self._scanned: Recent[str, None] = Recent()
 
@@ -70,8 +72,9 @@ class History:
             return  # a command, of which Slack keeps nothing
         if self._now() - float(after_message_id) > MISSED_SECONDS:
             return
+        public = await self._channels.is_public(channel)
         for event in await self._readable(channel, thread, after_message_id):
-            message = _understood(event, me, convert.Known(takes_part=thread is not None))
+            message = _understood(event, me, convert.Known(takes_part=thread is not None, public=public))
             if message is not None:
                 yield message
         if thread is None or channel.startswith("D") or channel in self._scanned:
@@ -80,7 +83,7 @@ class History:
         events = await self._readable(channel, None, f"{since:.6f}")
         self._scanned.put(channel, None)
         for event in events:
-            message = _understood(event, me, convert.Known())
+            message = _understood(event, me, convert.Known(public=public))
             if message is not None and message.addressed:
                 yield message
 

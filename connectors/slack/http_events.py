@@ -1,7 +1,6 @@
 """Slack's events and commands over HTTP. I/O; whether a request is genuine is in `signature`.
 
-Commands (forms) may come to `COMMANDS_PATH` or to `PATH`, as the app's settings have it; interactions are
-acknowledged and left alone.
+Commands and interactions (forms) may come to `COMMANDS_PATH` or to `PATH`, as the app's settings have it.
 """
 
 from __future__ import annotations
@@ -43,14 +42,21 @@ _FORM = "application/x-www-form-urlencoded"
 
 
 class HttpEvents:
-    """The routes of one app. A request is acknowledged only after *take* or *take_command* has returned."""
+    """The routes of one app. A request is acknowledged only after *take*, *take_command* or *take_press* (for
+    interactions) has returned."""
 
     def __init__(
-        self, secret: SecretStr, take: Take, take_command: TakeCommand, now: Callable[[], float] = time.time
+        self,
+        secret: SecretStr,
+        take: Take,
+        take_command: TakeCommand,
+        take_press: Take,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._secret = secret
         self._take = take
         self._take_command = take_command
+        self._take_press = take_press
         self._now = now
         self._answered = signature.Answered()
 
@@ -87,11 +93,8 @@ class HttpEvents:
         return response
 
     async def _answer(self, body: bytes) -> Response:
-        try:
-            payload = json.loads(body)
-        except ValueError:
-            payload = None
-        if not isinstance(payload, dict):
+        payload = _object_in(body)
+        if payload is None:
             return PlainTextResponse("no event", 400)
         if payload.get("type") == "url_verification":
             return JSONResponse({"challenge": str(payload.get("challenge", ""))})
@@ -104,9 +107,13 @@ class HttpEvents:
         if "command" in form:
             told = await self._take_command(form)
             return JSONResponse(shown_to_one(told)) if told else Response(status_code=200)
-        if "payload" in form or "ssl_check" in form:
-            why = "unsupported: interactive" if "payload" in form else "ssl_check"
-            log.info("message.ignored", connector="slack", why=why)
+        if "payload" in form:
+            payload = _object_in(form["payload"])
+            if payload is None:
+                return PlainTextResponse("no interaction", 400)
+            return Response(status_code=200) if await self._take_press(payload) else _again("it could not be accepted")
+        if "ssl_check" in form:
+            log.info("message.ignored", connector="slack", why="ssl_check")
             return Response(status_code=200)
         return PlainTextResponse("no command", 400)
 
@@ -114,6 +121,15 @@ class HttpEvents:
 def shown_to_one(text: str) -> dict[str, Any]:
     """An answer to a command that only its giver sees."""
     return {"response_type": "ephemeral", "text": text}
+
+
+def _object_in(text: str | bytes) -> dict[str, Any] | None:
+    """The JSON object that *text* is; None for anything else."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _again(why: str) -> Response:

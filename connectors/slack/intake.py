@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import structlog
 
-from connectors.connector import Accept
+from connectors.connector import Accept, SendFailed
 from connectors.message import AgentRuntimeError, InboundKind, InboundMessage, StoreUnavailable
 from connectors.slack import commands, convert, outgoing
 from connectors.slack.api import Api
-from connectors.slack.lookups import People, SharedFiles, Threads
+from connectors.slack.lookups import Channels, People, SharedFiles, Threads
 from connectors.slack.recent import Recent
 from connectors.slack.responses import Responses
 from connectors.slack.streaming import Streams
@@ -24,8 +25,8 @@ log = structlog.get_logger()
 _ATTEMPTS_PER_EVENT = 3
 """How often an event is offered when accepting it fails for another reason than an absent store."""
 
-COMMAND_SECONDS = 2.0
-"""Slack waits 3 s for the acknowledgement of a command, and repeats none."""
+COMMAND_SECONDS, BUTTON_SECONDS = 2.0, 0.7
+"""Slack waits 3 s for the acknowledgement of a command or a pressed button, and repeats none."""
 
 _TOKEN_EVENTS = frozenset({"tokens_revoked", "app_uninstalled"})
 
@@ -33,8 +34,10 @@ _TOKEN_EVENTS = frozenset({"tokens_revoked", "app_uninstalled"})
 class Intake:
     """Where events and commands go, however they came."""
 
-    def __init__(self, api: Api, vitals: Vitals, streams: Streams, responses: Responses) -> None:
+    def __init__(self, api: Api, vitals: Vitals, streams: Streams, responses: Responses, channels: Channels) -> None:
+        self._api = api
         self._people = People(api)
+        self._channels = channels
         self._threads = Threads(api)
         self._files = SharedFiles(api)
         self._vitals = vitals
@@ -103,7 +106,8 @@ class Intake:
             return StoreUnavailable.user_text
         accept, me = self._open
         try:
-            command = commands.to_command(payload, me)
+            public = await self._channels.is_public(commands.channel_of(payload))
+            command = commands.to_command(payload, me, public=public)
         except (KeyError, TypeError, ValueError, AttributeError):
             log.warning("message.ignored", connector=convert.CONNECTOR, why="unreadable")
             return AgentRuntimeError.user_text
@@ -125,6 +129,46 @@ class Intake:
         self._accepted.put(asked, None)
         self._vitals.well("store")
         return ""
+
+    async def take_press(self, payload: Mapping[str, Any]) -> bool:
+        """Whether an interaction may be acknowledged: it is a press that was stored, whose buttons then go, or none of
+        ours. Else Slack shows who pressed that it failed. Takes `COMMAND_SECONDS` and `BUTTON_SECONDS` at most."""
+        if self._open is None:
+            return False
+        accept, me = self._open
+        try:
+            async with asyncio.timeout(COMMAND_SECONDS):
+                message = await self._press(payload, me)
+                if message is None:
+                    return True
+                accepted = await accept(message)
+        except (StoreUnavailable, TimeoutError) as error:
+            log.warning("message.failed", connector=convert.CONNECTOR, why=type(error).__name__, where="button")
+            return False
+        except Exception as error:  # noqa: BLE001 - the boundary: one press must not stop all others
+            self._report(error)
+            return False
+        self._vitals.well("store")
+        if accepted.outcome not in ("stored", "duplicate"):
+            return False
+        arguments = outgoing.without_buttons(str(payload["channel"]["id"]), payload["message"])
+        try:
+            async with asyncio.timeout(BUTTON_SECONDS):
+                await self._api.ask(lambda client: client.chat_update(**arguments))
+        except (SendFailed, TimeoutError) as error:  # whoever presses them again is told what was decided
+            log.debug("connector.sign_lost", connector=convert.CONNECTOR, why=str(error))
+        return True
+
+    async def _press(self, payload: Mapping[str, Any], me: convert.Identity) -> InboundMessage | None:
+        try:
+            message = commands.to_press(payload, me)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            log.warning("message.ignored", connector=convert.CONNECTOR, why="unreadable")
+            return None
+        if message is None:  # shortcuts, dialogues: nothing of ours has any
+            log.info("message.ignored", connector=convert.CONNECTOR, why="unsupported: interactive")
+            return None
+        return replace(message, public=await self._channels.is_public(message.place))
 
     async def _pass_on(self, payload: Mapping[str, Any], accept: Accept, me: convert.Identity) -> None:
         if payload.get("type") != "event_callback":
@@ -152,7 +196,13 @@ class Intake:
         asked = convert.thread_in_question(event, me)
         takes_part = await self._threads.takes_part(*asked, me) if asked is not None else False
         names = await self._people.names(convert.people_of(event) - {me.user_id})
-        return convert.Known(names, takes_part, await self._place(event, me))
+        place, public = await self._place(event, me), convert.is_public(event)
+        channel = str(event.get("channel") or (event.get("item") or {}).get("channel") or "")
+        if public is not None:
+            self._channels.says(channel, public)
+        elif event["type"] in {"message", "app_mention"}:
+            public = await self._channels.is_public(channel)
+        return convert.Known(names, takes_part, place, bool(public))
 
     async def _place(self, event: convert.Event, me: convert.Identity) -> str | None:
         """The conversation of the message that a reaction is on, which the event does not say. For the bot's own, said

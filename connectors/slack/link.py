@@ -27,11 +27,13 @@ APP_TOKEN_VARIABLE = "AGENT_RUNTIME_SLACK_APP_TOKEN"  # noqa: S105 - the variabl
 
 _WAITING_ENVELOPES = 1000
 _COMMANDS_AT_ONCE = 20
+_AT_ONCE = frozenset({"slash_commands", "interactive"})
+"""Kinds of envelopes for whose acknowledgement people wait."""
 _DEAF = "the connection is open, but brings no events"
 
 
 class Link:
-    """Events by Socket Mode, one after the other; commands beside them, as people wait for those.
+    """Events by Socket Mode, one after the other; commands and presses beside them, as people wait for those.
 
     What a socket that broke may have swallowed is read from the history before what is said after it (`Gaps`).
 
@@ -129,7 +131,7 @@ class Link:
 
     def _receive(self, envelope: Envelope) -> None:
         self._hearing.heard(envelope.payload, asyncio.get_running_loop().time())
-        queue = self._commands if envelope.kind == "slash_commands" else self._waiting
+        queue = self._commands if envelope.kind in _AT_ONCE else self._waiting
         try:
             queue.put_nowait(envelope)
         except asyncio.QueueFull:  # not acknowledged, so that Slack delivers it again
@@ -145,7 +147,7 @@ class Link:
             envelope = await self._waiting.get()
             if envelope.kind == "events_api":
                 await self._take_in_order(envelope.payload, envelope.socket.follows)
-            else:  # buttons, shortcuts, dialogues: nothing of ours has any
+            else:
                 log.info("message.ignored", connector="slack", why=f"unsupported: {envelope.kind}")
             await envelope.acknowledge()
 
@@ -162,6 +164,10 @@ class Link:
     async def _take_commands(self) -> None:
         while True:
             envelope = await self._commands.get()
+            if envelope.kind == "interactive":
+                if await self._intake.take_press(envelope.payload):
+                    await envelope.acknowledge()
+                continue
             told = await self._intake.take_command(envelope.payload)
             await envelope.acknowledge(shown_to_one(told) if told else None)
 

@@ -1,4 +1,5 @@
-"""What Slack's events leave out and has to be asked for: names, files, and who takes part in a thread. I/O.
+"""What Slack's events leave out and has to be asked for: names, files, which channels are public, and who takes part in
+a thread. I/O.
 
 A question that is not answered soon delays no message: the message goes on with less known about it.
 """
@@ -22,6 +23,7 @@ log = structlog.get_logger()
 
 NAME_LASTS_SECONDS = 3600.0
 FAILURE_LASTS_SECONDS = 60.0
+CHANNEL_LASTS_SECONDS = 60.0
 ANSWER_WITHIN_SECONDS = 1.0
 """Slack waits 3 s for an acknowledgement, and the message has to be stored in that time, too."""
 
@@ -148,6 +150,39 @@ def _is_part(message: dict[str, Any], me: Identity) -> bool:
         or me.user_id in (message.get("reply_users") or ())
         or mrkdwn.names_person(message.get("text") or "", me.user_id)
     )
+
+
+class Channels:
+    """Which channels are public. What Slack does not say is private."""
+
+    def __init__(self, api: Api, now: Callable[[], float] = time.monotonic) -> None:
+        self._api = api
+        self._now = now
+        self._known: Recent[str, tuple[bool, float]] = Recent()
+
+    def says(self, channel: str, public: bool) -> None:
+        """An event named the channel's type."""
+        self._known.put(channel, (public, self._now() + CHANNEL_LASTS_SECONDS))
+
+    async def is_public(self, channel: str) -> bool:
+        """Whether everybody of the Slack workspace may read *channel*, as far as can be found out within
+        `ANSWER_WITHIN_SECONDS`. A channel may become private: what is known lasts `CHANNEL_LASTS_SECONDS`."""
+        if channel.startswith("D"):
+            return False
+        known = self._known.get(channel)
+        if known is not None and known[1] > self._now():
+            return known[0]
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN_SECONDS):
+                answer = await self._api.call(lambda client: client.conversations_info(channel=channel))
+        except errors.SLACK_ERRORS as error:
+            why = self._api.describe(error)
+            log.debug("connector.lookup_failed", connector="slack", what="conversations.info", why=why)
+            return False
+        told: dict[str, Any] = answer.get("channel") or {}
+        public = bool(told.get("is_channel")) and not any(told.get(f"is_{one}") for one in ("private", "mpim", "im"))
+        self.says(channel, public)
+        return public
 
 
 class SharedFiles:

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from connectors.connector import SendFailed
-from connectors.message import OutboundMessage, OutboundPart
+from connectors.message import Button, OutboundMessage, OutboundPart
 from connectors.slack.convert import Identity, is_own
 from connectors.text.form import parse
 from connectors.text.mrkdwn import render
 from connectors.text.outgoing import can_be_seen, outbound_parts
 from connectors.text.parts import parts
+from connectors.text.sources import cut_for_sources, sources_line
 from connectors.text.split import characters
 
 MAX_TEXT_CHARACTERS = 4000
 """``chat.postMessage`` takes 40,000, but ``chat.update`` refuses more than 4,000 with ``msg_too_long``."""
+
+MAX_SECTION_CHARACTERS = 3000
+"""What the text of a section block takes (docs.slack.dev, "Section block")."""
+
+MAX_BUTTONS = 25
+"""What an actions block takes (docs.slack.dev, "Actions block")."""
+
+BUTTON_PREFIX = "command-"
+"""Begins the ``action_id`` of a button that gives a command."""
 
 MAX_STREAM_CHARACTERS = 12_000
 """What one call of Slack's own streaming takes (docs.slack.dev, "chat.appendStream")."""
@@ -38,11 +49,19 @@ _MASS = re.compile(r"@(?=here\b|channel\b|everyone\b|\Z)", re.IGNORECASE)
 def to_parts(message: OutboundMessage, max_parts: int = MAX_PARTS) -> tuple[OutboundPart, ...]:
     """*message* as mrkdwn within Slack's limit; none for a text in which nothing can be seen.
 
-    Surrogates without their other half, which no protocol can carry, are replaced by U+FFFD.
+    Surrogates without their other half, which no protocol can carry, are replaced by U+FFFD. The last text has the
+    sources and the buttons: they are shown in blocks, and the text then in a section block, which takes less.
     """
-    cut = parts(parse(_valid(message.text)), MAX_TEXT_CHARACTERS, characters, render)
-    texts = [text for text in cut if can_be_seen(text)]
-    return outbound_parts(message, texts, MRKDWN, max_parts)
+    form = parse(_valid(message.text))
+
+    def cut(limit: int) -> list[str]:
+        return [text for text in parts(form, limit, characters, render) if can_be_seen(text)]
+
+    sources = sources_line(message)
+    room = MAX_SECTION_CHARACTERS if sources or message.buttons else MAX_TEXT_CHARACTERS
+    texts, last = cut_for_sources(cut, MAX_TEXT_CHARACTERS, room, characters, max_parts)
+    made = outbound_parts(message, texts, MRKDWN, max_parts)
+    return tuple(replace(part, sources=sources) if part.index == last else part for part in made)
 
 
 def to_place(external_id: str) -> tuple[str, str | None]:
@@ -77,6 +96,7 @@ def to_send(message: OutboundMessage, part: OutboundPart) -> dict[str, Any]:
         "unfurl_links": False,
         "unfurl_media": False,
         "metadata": metadata(message, part),
+        **_blocks(part, message.buttons),
     }
     return arguments if thread is None else arguments | {"thread_ts": thread}
 
@@ -84,8 +104,8 @@ def to_send(message: OutboundMessage, part: OutboundPart) -> dict[str, Any]:
 def to_edit(message: OutboundMessage, part: OutboundPart, message_id: str) -> dict[str, Any]:
     """Arguments of ``chat.update`` that replace the message *message_id* by *part*.
 
-    The metadata comes along: a message that was begun as a stream has none until then. Blocks are not named, so
-    that Slack takes those of a stream away (docs.slack.dev, "chat.update").
+    The metadata comes along: a message that was begun as a stream has none until then. Where the part needs no
+    blocks, they are not named, so that Slack takes those of a stream away (docs.slack.dev, "chat.update").
     """
     channel, _ = to_place(message.key.external_id)
     return {
@@ -94,7 +114,14 @@ def to_edit(message: OutboundMessage, part: OutboundPart, message_id: str) -> di
         "text": part.text,
         "link_names": False,
         "metadata": metadata(message, part),
+        **_blocks(part, message.buttons),
     }
+
+
+def without_buttons(channel: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of ``chat.update`` that take the buttons of the message *said* away."""
+    kept = [block for block in said.get("blocks") or () if block.get("type") != "actions"]
+    return {"channel": channel, "ts": str(said["ts"]), "text": str(said.get("text") or ""), "blocks": kept}
 
 
 def to_respond(part: OutboundPart) -> dict[str, Any]:
@@ -106,6 +133,7 @@ def to_respond(part: OutboundPart) -> dict[str, Any]:
         "mrkdwn": True,
         "unfurl_links": False,
         "unfurl_media": False,
+        **_blocks(part),
     }
 
 
@@ -167,6 +195,27 @@ def stream_pieces(text: str) -> list[str]:
     """
     harmless = _MASS.sub("@\u200b", _CALLING.sub("<\u200b", _valid(text)))
     return [harmless[at : at + MAX_STREAM_CHARACTERS] for at in range(0, len(harmless), MAX_STREAM_CHARACTERS)]
+
+
+def _blocks(part: OutboundPart, buttons: Sequence[Button] = ()) -> dict[str, Any]:
+    """*part* as blocks where it has sources, or is the last and has *buttons* below it. Slack then shows its text in
+    notifications only. In plain text nothing of a document's name becomes a mention, a link or an emoji."""
+    blocks: list[dict[str, Any]] = []
+    if part.sources:
+        blocks.append({"type": "context", "elements": [_plain(part.sources)]})
+    if buttons and part.index == part.total - 1 and not part.file_name:
+        pressed = [
+            {"type": "button", "text": _plain(one.label), "action_id": f"{BUTTON_PREFIX}{number}", "value": one.command}
+            for number, one in enumerate(buttons[:MAX_BUTTONS])
+        ]
+        blocks.append({"type": "actions", "elements": pressed})
+    if not blocks:
+        return {}
+    return {"blocks": [{"type": "section", "text": {"type": "mrkdwn", "text": part.text}, "expand": True}, *blocks]}
+
+
+def _plain(text: str) -> dict[str, Any]:
+    return {"type": "plain_text", "text": text, "emoji": False}
 
 
 def _valid(text: str) -> str:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from aiogram.methods import (
+    AnswerCallbackQuery,
     DeleteMessage,
     EditMessageMedia,
+    EditMessageReplyMarkup,
     EditMessageText,
     SendChatAction,
     SendDocument,
@@ -18,6 +20,8 @@ from aiogram.methods import (
 from aiogram.types import (
     BotCommand,
     BufferedInputFile,
+    InlineKeyboardButton,
+    InlineKeyboardMarkup,
     InputMediaDocument,
     LinkPreviewOptions,
     ReactionTypeEmoji,
@@ -30,6 +34,7 @@ from connectors.text import html
 from connectors.text.form import parse
 from connectors.text.outgoing import can_be_seen, outbound_parts
 from connectors.text.parts import parts
+from connectors.text.sources import cut_for_sources, sources_form
 from connectors.text.split import utf16_units
 
 CONNECTOR = "telegram"
@@ -60,6 +65,9 @@ REACTIONS = frozenset(
 )
 """Bot API, ReactionTypeEmoji: the only emoji with which a bot may react; ✅ and ⏳ are not among them."""
 
+MAX_BUTTONS = 8
+"""In one row, as Telegram's apps show them."""
+
 _COMMAND_NAME = re.compile(r"[a-z0-9_]{1,32}")
 _EMOJI_STYLE = "\ufe0f"
 _NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
@@ -70,9 +78,18 @@ def to_parts(message: OutboundMessage, max_parts: int) -> tuple[OutboundPart, ..
 
     More than *max_parts* become the first and a file. Parts without anything visible are left out: Telegram
     refuses them as empty. Surrogates without their other half, which no protocol can carry, are replaced by U+FFFD.
+    The sources stand below the last text, as an expandable quotation.
     """
-    cut = parts(parse(message.text), MAX_TEXT_UNITS, html.size, html.render)
-    texts = [part for part in cut if can_be_seen(html.seen(part))]
+    form = parse(message.text)
+
+    def cut(limit: int) -> list[str]:
+        return [part for part in parts(form, limit, html.size, html.render) if can_be_seen(html.seen(part))]
+
+    sources = html.render(sources_form(message))
+    below = f"\n\n<blockquote expandable>{sources}</blockquote>" if sources else ""
+    texts, last = cut_for_sources(cut, MAX_TEXT_UNITS, MAX_TEXT_UNITS - html.size(below), html.size, max_parts)
+    if texts:
+        texts[last] += below
     return outbound_parts(message, texts, HTML, max_parts)
 
 
@@ -119,7 +136,7 @@ def to_send(message: OutboundMessage, part: OutboundPart) -> SendMessage | SendD
     """The call that says *part* in its place; the first part hangs at the message that it replies to."""
     chat, topic = to_place(message.key.external_id)
     reply = None
-    if message.reply_to is not None and part.index == 0:
+    if message.reply_to is not None and message.reply_to.isdecimal() and part.index == 0:
         reply = ReplyParameters(message_id=int(message.reply_to), allow_sending_without_reply=True)
     if part.file_name:
         return SendDocument(
@@ -136,6 +153,7 @@ def to_send(message: OutboundMessage, part: OutboundPart) -> SendMessage | SendD
         parse_mode=_parse_mode(part),
         link_preview_options=_NO_PREVIEW,
         reply_parameters=reply,
+        reply_markup=_keyboard(message, part),
     )
 
 
@@ -151,7 +169,25 @@ def to_edit(message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> E
         text=part.text,
         parse_mode=_parse_mode(part),
         link_preview_options=_NO_PREVIEW,
+        reply_markup=_keyboard(message, part),
     )
+
+
+def to_answer(query_id: str, *, taken: bool) -> AnswerCallbackQuery:
+    """The call that ends the sign which Telegram shows on a button that was pressed."""
+    return AnswerCallbackQuery(callback_query_id=query_id, text=None if taken else "I could not do that.")
+
+
+def without_buttons(chat: int, message_id: int) -> EditMessageReplyMarkup:
+    """The call that takes the buttons below a message away."""
+    return EditMessageReplyMarkup(chat_id=chat, message_id=message_id)
+
+
+def _keyboard(message: OutboundMessage, part: OutboundPart) -> InlineKeyboardMarkup | None:
+    if not message.buttons or part.index < part.total - 1:
+        return None
+    row = [InlineKeyboardButton(text=one.label, callback_data=one.command) for one in message.buttons[:MAX_BUTTONS]]
+    return InlineKeyboardMarkup(inline_keyboard=[row])
 
 
 def to_delete(message: OutboundMessage, receipt: Receipt) -> DeleteMessage:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
 from aiogram.exceptions import TelegramConflictError
 from aiogram.methods import GetFile, GetMe, GetMyCommands, SetMyCommands
+from aiogram.types import CallbackQuery
 from pydantic import SecretStr
 
 from connectors.connector import (
@@ -21,7 +23,7 @@ from connectors.connector import (
     Location,
     SendFailed,
 )
-from connectors.message import Attachment, ConversationKey, OutboundMessage, OutboundPart, Receipt
+from connectors.message import Accepted, Attachment, ConversationKey, OutboundMessage, OutboundPart, Receipt
 from connectors.telegram import calls
 from connectors.telegram.api import OFFICIAL_HOST, Api
 from connectors.telegram.errors import AIOGRAM_ERRORS, meaning, moved_to, refuses, retry_after_seconds
@@ -48,7 +50,7 @@ KEPT_ELSEWHERE = "I cannot reach the place where the Bot API server keeps this f
 
 class TelegramConnector:
     """A bot on Telegram: `connectors.connector.Connector`, `EditsMessages`, `ShowsTyping`, `Reacts`,
-    `SharesPace`, `CountsByMinute`, `LocatesAttachments`, `RegistersCommands` and `MountsRoutes`.
+    `SharesPace`, `CountsByMinute`, `ShowsButtons`, `LocatesAttachments`, `RegistersCommands` and `MountsRoutes`.
 
     With *webhook_secret* updates are posted to ``/telegram/webhook``, which is registered below *public_url* if
     there is one and looked after every ``check_seconds``; else they come by long polling, of which Telegram may hold
@@ -69,6 +71,7 @@ class TelegramConnector:
         sends_per_second_overall=30.0,
     )
     typing_lasts_seconds = 5.0
+    max_buttons = calls.MAX_BUTTONS
 
     def __init__(
         self,
@@ -88,7 +91,7 @@ class TelegramConnector:
         self._api = Api(token, api_base, timeout_seconds)
         self._vitals = Vitals(first_backoff_seconds, longest_backoff_seconds)
         self._places = Places()
-        self._intake = Intake(self._vitals, self._places)
+        self._intake = Intake(self._vitals, self._places, self._answer_press)
         self._unfit_secret = check_secret(webhook_secret) if webhook_secret is not None else ""
         self._source: Polling | Registration
         self._webhook: Webhook | None = None
@@ -194,6 +197,13 @@ class TelegramConnector:
         self._vitals.stopped()
 
     # Inside
+
+    async def _answer_press(self, query: CallbackQuery, accepted: Accepted) -> None:
+        taken = accepted.outcome in ("stored", "duplicate")
+        with suppress(SendFailed):
+            await self._api.ask_in_passing(lambda: calls.to_answer(query.id, taken=taken))
+            if taken and (message := query.message) is not None:
+                await self._api.ask(lambda: calls.without_buttons(message.chat.id, message.message_id))
 
     async def _send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
         now = calls.moved(message, self._places.now)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from aiogram.types import (
+    CallbackQuery,
     Chat,
     ChatMemberRestricted,
     ChatMemberUnion,
@@ -23,20 +24,20 @@ from aiogram.types import (
 )
 
 from connectors.message import Author, InboundKind, InboundMessage, Quote
+from connectors.telegram import REPLY_HINT
 from connectors.telegram.calls import CONNECTOR
 from connectors.telegram.content import attachments, origin_name, told
 from connectors.telegram.marks import to_markdown
 from connectors.telegram.mentions import Addressee, Identity, command_addressee, without_own_mentions
+from connectors.text.sources import without_sources
 from connectors.text.split import utf16_units
 
 UNFINISHED_UNITS = 4000
 """From this size on a message may be the first part of one that the sender's app had to cut: apps cut a
 long text at a word somewhat before the limit, so the limit itself is too late to look for."""
 
-ALLOWED_UPDATES = ["message", "edited_message", "message_reaction", "my_chat_member"]
+ALLOWED_UPDATES = ["message", "edited_message", "message_reaction", "my_chat_member", "callback_query"]
 """What Telegram is asked to tell. Reactions only come when they are asked for; channel posts are not."""
-
-REPLY_HINT = "Open with a brief acknowledgement of what was asked, then answer in short paragraphs made for a phone."
 
 TopicOf = Callable[[int, int], int | None]
 """The topic in which a message of a chat stands, if anybody knows: reactions do not say."""
@@ -55,6 +56,8 @@ def to_inbound(update: Update, me: Identity, topic_of: TopicOf = lambda _chat, _
         return _from_reaction(update.message_reaction, me, topic_of)
     if update.my_chat_member is not None:
         return _from_membership(update.my_chat_member, update.update_id, me)
+    if update.callback_query is not None:
+        return _from_press(update.callback_query)
     return None
 
 
@@ -82,6 +85,28 @@ def topic(message: Message | None) -> int | None:
     """The topic in which *message* stands."""
     # In groups without topics a message_thread_id only says which message started a chain of replies.
     return message.message_thread_id if message is not None and message.is_topic_message else None
+
+
+def _from_press(query: CallbackQuery) -> InboundMessage | None:
+    """A button was pressed; one below a message that is too old for Telegram to say of whom it is, is nothing."""
+    message = query.message
+    if message is None or not query.data:
+        return None
+    in_topic = topic(message) if isinstance(message, Message) else None
+    return InboundMessage(
+        connector=CONNECTOR,
+        external_id=_external_id(message.chat, in_topic),
+        message_id=f"button-{query.id}",
+        author=_author_of(query.from_user),
+        text=query.data,
+        kind=InboundKind.COMMAND,
+        direct=message.chat.type == "private",
+        public=_is_public(message.chat),
+        place=str(message.chat.id) if in_topic is not None else "",
+        routes=_routes(message.chat, in_topic),
+        default_workspace=_default_workspace(message.chat),
+        reply_hint=REPLY_HINT,
+    )
 
 
 def _from_message(message: Message, kind: InboundKind, me: Identity) -> InboundMessage | None:
@@ -117,6 +142,8 @@ def _from_message(message: Message, kind: InboundKind, me: Identity) -> InboundM
         kind=kind,
         sent_at=message.date,
         direct=direct,
+        public=_is_public(message.chat),
+        place=str(message.chat.id) if topic(message) is not None else "",
         addressed=direct or mentioned or _is_from(replied, me),
         relayed=forwarded and not _is_own(message),
         quote=_quote(message, replied),
@@ -157,6 +184,8 @@ def _from_reaction(reaction: MessageReactionUpdated, me: Identity, topic_of: Top
         kind=InboundKind.REACTION,
         sent_at=reaction.date,
         direct=reaction.chat.type == "private",
+        public=_is_public(reaction.chat),
+        place=str(reaction.chat.id) if stands_in is not None else "",
         addressed=False,
         reaction=added[-1] if added else "",
         unreacted=tuple(one for one in before if one not in now),
@@ -194,6 +223,12 @@ def _from_membership(change: ChatMemberUpdated, update_id: int, me: Identity) ->
 def _is_present(member: ChatMemberUnion) -> bool:
     # Who is restricted may have left: the restriction then waits for them.
     return member.is_member if isinstance(member, ChatMemberRestricted) else member.status in _PRESENT
+
+
+def _is_public(chat: Chat) -> bool:
+    """Whether anybody may read *chat*: supergroups and channels have a username only where they are public (Bot API,
+    "Chat"). Whatever else a bot is in is private."""
+    return chat.type in {"supergroup", "channel"} and bool(chat.username)
 
 
 def _external_id(chat: Chat, in_topic: int | None) -> str:
@@ -236,7 +271,7 @@ def _is_from(message: Message | None, me: Identity) -> bool:
 def _quote(message: Message, replied: Message | None) -> Quote | None:
     chosen = message.quote.text if message.quote is not None else ""
     if replied is not None:
-        text = chosen or replied.text or replied.caption or told(replied)
+        text = chosen or without_sources(replied.text or "") or replied.caption or told(replied)
         text = text or " ".join(f"[{file.name}]" for file in attachments(replied))
         return Quote(_author(replied).name, text, str(replied.message_id)) if text else None
     if not chosen:

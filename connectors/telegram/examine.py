@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 from urllib.parse import quote
@@ -45,7 +46,7 @@ async def examine(
     if hears_all and not bot.get("can_read_all_group_messages"):
         problems.append(
             Problem(
-                "the bot is to answer everything in groups, but Telegram shows it only what is addressed to it",
+                "the bot should answer everything in groups, but Telegram only shows it messages that mention it",
                 "turn its privacy mode off (@BotFather, /setprivacy), then add it to its groups again",
             )
         )
@@ -75,10 +76,10 @@ def _webhook_problems(info: dict[str, Any], ours: str, now: float, by_webhook: b
     if not by_webhook:
         if not shown:
             return []
-        advice = "`agent-runtime serve` takes it down; where another program needs it, give that one a bot of its own"
-        return [Problem(f"a webhook is set ({_host(shown)}), so that Telegram brings nothing by long polling", advice)]
+        advice = "`agent-runtime serve` removes it; if another program needs it, use a separate bot for that program"
+        return [Problem(f"a webhook is set ({_host(shown)}), so Telegram sends nothing by long polling", advice)]
     if not shown:
-        advice = f"`agent-runtime serve` sets it, where {_PUBLIC_URL} is the address at which Telegram reaches it"
+        advice = f"`agent-runtime serve` sets it; {_PUBLIC_URL} must be the address at which Telegram reaches it"
         return [Problem("no webhook is set", advice)]
     if ours and not _is_same(shown, ours):
         advice = "`agent-runtime serve` sets it again; if it does not stay, another program uses this bot"
@@ -87,7 +88,7 @@ def _webhook_problems(info: dict[str, Any], ours: str, now: float, by_webhook: b
     waiting = info.get("pending_update_count") or 0
     if waiting and isinstance(failed_at, int) and now - failed_at <= RECENT_ERROR_SECONDS:
         why = str(info.get("last_error_message") or "no reason given")
-        advice = f"see that {_PUBLIC_URL} leads here from the internet"
+        advice = f"check that {_PUBLIC_URL} leads here from the internet"
         return [Problem(f"Telegram could not deliver {waiting} updates ({why})", advice)]
     return []
 
@@ -105,3 +106,9 @@ def _host(url: str) -> str:
         return httpx.URL(url).host or "an address that cannot be read"
     except httpx.InvalidURL:
         return "an address that cannot be read"
+
+
+def place_of(workspace_id: str) -> str | None:
+    """The place, as operators route it, whose own workspace *workspace_id* is; None where it is no such workspace."""
+    found = re.fullmatch(r"telegram-(-?\d+)", workspace_id)
+    return f"telegram:{found[1]}" if found else None

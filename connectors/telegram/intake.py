@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import structlog
-from aiogram.types import Update
+from aiogram.types import CallbackQuery, Update
 from pydantic import ValidationError
 
 from connectors.connector import Accept
-from connectors.message import InboundKind, InboundMessage, StoreUnavailable
+from connectors.message import Accepted, InboundKind, InboundMessage, StoreUnavailable
 from connectors.telegram import convert
 from connectors.telegram.calls import CONNECTOR
 from connectors.telegram.mentions import Identity
@@ -21,6 +22,9 @@ from connectors.telegram.vitals import Vitals
 
 log = structlog.get_logger()
 
+AnswerPress = Callable[[CallbackQuery, Accepted], Awaitable[None]]
+"""Tells Telegram that a pressed button was heard. Never raises."""
+
 _ATTEMPTS_PER_UPDATE = 3
 """How often an update is offered when accepting it fails for another reason than an absent store."""
 
@@ -28,7 +32,8 @@ _ATTEMPTS_PER_UPDATE = 3
 class Intake:
     """Where updates go, however they came."""
 
-    def __init__(self, vitals: Vitals, places: Places) -> None:
+    def __init__(self, vitals: Vitals, places: Places, answer_press: AnswerPress) -> None:
+        self._answer_press = answer_press
         self._vitals = vitals
         self._places = places
         self._open: tuple[Accept, Identity] | None = None
@@ -84,8 +89,10 @@ class Intake:
         self._note_places(update)
         message = convert.to_inbound(update, me, self._places.topic_of)
         if message is not None:
-            await accept(self._in_album(update, message))
+            accepted = await accept(self._in_album(update, message))
             self._store_is_away = False
+            if update.callback_query is not None:
+                await self._answer_press(update.callback_query, accepted)
 
     def _in_album(self, update: Update, message: InboundMessage) -> InboundMessage:
         """*message*, addressed to the bot where the album is to which it belongs."""

@@ -58,7 +58,7 @@ def check_secret(secret: SecretStr) -> str:
     if _SECRET.fullmatch(secret.get_secret_value()):
         return ""
     return (
-        f"Telegram takes no such webhook secret. Set {SECRET_VARIABLE} to 1 to 256 of A-Z, a-z, 0-9, _ and -, "
+        f"Telegram does not accept this webhook secret. Set {SECRET_VARIABLE} to 1 to 256 of A-Z, a-z, 0-9, _ and -, "
         "or unset it for long polling."
     )
 

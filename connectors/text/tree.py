@@ -3,11 +3,12 @@
 An element is ``[tag, attributes, children]``, a text a string; all of it is JSON. Tags: p, h3 to h6 (the highest level
 that there is becomes h3, the next h4: the page has its own above, and no level is left out), ul, ol, li, blockquote,
 pre, code, table, thead, tbody, tr, th, td, hr, a, strong, em, s, br. Attributes: ``href`` of a (http, https or mailto),
-``value`` of li, ``language`` of pre, ``align`` of th and td.
+``value`` of li, ``language`` of pre, ``align`` of th and td. A bare address of the web becomes a link.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -34,12 +35,41 @@ from connectors.text.layout import goes_to, with_address
 Node = str | list[Any]
 
 _SCHEMES = frozenset({"http", "https", "mailto"})
+_ADDRESS = re.compile(r"\bhttps?://[^\s<>\"`]+", re.IGNORECASE)
+_BRACKETS = {")": "(", "]": "[", "}": "{"}
 _TAGS = {Style.CODE: "code", Style.STRIKE: "s", Style.ITALIC: "em", Style.BOLD: "strong"}
 
 
 def tree(text: str) -> list[Node]:
     """The elements of *text* (Markdown)."""
     return render(parse(text))
+
+
+def without_breaks(nodes: Sequence[Node]) -> list[Node]:
+    """*nodes* with a space for each line break: documents are broken into lines for their writers."""
+    return [
+        node if isinstance(node, str) else " " if node[0] == "br" else [node[0], node[1], without_breaks(node[2])]
+        for node in nodes
+    ]
+
+
+def with_links(text: str) -> list[Node]:
+    """Plain *text*, with a link for each bare address of the web."""
+    nodes: list[Node] = []
+    end = 0
+    for found in _ADDRESS.finditer(text):
+        url = _without_punctuation(found[0])
+        if goes_to(url, _SCHEMES):
+            nodes += [text[end : found.start()], ["a", {"href": url}, [url]]]
+            end = found.start() + len(url)
+    return [node for node in (*nodes, text[end:]) if node]
+
+
+def _without_punctuation(url: str) -> str:
+    """*url* without what ends the sentence around it, and without a closing bracket that it does not open."""
+    while url[-1] in ".,;:!?'*_~…" or url.count(url[-1]) > url.count(_BRACKETS.get(url[-1], url[-1])):
+        url = url[:-1]
+    return url
 
 
 def render(form: Form) -> list[Node]:
@@ -137,7 +167,7 @@ def _span(span: Span, *, linked: bool) -> list[Node]:
         if index:
             nodes.append(["br", {}, []])
         if line:
-            nodes.append(line)
+            nodes += [line] if linked or Style.CODE in span.marks else with_links(line)
     for style, tag in _TAGS.items():
         if style in span.marks:
             nodes = [[tag, {}, nodes]]
