@@ -1,11 +1,13 @@
 """Who may talk to the bot, and as what: people's roles.
 
-Keys (owner ``access``): ``roles`` under a workspace's tag, a hash of person to role; ``asked`` under
-``{access}``, how often somebody was told that they may not talk.
+Keys (owner ``access``): ``roles`` under a workspace's tag, a hash of person to role; under ``{access}`` ``asked``, how
+often somebody was told that they may not talk, and ``direct``, a hash of admin to the conversation in which they are
+told of strangers who ask to be let in.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,16 +16,17 @@ from typing import TYPE_CHECKING
 import structlog
 
 from config.settings import Settings
-from connectors.message import CALLER_PREFIX, InboundMessage, Role, Scope, redis_key
+from connectors.message import CALLER_PREFIX, ConversationKey, InboundMessage, Role, Scope, redis_key
 from runtime.in_memory import InMemory
-from runtime.pairing import CODE_SECONDS, Pairing, Pending, count_within, person_field
+from runtime.pairing import CODE_SECONDS, Pairing, Request, count_within, person_field
 from runtime.stored import pack, unpack
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 MAX_NOTICES = 8
-"""How often one person is told within `CODE_SECONDS` that they may not talk."""
+"""How often one person is told within `NOTICE_SECONDS` that they may not talk."""
+NOTICE_SECONDS = 600
 
 _FORMAT = 1
 
@@ -35,13 +38,14 @@ class Decision:
     """Whether a message may be answered.
 
     ``why`` is one word for events, empty where allowed. ``notice`` is what to tell the person, empty
-    where nothing is to be said.
+    where nothing is to be said. ``request`` is what a stranger waits with.
     """
 
     allowed: bool
     role: Role = Role.VIEWER
     why: str = ""
     notice: str = ""
+    request: Request | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,10 @@ class Access:
         self._admins = frozenset(settings.access_admins)
         self._allowlist = frozenset(settings.access_allowlist)
         self._pairing = Pairing(redis, clock=clock)
+        self._direct: dict[str, str] = {}
+        """What this process last kept of where admins are told."""
+        self.decided = asyncio.Event()
+        """Set when a request was approved or denied here."""
 
     async def authorise(self, message: InboundMessage, workspace_id: str) -> Decision:
         """Whether *message* may be answered in *workspace_id*, and as what its author speaks.
@@ -86,7 +94,10 @@ class Access:
         if role is not None:
             return Decision(True, role)
         why = "unpaired" if self._policy == "pairing" else "not_on_allowlist"
-        notice = await self._notice(message, user, workspace_id) if message.direct else ""
+        request = None
+        if self._policy == "pairing" and message.direct:
+            request = await self._pairing.ask(user, message.author.name, workspace_id, message)
+        notice = await self._notice(user, request) if message.direct else ""
         log.info(
             "access.refused",
             why=why,
@@ -95,7 +106,7 @@ class Access:
             connector=message.connector,
             user=user,
         )
-        return Decision(False, why=why, notice=notice)
+        return Decision(False, why=why, notice=notice, request=request)
 
     async def may_talk(self, user: str, workspace_id: str) -> bool:
         """Whether *user* (``connector:user_id``) would be answered there. Tells nobody, and is no event."""
@@ -126,46 +137,89 @@ class Access:
         return None if stored is None else Role(unpack(stored, _FORMAT, "a role")["role"])
 
     async def _bounded_role(self, message: InboundMessage, bound: Role, workspace_id: str) -> Role:
-        if message.author.id.startswith(CALLER_PREFIX):
+        if message.is_caller or message.author.id.startswith(CALLER_PREFIX):
             return bound
         role = await self.role_of(message.author.user(message.connector), workspace_id) or Role.MEMBER
         return role if bound.covers(role) else bound
 
-    async def _notice(self, message: InboundMessage, user: str, workspace_id: str) -> str:
-        if await count_within(self._redis, _asked_key(user), CODE_SECONDS) > MAX_NOTICES:
+    async def _notice(self, user: str, request: Request | None) -> str:
+        if self._policy == "pairing" and (request is None or request.state != "waiting"):
             return ""
-        if self._policy == "allowlist":
+        if await count_within(self._redis, _asked_key(user), NOTICE_SECONDS) > MAX_NOTICES:
+            return ""
+        if request is None:
             return f"I only talk to people on my list, and you ({user}) are not on it. An admin can add you."
-        code = await self._pairing.issue(user, message.author.name, workspace_id)
-        if not code:
-            return ""
+        asked = (
+            "I have asked the admins of this bot to let you in"
+            if await self.admins_to_tell(request.workspace_id)
+            else "Whoever runs this bot has to let you in"
+        )
         return (
-            f"We have not met yet. Your pairing code is {code}. Please give it to an admin of this bot, who can let "
-            f"you in by telling me `/pair approve {code}`, or with `agent-runtime access approve {code}`. "
-            f"It is good for {CODE_SECONDS // 60} minutes."
+            f"We have not met yet. {asked}; then I will answer what you wrote. Your pairing code is {request.code}. "
+            f"If you know an admin, give it to them: they can tell me `/pair approve {request.code}`, or run "
+            f"`./agent-runtime access approve {request.code}`. It is valid for {CODE_SECONDS // 3600} hours."
         )
 
-    async def approve(self, code: str, workspace_id: str | None = None, *, by: str = "") -> Person:
+    async def approve(self, code: str, workspace_id: str | None = None, *, by: str = "", by_name: str = "") -> Person:
         """Make the person who was given *code* a member. With *workspace_id*, only a code for that workspace counts.
 
-        *by* is who says so, for the event ``access.changed``; likewise below. Raises `UnknownCode` and
-        `TooManyAttempts`.
+        *by* is who says so, for the event ``access.changed``, and *by_name* how people know them; likewise below. What
+        follows is the gateway's: see `unsettled`. Raises `UnknownCode`, `AlreadyDecided` and `TooManyAttempts`.
         """
-        waiting = await self._pairing.take(code, workspace_id)
-        person = Person(waiting.user, waiting.name, Role.MEMBER, waiting.workspace_id)
+        request = await self._pairing.decide(code, workspace_id, "approved", by_name or by)
+        person = Person(request.user, request.name, Role.MEMBER, request.workspace_id)
         await self._store_role(person)
-        _tell_changed("approved", waiting.workspace_id, user=waiting.user, role=Role.MEMBER.value, by=by)
+        self.decided.set()
+        _tell_changed("approved", request.workspace_id, user=request.user, role=Role.MEMBER.value, by=by)
         return person
 
-    async def deny(self, code: str, workspace_id: str | None = None, *, by: str = "") -> Pending:
-        """Make *code* worthless; who had asked. *workspace_id* and errors as for `approve`."""
-        waiting = await self._pairing.take(code, workspace_id)
-        _tell_changed("denied", waiting.workspace_id, user=waiting.user, by=by)
-        return waiting
+    async def deny(self, code: str, workspace_id: str | None = None, *, by: str = "", by_name: str = "") -> Request:
+        """Turn away whoever was given *code*; their request. *workspace_id* and errors as for `approve`."""
+        request = await self._pairing.decide(code, workspace_id, "denied", by_name or by)
+        self.decided.set()
+        _tell_changed("denied", request.workspace_id, user=request.user, by=by)
+        return request
 
-    async def pending(self) -> list[Pending]:
+    async def pending(self) -> list[Request]:
         """Who waits for approval, the oldest request first."""
         return await self._pairing.pending()
+
+    async def unsettled(self) -> list[Request]:
+        """Requests that were decided, of which people are to be told; who was let in is a member, whatever became of
+        the process that was told so."""
+        found = await self._pairing.unsettled()
+        for one in found:
+            if one.state == "approved" and await self.role_of(one.user, one.workspace_id) is None:
+                await self._store_role(Person(one.user, one.name, Role.MEMBER, one.workspace_id))
+        return found
+
+    async def settled(self, request: Request) -> None:
+        """People were told of *request*, and what they asked is being answered."""
+        await self._pairing.settled(request)
+
+    async def withdraw(self, message: InboundMessage, workspace_id: str) -> None:
+        """A message was deleted by its author: where a stranger waits with it, it is kept no longer."""
+        if message.author.id and self._policy == "pairing":
+            user = message.author.user(message.connector)
+            await self._pairing.withdraw(user, workspace_id, message.message_id)
+
+    async def note_direct(self, message: InboundMessage, key: ConversationKey) -> bool:
+        """Remember where the author of *message*, an admin who speaks directly, is told of strangers. True the first
+        time: nobody has told them of those who wait."""
+        field = person_field(message.author.user(message.connector))
+        if self._direct.get(field) == key.encoded:
+            return False
+        is_first = await self._redis.hset(_DIRECT, field, key.encoded) == 1
+        self._direct[field] = key.encoded
+        return is_first
+
+    async def admins_to_tell(self, workspace_id: str) -> list[ConversationKey]:
+        """The direct conversations of all admins of *workspace_id*, of those who have one."""
+        admins = [one.user for one in await self.people(workspace_id) if one.role is Role.ADMIN]
+        if not admins:
+            return []
+        stored = await self._redis.hmget(_DIRECT, [person_field(user) for user in admins])
+        return [ConversationKey.decode(str(one)) for one in stored if one is not None]
 
     async def people(self, workspace_id: str) -> list[Person]:
         """Everybody with a role in *workspace_id*, by user: those of the settings, then the approved."""
@@ -183,7 +237,7 @@ class Access:
         """
         connector, colon, rest = user.partition(":")
         if not (connector and colon and rest) or rest.startswith(CALLER_PREFIX):
-            raise ValueError(f"{user!r} is no person: write connector:user_id, for example telegram:42")
+            raise ValueError(f"{user!r} is not a person's id: write connector:user_id, for example telegram:42")
         if role is None:
             with self._known.changing():
                 await self._redis.hdel(_roles_key(workspace_id), person_field(user))
@@ -191,6 +245,8 @@ class Access:
             stored = await self._redis.hget(_roles_key(workspace_id), person_field(user))
             name = "" if stored is None else unpack(stored, _FORMAT, "a role")["name"]
             await self._store_role(Person(user, name, role, workspace_id))
+            await self._pairing.decide_for(user, workspace_id, "approved", by)  # who waits is told, and answered
+            self.decided.set()
         _tell_changed("role", workspace_id, user=user, role=role.value if role else "none", by=by)
 
     async def _store_role(self, person: Person) -> None:
@@ -204,6 +260,9 @@ class Access:
         with self._known.changing():
             await self._redis.delete(_roles_key(workspace_id))
         await self._pairing.forget_workspace(workspace_id)
+
+
+_DIRECT = redis_key("access", "{access}", "direct")
 
 
 def _tell_changed(action: str, workspace_id: str, **fields: str) -> None:

@@ -6,17 +6,31 @@ import asyncio
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from typing import NoReturn
 
 import structlog
 
 from config.settings import Settings
 from connectors.connector import Connector
-from connectors.message import Accepted, ConversationKey, InboundKind, InboundMessage, OutboundMessage
+from connectors.message import (
+    GIVEN_UP,
+    Accepted,
+    Button,
+    ConversationKey,
+    InboundKind,
+    InboundMessage,
+    OutboundMessage,
+    Role,
+    StoreUnavailable,
+)
 from grounding.transcript.log import Transcript
 from runtime.access import Access, Decision
 from runtime.commands.registry import Commands
 from runtime.commands.spoken import Spoken, spoken
+from runtime.commands.wording import code, plain
+from runtime.dead_letters import DeadLetters, UnknownLetter
 from runtime.envelopes import Amended, Envelope, Lane, MailboxFull, Watched
 from runtime.events import about
 from runtime.hub import Hub
@@ -25,10 +39,12 @@ from runtime.mailbox import Mailbox
 from runtime.marking import Marking
 from runtime.not_taken import NotTaken, Refused
 from runtime.outbox import Outbox, address_of
+from runtime.pairing import Request
 from runtime.places import Places, Settled
-from runtime.refusals import Refusals
+from runtime.refusals import Refusals, beginning
 from runtime.shows import Shows
 from runtime.stops import drop, interrupt
+from runtime.stored import NewerFormat
 from runtime.worker import ring
 from runtime.workspaces import Workspaces
 
@@ -38,6 +54,10 @@ TOO_MANY = "You are writing faster than I can answer."
 FULL_SECONDS = 30
 """When to try again what a full mailbox did not take."""
 HELLO = "Hello! Mention me when you want to ask something; `/help` says what else I can do."
+LET_IN = "Welcome! An admin has let you in. `/help` says what I can do."
+TURNED_AWAY = "An admin has decided not to let you in. I cannot answer you, sorry."
+SETTLE_SECONDS = 5.0
+"""How soon people hear of what was decided by another process."""
 _log = structlog.get_logger()
 # Marked and not taken out: what is left would be somebody else's id, or begin as no person's may.
 _UNFIT = re.compile(r"[\x00\ud800-\udfff]")
@@ -63,6 +83,7 @@ class Gateway:
         hub: Hub,
         marking: Marking,
         not_taken: NotTaken,
+        dead_letters: DeadLetters,
     ) -> None:
         self._settings = settings
         self._is_shared = settings.redis_url is not None
@@ -80,11 +101,14 @@ class Gateway:
         self._hub = hub
         self._marking = marking
         self._not_taken = not_taken
+        self._dead_letters = dead_letters
         self._refusals = Refusals(not_taken, self._tell_not_taken, alone=not self._is_shared)
 
     async def run(self) -> None:
-        """Tell people what was not taken, until cancelled."""
-        await self._refusals.run()
+        """Tell people what was not taken, and who asked to be let in what was decided, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._refusals.run(), name="refusals")
+            group.create_task(self._let_in(), name="let in")
 
     async def accept(self, message: InboundMessage) -> Accepted:
         """Store *message* if it is to be answered. When this returns, the platform may be told.
@@ -141,7 +165,13 @@ class Gateway:
         if not decision.allowed:
             if decision.notice and not is_edit:
                 await self._notice(key, decision.notice, message)
+            if decision.request is not None:
+                await self._ask_admins(decision.request)
             return Accepted("refused", decision.why, key=key)
+        by_admin = decision.role is Role.ADMIN and message.direct and message.caller_role is None
+        if by_admin and await self._access.note_direct(message, key):
+            for request in await self._access.pending():
+                await self._ask_admins(request)
         if is_edit:
             amended = await self._amend(message, key, decision, settled)
             if amended is not None:
@@ -179,7 +209,7 @@ class Gateway:
         admission = await self._admitted(message, key, decision, lane)
         if not admission.allowed:
             if await mailbox.known(key, message.message_id) is not None:
-                return await self._duplicate(key, message, lane, admission)
+                return await self._duplicate(key, envelope, lane, admission)
             seconds = admission.retry_after_seconds
             _log.info("message.ignored", why="rate_limit")
             await self._refuse(key, message, TOO_MANY, seconds, first=admission.first_refusal)
@@ -191,7 +221,7 @@ class Gateway:
             await self._refuse(key, message, error.user_text, 0, first=error.first)
             return Accepted("refused", "mailbox_full", retry_after_seconds=FULL_SECONDS, key=key)
         if not stored.new:
-            return await self._duplicate(key, message, lane, admission)
+            return await self._duplicate(key, envelope, lane, admission)
         if not stored.held:
             await ring(self._hub, lane, key)
         if stored.at_hand and envelope.queue == "interrupt" and lane is Lane.TURNS:
@@ -228,6 +258,7 @@ class Gateway:
             watched=self._shows.watched(connector, draft) if connector else Watched.NOT,
             queue=settled.queue or self._settings.queue_mode,
             model=settled.model or "",
+            shows_sources=self._settings.show_sources if settled.sources is None else settled.sources,
         )
 
     def _address(self, key: ConversationKey) -> str:
@@ -250,21 +281,37 @@ class Gateway:
     async def _tell_not_taken(self, key: ConversationKey, text: str, last: Refused, turn_id: str) -> None:
         await self._outbox.notice(key, self._address(key), text, (last.message_id,), turn_id, last.hangs_at)
 
-    async def _duplicate(
-        self, key: ConversationKey, message: InboundMessage, lane: Lane, admission: Admission
-    ) -> Accepted:
-        """A reply is stored before its turn is over, so that the turn at hand may have the answer already."""
+    async def _duplicate(self, key: ConversationKey, envelope: Envelope, lane: Lane, admission: Admission) -> Accepted:
+        """A reply is stored before its turn is over, so that the turn at hand may have the answer already. A program
+        that repeats a message whose turn was given up has it tried again."""
         _log.info("message.duplicate")
-        await self._limit.take_back(admission, key, message, apart=lane.value)
-        message_id, mailbox = message.message_id, self._mailboxes[lane]
-        address = self._address(key)
+        message, mailbox = envelope.message, self._mailboxes[lane]
+        message_id, address = message.message_id, self._address(key)
         if "@" in address:  # who asks again waits here, and may have asked at another process before
             await self._outbox.expect(key, message_id, address)
         turn_id = await mailbox.turn_of(key, message_id)
         reply = await self._outbox.load(key, turn_id) if turn_id else None
         if reply is not None and message_id not in reply.answers:
             reply = None
-        return Accepted("duplicate", reply=reply, key=key)
+        given_up = reply is not None and reply.error_code == GIVEN_UP and message.caller_role is not None
+        if not given_up:
+            await self._limit.take_back(admission, key, message, apart=lane.value)
+            return Accepted("duplicate", reply=reply, key=key)
+        if not admission.allowed:
+            return Accepted("refused", "rate_limit", retry_after_seconds=admission.retry_after_seconds, key=key)
+        try:
+            await self._try_again(key, envelope, lane, turn_id)
+        except MailboxFull:
+            return Accepted("refused", "mailbox_full", retry_after_seconds=FULL_SECONDS, key=key)
+        return Accepted("duplicate", key=key)
+
+    async def _try_again(self, key: ConversationKey, envelope: Envelope, lane: Lane, turn_id: str) -> None:
+        """Have what the given-up turn *turn_id* was to answer answered by a new turn, once. Raises `MailboxFull`."""
+        try:
+            await self._dead_letters.retry(key.scope, turn_id)
+        except UnknownLetter:  # it is being tried again already; or it was dropped, and this message is what is left
+            if await self._mailboxes[lane].put_back(key, turn_id, [envelope]):
+                await ring(self._hub, lane, key)
 
     async def _amend(
         self, message: InboundMessage, key: ConversationKey, decision: Decision, settled: Settled
@@ -290,10 +337,54 @@ class Gateway:
             await self._transcript.amend(key, message.message_id, "")
         if where is Amended.ANSWERING and (turn_id := await self._mailboxes[Lane.TURNS].drop(key, message.message_id)):
             await drop(self._hub, turn_id)
+        await self._access.withdraw(message, key.workspace_id)
         await self._marking.amended(key, message.message_id)  # after the words are gone: it may be marked meanwhile
         if where is not Amended.UNKNOWN:
             _log.info("message.deleted", state=where.value)
         return Accepted("ignored", InboundKind.DELETE.value, key=key)
+
+    async def _ask_admins(self, request: Request) -> None:
+        """Tell the admins of the workspace that a stranger asks to be let in: once, however often they write."""
+        if request.state != "waiting" or not request.messages:
+            return
+        approve, deny = f"pair approve {request.code}", f"pair deny {request.code}"
+        text = (
+            f"{plain(request.name) or 'Somebody'} ({code(request.user)}) asks to talk to me in the workspace "
+            f"{code(request.workspace_id)}, and wrote:\n\n> {code(beginning(request.messages[0]))}\n\n"
+            f"{code('/' + approve)} lets them in, {code('/' + deny)} rejects the request."
+        )
+        buttons = (Button("Approve", approve), Button("Deny", deny))
+        for key in await self._access.admins_to_tell(request.workspace_id):
+            turn_id, first = f"pairing-{request.id}", request.messages[0]
+            said = self._commands.as_written(text, first) if key.connector == first.connector else text
+            await self._outbox.notice(key, self._address(key), said, turn_id=turn_id, buttons=buttons)
+
+    async def _let_in(self) -> NoReturn:
+        """Tell people what was decided of their requests, and answer what they asked."""
+        while True:
+            self._access.decided.clear()
+            try:
+                for request in await self._access.unsettled():
+                    await self._settle(request)
+            except (StoreUnavailable, NewerFormat) as error:
+                _log.warning("store.degraded", store="redis", why=str(error))
+            except Exception:  # noqa: BLE001 - one request must not end the process; it is tried again
+                _log.exception("access.unsettled")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_SECONDS):
+                    await self._access.decided.wait()
+
+    async def _settle(self, request: Request) -> None:
+        """Each step may be done again: a notice is said once for its id, and a message that is known is a duplicate."""
+        if request.messages:
+            first = request.messages[0]
+            key = ConversationKey(request.workspace_id, first.connector, first.external_id)
+            text = self._commands.as_written(LET_IN if request.state == "approved" else TURNED_AWAY, first)
+            await self._outbox.notice(key, self._address(key), text, turn_id=f"pairing-{request.id}")
+        if request.state == "approved":
+            for message in request.messages:
+                await self.accept(message)
+        await self._access.settled(request)
 
     async def _greet(self, message: InboundMessage, key: ConversationKey) -> Accepted:
         """Say hello in a group to which somebody who may talk has brought the bot."""

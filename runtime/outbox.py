@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from connectors.connector import Connector
-from connectors.message import PARTITIONS, ConversationKey, Fence, OutboundMessage, StoreUnavailable
+from connectors.message import PARTITIONS, Button, ConversationKey, Fence, OutboundMessage, StoreUnavailable
 from runtime.hub import EVERYBODY, Hub
 from runtime.identifiers import new_turn_id
 from runtime.part_states import PartStates, stream_of
@@ -133,9 +133,11 @@ class Outbox:
         answers: tuple[str, ...] = (),
         turn_id: str = "",
         reply_to: str | None = None,
+        buttons: tuple[Button, ...] = (),
     ) -> None:
         """Tell people something that is no turn. Once for one *turn_id*, if given."""
-        notice = OutboundMessage(key, turn_id or new_turn_id(), text, kind="notice", answers=answers, reply_to=reply_to)
+        turn_id = turn_id or new_turn_id()
+        notice = OutboundMessage(key, turn_id, text, kind="notice", answers=answers, reply_to=reply_to, buttons=buttons)
         await self.put(notice, [address])
 
     async def load(self, key: ConversationKey, turn_id: str) -> OutboundMessage | None:

@@ -1,14 +1,17 @@
 """The tokens of the HTTP face: the admin's, and those made for one workspace and role.
 
-Key (owner ``tokens``): ``by_digest`` under ``{tokens}``, a hash of a token's SHA-256 to what it allows. No
-token is ever stored as such.
+Keys (owner ``tokens``, tag ``{tokens}``): ``by_digest``, a hash of a token's SHA-256 to what it allows; ``used``, a
+hash of the same to when it was last used, in seconds since the epoch. No token is ever stored as such.
 """
 
 from __future__ import annotations
 
 import hmac
 import secrets
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -22,7 +25,11 @@ if TYPE_CHECKING:
 
 _FORMAT = 1
 _TOKENS = redis_key("tokens", "{tokens}", "by_digest")
+_USED = redis_key("tokens", "{tokens}", "used")
 _TOKEN_BYTES = 32
+MAX_NAME_CHARACTERS = 64
+USED_SECONDS = 60
+"""How exactly it is known when a token was last used."""
 
 log = structlog.get_logger()
 
@@ -34,16 +41,37 @@ class Unauthenticated(AgentRuntimeError):
     user_text = "A valid bearer token is needed."
 
 
+class InvalidTokenName(AgentRuntimeError):
+    """A token was to have a name that none can have; the text says which."""
+
+
+class AlreadyInvited(AgentRuntimeError):
+    """A person of that name has a token for the chat page; the text says which."""
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Whoever holds a token. ``workspace_id`` is None for one that holds everywhere.
 
-    ``id`` stands for the caller where no author is named; no person's id looks like it.
+    ``id`` stands for the caller where no author is named; no person's id looks like it. ``name`` is the token's, and
+    ``person`` the id of the person whom it signs in to the chat page, where it was made for one.
     """
 
     role: Role
     workspace_id: str | None
     id: str
+    name: str = ""
+    person: str = ""
+
+    @property
+    def signature(self) -> str:
+        """How versions, lines and events name who made a change."""
+        return self.name or self.id
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether it is the administrator of the runtime, who may see what is private to people and places."""
+        return self.workspace_id is None and self.role is Role.ADMIN
 
     def may_enter(self, workspace_id: str) -> bool:
         """Whether the token is good for that workspace at all."""
@@ -57,35 +85,94 @@ class ApiToken:
     id: str
     workspace_id: str
     role: Role
+    name: str = ""
+    created_at: datetime | None = None
+    """None for one that was made before this was kept."""
+    last_used_at: datetime | None = None
+    """To a minute; None where it was never used."""
+    person: str = ""
+    """The person for whom it was made; see `Tokens.invite`."""
+
+    @property
+    def user(self) -> str:
+        """That person on the chat page, as ``connector:user_id``."""
+        return f"web:{self.person}"
 
 
 class Tokens:
     """All tokens. Every method raises `StoreUnavailable` when Redis is needed and cannot be reached.
 
-    *admin_token* is what `runtime.admin_token.admin_token` gives.
+    *admin_token* is what `runtime.admin_token.admin_token` gives, *clock* seconds since the epoch.
     """
 
-    def __init__(self, redis: Redis, admin_token: str) -> None:
+    def __init__(self, redis: Redis, admin_token: str, *, clock: Callable[[], float] = time.time) -> None:
         self._redis = redis
+        self._clock = clock
+        self._noted: dict[str, float] = {}
+        """When this process last kept that a token was used."""
         self._admin_digest = _digest(admin_token)
 
-    async def create(self, workspace_id: str, role: Role, *, by: str = "") -> str:
-        """A new bearer token for one workspace and role: shown now and never again. *by* is who made it, for the event
-        ``access.changed``, which names the token by its id."""
+    async def create(self, workspace_id: str, role: Role, *, name: str = "", person: str = "", by: str = "") -> str:
+        """A new bearer token for one workspace and role: shown now and never again. *name* says what or whom it is
+        for, *person* is the id of the person whom it signs in to the chat page; *by* is who made it, for the event
+        ``access.changed``, which names the token by its id.
+
+        Raises `InvalidTokenName`.
+        """
+        name = check_token_name(name)
         token = "art_" + secrets.token_urlsafe(_TOKEN_BYTES)
         digest = _digest(token).hex()
-        await self._redis.hset(_TOKENS, digest, pack(_FORMAT, workspace_id=workspace_id, role=role.value))
+        fields = {"workspace_id": workspace_id, "role": role.value, "name": name, "created_at": self._clock()}
+        await self._redis.hset(_TOKENS, digest, pack(_FORMAT, **fields, person=person))
         id_ = _token_id(digest)
         log.info("access.changed", action="token", workspace_id=workspace_id, token_id=id_, role=role.value, by=by)
         return token
 
+    async def invite(
+        self, workspace_id: str, name: str, role: Role | None, *, renew: bool = False, by: str = ""
+    ) -> tuple[str, ApiToken]:
+        """A token that signs the person *name* in to the chat page, and what is known of it; *role* None: a member.
+
+        A name is for one person in a workspace. To *renew* is to make a new token for the same person, with the same
+        role unless another one is named; the former one ends. Raises `InvalidTokenName` and `AlreadyInvited`.
+        """
+        name = check_token_name(name)
+        if not name:
+            raise InvalidTokenName("a person needs a name")
+        people = [token for token in await self.of_workspace(workspace_id) if token.person]
+        known = [token for token in people if token.name.casefold() == name.casefold()]
+        if known and not renew:
+            raise AlreadyInvited(
+                f"{known[0].name} already has a link (token {known[0].id}). Use `--renew`, or choose another name"
+            )
+        person = known[0].person if known else secrets.token_hex(6)
+        role = role or (known[0].role if known else Role.MEMBER)
+        token = await self.create(workspace_id, role, name=name, person=person, by=by)
+        for one in known:
+            await self.revoke(one.id, by=by)
+        return token, ApiToken(_token_id(fingerprint(token)), workspace_id, role, name, person=person)
+
     async def of_workspace(self, workspace_id: str) -> list[ApiToken]:
         """The tokens for *workspace_id*, by id."""
+        return [token for token in await self.all() if token.workspace_id == workspace_id]
+
+    async def all(self) -> list[ApiToken]:
+        """All tokens, by id."""
+        used = await self._redis.hgetall(_USED)
         found = []
         for digest, stored in (await self._redis.hgetall(_TOKENS)).items():
             values = unpack(stored, _FORMAT, "a token")
-            if values["workspace_id"] == workspace_id:
-                found.append(ApiToken(_token_id(str(digest)), workspace_id, Role(values["role"])))
+            found.append(
+                ApiToken(
+                    _token_id(str(digest)),
+                    values["workspace_id"],
+                    Role(values["role"]),
+                    values.get("name", ""),
+                    _time(values.get("created_at")),
+                    _time(used.get(digest)),
+                    values.get("person", ""),
+                )
+            )
         return sorted(found, key=lambda token: token.id)
 
     async def revoke(self, token_id: str, *, by: str = "") -> bool:
@@ -93,6 +180,7 @@ class Tokens:
         digests = [digest for digest in await self._redis.hkeys(_TOKENS) if _token_id(str(digest)) == token_id]
         if not digests or not await self._redis.hdel(_TOKENS, *digests):
             return False
+        await self._redis.hdel(_USED, *digests)
         log.info("access.changed", action="revoked", token_id=token_id, by=by)
         return True
 
@@ -107,12 +195,21 @@ class Tokens:
     async def holder(self, token_fingerprint: str) -> Caller:
         """Who holds the token of that `fingerprint` now. Raises `Unauthenticated` where it is worth nothing."""
         if hmac.compare_digest(token_fingerprint, self._admin_digest.hex()):
-            return Caller(Role.ADMIN, None, CALLER_PREFIX + "admin")
+            return Caller(Role.ADMIN, None, CALLER_PREFIX + "admin", "Admin")
         stored = await self._redis.hget(_TOKENS, token_fingerprint)
         if stored is None:
             raise Unauthenticated("the bearer token is not valid")
         values = unpack(stored, _FORMAT, "a token")
-        return Caller(Role(values["role"]), values["workspace_id"], CALLER_PREFIX + _token_id(token_fingerprint))
+        await self._note_use(token_fingerprint)
+        id_ = CALLER_PREFIX + _token_id(token_fingerprint)
+        name, person = values.get("name", ""), values.get("person", "")
+        return Caller(Role(values["role"]), values["workspace_id"], id_, name, person)
+
+    async def _note_use(self, digest: str) -> None:
+        now = self._clock()
+        if now - self._noted.get(digest, 0.0) >= USED_SECONDS:
+            await self._redis.hset(_USED, digest, str(now))
+            self._noted[digest] = now
 
     async def still_holds(self, caller: Caller) -> bool:
         """Whether the token by which *caller* came is worth anything still."""
@@ -130,6 +227,19 @@ class Tokens:
 def fingerprint(token: str) -> str:
     """By what a token is known here: its SHA-256 in hexadecimal, from which nobody gets it back."""
     return _digest(token).hex()
+
+
+def check_token_name(name: str) -> str:
+    """*name* without spaces around it; may be empty. Raises `InvalidTokenName`: one with a colon could pass for a
+    person's id."""
+    name = name.strip()
+    if len(name) > MAX_NAME_CHARACTERS or not name.isprintable() or ":" in name:
+        raise InvalidTokenName(f"a token's name has at most {MAX_NAME_CHARACTERS} printable characters and no colon")
+    return name
+
+
+def _time(seconds: str | bytes | float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(float(seconds), UTC)
 
 
 def _digest(secret: str) -> bytes:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -26,9 +26,11 @@ from connectors.message import (
     AgentRuntimeError,
     InboundMessage,
     InvalidWorkspaceId,
+    Scope,
     check_workspace_id,
     redis_key,
 )
+from grounding.documents.library import Library
 from runtime.in_memory import InMemory
 from runtime.stored import pack, unpack
 
@@ -61,7 +63,7 @@ class UnknownWorkspace(AgentRuntimeError):
 class WorkspaceInSettings(AgentRuntimeError):
     """A workspace or route cannot be changed here, because the settings name it."""
 
-    user_text = "The configuration names that; it has to be changed there."
+    user_text = "This is set in the configuration. Please change it there."
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +97,11 @@ class Workspaces:
         self._routed_to: InMemory[list[str | bytes | None]] = InMemory(alone=alone)
         """Stored routes, by places."""
         self._default = settings.default_workspace
+        self._per_place = settings.workspace_per_place
+        self._keeps_former = not self._per_place and "default_workspace" not in settings.model_fields_set
+        """Whether a place that has a workspace of its own, from when each place had one, stays there."""
         self._configured_routes = dict(settings.routes)
-        self._configured = frozenset(
-            {*settings.routes.values(), *([self._default] if self._default is not None else [])}
-        )
+        self._configured = frozenset({*settings.routes.values(), self._default})
 
     async def create(self, workspace_id: str) -> bool:
         """Make a workspace; False if it was there. Raises `InvalidWorkspaceId`."""
@@ -156,7 +159,7 @@ class Workspaces:
         if workspace_id in self._configured:
             raise WorkspaceInSettings(
                 f"workspace {workspace_id!r} is named by AGENT_RUNTIME_DEFAULT_WORKSPACE or by a route in the "
-                "configuration; take it out there first"
+                "configuration; remove it there first"
             )
         if not await self.exists(workspace_id):
             return False
@@ -181,7 +184,7 @@ class Workspaces:
         check_workspace_id(workspace_id)
         connector, colon, rest = place.partition(":")
         if not (connector.isascii() and connector.isalpha() and connector.islower() and colon and rest):
-            raise ValueError(f"{place!r} is no place: write connector:place, for example slack:T123")
+            raise ValueError(f"{place!r} is not a place: write connector:place, for example slack:T123")
         if place in self._configured_routes:
             raise WorkspaceInSettings(
                 f"the configuration routes {place!r} to {self._configured_routes[place]!r}; change it there"
@@ -211,16 +214,33 @@ class Workspaces:
         """The workspace that *message* belongs to.
 
         In order: the one that the message names (it must exist, else `UnknownWorkspace`), the most
-        specific route of its place, ``DEFAULT_WORKSPACE``, the connector's own default. What routing
-        names need not exist yet: `create` it once something is to be kept there.
+        specific route of its place, its own with ``WORKSPACE_PER_PLACE`` or where it has one from
+        before (see `former_places`), ``DEFAULT_WORKSPACE``. What routing names need not exist yet:
+        `create` it once something is to be kept there.
         """
         if message.workspace_id is not None:
             try:
                 return await self.require(message.workspace_id)
             except InvalidWorkspaceId:
                 raise UnknownWorkspace(message.workspace_id) from None
-        workspace_id = await self._routed(message.routes) or self._default or message.default_workspace
+        workspace_id = await self._routed(message.routes) or await self._unrouted(message.default_workspace)
         return check_workspace_id(workspace_id)
+
+    async def _unrouted(self, own: str) -> str:
+        if self._per_place and own:
+            return own
+        if self._keeps_former and own and _lives(await self._record(own)):
+            return own
+        return self._default
+
+    async def former_places(self, place_of: Callable[[str], str | None]) -> list[Route]:
+        """Places that stay in a workspace of their own although no route says so: they had it before all places
+        shared one. *place_of* gives the place whose own workspace has a given id."""
+        if not self._keeps_former:
+            return []
+        routed = {route.place for route in await self.routes()}
+        owned = [(place_of(workspace.id), workspace.id) for workspace in await self.all()]
+        return [Route(place, own) for place, own in owned if place is not None and place not in routed]
 
     async def _routed(self, places: Sequence[str]) -> str | None:
         if not places:
@@ -233,6 +253,23 @@ class Workspaces:
             if value is not None:
                 return _routed_to(value)
         return None
+
+
+def console_workspace(settings: Settings) -> str:
+    """The workspace of the terminal where none is named: the sample, until there are documents in
+    ``DEFAULT_WORKSPACE``. Touches the disk."""
+    library = Library(settings.data_dir, max_bytes=settings.document_max_bytes)
+    default = Scope(settings.default_workspace)
+    if library.has_documents(default):
+        return default.workspace_id
+    is_first_start = not library.root(default).exists()
+    return SAMPLE if is_first_start or library.root(Scope(SAMPLE)).exists() else default.workspace_id
+
+
+def make_document_folder(settings: Settings, workspace_id: str) -> None:
+    """So that people find the folder into which a workspace's Markdown goes. Touches the disk."""
+    root = Library(settings.data_dir, max_bytes=settings.document_max_bytes).root(Scope(workspace_id))
+    root.mkdir(parents=True, exist_ok=True)
 
 
 async def install_sample(data_dir: Path) -> tuple[Path, ...]:
