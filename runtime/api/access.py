@@ -9,6 +9,7 @@ from pydantic import Field, RootModel
 from starlette.requests import Request
 from starlette.responses import Response
 
+from config.settings import Settings
 from connectors.message import Role
 from promptpolicy.sigils import Sigil, Sigils
 from runtime.access import Person
@@ -18,7 +19,7 @@ from runtime.api.guard import caller_of, require_everywhere
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.api.workspaces import enter
-from runtime.tokens import Caller
+from runtime.tokens import AlreadyInvited, ApiToken, Caller, InvalidTokenName
 
 if TYPE_CHECKING:
     from runtime.bootstrap import Runtime
@@ -44,6 +45,17 @@ class MakeToken(Body):
     action: Literal["token"]
     workspace: str
     role: Role
+    name: str = ""
+
+
+class Invite(Body):
+    """Make a link that signs a person in to the chat page; ``renew`` replaces the one that they have."""
+
+    action: Literal["invite"]
+    workspace: str
+    name: str
+    role: Role | None = None
+    renew: bool = False
 
 
 class RevokeToken(Body):
@@ -51,11 +63,11 @@ class RevokeToken(Body):
     token_id: str
 
 
-Wanted = Judge | GiveRole | MakeToken | RevokeToken
+Wanted = Judge | GiveRole | MakeToken | Invite | RevokeToken
 
 
 class Change(RootModel[Annotated[Wanted, Field(discriminator="action")]]):
-    """What is to be changed: one of four, by its ``action``."""
+    """What is to be changed: one of five, by its ``action``."""
 
 
 class AccessRoutes(Routes):
@@ -68,10 +80,12 @@ class AccessRoutes(Routes):
 
     async def listing(self, request: Request, workspace: str = "") -> Response:
         runtime, caller = self._runtime, caller_of(request)
-        workspaces = await self._visible(caller, workspace)
+        wanted = workspace or caller.workspace_id
+        workspaces = await self._visible(caller, wanted)
         people = [one for many in await _each(runtime.access.people, workspaces) for one in many]
         tokens = [one for many in await _each(runtime.api_tokens.of_workspace, workspaces) for one in many]
-        pending = [one for one in await runtime.access.pending() if one.workspace_id in workspaces]
+        people += [Person(one.user, one.name, one.role, one.workspace_id) for one in tokens if one.person]
+        pending = [one for one in await runtime.access.pending() if wanted in (None, one.workspace_id)]
         return reply(
             {
                 "people": [
@@ -83,11 +97,12 @@ class AccessRoutes(Routes):
                         "user": one.user,
                         "name": one.name,
                         "workspace": one.workspace_id,
+                        "code": one.code,
                         "expires_in_seconds": one.expires_in_seconds,
                     }
                     for one in pending
                 ],
-                "tokens": [{"id": one.id, "workspace": one.workspace_id, "role": one.role.value} for one in tokens],
+                "tokens": [_token(one) for one in tokens],
                 "policy": runtime.settings.access_policy,
                 "sigils": [
                     {"bound": bound, **_held(sigil)}
@@ -98,9 +113,8 @@ class AccessRoutes(Routes):
             }
         )
 
-    async def _visible(self, caller: Caller, workspace: str) -> list[str]:
+    async def _visible(self, caller: Caller, wanted: str | None) -> list[str]:
         """The workspaces that are asked about, if the caller may see them."""
-        wanted = workspace or caller.workspace_id
         if wanted is None:
             return [one.id for one in await self._runtime.workspaces.all()]
         _enter_as(caller, wanted)
@@ -115,22 +129,27 @@ class AccessRoutes(Routes):
             return await self._give_role(wanted, caller)
         if isinstance(wanted, MakeToken):
             return await self._make_token(wanted, caller)
+        if isinstance(wanted, Invite):
+            return await self._invite(wanted, caller, request)
         return await self._revoke(wanted, caller)
 
     async def _judge(self, wanted: Judge, caller: Caller) -> Response:
         # Whose code it is shows only when it is taken, and then it is used up.
         require_everywhere(caller)
         if wanted.action == "approve":
-            person = await self._runtime.access.approve(wanted.code, by=caller.id)
+            person = await self._runtime.access.approve(wanted.code, by=caller.signature)
             return reply({"approved": _person(person)})
-        denied = await self._runtime.access.deny(wanted.code, by=caller.id)
+        denied = await self._runtime.access.deny(wanted.code, by=caller.signature)
         return reply({"denied": {"user": denied.user, "name": denied.name, "workspace": denied.workspace_id}})
 
     async def _give_role(self, wanted: GiveRole, caller: Caller) -> Response:
         _enter_as(caller, wanted.workspace)
         scope = await enter(self._runtime, wanted.workspace)
+        if wanted.user.startswith("web:"):
+            why = "to change the role of a link's holder, run `agent-runtime access invite NAME --role ROLE --renew`"
+            raise ApiError(400, "bad_request", why)
         try:
-            await self._runtime.access.set_role(wanted.user, wanted.role, scope.workspace_id, by=caller.id)
+            await self._runtime.access.set_role(wanted.user, wanted.role, scope.workspace_id, by=caller.signature)
         except ValueError as error:
             raise ApiError(400, "bad_request", str(error)) from None
         role = wanted.role.value if wanted.role else None
@@ -139,8 +158,27 @@ class AccessRoutes(Routes):
     async def _make_token(self, wanted: MakeToken, caller: Caller) -> Response:
         _enter_as(caller, wanted.workspace)
         scope = await enter(self._runtime, wanted.workspace)
-        token = await self._runtime.api_tokens.create(scope.workspace_id, wanted.role, by=caller.id)
+        try:
+            token = await self._runtime.api_tokens.create(
+                scope.workspace_id, wanted.role, name=wanted.name, by=caller.signature
+            )
+        except InvalidTokenName as error:
+            raise ApiError(400, "bad_request", str(error)) from None
         return reply({"token": token}, 201)
+
+    async def _invite(self, wanted: Invite, caller: Caller, request: Request) -> Response:
+        _enter_as(caller, wanted.workspace)
+        scope = await enter(self._runtime, wanted.workspace)
+        try:
+            secret, token = await self._runtime.api_tokens.invite(
+                scope.workspace_id, wanted.name, wanted.role, renew=wanted.renew, by=caller.signature
+            )
+        except InvalidTokenName as error:
+            raise ApiError(400, "bad_request", str(error)) from None
+        except AlreadyInvited as error:
+            raise ApiError(409, "already_invited", str(error)) from None
+        link = f"{_chat_url(self._runtime.settings, request)}#token={secret}"
+        return reply({**_token(token), "user": token.user, "token": secret, "link": link}, 201)
 
     async def _revoke(self, wanted: RevokeToken, caller: Caller) -> Response:
         tokens = self._runtime.api_tokens
@@ -148,7 +186,7 @@ class AccessRoutes(Routes):
             mine = await tokens.of_workspace(caller.workspace_id)
             if all(one.id != wanted.token_id for one in mine):
                 raise _no_token(wanted.token_id)
-        if not await tokens.revoke(wanted.token_id, by=caller.id):
+        if not await tokens.revoke(wanted.token_id, by=caller.signature):
             raise _no_token(wanted.token_id)
         return reply({"token_id": wanted.token_id, "revoked": True})
 
@@ -162,12 +200,33 @@ def _enter_as(caller: Caller, workspace: str) -> None:
         raise ApiError(403, "forbidden", "the token is for another workspace")
 
 
+def _chat_url(settings: Settings, request: Request) -> str:
+    """Where people reach the chat page."""
+    if settings.http_public_url or not settings.http_port:
+        return f"{(settings.http_public_url or str(request.base_url)).rstrip('/')}/chat"
+    host = settings.http_host
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - all addresses, of which this one is reached here
+        host = "127.0.0.1"
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.http_port}/chat"
+
+
 def _no_token(token_id: str) -> ApiError:
-    return ApiError(404, "not_found", f"there is no token {token_id!r}; `agent-runtime access list` shows them")
+    return ApiError(404, "not_found", f"there is no token {token_id!r}; `agent-runtime access list` shows the ids")
 
 
 def _person(person: Person) -> dict[str, Any]:
     return {"user": person.user, "name": person.name, "role": person.role.value, "workspace": person.workspace_id}
+
+
+def _token(token: ApiToken) -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "name": token.name,
+        "workspace": token.workspace_id,
+        "role": token.role.value,
+        "created_at": token.created_at.isoformat() if token.created_at else None,
+        "last_used_at": token.last_used_at.isoformat() if token.last_used_at else None,
+    }
 
 
 def _held(sigil: Sigil) -> dict[str, Any]:

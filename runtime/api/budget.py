@@ -60,7 +60,7 @@ class BudgetRoutes(Routes):
         body = await read_json(request, Budget, self._limit)
         limits = body.model_dump(exclude_none=True)
         await self._runtime.budgets.set(scope, limits)
-        log.info("budget.changed", workspace_id=workspace_id, limits=limits, by=caller.id)
+        log.info("budget.changed", workspace_id=workspace_id, limits=limits, by=caller.signature)
         return reply(budget_row(workspace_id, await self._runtime.budgets.state(scope)))
 
 

@@ -15,9 +15,8 @@ from grounding.documents.index import IndexUnavailable
 from grounding.run_context import Participant
 from grounding.run_context import Query as Asked
 from runtime.api.bodies import read_body
-from runtime.api.contexts import require_reader
 from runtime.api.errors import ApiError
-from runtime.api.guard import caller_of
+from runtime.api.guard import caller_of, require_role
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.api.workspaces import enter
@@ -30,6 +29,8 @@ Context = Annotated[
     str, Query(max_length=600, description="A conversation, as connector:external_id: its own material.")
 ]
 _NOBODY = ConversationKey("any", "http", "codex")
+_QUESTION = "What does the material say?"
+"""Any question. Small talk would not do: it is offered no tools, so that there is more room for material."""
 
 
 class CodexRoutes(Routes):
@@ -63,7 +64,9 @@ class CodexRoutes(Routes):
         connector, _, external_id = (scope.context_id or _NOBODY.context_id).partition(":")
         key = ConversationKey(scope.workspace_id, connector, external_id)
         admin = Participant(user="http:codex", name="", role="admin")
-        question = Question(key, "-", Asked(text="-"), (admin,), Role.ADMIN, direct=False, hint="")
+        question = Question(
+            key, _QUESTION, Asked(text=_QUESTION), (admin,), Role.ADMIN, direct=False, audience=None, hint=""
+        )
         holding = await self._materials.store.held(scope)
         size = self._materials.size(holding)
         facts = {
@@ -111,7 +114,7 @@ class CodexRoutes(Routes):
         if not connector or not external_id:
             raise ApiError(400, "bad_request", "a context is written <connector>:<external id>")
         scope = await enter(self._runtime, workspace_id, context)
-        require_reader(caller_of(request), ConversationKey(workspace_id, connector, external_id))
+        require_role(caller_of(request), Role.MEMBER if connector == "http" else Role.ADMIN)
         return scope
 
 

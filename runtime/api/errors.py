@@ -37,7 +37,7 @@ from runtime.context_keeping import ContextMoved
 from runtime.dead_letters import UnknownLetter
 from runtime.envelopes import MailboxFull
 from runtime.manifests import UnknownTurn
-from runtime.pairing import TooManyAttempts, UnknownCode
+from runtime.pairing import AlreadyDecided, TooManyAttempts, UnknownCode
 from runtime.stored import NewerFormat
 from runtime.workspaces import UnknownWorkspace, WorkspaceInSettings
 
@@ -91,6 +91,7 @@ _TABLE: tuple[tuple[type[AgentRuntimeError], int, str], ...] = (
     (NeverDeleted, 409, "never_deleted"),
     (RecordBusy, 503, "busy"),
     (RecordRefused, 400, "bad_request"),
+    (AlreadyDecided, 409, "already_decided"),
     (UnknownCode, 404, "unknown_code"),
     (TooManyAttempts, 429, "too_many_attempts"),
     (IndexUnavailable, 503, "index_unavailable"),
@@ -136,7 +137,7 @@ def as_api_error(error: Exception) -> ApiError:
 
 def _of_ours(error: AgentRuntimeError) -> ApiError:
     if isinstance(error, StoreUnavailable):
-        message = "the store cannot be reached now; please try again"
+        message = "the store cannot be reached now; try again in a moment"
         return ApiError(503, "store_unavailable", message, RETRY_AFTER_SECONDS)
     if isinstance(error, DocumentRefused):
         status = 413 if error.why == "size" else 400

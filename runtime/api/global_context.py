@@ -108,13 +108,13 @@ class GlobalContextRoutes(Routes):
         body = await read_json(request, Decision, self._limit)
         scope = (await self._editor(request, workspace_id, body.user)).scope
         act = self._lines.approve if body.decision == "approve" else self._lines.deny
-        await act(scope, id, caller_of(request).id)
+        await act(scope, id, caller_of(request).signature)
         return reply({"id": id, "decision": body.decision})
 
     async def _editor(self, request: Request, workspace_id: str, user: str | None) -> Editor:
         scope = await enter(self._runtime, workspace_id)
-        if user is not None and not user.startswith(OWN_CONNECTOR) and not caller_of(request).role.covers(Role.ADMIN):
-            raise ApiError(403, "forbidden", "lines of another connector's people are for admins' tokens")
+        if user is not None and not user.startswith(OWN_CONNECTOR) and not caller_of(request).sees_all:
+            raise ApiError(403, "forbidden", "lines of another connector's people need the runtime's admin token")
         return Editor(Scope(scope.workspace_id, None, user), "api")
 
     async def _row(self, editor: Editor, number: int) -> dict[str, Any]:
@@ -167,5 +167,5 @@ def waiting_row(one: Waiting) -> dict[str, Any]:
 
 def _by(request: Request) -> By:
     key = request.headers.get("idempotency-key", "")
-    caller = caller_of(request).id
-    return By(caller, key=f"api:{caller}:{request.method}:{request.url.path}:{key}" if key else "")
+    caller = caller_of(request)
+    return By(caller.signature, key=f"api:{caller.id}:{request.method}:{request.url.path}:{key}" if key else "")

@@ -10,8 +10,17 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from connectors.message import CALLER_PREFIX, Author, ConversationKey, Fence, InboundMessage, Role
-from grounding.run_context import TailEntry
+from connectors.message import (
+    CALLER_PREFIX,
+    Author,
+    ConversationKey,
+    Fence,
+    InboundMessage,
+    Role,
+    person_in,
+    place_audience,
+)
+from grounding.run_context import TailEntry, audience_of
 from runtime.api.bodies import Body, read_json
 from runtime.api.errors import ApiError
 from runtime.api.guard import caller_of
@@ -19,7 +28,8 @@ from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.api.workspaces import enter
 from runtime.envelopes import Batch, Envelope
-from runtime.manifests import block_rows, prefix_row
+from runtime.manifests import UnknownTurn, block_rows, prefix_row
+from runtime.platforms import reply_hint_of
 from runtime.question import Built, Question
 from runtime.record_use import shown_records
 from runtime.tokens import Caller
@@ -54,6 +64,7 @@ class Ground(Body):
     author: Named | Id | None = None
     history: list[Said] | None = Field(default=None, description="Stands in for the stored conversation.")
     direct: bool = False
+    public: bool = Field(default=False, description="Everybody of the workspace may read the place.")
 
 
 class GroundRoutes(Routes):
@@ -75,22 +86,39 @@ class GroundRoutes(Routes):
         if not body.text.strip():
             raise ApiError(400, "empty", '"text" is empty; there is nothing to ground')
         key = _place(body, workspace_id)
-        if key.connector != "http" and not caller.role.covers(Role.ADMIN):
+        if key.connector != "http" and not caller.sees_all:
             # It would show what was said there, by people who know nothing of this token.
-            raise ApiError(403, "forbidden", "only an admin's token may look into another connector's places")
+            raise ApiError(403, "forbidden", "only the runtime's admin token may look into another connector's places")
+        if body.direct and body.public:
+            raise ApiError(400, "bad_request", 'give "direct" or "public", not both')
         author = _author(body, caller)
+        reader = await self._reader(key)
+        direct = body.direct or (person_in(reader) is not None and not body.public)
+        if direct and body.author is None and (person := person_in(reader)) is not None:
+            author = Author(person.removeprefix(f"{key.connector}:"))
         message = InboundMessage(
             connector=key.connector,
             external_id=key.external_id,
             message_id=uuid.uuid4().hex,
             author=author,
             text=body.text.replace("\x00", ""),
-            direct=body.direct,
+            direct=direct,
+            public=body.public or reader is None,
+            place=(reader or "").removeprefix(place_audience(f"{key.connector}:")) if not direct else "",
             workspace_id=workspace_id,
             caller_role=caller.role,
+            reply_hint=reply_hint_of(key.connector),
         )
         decision = await self._runtime.access.authorise(message, workspace_id)
         return Question.of(Batch(key, "", 1, (Envelope(message, decision.role, time.time()),), Fence("", "")))
+
+    async def _reader(self, key: ConversationKey) -> str | None:
+        """Who reads the answers of a platform's place, by the last turn there; where none is known, the place alone."""
+        turn_id = "" if key.connector == "http" else await self._runtime.transcript.last_turn(key)
+        try:
+            return audience_of((await self._runtime.manifests.get(key.scope, turn_id)).context)
+        except UnknownTurn:
+            return place_audience(key.context_id)
 
 
 def _place(body: Ground, workspace_id: str) -> ConversationKey:

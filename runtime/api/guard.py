@@ -1,7 +1,8 @@
 """What stands before every path: our own host and origin, a token under ``/v1``, and what the token allows at least.
 
-Whatever a route forgets, nobody without a token gets under ``/v1``, no token enters another workspace's
-paths, and a viewer changes nothing. Errors that no route handled are answered here, too.
+Whatever a route forgets, nobody without a token gets under ``/v1``, nor with one that is for the chat page alone, no
+token enters another workspace's paths, and a viewer changes nothing. Errors that no route handled are answered here,
+too.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class Guard:
         _, _, group, *rest = path.split("/", 4) if path.count("/") >= 2 else ("", "", "")
         if group in ("workspaces", "vaults") and rest and rest[0] and not caller.may_enter(rest[0]):
             raise HTTPException(403, "the token is for another workspace")
+        if caller.person:  # programs may name any person, and read all that was said to them
+            raise HTTPException(403, "this token signs a person in to the chat page; programs need `access token`")
         if request.method not in _READING:
             require_role(caller, Role.MEMBER)
 
@@ -78,6 +81,12 @@ def caller_of(request: Request) -> Caller:
     """Who calls, as `Guard` found out."""
     caller: Caller = request.state.caller
     return caller
+
+
+def may_read(caller: Caller, connector: str, audience: str | None) -> bool:
+    """Whether *caller* may read what was said where *audience* reads: what is the workspace's, and all of the http
+    connector, whose places and people are the programs' own; the administrator of the runtime everything."""
+    return audience is None or connector == "http" or caller.sees_all
 
 
 def require_role(caller: Caller, role: Role) -> None:

@@ -9,17 +9,18 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from connectors.message import ConversationKey, Role, Scope
-from grounding.memory.global_context_origin import person_of
+from connectors.message import ConversationKey, Role, Scope, place_audience
 from grounding.memory.karma.marks import Marked, Sign
+from grounding.run_context import audience_of
 from runtime.api.bodies import Body, read_json
 from runtime.api.errors import ApiError
 from runtime.api.global_context import OWN_CONNECTOR, User
-from runtime.api.guard import caller_of
+from runtime.api.guard import caller_of, may_read
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.api.workspaces import enter
 from runtime.marking import By
+from runtime.tokens import Caller
 
 if TYPE_CHECKING:
     from runtime.bootstrap import Runtime
@@ -54,9 +55,10 @@ class MarkRoutes(Routes):
     async def unmark(self, request: Request, workspace_id: str, turn_id: str, user: Whose = None) -> Response:
         return await self._put(request, workspace_id, turn_id, user, None)
 
-    async def listing(self, workspace_id: str) -> Response:
-        scope = await enter(self._runtime, workspace_id)
-        return reply({"karma": [marked_row(one) for one in await self._marking.all(scope)]})
+    async def listing(self, request: Request, workspace_id: str) -> Response:
+        scope, caller = await enter(self._runtime, workspace_id), caller_of(request)
+        found = [one for one in await self._marking.all(scope) if may_read(caller, one.key.connector, _audience(one))]
+        return reply({"karma": [marked_row(one) for one in found]})
 
     async def remove(self, workspace_id: str, turn_id: str) -> Response:
         scope = await enter(self._runtime, workspace_id)
@@ -72,20 +74,24 @@ class MarkRoutes(Routes):
         if user is not None and not user.startswith(OWN_CONNECTOR) and not is_admin:
             raise ApiError(403, "forbidden", "marks of another connector's people are for admins' tokens")
         by = By(user or caller.id, caller.role, "api", is_vouched_for=is_admin)
-        key = await self._key(scope, turn_id, is_admin=is_admin)
+        key = await self._key(scope, turn_id, caller)
         if not self._marking.may(by, key):
             raise ApiError(403, "forbidden", "the sigil of this token does not allow karma:write")
         marked = await self._marking.put(scope, turn_id, by, sign)
         mark = marked.opinion_of(by.user).mark or "none"
         return reply({"turn_id": turn_id, "mark": mark, "good": marked.good, "bad": marked.bad})
 
-    async def _key(self, scope: Scope, turn_id: str, *, is_admin: bool) -> ConversationKey:
+    async def _key(self, scope: Scope, turn_id: str, caller: Caller) -> ConversationKey:
         """Where the turn was. Raises `runtime.manifests.UnknownTurn`, and `ApiError` where it is none to be marked."""
         context = (await self._runtime.manifests.get(scope, turn_id)).context
-        person = person_of(context.direct, context.authors) or ""
-        if context.direct and not is_admin and not person.startswith(OWN_CONNECTOR):
-            raise ApiError(403, "forbidden", "what was said in a direct message is for admins' tokens")
+        if not may_read(caller, context.connector, audience_of(context)):
+            raise ApiError(403, "forbidden", "what was said in a private place needs the runtime's admin token")
         return ConversationKey(context.workspace_id, context.connector, context.external_id)
+
+
+def _audience(marked: Marked) -> str | None:
+    """Of a turn that is no example nothing but its place is known."""
+    return (marked.exchange.audience or None) if marked.exchange else place_audience(marked.key.context_id)
 
 
 def marked_row(marked: Marked) -> dict[str, Any]:
@@ -98,8 +104,7 @@ def marked_row(marked: Marked) -> dict[str, Any]:
         "good": marked.good,
         "bad": marked.bad,
         "marked_on": marked.marked_on,
-        "reach": exchange.reach if exchange else None,
-        "user": (exchange.person or None) if exchange else None,
+        "audience": (exchange.audience or "workspace") if exchange else None,
         "foreign": exchange.foreign if exchange else "",
         "trace": trace,
     }

@@ -1,10 +1,12 @@
 """What was settled for single places, or for all of a workspace (``*``): when the bot answers there, which model it
-asks first, and what it does with messages that come while it answers."""
+asks first, what it does with messages that come while it answers, and whether replies end with their sources."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from pydantic import StrictBool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -26,6 +28,7 @@ class Place(Body):
     answering: Answering | None = None
     model: str | None = None
     queue: QueueMode | None = None
+    sources: StrictBool | None = None
 
 
 class PlaceRoutes(Routes):
@@ -53,7 +56,7 @@ class PlaceRoutes(Routes):
         names = self._runtime.model.names
         if body.model is not None and body.model not in names:
             raise ApiError(400, "bad_request", f'"model": the configured ones are {", ".join(names)}')
-        settled = Settled(body.answering, body.model, body.queue)
+        settled = Settled(body.answering, body.model, body.queue, body.sources)
         await self._runtime.places.put(scope, _checked(place), settled)
         return reply(_row(place, settled))
 
@@ -64,9 +67,9 @@ def _checked(place: str) -> str:
     connector, colon, rest = place.partition(":")
     if not (connector and colon and rest) or len(place) > MAX_PLACE_CHARACTERS or not place.isprintable():
         shown = repr(place[:100])
-        raise ApiError(400, "bad_request", f"{shown} is no place: write connector:place, e.g. telegram:-10001, or *")
+        raise ApiError(400, "bad_request", f"{shown} is not a place: write connector:place, e.g. telegram:-10001, or *")
     return place
 
 
 def _row(place: str, settled: Settled) -> dict[str, Any]:
-    return {"place": place, "answering": settled.answering, "model": settled.model, "queue": settled.queue}
+    return {"place": place, **asdict(settled)}

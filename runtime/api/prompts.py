@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Query
@@ -30,6 +31,8 @@ _ANSWERS = {
     "/condense": "A shorter text, or the version that was published of one",
 }
 
+MAX_BEGINNING_CHARACTERS = 60
+"""Of a directive's first line, in a list."""
 Number = Annotated[int, Field(ge=0, le=2**53)]
 """Of a version; JSON holds no larger one exactly, and Redis reads none beyond 64 bits."""
 
@@ -62,7 +65,8 @@ class PromptRoutes(Routes):
             "/workspaces/{workspace_id}/prompts",
             self.listing,
             Role.VIEWER,
-            answers="The directives that hold in the workspace",
+            answers="The directives of the workspace and its contexts, those that hold everywhere, and files that "
+            "were not published",
         )
         # A skill may be called "history": its routes come first.
         for slot in ("/{scope}/skill/{name}", "/{scope}/{kind}"):
@@ -87,7 +91,8 @@ class PromptRoutes(Routes):
         for home in (EVERYWHERE, Place(scope)):
             snapshot = await self._publisher.directives.snapshot(home)
             rows += [_row(one) for one in snapshot.versions.values() if one.text is not None]
-        return reply({"prompts": sorted(rows, key=_order)})
+        notes = [note for home in (EVERYWHERE, Place(scope)) for note in await self._publisher.refused(home)]
+        return reply({"prompts": sorted(rows, key=_order), "refused": [asdict(note) for note in notes]})
 
     async def show(self, request: Request, context: str = "", version: Number | None = None) -> Response:
         slot = await self._slot(request, context)
@@ -101,7 +106,7 @@ class PromptRoutes(Routes):
     async def publish(self, request: Request, context: str = "") -> Response:
         slot = await self._slot(request, context, write=True)
         body = await read_json(request, NewText, self._limit)
-        author = caller_of(request).id
+        author = caller_of(request).signature
         published = await self._publisher.publish(
             slot, body.text, author=author, origin="api", expected_version=body.expected_version
         )
@@ -109,7 +114,7 @@ class PromptRoutes(Routes):
 
     async def clear(self, request: Request, context: str = "", expected_version: Number | None = None) -> Response:
         slot = await self._slot(request, context, write=True)
-        author = caller_of(request).id
+        author = caller_of(request).signature
         cleared = await self._publisher.clear(slot, author=author, origin="api", expected_version=expected_version)
         if cleared is None:
             raise _nothing(slot)
@@ -133,7 +138,7 @@ class PromptRoutes(Routes):
     async def rollback(self, request: Request, context: str = "") -> Response:
         slot = await self._slot(request, context, write=True)
         body = await read_json(request, Rollback, self._limit)
-        author = caller_of(request).id
+        author = caller_of(request).signature
         restored = await self._publisher.rollback(
             slot, body.version, author=author, origin="api", expected_version=body.expected_version
         )
@@ -162,7 +167,7 @@ class PromptRoutes(Routes):
     async def publish_condensed(self, request: Request, context: str = "") -> Response:
         slot = await self._slot(request, context, write=True)
         body = await read_json(request, Condensed, self._limit)
-        author = caller_of(request).id
+        author = caller_of(request).signature
         return reply(_whole(await self._runtime.condensing.publish(slot, body.text, body.expected_version, author)))
 
     async def _slot(self, request: Request, context: str, *, write: bool = False) -> Slot:
@@ -181,7 +186,7 @@ class PromptRoutes(Routes):
 
 
 def _nothing(slot: Slot) -> ApiError:
-    return ApiError(404, "not_found", f"there is no {slot.label}; `agent-runtime prompt set` makes one")
+    return ApiError(404, "not_found", f"there is no {slot.label}; `agent-runtime prompt set` sets one")
 
 
 def _row(version: Version) -> dict[str, Any]:
@@ -197,6 +202,7 @@ def _row(version: Version) -> dict[str, Any]:
         "bytes": version.bytes,
         "sha256": version.sha256,
         "cleared": version.text is None,
+        "begins": (version.text or "").partition("\n")[0][:MAX_BEGINNING_CHARACTERS],
         "restores": version.restores,
     }
     if place.scope is not None and place.scope.context_id is not None:

@@ -10,7 +10,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from connectors.message import Role, Scope
+from connectors.message import EVERYONE, Role, Scope, person_in, place_audience
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import (
     STATES,
@@ -44,6 +44,9 @@ _OF_TYPE: dict[Type, tuple[str, ...]] = {
     Type.PROCEDURE: ("successes", "failures"),
 }
 Whose = Annotated[User | None, Query(description="connector:user_id: with that person's own records.")]
+InPlace = Annotated[
+    str | None, Query(min_length=1, max_length=512, description="An external id of the http connector: with its own.")
+]
 Confidence = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -80,12 +83,14 @@ class RecordChange(Body):
     state: State | None = None
     confirm: Literal[True] | None = None
     false_positive: Literal[True] | None = None
+    audience: Literal["workspace"] | None = Field(default=None, description="Shares it with the whole workspace.")
     user: User | None = None
 
 
 class RecordRoutes(Routes):
-    """A person's records are for admins, save those of the http connector's people: their names are the programs' own.
-    The workspace's are written by admins; members may say what they think of them."""
+    """What belongs to a person or a place is for the administrator of the runtime, save those of the http connector:
+    their names are the programs' own. The workspace's records are written by admins; members may say what they think of
+    them."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("records")
@@ -107,11 +112,12 @@ class RecordRoutes(Routes):
         type: Annotated[list[Type] | None, Query()] = None,  # noqa: A002 - as the parameter is named
         state: Annotated[list[State] | None, Query()] = None,
         user: Whose = None,
+        context: InPlace = None,
         q: Annotated[str | None, Query(max_length=4000)] = None,
         limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
         before: Annotated[str, Query(max_length=100)] = "",
     ) -> Response:
-        scope = await self._scope(request, workspace_id, user)
+        scope = await self._scope(request, workspace_id, user, context)
         types, states = type or [], state or []
         _check_filters(types, states, before)
         if q is not None:
@@ -134,27 +140,52 @@ class RecordRoutes(Routes):
         is_new = added.came in ("new", "superseded")
         return reply(record_row(added.record) | {"came": added.came}, 201 if is_new else 200)
 
-    async def show(self, request: Request, workspace_id: str, id: str, user: Whose = None) -> Response:  # noqa: A002
-        scope = await self._scope(request, workspace_id, user)
+    async def show(
+        self,
+        request: Request,
+        workspace_id: str,
+        id: str,  # noqa: A002 - as the path has it
+        user: Whose = None,
+        context: InPlace = None,
+    ) -> Response:
+        scope = await self._scope(request, workspace_id, user, context)
         record = await self._records.get(scope, id)
         history = await self._records.history(scope, id)
         return reply(record_row(record) | {"history": [change_row(one) for one in history]})
 
-    async def change(self, request: Request, workspace_id: str, id: str, user: Whose = None) -> Response:  # noqa: A002
+    async def change(
+        self,
+        request: Request,
+        workspace_id: str,
+        id: str,  # noqa: A002 - as the path has it
+        user: Whose = None,
+        context: InPlace = None,
+    ) -> Response:
         body = await read_json(request, RecordChange, self._limit)
         given = body.model_dump(exclude_unset=True, exclude={"user"})
         fields = {name: value for name, value in given.items() if value is not None or name == "due"}
-        scope = await self._scope(request, workspace_id, user or body.user)
+        scope = await self._scope(request, workspace_id, user or body.user, context)
         record = await self._records.get(scope, id)
-        if not record.user and not set(fields) <= OPINIONS:
+        if not record.audience and not set(fields) <= OPINIONS:
             require_role(caller_of(request), Role.ADMIN)
+        if fields.pop("audience", None) is not None:
+            if fields:
+                raise ApiError(400, "bad_request", '"audience" is changed alone, without other fields')
+            return reply(record_row(await self._records.share(scope, id, _by(request))))
         if not fields:
-            raise ApiError(400, "bad_request", "nothing is to be changed: give at least one field")
+            raise ApiError(400, "bad_request", "nothing to change: give at least one field")
         return reply(record_row(await self._records.change(scope, id, fields, _by(request), _key(request))))
 
-    async def erase(self, request: Request, workspace_id: str, id: str, user: Whose = None) -> Response:  # noqa: A002
-        scope = await self._scope(request, workspace_id, user)
-        if not (await self._records.get(scope, id)).user:
+    async def erase(
+        self,
+        request: Request,
+        workspace_id: str,
+        id: str,  # noqa: A002 - as the path has it
+        user: Whose = None,
+        context: InPlace = None,
+    ) -> Response:
+        scope = await self._scope(request, workspace_id, user, context)
+        if not (await self._records.get(scope, id)).audience:
             require_role(caller_of(request), Role.ADMIN)
         await self._records.erase(scope, id, _by(request))
         return reply({"id": id, "deleted": True})
@@ -165,16 +196,22 @@ class RecordRoutes(Routes):
         scope = await self._writing(request, workspace_id, user)
         return reply({"user": user, "forgotten": await self._records.forget(scope)})
 
-    async def _scope(self, request: Request, workspace_id: str, user: str | None) -> Scope:
-        scope = await enter(self._runtime, workspace_id)
-        if user is not None and not user.startswith(OWN_CONNECTOR) and not caller_of(request).role.covers(Role.ADMIN):
-            raise ApiError(403, "forbidden", "records of another connector's people are for admins' tokens")
-        return Scope(scope.workspace_id, None, user)
+    async def _scope(self, request: Request, workspace_id: str, user: str | None, context: str | None = None) -> Scope:
+        """What the caller sees: the workspace's records with those of a person or a place that it names, or all of
+        them by the administrator of the runtime who names none."""
+        scope, sees_all = await enter(self._runtime, workspace_id), caller_of(request).sees_all
+        if user is not None and not user.startswith(OWN_CONNECTOR) and not sees_all:
+            raise ApiError(403, "forbidden", "records of another connector's people need the runtime's admin token")
+        if user is not None and context is not None:
+            raise ApiError(400, "bad_request", 'give "user" or "context", not both')
+        place = place_audience(OWN_CONNECTOR + context) if context is not None else None
+        return Scope(scope.workspace_id, None, user or place or (EVERYONE if sees_all else None))
 
     async def _writing(self, request: Request, workspace_id: str, user: str | None) -> Scope:
         scope = await self._scope(request, workspace_id, user)
         if user is None:
             require_role(caller_of(request), Role.ADMIN)
+            return Scope(scope.workspace_id)
         return scope
 
 
@@ -194,7 +231,8 @@ def record_row(record: Record) -> dict[str, Any]:
     row = record.model_dump(mode="json", include={*names, "provenance", *_OF_TYPE.get(record.type, ())})
     if record.type is Type.ITEM:
         row["status"] = record.state.value
-    return row | {"user": record.user or None}
+    whose = {"user": person_in(record.audience), "audience": record.audience or "workspace"}
+    return row | whose | {"shared_by": record.shared_by or None}
 
 
 def change_row(one: Change) -> dict[str, Any]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+from dataclasses import replace
+from urllib.parse import unquote, urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
 from config.settings import Settings
-from runtime.tokens import Caller, Tokens, Unauthenticated
+from runtime.tokens import Caller, InvalidTokenName, Tokens, Unauthenticated, check_token_name
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 _LONGEST_SHOWN = 255
+USER_HEADER = "X-Agent-Runtime-User"
+"""The name of the person who uses the admin's token, percent-encoded; commands send it."""
 
 
 class Security:
@@ -37,9 +40,10 @@ class Security:
         if scheme.lower() != "bearer" or not bearer.strip():
             raise HTTPException(401, "send the token as 'Authorization: Bearer …'", {"WWW-Authenticate": "Bearer"})
         try:
-            return await self._tokens.authenticate(bearer.strip())
+            caller = await self._tokens.authenticate(bearer.strip())
         except Unauthenticated as error:
             raise HTTPException(401, error.user_text, {"WWW-Authenticate": "Bearer"}) from None
+        return _named(caller, request)
 
     def check_place(self, request: HTTPConnection) -> None:
         """Refuse names that are not ours (DNS rebinding) and other sites' pages. Raises HTTPException 403."""
@@ -52,3 +56,14 @@ class Security:
         origin = request.headers.get("origin")
         if origin is not None and origin.lower() != f"{request.url.scheme}://{host}":
             raise HTTPException(403, "requests from other sites' pages are refused")
+
+
+def _named(caller: Caller, request: HTTPConnection) -> Caller:
+    """The admin's token is shared: who uses it may say who they are, so that changes name them. They gain nothing."""
+    said = unquote(request.headers.get(USER_HEADER, ""))
+    if caller.workspace_id is not None or not said:
+        return caller
+    try:
+        return replace(caller, name=check_token_name(said) or caller.name)
+    except InvalidTokenName:
+        return caller

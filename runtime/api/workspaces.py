@@ -15,6 +15,7 @@ from runtime.api.guard import caller_of, require_everywhere
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.removal import remove_workspace
+from runtime.workspaces import make_document_folder
 
 if TYPE_CHECKING:
     from runtime.bootstrap import Runtime
@@ -73,9 +74,7 @@ class WorkspaceRoutes(Routes):
             created = await self._runtime.workspaces.create(body.id)
         except InvalidWorkspaceId as error:  # here it is no missing workspace but a bad request
             raise ApiError(400, "invalid_workspace_id", str(error)) from None
-        # So that people find the folder into which their Markdown goes.
-        docs = self._runtime.knowledge.library.root(Scope(body.id))
-        await asyncio.to_thread(docs.mkdir, parents=True, exist_ok=True)
+        await asyncio.to_thread(make_document_folder, self._runtime.settings, body.id)
         return reply({"id": body.id, "created": created}, 201 if created else 200)
 
     async def delete(self, request: Request, workspace_id: str) -> Response:
