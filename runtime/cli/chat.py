@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from config.settings import Settings
 from connectors.connector import Accept, State
-from connectors.console.connector import ConsoleConnector
+from connectors.console.connector import LEAVE, ConsoleConnector
 from connectors.console.terminal import Terminal, open_terminal
 from connectors.http.connector import wait_seconds
 from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
@@ -22,6 +22,7 @@ from runtime.cli.invocation import workspace_of
 from runtime.cli.local import open_local
 from runtime.cli.output import StatusLine, note, status_line
 from runtime.cli.remote import RemoteDoor
+from runtime.commands.wiring import NAMES
 from runtime.embedded.installed import check_installed
 from runtime.embedded.redis_server import StoreInUse
 
@@ -41,8 +42,9 @@ class Wish:
 
 async def chat(settings: Settings, wish: Wish) -> int:
     """Converse until the person leaves; the exit code. Raises what opening the runtime raises."""
-    terminal = open_terminal(one_shot=wish.message is not None)
-    workspace = workspace_of(settings, wish.workspace)
+    words = [f"/{name}" for name in NAMES] + sorted(LEAVE)
+    terminal = open_terminal(one_shot=wish.message is not None, words=words)
+    workspace = await asyncio.to_thread(workspace_of, settings, wish.workspace)
     deadline = asyncio.get_running_loop().time() + IN_USE_SECONDS
     with status_line("looking for a running agent-runtime …") as status:
         while True:
@@ -55,7 +57,7 @@ async def chat(settings: Settings, wish: Wish) -> int:
                 # Raised at opening only, so that nothing was said yet.
                 if asyncio.get_running_loop().time() > deadline:
                     raise
-                status.show("waiting for another command to let go of the data folder …")
+                status.show("waiting for another command that uses the data folder …")
                 await asyncio.sleep(0.5)
 
 
@@ -117,7 +119,7 @@ async def _prepare(runtime: Runtime, workspace: str, status: StatusLine) -> int 
         return (await runtime.knowledge.status(scope)).documents
     except (IndexUnavailable, EmbedderUnavailable, StoreUnavailable, OSError) as error:
         status.clear()
-        note(f"The documents cannot be searched; answers do without them. {error}")
+        note(f"The documents cannot be searched, so answers do not use them. {error}")
         return None
 
 

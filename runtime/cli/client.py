@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import getpass
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ import httpx
 from config.settings import Settings
 from connectors.message import AgentRuntimeError
 from runtime.admin_token import admin_token
+from runtime.api.security import USER_HEADER
 from runtime.cli.sse import EventParser
 from runtime.data_dir import prepare_data_dir
 from runtime.embedded.sockets import UnsafeSocketFolder, socket_path
@@ -154,7 +156,7 @@ def _given(parameters: dict[str, Any]) -> dict[str, Any]:
 
 def _unreachable(error: httpx.TransportError) -> Unreachable:
     detail = str(error) or type(error).__name__
-    return Unreachable(f"the runtime stopped answering ({detail}); `agent-runtime doctor` looks what is wrong")
+    return Unreachable(f"the runtime stopped answering ({detail}); run `agent-runtime doctor` to see why")
 
 
 def _api_error(response: httpx.Response) -> ApiError:
@@ -234,11 +236,19 @@ async def answers(path: Path) -> bool:
         return False
 
 
+def login_name() -> str:
+    """Who sits at this terminal; empty where the system has no name for them."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
 def _http(settings: Settings, path: Path, token: str) -> httpx.AsyncClient:
     seconds = settings.llm_timeout_seconds + MARGIN_SECONDS
     return httpx.AsyncClient(
         transport=httpx.AsyncHTTPTransport(uds=str(path)),
         base_url="http://localhost",
-        headers={"Authorization": f"Bearer {token}"},
+        headers={"Authorization": f"Bearer {token}", USER_HEADER: quote(login_name())},
         timeout=httpx.Timeout(seconds, connect=PROBE_SECONDS),
     )

@@ -19,20 +19,20 @@ from runtime.cli.output import line, note, print_json, show_diff, status_line
 @click.option(
     "--yes",
     is_flag=True,
-    help="Publish what the model writes without asking, if it passes the checks and none of its rules may be lost.",
+    help="Publish without asking, if the text passes the checks and no rule may be lost.",
 )
-@click.option("--despite-notes", is_flag=True, help="With --yes: publish it also where rules may be lost.")
+@click.option("--despite-notes", is_flag=True, help="With --yes: publish also if a rule may be lost.")
 @json_option
 @click.pass_obj
 def condense(invocation: Invocation, /, as_json: bool, yes: bool, despite_notes: bool, **slot: Any) -> None:
-    """Ask the model for a shorter text of a directive, and publish it when you say so.
+    """Ask the model for a shorter text of a directive, and publish it if you agree.
 
-    What stands between <!-- verbatim --> and <!-- /verbatim -->, code, quoted text, numbers with their units, names and
-    addresses has to stay as it is, or the text is rejected. Where a rule may be lost that is said, and --yes publishes
-    nothing (exit code 1).
+    The new text must keep code, quoted text, numbers with units, names, addresses, and everything between
+    <!-- verbatim --> and <!-- /verbatim -->; otherwise it is rejected. If a rule may be lost, you are told, and --yes
+    publishes nothing (exit code 1).
     """
     if despite_notes and not yes:
-        raise click.UsageError("--despite-notes is for --yes: without it you are asked")
+        raise click.UsageError("--despite-notes needs --yes")
     settings, chosen = invocation.settings(), Slot.of(**slot)
     made = run(_proposed(settings, chosen))
     if not as_json:
@@ -44,12 +44,12 @@ def condense(invocation: Invocation, /, as_json: bool, yes: bool, despite_notes:
         if as_json:
             print_json({**made, "published": published["version"]})
         else:
-            line(f"{chosen}: version {published['version']} holds")
+            line(f"Published version {published['version']} of {chosen}.")
         return
     if as_json:
         print_json(made)
     if held_back:
-        note("nothing is published: a rule may be lost, see above; --yes --despite-notes publishes all the same")
+        note("Nothing was published: a rule may be lost, see above. --yes --despite-notes publishes the text anyway.")
         sys.exit(1)
     if not as_json:
         number = made["version"]
@@ -75,7 +75,7 @@ def _show(made: dict[str, Any]) -> None:
     before, after = made["tokens_before"], made["tokens_after"]
     line(f"{before} tokens become {after}: {1 - after / before:.0%} less, in every prompt", bold=True)
     for one in made["notes"]:
-        line(f"look closely: {one}", fg="yellow")
+        line(f"check this: {one}", fg="yellow")
 
 
 def _wanted() -> bool:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
-import tomllib
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from config.load import DEFAULT_FILE, FILE_VARIABLE, ConfigurationError
+from config.load import DEFAULT_FILE, FILE_VARIABLE, read_file
 from runtime.cli.toml import dumps
 
 _UNITS = {"_seconds": "seconds", "_milliseconds": "milliseconds", "_tokens": "tokens", "_bytes": "bytes"}
@@ -22,13 +21,8 @@ def target(option: Path | None, environment: Mapping[str, str]) -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What the file says; nothing where there is none. Raises `ConfigurationError`."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError([f"{path} cannot be read: {error}; correct it or move it away first"]) from error
+    """What the file says; nothing where there is none. Raises `config.load.ConfigurationError`."""
+    return read_file(path) if path.exists() else {}
 
 
 def merged(old: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
-from pydantic import ValidationError
 
-from config.load import ENVIRONMENT_PREFIX, ConfigurationError
-from config.settings import Settings
+from config.load import ENVIRONMENT_PREFIX, ConfigurationError, validate
 from connectors.examination import Examined
 from runtime.cli.invocation import run
 from runtime.cli.output import line, note, status_line
@@ -37,15 +35,6 @@ class Guide:
     afterwards: str
 
 
-def check(values: Mapping[str, Any]) -> Settings:
-    """*values* as settings. Raises `config.load.ConfigurationError`."""
-    try:
-        return Settings.model_validate(dict(values))
-    except ValidationError as error:
-        problems = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors()]
-        raise ConfigurationError(problems) from None
-
-
 def ask_secret(prompt: str) -> str:
     """What was typed, unseen."""
     secret: str = click.prompt(prompt, hide_input=True)
@@ -66,13 +55,13 @@ def connect_platforms(values: Mapping[str, Any], given: Mapping[str, str], *, ye
         elif not yes:
             changes |= _connect_asked(guide, values)
     if changes:
-        line("People who write to the bot get a code; `agent-runtime access approve CODE` lets them in.")
+        line("People who write to the bot get a pairing code. `agent-runtime access approve CODE` lets them in.")
     return changes
 
 
 def _connect_given(guide: Guide, values: Mapping[str, Any], secrets: Changes) -> Changes:
     if guide.setting not in secrets and guide.setting not in values:
-        raise click.UsageError(f"{guide.title} needs the bot's token, too (see --{guide.name}-token-env)")
+        raise click.UsageError(f"{guide.title} also needs the bot's token: give --{guide.name}-token-env")
     if "slack_signing_secret" in secrets:  # with an app-level token Socket Mode would go on
         secrets = {"slack_app_token": None, **secrets}
     examined = _examine(guide, values, secrets)
@@ -84,7 +73,7 @@ def _connect_given(guide: Guide, values: Mapping[str, Any], secrets: Changes) ->
 
 
 def _connect_asked(guide: Guide, values: Mapping[str, Any]) -> Changes:
-    another = f"Connect another {guide.title} bot than now?"
+    another = f"A {guide.title} bot is connected. Connect another one instead?"
     question = another if guide.setting in values else f"Connect a {guide.title} bot?"
     shown = default = False
     while click.confirm(question, default=default):
@@ -101,7 +90,7 @@ def _connect_asked(guide: Guide, values: Mapping[str, Any]) -> Changes:
         else:
             _tell(guide, examined)
             works = not examined.problems
-            if works or (examined.who and click.confirm("Keep it? It can be put right later", default=True)):
+            if works or (examined.who and click.confirm("Keep it anyway? You can correct it later", default=True)):
                 line(guide.afterwards)
                 return secrets
         question, default = "Try again?", True
@@ -115,17 +104,17 @@ def _examine(guide: Guide, values: Mapping[str, Any], secrets: Changes) -> Exami
     # None takes a setting away, as in the file.
     wanted = {name: value for name, value in {**values, **addresses, **secrets}.items() if value is not None}
     with status_line(f"asking {guide.title} …"):
-        return run(examine_platform(check(wanted), guide.name))
+        return run(examine_platform(validate(wanted), guide.name))
 
 
 def _tell(guide: Guide, examined: Examined) -> None:
     if examined.who:
-        line(f"{guide.title}: this is {examined.who}.")
+        line(f"{guide.title}: the bot is {examined.who}.")
     for problem in examined.problems:
         note(f"✗ {problem.detail}")
         note(f"→ {problem.advice}")
     if examined.invitation:
-        line(f"It is brought to a server by this link: {examined.invitation}")
+        line(f"Add the bot to a server with this link: {examined.invitation}")
 
 
 def _ask_telegram() -> Changes:
@@ -134,9 +123,9 @@ def _ask_telegram() -> Changes:
 
 def _ask_slack() -> Changes:
     token = ask_secret("Bot User OAuth Token, xoxb-… (not shown)")
-    line("How do events come?")
-    line(f"  {_SOCKET_MODE}  by Socket Mode: nothing has to be reachable from outside")
-    line(f"  {_HTTP}  over HTTP: Slack posts them to this machine, at /slack/events and /slack/commands")
+    line("How does Slack send events?")
+    line(f"  {_SOCKET_MODE}  by Socket Mode: this machine need not be reachable from the internet")
+    line(f"  {_HTTP}  over HTTP: Slack posts them to /slack/events and /slack/commands on this machine")
     if click.prompt("Number", type=click.IntRange(_SOCKET_MODE, _HTTP), default=_SOCKET_MODE) == _SOCKET_MODE:
         app_token = ask_secret("App-level token with the scope connections:write, xapp-… (not shown)")
         return {"slack_bot_token": token, "slack_app_token": app_token}
@@ -154,9 +143,9 @@ GUIDES = (
         "Telegram",
         "telegram_bot_token",
         ("telegram_bot_token",),
-        ("In Telegram, write /newbot to @BotFather and answer its questions; it shows the bot's token.",),
+        ("In Telegram, send /newbot to @BotFather and answer its questions. It shows the bot's token.",),
         _ask_telegram,
-        "Write to it, or add it to a group and mention it.",
+        "Write to the bot, or add it to a group and mention it there.",
     ),
     Guide(
         "slack",
@@ -165,12 +154,12 @@ GUIDES = (
         ("slack_bot_token", "slack_app_token", "slack_signing_secret"),
         (
             "At api.slack.com/apps: Create New App, From a manifest, and paste deploy/slack-manifest.yaml.",
-            "Under Install App, install it: that shows the Bot User OAuth Token.",
+            "Under Install App, install the app. The page then shows the Bot User OAuth Token.",
             "Under Basic Information, App-Level Tokens: generate one with the scope connections:write. For events",
-            "over HTTP take the signing secret instead, and change the lines of the manifest that say HTTP.",
+            "over HTTP, use the signing secret instead, and change the lines marked HTTP in the manifest.",
         ),
         _ask_slack,
-        "Write to it, or invite it to a channel and mention it.",
+        "Write to the bot, or invite it to a channel and mention it there.",
     ),
     Guide(
         "discord",
@@ -178,10 +167,10 @@ GUIDES = (
         "discord_bot_token",
         ("discord_bot_token",),
         (
-            "At discord.com/developers/applications: New Application; under Bot, Reset Token shows the token.",
+            "At discord.com/developers/applications: New Application. Under Bot, Reset Token shows the token.",
             "On the same page, switch the Message Content Intent on.",
         ),
         _ask_discord,
-        "Bring it to your server by that link, then write to it there and mention it.",
+        "Add the bot to your server with that link, then mention it there.",
     ),
 )

@@ -11,6 +11,8 @@ from config.settings import Settings
 from runtime.cli.client import segment
 from runtime.cli.invocation import F, workspace_of, workspace_option
 
+_KINDS = click.Choice(["system", "soul", "skill", "cues", "frames"])
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -26,9 +28,9 @@ class Slot:
     def of(cls, workspace: str | None, scope: str, kind: str, name: str | None, context: str | None) -> Slot:
         """The slot that options mean. Raises `click.UsageError` where they do not fit together."""
         if (kind == "skill") != (name is not None):
-            raise click.UsageError("--name goes with --kind skill, and a skill needs one")
+            raise click.UsageError("--kind skill needs --name; other kinds have no name")
         if (scope == "context") != (context is not None):
-            raise click.UsageError("--context goes with --scope context, which needs one, e.g. telegram:-10001")
+            raise click.UsageError("--scope context needs --context, e.g. telegram:-10001; other scopes have none")
         return cls(workspace, scope, kind, name, context)
 
     def path(self, settings: Settings, *more: str) -> str:
@@ -47,14 +49,12 @@ def slot_options(function: F) -> F:
         click.option(
             "--scope", type=click.Choice(["global", "workspace", "context"]), default="workspace", show_default=True
         ),
+        click.option("--kind", type=_KINDS, default="system", show_default=True),
+        click.option("--type", "kind", type=_KINDS, hidden=True),  # the same, as scripts may have it
+        click.option("--name", help="Name of the skill, with --kind skill."),
         click.option(
-            "--kind",
-            type=click.Choice(["system", "soul", "skill", "cues", "frames"]),
-            default="system",
-            show_default=True,
+            "--context", metavar="CONTEXT_ID", help="The conversation, with --scope context, e.g. telegram:-10001."
         ),
-        click.option("--name", help="Of the skill."),
-        click.option("--context", metavar="CONTEXT_ID", help="With --scope context, e.g. telegram:-10001."),
     ]
     for option in reversed(options):
         function = option(function)

@@ -33,8 +33,9 @@ def show_blocks(blocks: Sequence[Row], tokens_total: int) -> None:
         ],
         right=["tokens", "budget"],
     )
-    whole = sum(block["tokens"] for block in blocks if block["used"])
-    line(f"{count(whole, 'token')} in all, {tokens_total} of them behind the system text")
+    of_system = sum(block["tokens"] for block in blocks if block["used"]) - tokens_total
+    line(f"user message    {count(tokens_total, 'token')} (tokens_total)")
+    line(f"system message  {count(of_system, 'token')}")
 
 
 def show_degraded(degraded: Sequence[Row]) -> None:
@@ -62,13 +63,13 @@ def show_sources(outcome: Row, passages: Sequence[Row]) -> None:
         line()
         table(["source", "heading", "score", "in the prompt", "cited"], rows, right=["score"])
     if invented := citations.get("invented"):
-        line(f"invented  {count(invented, 'citation')} of nothing that was given, marked in the reply", fg="yellow")
+        line(f"unmatched {count(invented, 'citation')} match{'es' if invented == 1 else ''} no source", fg="yellow")
 
 
 def show_prefix(prefix: Row) -> None:
     """What of the prompt the model may have read already."""
     if prefix.get("broken_by"):
-        line(f"prefix    {count(prefix['tokens_kept'], 'token')} as in the prompt before, up to {prefix['broken_by']}")
+        line(f"prefix    {count(prefix['tokens_kept'], 'token')} as in the last prompt, up to {prefix['broken_by']}")
 
 
 def show_outcome(outcome: Row) -> None:

@@ -1,4 +1,4 @@
-"""The first screen of a chat. Pure."""
+"""The first screen of a chat."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import shutil
 import textwrap
 from dataclasses import dataclass
 
-from runtime.embedded.model_server import MODEL_NAME
+from config.settings import EXTRACTIVE
+from runtime.cli.invocation import as_typed
 from runtime.workspaces import SAMPLE
 
 EXAMPLES = (
@@ -36,30 +37,29 @@ def greeting(about: Greeting, width: int | None = None) -> str:
     paragraphs = [f"Agent Runtime. {_grounded(about)}", _answers(about)]
     if about.workspace == SAMPLE and about.documents:
         paragraphs.append("Try:\n" + "\n".join(f"  {question}" for question in EXAMPLES))
-    paragraphs.append("Below each answer stand its sources. `agent-runtime explain` shows what the model was told.")
-    paragraphs.append("/help lists the commands; /quit or Ctrl-D leaves.")
-    return "\n".join(_wrapped(paragraph, wide) for paragraph in paragraphs) + "\n"
+    paragraphs.append("The sources are below each answer. `agent-runtime explain` shows what the model was told.")
+    paragraphs.append("/help lists the commands. /quit or Ctrl-D ends the chat.")
+    return "\n".join(_wrapped(as_typed(paragraph), wide) for paragraph in paragraphs) + "\n"
 
 
 def _grounded(about: Greeting) -> str:
-    where = f"This chat belongs to the workspace {about.workspace!r}"
+    where = f"This chat is in the workspace {about.workspace!r}"
     if about.documents is None:
-        return f"{where}, whose documents cannot be searched now."
+        return f"{where}. Its documents cannot be searched now: `agent-runtime doctor` says why."
     if about.documents == 0:
-        return f"{where}, which has no documents yet: `agent-runtime index -w {about.workspace} PATH` adds some."
+        return f"{where}. It has no documents yet: `agent-runtime index -w {about.workspace} PATH` adds some."
     noun = "document" if about.documents == 1 else "documents"
-    return f"{where}; answers may draw on its {about.documents} {noun}."
+    return f"{where}. Answers use its {about.documents} {noun}."
 
 
 def _answers(about: Greeting) -> str:
     if about.remote:
-        return "Answers come from the agent-runtime process that runs on this data folder."
-    if about.model is not None:
+        return "The agent-runtime process that runs on this data folder answers."
+    if about.model not in (None, EXTRACTIVE):
         return f"Model: {about.model}."
     return (
-        f"Model: {MODEL_NAME}, which came with the installation. It is no assistant: it is far too small to be right, "
-        "and only proves that everything works. For a real model run `agent-runtime setup`, or set "
-        "AGENT_RUNTIME_LLM_MODEL."
+        "No language model is set, so answers are quotations from the documents. `agent-runtime setup` adds a language "
+        "model."
     )
 
 

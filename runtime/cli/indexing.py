@@ -50,4 +50,4 @@ async def rebuild(client: Client, path: str, body: dict[str, Any], what: str, st
         elif name == "done":
             status.clear()
             return data
-    raise IndexingEnded("the runtime stopped before it was done; give the command again")
+    raise IndexingEnded("the runtime stopped before the index was done; run the command again")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -16,8 +18,23 @@ if TYPE_CHECKING:
     from config.load import Loaded
     from config.settings import Settings
 
+COMMAND_VARIABLE = "AGENT_RUNTIME_COMMAND"
+"""How the program was started. Set by the script of a checkout."""
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def command_name() -> str:
+    """What a person types to start this program, e.g. ``./agent-runtime`` in a checkout."""
+    if started := os.environ.get(COMMAND_VARIABLE):
+        return started
+    is_module = Path(sys.argv[0]).parts[-2:] == ("runtime", "__main__.py")
+    return "python -m runtime" if is_module else "agent-runtime"
+
+
+def as_typed(text: str) -> str:
+    """*text* with the commands in it (in backticks) as a person here has to type them."""
+    return text.replace("`agent-runtime ", f"`{command_name()} ")
 
 
 class Terminated(Exception):
@@ -29,12 +46,11 @@ class Invocation:
     """The global options of one command line."""
 
     config: Path | None = None
-    log_format: Literal["json", "console"] = "json"
+    log_format: Literal["json", "console"] | None = None
+    """None: readable lines on a terminal, else JSON."""
 
     def load(self) -> Loaded:
         """Settings and where they came from. Raises `config.load.ConfigurationError`."""
-        import os
-
         from config.load import load
 
         return load(os.environ, self.config)
@@ -44,7 +60,7 @@ class Invocation:
         loaded = self.load()
         for number in loaded.fallen_back:
             click.echo(
-                f"agent-runtime: {number.variable}={number.value!r} is no positive integer; using {number.default}",
+                f"agent-runtime: {number.variable}={number.value!r} is not a positive integer; using {number.default}",
                 err=True,
             )
         return loaded.settings
@@ -78,10 +94,27 @@ async def _until_told(work: Coroutine[Any, Any, T]) -> T:
 
 
 def workspace_option(function: F) -> F:
-    """``--workspace``; None is the default workspace."""
+    """``--workspace``; where none is named, the one that the terminal chat uses."""
     return click.option(
-        "-w", "--workspace", metavar="W", help="The workspace; default: AGENT_RUNTIME_DEFAULT_WORKSPACE, else sample."
+        "-w",
+        "--workspace",
+        metavar="W",
+        callback=_named_or_console,
+        help="The workspace; default: AGENT_RUNTIME_DEFAULT_WORKSPACE, or sample while it is empty.",
     )(function)
+
+
+def default_workspace_option(function: F) -> F:
+    """``--workspace`` of commands that bring in documents or people; None is ``DEFAULT_WORKSPACE``."""
+    return click.option(
+        "-w", "--workspace", metavar="W", help="The workspace; default: AGENT_RUNTIME_DEFAULT_WORKSPACE."
+    )(function)
+
+
+def _named_or_console(context: click.Context, parameter: click.Parameter, workspace: str | None) -> str | None:
+    if workspace or context.resilient_parsing:
+        return workspace
+    return workspace_of(context.obj.load().settings, None)
 
 
 def json_option(function: F) -> F:
@@ -90,10 +123,10 @@ def json_option(function: F) -> F:
 
 
 def workspace_of(settings: Settings, workspace: str | None) -> str:
-    """*workspace*, or the one that commands work on where none is named."""
-    from runtime.workspaces import SAMPLE
+    """*workspace*, or the one that the terminal chat uses. Touches the disk."""
+    from runtime.workspaces import console_workspace
 
-    return workspace or settings.default_workspace or SAMPLE
+    return workspace or console_workspace(settings)
 
 
 def keep_events_off_the_screen(settings: Settings) -> None:

@@ -5,19 +5,21 @@ Nothing heavy is imported before it is known which command is wanted, so that he
 
 from __future__ import annotations
 
+import difflib
 import gc
 import importlib
 import inspect
+import io
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import click
 
-from runtime.cli.invocation import Invocation, Terminated
+from runtime.cli.invocation import Invocation, Terminated, as_typed, command_name
 
 INTERRUPTED = 130
 TERMINATED = 143
@@ -28,30 +30,30 @@ SWITCH_SECONDS = 0.001
 for each thread that cuts documents: in an import it came round 13 ms late at p90, with this 9 (two busy cores)."""
 
 _COMMANDS = {
-    "setup": "Find or ask for a model, connect platforms, write the configuration and try it.",
+    "setup": "Set up a model and platforms, step by step.",
     "chat": "Talk to the bot in this terminal.",
-    "serve": "Run the bot: connectors, answers and the HTTP face.",
+    "serve": "Run the bot: connectors, answers and the HTTP interface.",
     "workspace": "Create, list, route and delete workspaces.",
-    "index": "Bring the search index in step with a workspace's Markdown.",
-    "codex": "Material that the model is given whole, or searches: add, list, remove.",
-    "search": "Show what retrieval finds for a query.",
-    "ground": "Show what the model would be told for a text; nothing is called or stored.",
+    "index": "Index a workspace's Markdown documents for search.",
+    "codex": "Manage material that the model is given whole: add, list, remove.",
+    "search": "Show the passages that a search finds.",
+    "ground": "Show the prompt for a text, without calling a model.",
     "explain": "Show what went into a turn, and why.",
-    "replay": "Rebuild a turn's prompt and say whether it is the same, byte for byte.",
+    "replay": "Rebuild a turn's prompt and check that it is identical.",
     "diff": "Compare what went into two turns.",
     "prompt": "Show, set, edit and roll back directives.",
-    "global-context": "Lines that stand in every prompt: show, append, replace, delete, approve.",
-    "memory": "Typed records: list, show, add, confirm, log outcomes, retire, forget.",
-    "karma": "Answers that people marked: mark one, list them, remove one.",
-    "context-doc": "What is noted about a conversation: show, put, history.",
-    "dead-letters": "Turns that failed for good: list them, try them again, drop them.",
-    "access": "Who may talk to the bot, and as what.",
-    "metrics": "Read the structured events.",
-    "usage": "Tokens and cost, by workspace and model.",
-    "eval": "Score retrieval, or the strategy, on a set.",
-    "logs": "Rebuild transcripts in Redis from the Markdown chat logs.",
+    "global-context": "Manage the lines that are in every prompt of a workspace.",
+    "memory": "Manage records: decisions, facts, procedures, tasks and more.",
+    "karma": "Manage the marks on answers (👍 and 👎).",
+    "context-doc": "Show and replace a conversation's summary (context document).",
+    "dead-letters": "List, retry and drop turns that failed for good.",
+    "access": "Manage people, roles, pairing codes and tokens.",
+    "metrics": "Show events and memory figures.",
+    "usage": "Show tokens, cost and budgets.",
+    "eval": "Measure retrieval, the strategy or memory on a test set.",
+    "logs": "Restore conversations from the Markdown chat logs.",
     "reindex": "Rebuild the search index from documents and transcripts.",
-    "doctor": "Check settings, stores, model, platforms and disk; say what to do.",
+    "doctor": "Check settings, stores, models, platforms and disk.",
 }
 """Each command is ``runtime.cli.commands.<name>.command``, with ``_`` for ``-``; the summary stands here, so that it
 costs no import."""
@@ -70,6 +72,15 @@ class _Commands(click.Group):
                 one.short_help = one.short_help or _first_paragraph(one)  # click would cut it in the middle
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in _COMMANDS and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], _COMMANDS)
+            meant = f" Did you mean {' or '.join(close)}?" if close else ""
+            ctx.fail(f"No such command {args[0]!r}.{meant}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
@@ -85,17 +96,17 @@ def _first_paragraph(command: click.Command) -> str:
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="TOML file with settings; else AGENT_RUNTIME_CONFIG, else agent-runtime.toml where there is one.",
+    help="TOML file with settings. Default: the file in AGENT_RUNTIME_CONFIG, or agent-runtime.toml in this folder.",
 )
-@click.option("--log-format", type=click.Choice(["json", "console"]), default="json", help="How serve prints events.")
+@click.option("--log-format", type=click.Choice(["json", "console"]), help="Format of the events that serve prints.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an unexpected error.")
 @click.pass_context
-def cli(ctx: click.Context, config: Path | None, log_format: str, debug: bool) -> None:
-    """A self-hosted bot runtime with one grounding pipeline.
+def cli(ctx: click.Context, config: Path | None, log_format: Literal["json", "console"] | None, debug: bool) -> None:
+    """A self-hosted bot for chats, which answers from your documents.
 
-    Commands talk to a running `serve` or `chat` of the same data folder; with none running they open it themselves.
+    Commands use the `serve` or `chat` that runs on the same data folder. If none runs, they open the folder themselves.
     """
-    ctx.obj = Invocation(config, "console" if log_format == "console" else "json")
+    ctx.obj = Invocation(config, log_format)
 
 
 def main() -> NoReturn:
@@ -122,9 +133,11 @@ def invoke(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code: 0 done, 1 failed, 2 usage or configuration."""
     debug = "--debug" in arguments
     try:
-        result = cli.main(list(arguments), prog_name="agent-runtime", standalone_mode=False)
+        result = cli.main(list(arguments), prog_name=command_name(), standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        click.echo(as_typed(shown.getvalue()), err=True, nl=False)
         return error.exit_code
     except SystemExit as error:  # click's way out of a broken pipe
         return error.code if isinstance(error.code, int) else 1
@@ -153,7 +166,7 @@ def _tell(error: Exception, debug: bool) -> int:
     if isinstance(error, AgentRuntimeError | OSError):
         _say(str(error) or type(error).__name__)
         return int(getattr(error, "exit_code", 1))
-    hint = "" if debug else "; --debug shows where"
+    hint = "" if debug else " (--debug shows the traceback)"
     _say(f"unexpected error: {type(error).__name__}: {error}{hint}")
     return 1
 
@@ -168,4 +181,4 @@ def _first(error: Exception) -> Exception:
 def _say(line: str) -> None:
     from connectors.console.convert import neutralise
 
-    click.echo(neutralise(f"agent-runtime: {line}"), err=True)
+    click.echo(neutralise(f"agent-runtime: {as_typed(line)}"), err=True)

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from connectors.console.convert import neutralise
+from runtime.cli.invocation import as_typed
 
 _CLEAR_LINE = "\r\x1b[K"
 _NARROWEST = 20
@@ -30,13 +31,13 @@ def json_text(value: Any, indent: int | None = None) -> str:
 
 def line(text: str = "", **style: Any) -> None:
     """Print *text*, without anything that a terminal obeys; *style* is click's, for terminals only."""
-    clean = neutralise(text)
+    clean = neutralise(as_typed(text))
     click.echo(click.style(clean, **style) if style else clean)
 
 
 def note(text: str) -> None:
     """Say something beside the output proper."""
-    click.echo(neutralise(text), err=True)
+    click.echo(neutralise(as_typed(text)), err=True)
 
 
 def show_diff(diff: str) -> None:

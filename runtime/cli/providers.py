@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import httpx
 
-OLLAMA_URL = "http://127.0.0.1:11434"
+from runtime.windows import OLLAMA_URL
+
 LM_STUDIO_URL = "http://127.0.0.1:1234"
 LOOK_SECONDS = 1.5
 
@@ -33,13 +34,13 @@ PROVIDERS = (
 COMPATIBLE = "compatible"
 """Any server that speaks OpenAI's protocol."""
 BUNDLED = "bundled"
-"""The small model that comes with the installation."""
+"""No language model: answers are quotations."""
 NAMES = (*(provider.name for provider in PROVIDERS), "ollama", "lmstudio", COMPATIBLE, BUNDLED)
 
 
 @dataclass(frozen=True)
 class LocalServer:
-    """A model server on this machine and the models it has."""
+    """A model server and the models it has."""
 
     name: str
     title: str
@@ -69,12 +70,27 @@ async def find_local_servers(
     return found
 
 
+async def find_models(address: str, key: str | None = None, seconds: float = LOOK_SECONDS) -> LocalServer | None:
+    """The server at *address* that speaks OpenAI's protocol, with its models; None where it does not list them.
+
+    Its address as clients want it ends in /v1, which people leave out. Raises nothing.
+    """
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    base = address.rstrip("/")
+    async with httpx.AsyncClient(timeout=seconds, headers=headers) as http:
+        for api_base in (base, f"{base}/v1"):
+            models = await _names(http, f"{api_base}/models", "data", "id")
+            if models is not None:
+                return LocalServer(COMPATIBLE, "the server", api_base, models)
+    return None
+
+
 async def _names(http: httpx.AsyncClient, url: str, items: str, name: str) -> tuple[str, ...] | None:
     """The values of *name* in the list *items* that *url* answers; None where nothing of the kind answers."""
     try:
         response = await http.get(url)
         return tuple(str(item[name]) for item in response.raise_for_status().json()[items])
-    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
         return None
 
 

@@ -94,6 +94,7 @@ def answer(key: ConversationKey, answers: tuple[str, ...], data: dict[str, Any])
         strategy=str(data.get("strategy", "")),
         reason=str(data.get("reason", "")),
         sources=tuple(Source(each["source"], each["heading"]) for each in data.get("sources", ())),
+        shows_sources=True,
         degraded=tuple(Degraded(each["block"], each["why"]) for each in data.get("degraded", ())),
         usage=Usage(
             prompt=usage.get("prompt", 0),

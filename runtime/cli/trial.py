@@ -9,24 +9,24 @@ from runtime.embedded.model_server import local_model
 from runtime.model import Model
 from runtime.model_errors import ModelFailed
 
-QUESTION = "Say hello in one short sentence."
+QUESTION = "Hello!"
 TRIAL_TOKENS = 400
 """Enough for a model that thinks before it speaks."""
 
 ADVICE = {
-    "auth": "the provider does not accept the key: check it, and that it may use this model",
+    "auth": "the provider does not accept the key: check the key, and whether it may use this model",
     "not_found": "the provider has no such model: check its name, and the part before the slash",
-    "budget": "the account has no credit left: add some, or take another model",
+    "budget": "the account has no credit left: add credit, or choose another model",
     "rate_limited": "the provider is busy or the quota is used up: wait a minute and run setup again",
     "timeout": "no answer in time: is the server busy loading the model? A higher llm_timeout_seconds gives it longer",
     "unreachable": "nothing answers at that address: is the server running, and is the address right?",
-    "unavailable": "the provider has trouble: try again later, or take another model",
-    "content_policy": "the provider refuses to answer a greeting: take another model",
-    "context_window": "the model's window is too small for this runtime: take a larger one",
+    "unavailable": "the provider has a problem: try again later, or choose another model",
+    "content_policy": "the provider refuses to answer a greeting: choose another model",
+    "context_window": "the model's window is too small: choose a model with a larger one",
     "bad_request": "the provider does not understand the request: is this a chat model?",
-    "bad_response": "what answers there does not speak OpenAI's protocol: check the address (it often ends in /v1)",
+    "bad_response": "the server does not speak OpenAI's protocol: check the address (it often ends in /v1)",
     "broken_stream": "the connection broke in the middle of the answer: try again",
-    "empty": "the model answered nothing: take another one",
+    "empty": "the model answered nothing: choose another one",
 }
 """What to do, by `runtime.model_errors.ModelFailed.why`."""
 

@@ -33,7 +33,7 @@ async def find_turn(client: Client, turn: str, workspace: str | None) -> tuple[s
         else:
             return name, turn
     where = f"workspace {workspace}" if workspace else "any workspace"
-    raise NoSuchTurn(f"no turn {turn!r} is known in {where}; `agent-runtime explain` shows the newest")
+    raise NoSuchTurn(f"no turn {turn!r} is known in {where}; `agent-runtime explain last` shows the newest")
 
 
 async def _newest(client: Client, workspaces: list[str]) -> tuple[str, str]:
@@ -42,7 +42,7 @@ async def _newest(client: Client, workspaces: list[str]) -> tuple[str, str]:
         rows: list[dict[str, Any]] = (await client.get(f"/v1/workspaces/{segment(name)}/turns", limit=1))["turns"]
         found += [(row["at"], name, row["turn_id"]) for row in rows]
     if not found:
-        raise NoSuchTurn("no turn is known yet; `agent-runtime chat` makes one")
+        raise NoSuchTurn("there are no turns yet; ask something with `agent-runtime chat` first")
     _, name, turn_id = max(found)
     return name, turn_id
 

@@ -9,16 +9,18 @@ from runtime.cli.invocation import Invocation, json_option, run, workspace_optio
 
 @click.command()
 @workspace_option
-@click.option("--context", metavar="NAME", default="default", show_default=True, help="Which conversation to go on.")
-@click.option("-m", "--message", metavar="TEXT", help="Send this one message, print the reply and end.")
+@click.option(
+    "--context", metavar="NAME", default="default", show_default=True, help="Name of the conversation to continue."
+)
+@click.option("-m", "--message", metavar="TEXT", help="Send this one message, print the answer and exit.")
 @json_option
 @click.pass_obj
 def command(invocation: Invocation, workspace: str | None, context: str, message: str | None, as_json: bool) -> int:
-    """Talk to the bot in this terminal; answers stream, their sources stand below.
+    """Talk to the bot in this terminal.
 
-    Where a `serve` runs on the same data folder the chat talks to it, else the bot runs inside of this command.
-    Lines may be piped in. With --json each answer is one JSON object. Exit code 1 where something was not answered,
-    also where no model could be asked.
+    If `serve` runs on the same data folder, the chat uses it. If not, the bot runs inside this command. Messages can
+    be piped in, one a line. With --json each answer is one JSON object. The exit code is 1 if a message was not
+    answered.
     """
     from runtime.cli.chat import Wish, chat
 

@@ -20,17 +20,17 @@ from runtime.cli.output import count, line, note, print_json, status_line, table
 TOGETHER = 8
 """Files that are sent at a time."""
 WHY = {
-    "below_line": "it stays below {limit} tokens, the part of the window that it may have",
-    "over_line": "it has {tokens} tokens, and below {limit} of the window's {window} it would be given whole",
-    "over_budget": "with everything else it would be longer than AGENT_RUNTIME_PROMPT_MAX_CHARACTERS",
-    "over_window": "the model's window of {window} tokens has no room for it beside everything else",
-    "over_memory": "this machine has no memory for what the model would keep of it, beside everything else",
-    "near_line": "it was too much, and is still close to the limit of {limit} tokens",
-    "sigil": "what is bound to this conversation lacks codex:read",
-    "empty": "nothing is attached",
+    "below_line": "it has less than {limit} tokens, its share of the model's window",
+    "over_line": "it has {tokens} tokens; it would be given whole below {limit} tokens (the window has {window})",
+    "over_budget": "the prompt would be longer than AGENT_RUNTIME_PROMPT_MAX_CHARACTERS",
+    "over_window": "it does not fit into the model's window of {window} tokens with the rest of the prompt",
+    "over_memory": "this machine has too little memory for a prompt with all of it",
+    "near_line": "it was above the limit of {limit} tokens, and is still close to it",
+    "sigil": "the sigil of this conversation does not allow codex:read",
+    "empty": "no file was added",
 }
 context_option = click.option(
-    "--context", metavar="CONNECTOR:ID", default=None, help="One conversation's own material, e.g. slack:C123."
+    "--context", metavar="CONNECTOR:ID", default=None, help="Material of one conversation only, e.g. slack:C123."
 )
 
 
@@ -40,9 +40,9 @@ class NothingToAdd(AgentRuntimeError):
 
 @click.group()
 def command() -> None:
-    """Material that the model is given whole: files, source trees, documentation.
+    """Manage the codex: files, source code or documentation that the model is given whole.
 
-    Where it is too much for the model's window, the model gets a tool to search it.
+    If it is too much for the model's window, the model gets a tool that searches it.
     """
 
 
@@ -55,9 +55,9 @@ def command() -> None:
 def add(
     invocation: Invocation, paths: tuple[str, ...], context: str | None, workspace: str | None, as_json: bool
 ) -> None:
-    """Attach files, or folders with all that is in them, under their names.
+    """Add files, or folders with everything in them.
 
-    Hidden files (.git) are left out; what is linked, binary, not UTF-8 or unreadable, too, and named.
+    Hidden files (.git) are left out. Links and files that are binary, not UTF-8 or unreadable are left out and named.
     """
     settings = invocation.settings()
     run(_add(settings, paths, workspace_of(settings, workspace), context, as_json))
@@ -81,7 +81,7 @@ async def _add(settings: Settings, paths: Sequence[str], workspace: str, context
             note(f"left out {one['path']}: {one['message']}")
         line(f"{workspace}: {count(len(added), 'file')} added, {sum(one['tokens'] for one in added)} tokens")
     if not added:
-        raise NothingToAdd("nothing was added")
+        raise NothingToAdd("nothing was added; the lines above say why")
 
 
 async def _put(client: Client, workspace: str, context: str | None, file: Found) -> dict[str, Any]:
@@ -107,7 +107,7 @@ async def _put(client: Client, workspace: str, context: str | None, file: Found)
 @json_option
 @click.pass_obj
 def list_(invocation: Invocation, context: str | None, workspace: str | None, as_json: bool) -> None:
-    """Show the files, and whether they are given whole or searched, and why."""
+    """List the files, and say whether they are given whole or searched, and why."""
     settings = invocation.settings()
     run(_list(settings, workspace_of(settings, workspace), context, as_json))
 
@@ -139,7 +139,7 @@ _WORDS = {"whole": "given whole", "search": "searched", "withheld": "withheld", 
 def remove(
     invocation: Invocation, paths: tuple[str, ...], context: str | None, workspace: str | None, as_json: bool
 ) -> None:
-    """Take files, or folders with all that is in them, away."""
+    """Remove files, or folders with everything in them."""
     settings = invocation.settings()
     run(_remove(settings, paths, workspace_of(settings, workspace), context, as_json))
 
@@ -152,7 +152,9 @@ async def _remove(settings: Settings, paths: Sequence[str], workspace: str, cont
         gone = [file["path"] for file in own if any(_names(one, file) for one in wanted)]
         for one in wanted:
             if not any(_names(one, file) for file in own):
-                raise NothingToAdd(f"{one}: no such file or folder is attached; `codex list` shows what is")
+                raise NothingToAdd(
+                    f"{one}: no such file or folder was added; `agent-runtime codex list` shows what there is"
+                )
         for path in gone:
             await client.delete(f"{_path(workspace)}/{segment_path(path)}", context=context)
     if as_json:
@@ -180,9 +182,9 @@ def files_at(given: str) -> list[Found]:
     """The files at or below *given*, by path. No link is followed. Raises `NothingToAdd`."""
     start = Path(given).expanduser()
     if start.is_symlink():
-        raise NothingToAdd(f"{given} is a link; give what it leads to")
+        raise NothingToAdd(f"{given} is a link; give the file or folder that it points to")
     if not start.exists():
-        raise NothingToAdd(f"{given}: there is no such file or folder")
+        raise NothingToAdd(f"{given}: no such file or folder")
     start = start.absolute()
     start = Path(os.path.normpath(start))
     if not _is_utf8(start.name):
@@ -222,7 +224,7 @@ def _below(folder: Path, name: str) -> Iterator[Found]:
         elif file.is_file():
             yield Found(file, path)
         else:
-            yield Found(file, path, "it is no ordinary file", "special")
+            yield Found(file, path, "it is not an ordinary file", "special")
 
 
 def _misnamed(file: Path, path: str) -> Found:

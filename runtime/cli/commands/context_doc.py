@@ -13,7 +13,7 @@ import click
 from config.settings import Settings
 from runtime.cli.client import ApiError, Client, connect, segment
 from runtime.cli.invocation import F, Invocation, json_option, run, workspace_of, workspace_option
-from runtime.cli.output import line, note, print_json, table
+from runtime.cli.output import count, line, note, print_json, table
 
 DEFAULTS = ("http:default", "console:default")
 """Where messages over HTTP go that name no context, and what `chat` says when it runs alone."""
@@ -46,7 +46,11 @@ def place_options(function: F) -> F:
     """The options that say whose document is meant."""
     options: list[Callable[[F], F]] = [
         workspace_option,
-        click.option("--context", metavar="CONTEXT_ID", help="E.g. slack:C123; default: the one of HTTP, or of chat."),
+        click.option(
+            "--context",
+            metavar="CONTEXT_ID",
+            help="The conversation, e.g. slack:C123. Default: that of HTTP, or of chat.",
+        ),
     ]
     for option in reversed(options):
         function = option(function)
@@ -55,13 +59,13 @@ def place_options(function: F) -> F:
 
 @click.group()
 def command() -> None:
-    """What is noted about a conversation: show it, put another text in its place, see its versions."""
+    """Show and replace a conversation's context document: its rolling summary."""
 
 
 @command.command()
 @place_options
-@click.option("--section", help="Only this section, e.g. Progress; its beginning is enough.")
-@click.option("--version", metavar="ID", help="This version instead of the latest; `history` lists them.")
+@click.option("--section", help="Only this section, e.g. Progress. The beginning of its name is enough.")
+@click.option("--version", metavar="ID", help="Show this version instead of the latest. `history` lists the versions.")
 @json_option
 @click.pass_obj
 def show(
@@ -73,9 +77,9 @@ def show(
     version: str | None,
     as_json: bool,
 ) -> None:
-    """Print a context document, byte for byte where no terminal shows it."""
+    """Print a context document."""
     if section and version:
-        raise click.UsageError("--section is of the latest version: give it, or --version")
+        raise click.UsageError("give --section or --version, not both: sections are only of the latest version")
     run(_show(invocation.settings(), Place(workspace, context), section, version, as_json))
 
 
@@ -94,8 +98,12 @@ async def _show(settings: Settings, place: Place, section: str | None, version: 
 @command.command()
 @click.argument("text", required=False)
 @place_options
-@click.option("--file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Read the text from here.")
-@click.option("--if-match", metavar="ETAG", help="Fail where the latest is another one; `show --json` tells its etag.")
+@click.option(
+    "--file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Read the text from this file."
+)
+@click.option(
+    "--if-match", metavar="ETAG", help="Fail unless the latest version has this ETag. `show --json` shows it."
+)
 @json_option
 @click.pass_obj
 def put(
@@ -108,12 +116,12 @@ def put(
     if_match: str | None,
     as_json: bool,
 ) -> None:
-    """Make TEXT, the text in --file, or what comes in on standard input, the document, byte for byte.
+    """Replace the document with TEXT, the text in --file, or standard input.
 
-    Its lines stay when the document is refreshed, until a person takes them out or what they state is corrected.
+    These lines stay when the document is refreshed, until a person removes them or corrects what they say.
     """
     if text is not None and file is not None:
-        raise click.UsageError("give the text, or --file")
+        raise click.UsageError("give TEXT or --file, not both")
     if text is not None:
         body = text.encode("utf-8", "surrogatepass")
     else:
@@ -129,18 +137,22 @@ async def _put(settings: Settings, place: Place, body: bytes, if_match: str | No
     if as_json:
         print_json(stored)
     else:
-        line(f"{place.context or DEFAULTS[0]}: {stored['bytes']} bytes are its document now, version {stored['id']}")
+        line(f"{place.context or DEFAULTS[0]}: stored version {stored['id']} ({count(stored['bytes'], 'byte')}).")
 
 
 @command.command()
 @place_options
 @click.option(
-    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="How many, the newest first."
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=100,
+    show_default=True,
+    help="Number of versions, the newest first.",
 )
 @json_option
 @click.pass_obj
 def history(invocation: Invocation, /, workspace: str | None, context: str | None, limit: int, as_json: bool) -> None:
-    """Show a document's versions: when each was made, and by whom."""
+    """List a document's versions, with time and author."""
     run(_history(invocation.settings(), Place(workspace, context), limit, as_json))
 
 

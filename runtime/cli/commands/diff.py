@@ -9,7 +9,7 @@ import click
 from config.settings import Settings
 from runtime.cli.client import Client, connect
 from runtime.cli.invocation import Invocation, json_option, run
-from runtime.cli.output import line, print_json, show_diff, status_line, table
+from runtime.cli.output import count, line, print_json, show_diff, status_line, table
 from runtime.cli.turns import find_turn, turn_path
 from runtime.comparing import SAME, compare
 
@@ -17,11 +17,11 @@ from runtime.comparing import SAME, compare
 @click.command()
 @click.argument("turn_a")
 @click.argument("turn_b")
-@click.option("-w", "--workspace", metavar="W", help="Look in this workspace only.")
+@click.option("-w", "--workspace", metavar="W", help="Only this workspace.")
 @json_option
 @click.pass_obj
 def command(invocation: Invocation, turn_a: str, turn_b: str, workspace: str | None, as_json: bool) -> None:
-    """Compare what went into TURN_A and TURN_B (ids, or `last`): strategy, blocks, sources and the exact messages."""
+    """Compare what went into TURN_A and TURN_B (turn ids, or `last`): strategy, blocks, sources and messages."""
     run(_diff(invocation.settings(), turn_a, turn_b, workspace, as_json))
 
 
@@ -50,10 +50,10 @@ def _show(compared: dict[str, Any]) -> None:
     table(["block", "change", "tokens before", "after"], rows, right=["tokens before", "after"])
     line()
     if compared["identical"]:
-        line("the prompts are identical, byte for byte", fg="green")
+        line("The prompts are identical, byte for byte.", fg="green")
         return
     kept = sum(one["change"] == SAME for one in compared["blocks"])
-    line(f"the prompts differ; {kept} of {len(compared['blocks'])} blocks are the same")
+    line(f"The prompts differ. Same: {kept} of {count(len(compared['blocks']), 'block')}.")
     line()
     show_diff(compared["diff"])
 

@@ -13,7 +13,7 @@ from connectors.message import AgentRuntimeError
 from runtime.cli.client import ApiError, Client, connect
 from runtime.cli.indexing import IndexingEnded, ensure_indexed
 from runtime.cli.invocation import Invocation, json_option, run
-from runtime.cli.output import StatusLine, line, print_json, status_line
+from runtime.cli.output import StatusLine, count, line, print_json, status_line
 
 Check = dict[str, Any]
 
@@ -22,23 +22,23 @@ Check = dict[str, Any]
 @json_option
 @click.pass_obj
 def command(invocation: Invocation, as_json: bool) -> int:
-    """Check settings, stores, model, platforms and disk; say what to do about each failure.
+    """Check settings, stores, models, platforms and disk, and say what to do about each problem.
 
-    With no `serve` or `chat` running it does what a start does: opens the stores and indexes what is pending. Exit
-    code 1 where a check fails, 2 where the settings cannot be read.
+    If no `serve` or `chat` runs, it opens the stores and indexes new documents itself. The exit code is 1 if a check
+    fails (a warning is no failure), and 2 if the settings cannot be read.
     """
     try:
         loaded = invocation.load()
     except ConfigurationError as error:
-        advice = "correct it in the environment or the configuration file"
+        advice = "correct it in the environment or in the configuration file"
         wrong = [_check("settings", ok=False, detail=problem, advice=advice) for problem in error.problems]
-        _tell(wrong, as_json)
+        _tell(wrong, as_json, "The settings cannot be read; nothing else was checked.")
         return 2
     return 1 if _tell(_checks(loaded), as_json) else 0
 
 
-def _tell(checks: list[Check], as_json: bool) -> list[Check]:
-    """Print *checks*; those that failed."""
+def _tell(checks: list[Check], as_json: bool, ended: str = "") -> list[Check]:
+    """Print *checks*, and why there were no more (*ended*); those that failed."""
     failed = [check for check in checks if not check["ok"]]
     if as_json:
         print_json({"ok": not failed, "checks": checks})
@@ -46,7 +46,10 @@ def _tell(checks: list[Check], as_json: bool) -> list[Check]:
         for check in checks:
             show(check)
         line()
-        line(f"{len(failed)} of {len(checks)} checks failed" if failed else "all is well", bold=True)
+        warnings = [check for check in checks if check["ok"] and check["advice"]]
+        ending = "no check failed" if warnings else "everything works"
+        ending = ended or (f"{len(failed)} of {len(checks)} checks failed" if failed else ending)
+        line(f"{ending}; {count(len(warnings), 'warning')}" if warnings else ending, bold=True)
     return failed
 
 
@@ -56,12 +59,12 @@ def _checks(loaded: Loaded) -> list[Check]:
         _check(
             "settings",
             ok=False,
-            detail=f"{number.variable}={number.value!r} is no positive integer; {number.default} is used",
+            detail=f"{number.variable}={number.value!r} is not a positive integer; {number.default} is used",
             advice=f"set {number.variable} to a positive integer, or unset it",
         )
         for number in loaded.fallen_back
     ]
-    with status_line("checking; the model is asked for one word …"):
+    with status_line("checking (the model is asked for one word) …"):
         checks = run(_ask(loaded.settings))
     settings = next((check for check in checks if check["name"] == "settings"), None)
     others = [check for check in checks if check is not settings]
@@ -73,9 +76,9 @@ async def _ask(settings: Settings) -> list[Check]:
     try:
         async with connect(settings) as client:
             if client.runtime is None:
-                return [_check("runtime", ok=True, detail="a serve or chat answers"), *await _checks_of(client)]
+                return [_check("runtime", ok=True, detail="a running serve or chat answers"), *await _checks_of(client)]
             await _start(client)
-            opened = _check("runtime", ok=True, detail="opened by this command; no serve or chat runs")
+            opened = _check("runtime", ok=True, detail="no serve or chat runs; this command opened the data folder")
             # No connector runs in this process; whether they could, the platforms were asked.
             checks = [check for check in await _checks_of(client) if not check["name"].startswith("connector ")]
             return [opened, *checks]
@@ -104,9 +107,11 @@ def _check(name: str, *, ok: bool, detail: str, advice: str = "") -> Check:
 def show(check: Check) -> None:
     """Print one check for a person."""
     told = f"{check['name']}: {check['detail']}"
-    if check["ok"]:
-        line(f"ok      {told}")
-    else:
+    if not check["ok"]:
         line(f"FAILED  {told}", fg="red")
-    if not check["ok"] and check["advice"]:
+    elif check["advice"]:
+        line(f"warning {told}", fg="yellow")
+    else:
+        line(f"ok      {told}")
+    if check["advice"]:
         line(f"        → {check['advice']}")

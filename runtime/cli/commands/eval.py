@@ -16,7 +16,7 @@ from runtime.cli.output import note, print_json, status_line
 
 @click.group()
 def command() -> None:
-    """Score parts of the pipeline on a set of questions."""
+    """Measure parts of the pipeline on a test set."""
 
 
 command.add_command(strategy)
@@ -28,13 +28,15 @@ command.add_command(memory)
 @click.option(
     "--compare",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="What an earlier run printed with --json: say what is better or worse now.",
+    help="Compare with an earlier run: a file with its --json output.",
 )
-@click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write a page with the curves.")
+@click.option(
+    "--report", type=click.Path(path_type=Path, dir_okay=False), help="Write an HTML page with charts to this file."
+)
 @json_option
 @click.pass_obj
 def retrieval(invocation: Invocation, path: Path, compare: Path | None, report: Path | None, as_json: bool) -> None:
-    """Score retrieval on the set at PATH, in an index of its own, with the settings in force.
+    """Measure retrieval on the set at PATH, with the current settings, in an index of its own.
 
     PATH is a BEIR folder (corpus.jsonl, queries.jsonl, qrels/test.tsv), or a folder with questions.jsonl
     ({"question", "expected"}, one a line) and Markdown under docs/.
@@ -47,7 +49,9 @@ def retrieval(invocation: Invocation, path: Path, compare: Path | None, report: 
     keep_events_off_the_screen(settings)
     earlier = results.read_earlier(compare) if compare else None
     if report and not os.access(report.absolute().parent, os.W_OK):
-        raise click.BadParameter(f"no file can be written into {report.absolute().parent}", param_hint="--report")
+        raise click.BadParameter(
+            f"cannot write into {report.absolute().parent}; name a file in another folder", param_hint="--report"
+        )
     with (
         status_line("reading the set …") as status,
         tempfile.TemporaryDirectory(prefix="agent-runtime-eval-", ignore_cleanup_errors=True) as folder,
@@ -72,4 +76,4 @@ def retrieval(invocation: Invocation, path: Path, compare: Path | None, report: 
         if comparison:
             print_comparison(comparison)
     if report:
-        note(f"the page is {report}")
+        note(f"The page is in {report}.")

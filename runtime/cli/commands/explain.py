@@ -25,12 +25,12 @@ from runtime.cli.turns import LAST, find_turn, turn_path
 
 @click.command()
 @click.argument("turn", default=LAST)
-@click.option("-w", "--workspace", metavar="W", help="Look in this workspace only.")
-@click.option("--prompt", is_flag=True, help="Print the exact messages, too.")
+@click.option("-w", "--workspace", metavar="W", help="Only this workspace.")
+@click.option("--prompt", is_flag=True, help="Also print the exact messages.")
 @json_option
 @click.pass_obj
 def command(invocation: Invocation, turn: str, workspace: str | None, prompt: bool, as_json: bool) -> None:
-    """Show what went into TURN (its id, or `last`, the default) and why."""
+    """Show what went into TURN (a turn id; default: `last`), and why."""
     run(_explain(invocation.settings(), turn, workspace, prompt=prompt, as_json=as_json))
 
 

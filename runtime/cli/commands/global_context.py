@@ -11,21 +11,21 @@ from runtime.cli.client import connect, segment
 from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
 from runtime.cli.output import line, print_json, table
 
-user_option = click.option("--user", metavar="CONNECTOR:ID", help="With this person's own lines.")
-expected_option = click.option("--expected-version", type=int, help="Only if the line still has this version.")
+user_option = click.option("--user", metavar="CONNECTOR:ID", help="Use this person's own lines.")
+expected_option = click.option("--expected-version", type=int, help="Fail unless the line has this version.")
 
 
 @click.group()
 def command() -> None:
-    """What the bot always knows: numbered lines in every prompt of a workspace, and, in direct messages, of a person.
+    """Manage the global context: numbered lines in every prompt of a workspace, or in one person's direct messages.
 
-    Numbers stay until a look after a pause (AGENT_RUNTIME_SESSION_IDLE_SECONDS): a deleted line leaves a blank.
+    After a deletion the other lines keep their numbers until the next session (AGENT_RUNTIME_SESSION_IDLE_SECONDS).
     """
 
 
 @command.command()
-@click.option("--waiting", is_flag=True, help="The edits that wait for approval.")
-@click.option("--history", is_flag=True, help="The newest edits, with their authors.")
+@click.option("--waiting", is_flag=True, help="Show the edits that wait for approval.")
+@click.option("--history", is_flag=True, help="Show the newest edits and their authors.")
 @user_option
 @workspace_option
 @json_option
@@ -33,7 +33,7 @@ def command() -> None:
 def show(
     invocation: Invocation, waiting: bool, history: bool, user: str | None, workspace: str | None, as_json: bool
 ) -> None:
-    """Show the lines, by number."""
+    """List the lines with their numbers."""
     if waiting and history:
         raise click.UsageError("give --waiting or --history, not both")
     settings = invocation.settings()
@@ -48,13 +48,17 @@ async def _show(settings: Settings, part: str, user: str | None, workspace: str,
         print_json(found)
     elif part == "waiting":
         rows = [[one["id"], one["action"], one["before"], one["content"], one["author"]] for one in found["waiting"]]
-        _table(["id", "edit", "was", "text", "by"], rows, "nothing waits for approval")
+        _table(["id", "edit", "was", "text", "by"], rows, "No edit waits for approval.")
     elif part == "history":
         rows = [[one["at"][:19], one["action"], one["before"], one["after"], one["by"]] for one in found["edits"]]
-        _table(["at", "edit", "was", "text", "by"], rows, "nothing was ever changed")
+        _table(["at", "edit", "was", "text", "by"], rows, "There are no edits yet.")
     else:
         rows = [[f"{one['line']}--", one["content"], one["author"], one["version"]] for one in found["lines"]]
-        _table(["line", "text", "by", "version"], rows, "it is empty; `global-context append` adds a line")
+        _table(
+            ["line", "text", "by", "version"],
+            rows,
+            "There are no lines yet. `agent-runtime global-context append TEXT` adds one.",
+        )
 
 
 @command.command()
@@ -91,7 +95,7 @@ def replace(
     workspace: str | None,
     as_json: bool,
 ) -> None:
-    """Let line NUMBER say CONTENT."""
+    """Replace line NUMBER with CONTENT."""
     settings = invocation.settings()
     body = _given(content=content, user=user, expected_version=expected_version)
     run(_replace(settings, number, body, workspace_of(settings, workspace), as_json))
@@ -117,7 +121,7 @@ def delete(
     workspace: str | None,
     as_json: bool,
 ) -> None:
-    """Take line NUMBER away."""
+    """Delete line NUMBER."""
     settings = invocation.settings()
     run(_delete(settings, number, expected_version, user, workspace_of(settings, workspace), as_json))
 
@@ -130,7 +134,7 @@ async def _delete(
     if as_json:
         print_json(answer)
     else:
-        line(f"line {number} is deleted")
+        line(f"Line {number} is deleted.")
 
 
 @command.command()
@@ -140,7 +144,7 @@ async def _delete(
 @json_option
 @click.pass_obj
 def approve(invocation: Invocation, id_: str, user: str | None, workspace: str | None, as_json: bool) -> None:
-    """Let the edit ID (see `show --waiting`) hold."""
+    """Approve the edit ID. `show --waiting` shows the ids."""
     settings = invocation.settings()
     run(_decide(settings, id_, "approve", user, workspace_of(settings, workspace), as_json))
 
@@ -152,7 +156,7 @@ def approve(invocation: Invocation, id_: str, user: str | None, workspace: str |
 @json_option
 @click.pass_obj
 def deny(invocation: Invocation, id_: str, user: str | None, workspace: str | None, as_json: bool) -> None:
-    """Drop the edit ID (see `show --waiting`)."""
+    """Reject the edit ID. `show --waiting` shows the ids."""
     settings = invocation.settings()
     run(_decide(settings, id_, "deny", user, workspace_of(settings, workspace), as_json))
 
@@ -163,7 +167,7 @@ async def _decide(settings: Settings, id_: str, decision: str, user: str | None,
     if as_json:
         print_json(answer)
     else:
-        line(f"edit {id_} {'holds now' if decision == 'approve' else 'is dropped'}")
+        line(f"Edit {id_} is {'approved' if decision == 'approve' else 'rejected'}.")
 
 
 def _path(workspace: str) -> str:

@@ -17,7 +17,9 @@ from runtime.cli.output import line, print_json, status_line
 @click.command()
 @click.argument("text")
 @workspace_option
-@click.option("--connector", default=None, help="With --external-id: as if it was said in that place.")
+@click.option(
+    "--connector", default=None, help="With --external-id: build the prompt as if TEXT was said in that place."
+)
 @click.option("--external-id", default=None, help="The platform's id of the place.")
 @json_option
 @click.pass_obj
@@ -29,12 +31,12 @@ def command(
     external_id: str | None,
     as_json: bool,
 ) -> None:
-    """Show what the model would be told for TEXT: strategy, blocks, budgets and the exact messages.
+    """Show the prompt for TEXT: strategy, blocks, budgets and the exact messages.
 
     No model is called, and nothing is stored.
     """
     if (connector is None) != (external_id is None):
-        raise click.UsageError("--connector and --external-id go together")
+        raise click.UsageError("give both --connector and --external-id, or neither")
     body: dict[str, Any] = {"text": text}
     if connector is not None:
         body |= {"connector": connector, "external_id": external_id}

@@ -15,7 +15,7 @@ from connectors.message import AgentRuntimeError
 from grounding.documents.library import is_document_path
 from runtime.cli.client import Client, connect
 from runtime.cli.indexing import index
-from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
+from runtime.cli.invocation import Invocation, default_workspace_option, json_option, run, workspace_of
 from runtime.cli.output import count, line, milliseconds, note, print_json, status_line
 
 if TYPE_CHECKING:
@@ -31,32 +31,34 @@ class NothingToIndex(AgentRuntimeError):
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[PATH]…")
-@workspace_option
-@click.option("--fresh", is_flag=True, help="Cut and embed everything again, whether or not it changed.")
-@click.option("--watch", is_flag=True, help="Keep following the files, until Ctrl-C.")
+@default_workspace_option
+@click.option("--fresh", is_flag=True, help="Index everything again, also what has not changed.")
+@click.option("--watch", is_flag=True, help="Keep indexing what changes, until Ctrl-C.")
 @json_option
 @click.pass_obj
 def command(
     invocation: Invocation, paths: tuple[str, ...], workspace: str | None, fresh: bool, watch: bool, as_json: bool
 ) -> None:
-    """Index a workspace's Markdown.
+    """Index a workspace's Markdown documents for search.
 
-    PATHs are documents or folders under the workspace's docs/. A PATH elsewhere on this machine is copied into
-    the workspace first: a file under its name, a folder under the folder's name.
+    PATH is a document or folder in the workspace's docs/ folder. A PATH elsewhere on this machine is first copied
+    into that folder under its own name. Without PATH, all documents of the workspace are indexed.
     """
-    run(_index(invocation.settings(), paths, workspace, fresh=fresh, watch=watch, as_json=as_json))
+    settings = invocation.settings()
+    # What is brought in is for everybody; without PATHs it is what the terminal chat is answered from.
+    name = workspace or (settings.default_workspace if paths else workspace_of(settings, None))
+    run(_index(settings, paths, name, fresh=fresh, watch=watch, as_json=as_json))
 
 
 async def _index(
     settings: Settings,
     paths: Sequence[str],
-    workspace: str | None,
+    name: str,
     *,
     fresh: bool,
     watch: bool,
     as_json: bool,
 ) -> None:
-    name = workspace_of(settings, workspace)
     docs = settings.data_dir / "workspaces" / name / "docs"
     wanted = await asyncio.to_thread(sort_out, paths, docs)
     with status_line("opening the stores …") as status:
@@ -83,7 +85,7 @@ def _tell(workspace: str, done: dict[str, Any], as_json: bool) -> None:
 
 async def _watch(client: Client, workspace: str, as_json: bool) -> None:
     if not as_json:
-        note("watching; Ctrl-C ends it")
+        note("watching the files; Ctrl-C stops")
     async for name, event in client.events("GET", "/v1/events", limit=0, workspace=workspace, follow=True):
         if name not in ("index.updated", "index.skipped"):
             continue
@@ -142,14 +144,14 @@ def sort_out(paths: Sequence[str], docs: Path) -> Wanted:
         elif under.is_relative_to(root) and under.exists():
             inside.append(under.relative_to(root).as_posix())
         else:
-            raise NothingToIndex(f"{path}: there is no such file or folder here or under {docs}")
+            raise NothingToIndex(f"{path}: no such file or folder here or in {docs}")
     return Wanted(tuple(inside), tuple(outside))
 
 
 def _documents(found: Path) -> list[Outside]:
     if found.is_file():
         if not is_document_path(found.name):
-            raise NothingToIndex(f"{found} is no Markdown file (.md)")
+            raise NothingToIndex(f"{found} is not a Markdown file (.md)")
         return [Outside(found, found.name)]
     files = [
         Outside(file, path)
@@ -159,5 +161,5 @@ def _documents(found: Path) -> list[Outside]:
         and is_document_path(path := f"{found.name}/{file.relative_to(found).as_posix()}")
     ]
     if not files:
-        raise NothingToIndex(f"{found} holds no Markdown (.md)")
+        raise NothingToIndex(f"{found} contains no Markdown files (.md)")
     return files

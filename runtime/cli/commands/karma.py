@@ -18,24 +18,24 @@ _SHOWN = 60
 
 @click.group()
 def command() -> None:
-    """Answers that people marked: what comes of the good ones is shown where something like it is asked."""
+    """Manage the marks on answers. The model is shown good answers to similar questions as examples."""
 
 
 @command.command()
 @click.argument("turn")
 @click.argument("mark", metavar="MARK", type=click.Choice(["good", "bad", "none"]))
-@click.option("--user", metavar="CONNECTOR:ID", help="Whose mark it is, if not yours.")
+@click.option("--user", metavar="CONNECTOR:ID", help="The person whose mark it is. Default: you.")
 @workspace_option
 @json_option
 @click.pass_obj
 def mark(invocation: Invocation, turn: str, mark: str, user: str | None, workspace: str | None, as_json: bool) -> None:
-    """Mark the reply of TURN (an id, or `last`) as good or bad, or take the mark back (none)."""
+    """Mark the answer of TURN (a turn id, or `last`) as good or bad, or remove the mark (none)."""
     settings = invocation.settings()
     found = run(_mark(settings, workspace, turn, mark, user))
     if as_json:
         print_json(found)
     else:
-        line(f"{found['turn_id']}: {found['mark']}; good for {found['good']}, bad for {found['bad']}")
+        line(f"{found['turn_id']}: marked {found['mark']} (good: {found['good']}, bad: {found['bad']})")
 
 
 @command.command("list")
@@ -43,7 +43,7 @@ def mark(invocation: Invocation, turn: str, mark: str, user: str | None, workspa
 @json_option
 @click.pass_obj
 def listing(invocation: Invocation, workspace: str | None, as_json: bool) -> None:
-    """Show the marked turns, the newest first, and what is kept of those that are examples."""
+    """List the marked turns, the newest first, and the examples that came from them."""
     settings = invocation.settings()
     rows = run(_list(settings, workspace_of(settings, workspace)))
     if as_json:
@@ -51,12 +51,12 @@ def listing(invocation: Invocation, workspace: str | None, as_json: bool) -> Non
             print_json(row)
         return
     if not rows:
-        line("nothing is marked; a 👍 on a reply does it, and so does `karma mark TURN good`")
+        line("No answer is marked. React to a reply with 👍, or run `agent-runtime karma mark last good`.")
         return
     table(
         ["turn", "conversation", "good", "bad", "seen by", "asked"],
         [
-            [one["turn_id"], one["context_id"], one["good"], one["bad"], _reach(one), _asked(one)[:_SHOWN]]
+            [one["turn_id"], one["context_id"], one["good"], one["bad"], _audience(one), _asked(one)[:_SHOWN]]
             for one in rows
         ],
         right=["good", "bad"],
@@ -69,13 +69,13 @@ def listing(invocation: Invocation, workspace: str | None, as_json: bool) -> Non
 @json_option
 @click.pass_obj
 def remove(invocation: Invocation, turn: str, workspace: str | None, as_json: bool) -> None:
-    """Take away everybody's marks of TURN, and the example that came of it."""
+    """Remove all marks of TURN, and the example that came from it."""
     settings = invocation.settings()
     found = run(_remove(settings, workspace_of(settings, workspace), turn))
     if as_json:
         print_json(found)
     else:
-        line(f"{found['turn_id']}: no marks any more")
+        line(f"{found['turn_id']}: all marks are removed")
 
 
 async def _mark(settings: Settings, workspace: str | None, turn: str, mark: str, user: str | None) -> Row:
@@ -98,8 +98,8 @@ async def _remove(settings: Settings, workspace: str, turn: str) -> Row:
     return found
 
 
-def _reach(row: Row) -> str:
-    return str(row["user"] or row["reach"] or "nobody") if row["trace"] else "nobody"
+def _audience(row: Row) -> str:
+    return str(row["audience"] or "nobody") if row["trace"] else "nobody"
 
 
 def _asked(row: Row) -> str:

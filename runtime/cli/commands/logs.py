@@ -13,20 +13,19 @@ from runtime.cli.output import count, line, note, print_json, status_line
 
 @click.group()
 def command() -> None:
-    """The chat logs under DATA_DIR, from which conversations can be restored."""
+    """Restore conversations from the chat logs in the data folder."""
 
 
 @command.command()
-@click.option("-w", "--workspace", metavar="W", help="Only this workspace; default: all that have chat logs.")
-@click.option("--dry-run", is_flag=True, help="Say what would be restored, and change nothing.")
+@click.option("-w", "--workspace", metavar="W", help="Only this workspace. Default: all that have chat logs.")
+@click.option("--dry-run", is_flag=True, help="Show what would be restored, and change nothing.")
 @json_option
 @click.pass_obj
 def restore(invocation: Invocation, workspace: str | None, dry_run: bool, as_json: bool) -> int:
-    """Put turns that the chat logs hold and Redis does not back into their conversations.
+    """Restore turns that are in the chat logs but not in Redis.
 
-    What Redis has stays as it is; doing it again restores nothing twice. What people edited or deleted on their
-    platform afterwards stands in the logs as it was first said, and comes back so. Afterwards `agent-runtime reindex`
-    makes the turns findable again.
+    What Redis has stays as it is, and nothing is restored twice. Messages that were edited or deleted later come back
+    as they were first written. Run `agent-runtime reindex` afterwards, so that searches find the turns again.
     """
     return run(_restore(invocation.settings(), workspace, dry_run=dry_run, as_json=as_json))
 
@@ -40,7 +39,7 @@ async def _restore(settings: Settings, workspace: str | None, *, dry_run: bool, 
         print_json(done)
     else:
         line(
-            f"{count(done['turns'], 'turn')} ({done['entries']} messages) of "
+            f"{count(done['turns'], 'turn')} ({count(done['entries'], 'message')}) of "
             f"{count(done['conversations'], 'conversation')} {'would be ' if dry_run else ''}restored, from "
             f"{count(done['files'], 'chat log')}"
         )

@@ -9,33 +9,38 @@ import click
 from config.settings import Settings
 from runtime.cli.client import connect, segment
 from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
-from runtime.cli.output import line, print_json, table
+from runtime.cli.output import count, line, print_json, table
 
-_TYPES = click.Choice(["decision", "fact", "procedure", "episode", "censor", "item"])
+_KINDS = click.Choice(["decision", "fact", "procedure", "episode", "censor", "item"])
+_ITEMS = ("task", "event", "note")
+_NEW_KINDS = click.Choice([*_KINDS.choices, *_ITEMS])
 _OUTCOMES = click.Choice(["success", "partial", "failure", "pending"])
 _DAYS = len("2026-11-27")
-user_option = click.option("--user", metavar="CONNECTOR:ID", help="With this person's own records.")
+user_option = click.option("--user", metavar="CONNECTOR:ID", help="Include this person's own records.")
 id_argument = click.argument("id_", metavar="ID")
 
 
 @click.group()
 def command() -> None:
-    """Decisions, facts, procedures, episodes, censors and items: what is kept, and what becomes of it."""
+    """Manage records: decisions, facts, procedures, episodes, censors and items."""
 
 
 @command.command("list")
-@click.option("--type", "types", type=_TYPES, multiple=True, help="Only of this type; may be repeated.")
-@click.option("--state", "states", multiple=True, help="Only in this state; hidden ones show only so.")
-@click.option("--query", help="What bears on this, the best first.")
+@click.option("--kind", "kinds", type=_KINDS, multiple=True, help="Only records of this kind. Can be repeated.")
+@click.option("--type", "kinds", type=_KINDS, multiple=True, hidden=True)  # the same, as scripts may have it
+@click.option(
+    "--state", "states", multiple=True, help="Only records in this state. Hidden records are listed only this way."
+)
+@click.option("--query", help="Only records about this, the best first.")
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
-@click.option("--before", help="Go on after the page that ended with this (`next` of --json).")
+@click.option("--before", help="Show the next page: the value of `next` in --json.")
 @user_option
 @workspace_option
 @json_option
 @click.pass_obj
 def listing(
     invocation: Invocation,
-    types: tuple[str, ...],
+    kinds: tuple[str, ...],
     states: tuple[str, ...],
     query: str | None,
     limit: int,
@@ -44,9 +49,9 @@ def listing(
     workspace: str | None,
     as_json: bool,
 ) -> None:
-    """List records, the newest first."""
+    """List the records, the newest first."""
     settings = invocation.settings()
-    asked = {"type": list(types), "state": list(states), "q": query, "limit": limit, "before": before, "user": user}
+    asked = {"type": list(kinds), "state": list(states), "q": query, "limit": limit, "before": before, "user": user}
     run(_list(settings, asked, workspace_of(settings, workspace), as_json))
 
 
@@ -56,11 +61,18 @@ async def _list(settings: Settings, asked: dict[str, Any], workspace: str, as_js
     if as_json:
         print_json(found)
         return
-    rows = [[one["id"], one["type"], one["state"], one["created_at"][:_DAYS], one["micro"]] for one in found["records"]]
+    rows = [
+        [one["id"], one["type"], one["state"], one["created_at"][:_DAYS], one["audience"], one["micro"]]
+        for one in found["records"]
+    ]
     if rows:
-        table(["id", "type", "state", "made", "what"], rows)
+        table(["id", "kind", "state", "created", "seen by", "text"], rows)
     else:
-        line("nothing bears on that" if asked["q"] else "nothing is kept; `memory add TEXT` keeps something")
+        line(
+            "No record is about that."
+            if asked["q"]
+            else "There are no records. `agent-runtime memory add TEXT` adds one."
+        )
 
 
 @command.command()
@@ -70,7 +82,7 @@ async def _list(settings: Settings, asked: dict[str, Any], workspace: str, as_js
 @json_option
 @click.pass_obj
 def show(invocation: Invocation, id_: str, user: str | None, workspace: str | None, as_json: bool) -> None:
-    """Show one record in full, and what became of it."""
+    """Show one record in full, with its history."""
     settings = invocation.settings()
     run(_show(settings, id_, user, workspace_of(settings, workspace), as_json))
 
@@ -98,16 +110,24 @@ async def _show(settings: Settings, id_: str, user: str | None, workspace: str, 
 
 @command.command()
 @click.argument("text")
-@click.option("--type", "type_", type=_TYPES, default="fact", show_default=True)
-@click.option("--confidence", type=click.FloatRange(0, 1), help="How sure this is, 0 to 1.")
+@click.option(
+    "--kind",
+    type=_NEW_KINDS,
+    default="fact",
+    show_default=True,
+    help="Kind of the record. Tasks, events and notes are items.",
+)
+@click.option("--type", "type_", type=_KINDS, hidden=True)  # as scripts may have it; then --kind is the item's
+@click.option("--confidence", type=click.FloatRange(0, 1), help="How certain this is, from 0 to 1.")
 @click.option("--outcome", type=_OUTCOMES, help="What came of it.")
-@click.option("--supersedes", metavar="ID", help="The record whose place this one takes.")
-@click.option("--verbatim", is_flag=True, default=None, help="Keep it word for word, in every prompt.")
-@click.option("--trigger", help="Censors: words and phrases that set it off, separated by |.")
-@click.option("--reason", help="Censors: why.")
-@click.option("--severity", type=click.Choice(["warn", "block"]), help="Censors.")
-@click.option("--kind", type=click.Choice(["task", "event", "note"]), help="Items.")
-@click.option("--due", help="Items: a day (2026-11-27) or a time (2026-11-27T16:00:00Z).")
+@click.option("--supersedes", metavar="ID", help="Id of the record that this one replaces.")
+@click.option("--verbatim", is_flag=True, default=None, help="Keep it word for word and put it into every prompt.")
+@click.option("--trigger", help="For censors: words and phrases that trigger it, separated by |.")
+@click.option("--reason", help="For censors: the reason.")
+@click.option(
+    "--severity", type=click.Choice(["warn", "block"]), help="For censors: warn the model, or block its answer."
+)
+@click.option("--due", help="For items: a day (2026-11-27) or a time (2026-11-27T16:00:00Z).")
 @user_option
 @workspace_option
 @json_option
@@ -116,15 +136,17 @@ def add(
     invocation: Invocation,
     /,
     text: str,
-    type_: str,
+    kind: str,
+    type_: str | None,
     user: str | None,
     workspace: str | None,
     as_json: bool,
     **fields: Any,
 ) -> None:
-    """Keep TEXT; the same text again confirms."""
+    """Add TEXT as a record. Adding the same text again confirms the record."""
     settings = invocation.settings()
-    body = _given(type=type_, text=text, user=user, **fields)
+    item = kind if kind in _ITEMS else None
+    body = _given(type=type_ or ("item" if item else kind), kind=item, text=text, user=user, **fields)
     run(_add(settings, body, workspace_of(settings, workspace), as_json))
 
 
@@ -151,9 +173,18 @@ def _changing(name: str, does: str, **fields: Any) -> None:
         run(_change(settings, id_, fields, user, workspace_of(settings, workspace), as_json))
 
 
-_changing("confirm", "Say that ID is so; three times make a fact core.", confirm=True)
-_changing("retire", "Take ID out of use: it is in no prompt and no list any more. Decisions stay.", state="inactive")
-_changing("false-positive", "Say that the censor ID acted where it should not have.", false_positive=True)
+_changing("confirm", "Confirm the record ID. Three confirmations make a fact a core fact.", confirm=True)
+_changing(
+    "retire",
+    "Retire the record ID: it appears in no prompt and no list. Decisions cannot be retired.",
+    state="inactive",
+)
+_changing(
+    "share",
+    "Share the record ID, which belongs to one place or person, with the whole workspace.",
+    audience="workspace",
+)
+_changing("false-positive", "Report that the censor ID acted by mistake.", false_positive=True)
 
 
 @command.command()
@@ -166,14 +197,14 @@ _changing("false-positive", "Say that the censor ID acted where it should not ha
 def outcome(
     invocation: Invocation, id_: str, outcome: str, user: str | None, workspace: str | None, as_json: bool
 ) -> None:
-    """Say what came of ID: a decision is reviewed by it, a procedure judged."""
+    """Set the outcome of the decision or procedure ID."""
     settings = invocation.settings()
     run(_change(settings, id_, {"outcome": outcome}, user, workspace_of(settings, workspace), as_json))
 
 
 @command.command()
 @id_argument
-@click.option("--off", is_flag=True, help="Not any more.")
+@click.option("--off", is_flag=True, help="No longer keep it word for word.")
 @user_option
 @workspace_option
 @json_option
@@ -181,7 +212,7 @@ def outcome(
 def verbatim(
     invocation: Invocation, id_: str, off: bool, user: str | None, workspace: str | None, as_json: bool
 ) -> None:
-    """Keep ID word for word, whatever is pruned."""
+    """Keep the record ID word for word."""
     settings = invocation.settings()
     run(_change(settings, id_, {"verbatim": not off}, user, workspace_of(settings, workspace), as_json))
 
@@ -199,7 +230,7 @@ async def _change(
 
 @command.command()
 @click.argument("id_", metavar="[ID]", required=False)
-@click.option("--all", "everything", is_flag=True, help="All that is kept of the person named by --user.")
+@click.option("--all", "everything", is_flag=True, help="Erase all records of the person named by --user.")
 @user_option
 @workspace_option
 @json_option
@@ -207,7 +238,7 @@ async def _change(
 def forget(
     invocation: Invocation, id_: str | None, everything: bool, user: str | None, workspace: str | None, as_json: bool
 ) -> None:
-    """Erase ID for good, or with --user and --all whatever a person has. Decisions can only go with their person."""
+    """Erase the record ID, or all records of a person (--user and --all). A decision is only erased with its person."""
     if everything == bool(id_) or (everything and not user):
         raise click.UsageError("give an ID, or --user and --all")
     settings = invocation.settings()
@@ -220,7 +251,7 @@ async def _forget(settings: Settings, id_: str | None, user: str | None, workspa
     if as_json:
         print_json(answer)
     else:
-        line(f"{id_} is erased" if id_ else f"{answer['forgotten']} records of {user} are erased")
+        line(f"Erased {id_}." if id_ else f"Erased {count(answer['forgotten'], 'record')} of {user}.")
 
 
 def _path(workspace: str) -> str:

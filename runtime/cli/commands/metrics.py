@@ -11,9 +11,8 @@ from config.settings import Settings
 from runtime.cli.client import connect
 from runtime.cli.invocation import Invocation, json_option, run
 from runtime.cli.output import line, print_json
+from runtime.events import COLOURS, readable
 
-_OWN_PLACE = ("event", "level", "timestamp", "workspace_id", "context_id", "connector", "turn_id")
-_DIGEST_CHARACTERS = 12
 _MEMORY = "agent_runtime_memory_"
 _FIGURES = (
     "relevance",
@@ -23,22 +22,19 @@ _FIGURES = (
     "growth_per_day",
     "confirmation_rate",
 )
-_COLOURS = {"warning": "yellow", "error": "red", "critical": "red"}
 
 
 @click.group()
 def command() -> None:
-    """The structured events."""
+    """Show events and memory figures."""
 
 
 @command.command()
-@click.option("-w", "--workspace", metavar="W", help="Of this workspace only.")
-@click.option("--strategy", type=click.Choice(["none", "tail", "qmd"]), help="Of turns with this strategy only.")
-@click.option("--event", metavar="NAME", help="Of this name only, e.g. turn.answered.")
-@click.option(
-    "-n", "--limit", type=click.IntRange(min=0), default=50, show_default=True, help="How many to begin with."
-)
-@click.option("-f", "--follow", is_flag=True, help="Go on with each new one, until Ctrl-C.")
+@click.option("-w", "--workspace", metavar="W", help="Only this workspace.")
+@click.option("--strategy", type=click.Choice(["none", "tail", "qmd"]), help="Only turns with this strategy.")
+@click.option("--event", metavar="NAME", help="Only events with this name, e.g. turn.answered.")
+@click.option("-n", "--limit", type=click.IntRange(min=0), default=50, show_default=True, help="Number of past events.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new events, until Ctrl-C.")
 @json_option
 @click.pass_obj
 def tail(
@@ -50,7 +46,7 @@ def tail(
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Print the last events, oldest first, one a line."""
+    """Print the last events, one a line, the oldest first."""
     wanted = {"workspace": workspace, "strategy": strategy, "event": event, "limit": limit, "follow": follow}
     run(_tail(invocation.settings(), wanted, as_json))
 
@@ -68,7 +64,7 @@ async def _tail(settings: Settings, wanted: dict[str, Any], as_json: bool) -> No
 @json_option
 @click.pass_obj
 def memory(invocation: Invocation, as_json: bool) -> None:
-    """Print how the memory does, since the running process started: docs/selection.md says what the figures mean."""
+    """Print the memory figures since the process started. docs/selection.md explains them."""
     run(_memory(invocation.settings(), as_json))
 
 
@@ -95,26 +91,5 @@ def _rows(exposition: str) -> list[str]:
 
 
 def _style(event: dict[str, Any]) -> dict[str, Any]:
-    colour = _COLOURS.get(str(event.get("level")))
+    colour = COLOURS.get(str(event.get("level")))
     return {"fg": colour} if colour else {}
-
-
-def readable(event: dict[str, Any]) -> str:
-    """*event* on one line: time, name, place, then its own fields. Pure."""
-    place = "/".join(_value(str(event[name])) for name in ("workspace_id", "context_id") if event.get(name))
-    fields = " ".join(
-        f"{name}={_value(value[:_DIGEST_CHARACTERS] if name.endswith('_digest') else value)}"
-        for name, value in event.items()
-        if name not in _OWN_PLACE and value not in (None, "", [], False)
-    )
-    turn = f"turn={event['turn_id']}" if event.get("turn_id") else ""
-    parts = [str(event.get("timestamp", ""))[11:23], str(event.get("event", "")).ljust(20), place, fields, turn]
-    return "  ".join(part for part in parts if part)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, str):
-        return value if value and not any(c.isspace() for c in value) else json.dumps(value, ensure_ascii=False)
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from config.settings import Settings
 from runtime.cli.client import ApiError, Client, connect, segment
@@ -19,7 +20,7 @@ from runtime.cli.output import line, note, print_json, show_diff, table
 
 @click.group()
 def command() -> None:
-    """Directives: how the model must behave, by scope and kind, with versions."""
+    """Manage directives: texts that say how the model must behave."""
 
 
 @command.command(name="list")
@@ -27,7 +28,7 @@ def command() -> None:
 @json_option
 @click.pass_obj
 def list_(invocation: Invocation, workspace: str | None, as_json: bool) -> None:
-    """Show which directives there are."""
+    """List the directives in force, and the directive files that were not published."""
     run(_list(invocation.settings(), workspace, as_json))
 
 
@@ -37,32 +38,39 @@ async def _list(settings: Settings, workspace: str | None, as_json: bool) -> Non
     if as_json:
         print_json(found)
         return
-    table(
-        ["scope", "kind", "name", "version", "bytes", "author", "since"],
+    rows = [
         [
-            [
-                row["scope"] + (f" {row['context_id']}" if row.get("context_id") else ""),
-                row["kind"],
-                row["name"] or "",
-                row["version"],
-                row["bytes"],
-                row["author"],
-                row["at"][:19],
-            ]
-            for row in found["prompts"]
-        ],
-        right=["version", "bytes"],
-    )
+            row["scope"] + (f" {row['context_id']}" if row.get("context_id") else ""),
+            " ".join(filter(None, (row["kind"], row["name"]))),
+            row["version"],
+            row["author"],
+            row["at"][:10],
+            row["begins"],
+        ]
+        for row in found["prompts"]
+    ]
+    if rows:
+        table(["scope", "kind", "version", "by", "since", "text"], rows, right=["version"])
+    else:
+        line("No directive is set. `agent-runtime prompt set --kind system TEXT` sets one.")
+    for note_ in found["refused"]:
+        line(f"NOT PUBLISHED  {note_['path']}: {note_['why']}", fg="red")
+        line(f"               → {note_['advice']}")
 
 
 @command.command()
 @slot_options
-@click.option("--version", type=int, help="This version instead of the one that holds.")
+@click.option("--version", type=int, help="Show this version instead of the current one.")
 @json_option
-@click.pass_obj
-def show(invocation: Invocation, /, as_json: bool, version: int | None, **slot: Any) -> None:
-    """Print a directive's text."""
-    run(_show(invocation.settings(), Slot.of(**slot), version, as_json))
+@click.pass_context
+def show(context: click.Context, /, as_json: bool, version: int | None, **slot: Any) -> None:
+    """Print a directive's text. Without --kind, list all directives."""
+    settings = context.obj.settings()
+    named = ("scope", "kind", "name", "context", "version")
+    if all(context.get_parameter_source(name) is ParameterSource.DEFAULT for name in named):
+        run(_list(settings, slot["workspace"], as_json))
+    else:
+        run(_show(settings, Slot.of(**slot), version, as_json))
 
 
 async def _show(settings: Settings, slot: Slot, version: int | None, as_json: bool) -> None:
@@ -78,11 +86,11 @@ async def _show(settings: Settings, slot: Slot, version: int | None, as_json: bo
 
 @command.command()
 @workspace_option
-@click.option("--context", metavar="CONTEXT_ID", default="", help="Those of one context, e.g. telegram:-10001.")
+@click.option("--context", metavar="CONTEXT_ID", default="", help="Those of one conversation, e.g. telegram:-10001.")
 @json_option
 @click.pass_obj
 def cues(invocation: Invocation, workspace: str | None, context: str, as_json: bool) -> None:
-    """Show the words and phrases that decide the strategy: what ships, with what --kind cues changes."""
+    """Show the cues: the words and phrases that decide the strategy. `prompt set --kind cues` changes them."""
     run(_cues(invocation.settings(), workspace, context, as_json))
 
 
@@ -99,11 +107,11 @@ async def _cues(settings: Settings, workspace: str | None, context: str, as_json
 
 @command.command()
 @workspace_option
-@click.option("--context", metavar="CONTEXT_ID", default="", help="Those of one context, e.g. telegram:-10001.")
+@click.option("--context", metavar="CONTEXT_ID", default="", help="Those of one conversation, e.g. telegram:-10001.")
 @json_option
 @click.pass_obj
 def frames(invocation: Invocation, workspace: str | None, context: str, as_json: bool) -> None:
-    """Show how kinds of messages are gone about: what ships, with what --kind frames changes."""
+    """Show the frames: how each kind of message is approached. `prompt set --kind frames` changes them."""
     run(_frames(invocation.settings(), workspace, context, as_json))
 
 
@@ -125,8 +133,10 @@ async def _frames(settings: Settings, workspace: str | None, context: str, as_js
 @command.command(name="set")
 @click.argument("text", required=False)
 @slot_options
-@click.option("--file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Read the text from here.")
-@click.option("--expected-version", type=int, help="Fail where another version holds (0: none).")
+@click.option(
+    "--file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Read the text from this file."
+)
+@click.option("--expected-version", type=int, help="Fail unless this is the current version (0: none).")
 @json_option
 @click.pass_obj
 def set_(
@@ -138,9 +148,9 @@ def set_(
     expected_version: int | None,
     **slot: Any,
 ) -> None:
-    """Publish TEXT, the text in --file, or what comes in on standard input, as the new version of a directive."""
+    """Publish a new version of a directive: TEXT, the text in --file, or standard input."""
     if text is not None and file is not None:
-        raise click.UsageError("give the text, or --file")
+        raise click.UsageError("give TEXT or --file, not both")
     if text is None:
         text = _read(file)
     run(_set(invocation.settings(), Slot.of(**slot), text, expected_version, as_json))
@@ -170,7 +180,7 @@ def _tell(slot: Slot, published: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(published)
     else:
-        line(f"{slot}: version {published['version']} holds")
+        line(f"Published version {published['version']} of {slot}.")
 
 
 @command.command()
@@ -178,9 +188,9 @@ def _tell(slot: Slot, published: dict[str, Any], as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def edit(invocation: Invocation, /, as_json: bool, **slot: Any) -> None:
-    """Open a directive in $EDITOR and publish what is saved.
+    """Edit a directive in $EDITOR and publish the new version.
 
-    Where somebody else published meanwhile nothing is overwritten: the text is kept in a file.
+    If somebody else has published a version meanwhile, nothing is overwritten: your text is saved in a file.
     """
     run(_edit(invocation.settings(), Slot.of(**slot), as_json))
 
@@ -200,7 +210,7 @@ async def _edit(settings: Settings, slot: Slot, as_json: bool) -> None:
     # The stores are free while the person writes, which may take an hour.
     edited = await asyncio.to_thread(click.edit, text, extension=".md", require_save=True)
     if edited is None or edited == text:
-        note("nothing changed")
+        note("Nothing was changed.")
         return
     async with connect(settings) as client:
         try:
@@ -208,7 +218,7 @@ async def _edit(settings: Settings, slot: Slot, as_json: bool) -> None:
         except ApiError as error:
             kept = Path(f"{str(slot).replace('/', '-')}.rejected.md")
             await asyncio.to_thread(kept.write_text, edited, encoding="utf-8")
-            note(f"your text is kept in {kept}")
+            note(f"Your text is saved in {kept}.")
             raise error from None
     _tell(slot, published, as_json)
 
@@ -218,7 +228,7 @@ async def _edit(settings: Settings, slot: Slot, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def history(invocation: Invocation, /, as_json: bool, **slot: Any) -> None:
-    """Show a directive's versions."""
+    """List a directive's versions."""
     run(_history(invocation.settings(), Slot.of(**slot), as_json))
 
 
@@ -263,7 +273,7 @@ async def _diff(settings: Settings, slot: Slot, a: int, b: int, as_json: bool) -
         print_json(found)
         return
     if not found["diff"]:
-        note(f"versions {a} and {b} are the same")
+        note(f"Versions {a} and {b} are the same.")
     show_diff(found["diff"])
 
 
@@ -285,11 +295,11 @@ async def _rollback(settings: Settings, slot: Slot, version: int, as_json: bool)
 
 @command.command()
 @slot_options
-@click.option("--expected-version", type=int, help="Fail where another version holds.")
+@click.option("--expected-version", type=int, help="Fail unless this is the current version.")
 @json_option
 @click.pass_obj
 def clear(invocation: Invocation, /, as_json: bool, expected_version: int | None, **slot: Any) -> None:
-    """Take a directive away; its history stays."""
+    """Remove a directive. Its history stays."""
     run(_clear(invocation.settings(), Slot.of(**slot), expected_version, as_json))
 
 
@@ -299,7 +309,7 @@ async def _clear(settings: Settings, slot: Slot, expected: int | None, as_json: 
     if as_json:
         print_json(cleared)
     else:
-        line(f"{slot} is cleared; its history stays")
+        line(f"Cleared {slot}. Its history stays.")
 
 
 command.add_command(condense)

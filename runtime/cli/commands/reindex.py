@@ -12,13 +12,13 @@ from runtime.cli.output import count, line, note, print_json, status_line
 
 
 @click.command()
-@click.option("-w", "--workspace", metavar="W", help="Only this workspace; default: all.")
+@click.option("-w", "--workspace", metavar="W", help="Only this workspace. Default: all.")
 @json_option
 @click.pass_obj
 def command(invocation: Invocation, workspace: str | None, as_json: bool) -> None:
-    """Build the search index anew: documents as they are kept, and what is remembered of conversations.
+    """Rebuild the search index from documents and transcripts.
 
-    What is in the index can be found until it is replaced. If this is interrupted, start it again.
+    Searches work meanwhile. If this is interrupted, run it again.
     """
     run(_reindex(invocation.settings(), workspace, as_json=as_json))
 

@@ -14,14 +14,13 @@ from runtime.cli.turns import LAST, find_turn, turn_path
 
 @click.command()
 @click.argument("turn", default=LAST)
-@click.option("-w", "--workspace", metavar="W", help="Look in this workspace only.")
+@click.option("-w", "--workspace", metavar="W", help="Only this workspace.")
 @json_option
 @click.pass_obj
 def command(invocation: Invocation, turn: str, workspace: str | None, as_json: bool) -> int:
-    """Rebuild the prompt of TURN (its id, or `last`, the default) and say whether it is the same, byte for byte. Of
-    what tools told afterwards the calls are listed.
+    """Rebuild the prompt of TURN (a turn id; default: `last`) and check that it is identical, byte for byte.
 
-    Exit code 1 where it is not.
+    Calls of tools are listed, without what the tools answered. The exit code is 1 if the prompt is not identical.
     """
     return run(_replay(invocation.settings(), turn, workspace, as_json))
 
@@ -41,6 +40,6 @@ async def _replay(settings: Settings, turn: str, workspace: str | None, as_json:
             line(f"{turn_id}: identical, sha256 {rebuilt['sha256']}", fg="green")
         else:
             if cut := rebuilt.get("cut"):
-                line(f"Without what was forgotten since: {count(cut, 'record')}.")
+                line(f"{count(cut, 'record')} of this prompt {'was' if cut == 1 else 'were'} forgotten since.")
             line(f"{turn_id}: NOT identical: sent {rebuilt['stored_sha256']}, rebuilt {rebuilt['sha256']}", fg="red")
     return 0 if rebuilt["identical"] else 1

@@ -22,17 +22,17 @@ MAX_COLUMNS = 100
 @click.command()
 @click.argument("query")
 @workspace_option
-@click.option("--top-k", type=click.IntRange(1, 100), default=5, show_default=True, help="How many passages.")
-@click.option("--explain", is_flag=True, help="Show where each arm of the search put it, and why.")
+@click.option("--top-k", type=click.IntRange(1, 100), default=5, show_default=True, help="Number of passages.")
+@click.option("--explain", is_flag=True, help="Show the rank and score in each part of the search.")
 @json_option
 @click.pass_obj
 def command(
     invocation: Invocation, query: str, workspace: str | None, top_k: int, explain: bool, as_json: bool
 ) -> None:
-    """Show the passages that retrieval finds for QUERY, the best first.
+    """Show the passages that a search finds for QUERY, the best first.
 
-    With --explain each shows its rank and score in each arm: words (bm25), meaning (dense), the second look at
-    the best of both (deep), all together (fused), and the reranker's where one is set.
+    --explain adds the rank and score of each passage: by words (bm25), by meaning (dense), by the larger embedding
+    model (deep), by all together (fused), and by the reranker if one is set.
     """
     run(_search(invocation.settings(), query, workspace, top_k=top_k, explain=explain, as_json=as_json))
 
@@ -52,7 +52,7 @@ async def _search(
     for part in found.get("degraded") or ():
         note(f"searched without {part['block']}: {part['why']}")
     if not found["results"]:
-        line(f"nothing found in workspace {name}")
+        line(f"Nothing was found in workspace {name}.")
     for rank, result in enumerate(found["results"], start=1):
         _show(rank, result)
 
@@ -72,7 +72,9 @@ def explained(rank: int, result: dict[str, Any]) -> list[str]:
     rows = [("bm25", "sparse", "BM25"), ("dense", "dense", "cosine")]
     told = [_arm(name, result.get(arm), what, "not among its candidates") for name, arm, what in rows]
     if "deep" in result:
-        told.append(_arm("deep", result["deep"], "cosine", "has no deeper vector, or was not among the best"))
+        told.append(
+            _arm("deep", result["deep"], "cosine", "not looked at: not among the best, or it has no deep vector yet")
+        )
     fused = result.get("fused") or {"rank": rank, "score": result["score"]}
     told.append(_arm("fused", fused, "score", ""))
     if "rerank" in result:

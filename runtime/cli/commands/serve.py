@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,19 +20,24 @@ if TYPE_CHECKING:
     type=click.Choice(["all", "gateway", "worker"]),
     default="all",
     show_default=True,
-    help="A gateway runs connectors, delivery and HTTP; a worker answers turns; all is both in one process.",
+    help="gateway: connectors, delivery and HTTP. worker: answers. all: both in one process.",
 )
 # Global options, too; who starts a server writes them where they are looked for: behind `serve`.
 @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file with settings.")
-@click.option("--log-format", type=click.Choice(["json", "console"]), help="How events are printed.")
+@click.option("--log-format", type=click.Choice(["json", "console"]), help="Format of the printed events.")
+@click.option("--json", "as_json", is_flag=True, help="Print events as JSON on a terminal, too.")
 @click.pass_obj
 def command(
     invocation: Invocation,
     role: Literal["all", "gateway", "worker"],
     config: Path | None,
     log_format: Literal["json", "console"] | None,
+    as_json: bool,
 ) -> None:
-    """Run the bot until SIGTERM or Ctrl-C: connectors, answers and the HTTP face. Events go to standard output."""
+    """Run the bot until Ctrl-C or SIGTERM: connectors, answers and the HTTP interface.
+
+    Events are printed to standard output: as readable lines on a terminal, else as JSON, one event a line.
+    """
     import asyncio
 
     from runtime import collecting
@@ -39,9 +45,10 @@ def command(
 
     share_arenas()
     collecting.begin()
-    invocation = Invocation(config or invocation.config, log_format or invocation.log_format)
+    printed: Literal["json", "console"] = "console" if sys.stdout.isatty() else "json"
+    printed = "json" if as_json else log_format or invocation.log_format or printed
     _import_structlog()
-    asyncio.run(_serve(invocation.load(), role, invocation.log_format))
+    asyncio.run(_serve(Invocation(config or invocation.config).load(), role, printed))
 
 
 async def _serve(
@@ -62,8 +69,6 @@ async def _serve(
 def _import_structlog() -> None:
     """Without rich, which it would bring to print tracebacks: that takes 40 ms of processor time, and `runtime.events`
     tells of errors itself."""
-    import sys
-
     if "structlog" in sys.modules or "rich" in sys.modules:
         return
     sys.modules["rich"] = None  # type: ignore[assignment]

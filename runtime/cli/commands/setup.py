@@ -10,26 +10,31 @@ from runtime.cli.invocation import Invocation
 
 
 @click.command()
-@click.option("--yes", is_flag=True, help="Ask nothing: take what the options say, and write it.")
+@click.option("--yes", is_flag=True, help="Ask nothing: use the options, and write the file.")
 @click.option(
     "--provider",
     help="anthropic, openai, openrouter, gemini, mistral, ollama, lmstudio, compatible (any server that speaks "
-    "OpenAI's protocol; needs --api-base), or bundled (the small local model).",
+    "OpenAI's protocol; needs --api-base), or bundled (no language model: answers are quotations).",
 )
 @click.option("--model", help="The model's name at the provider.")
 @click.option("--api-base", help="The address of the model server, e.g. http://127.0.0.1:8000/v1.")
-@click.option("--api-key-env", metavar="VARIABLE", help="Take the key from this environment variable.")
-@click.option("--telegram-token-env", metavar="VARIABLE", help="Take the Telegram bot's token from this variable.")
-@click.option("--slack-token-env", metavar="VARIABLE", help="Take the Slack bot's token (xoxb-…) from this variable.")
+@click.option("--api-key-env", metavar="VARIABLE", help="Environment variable with the provider's key.")
+@click.option("--telegram-token-env", metavar="VARIABLE", help="Environment variable with the Telegram bot's token.")
+@click.option("--slack-token-env", metavar="VARIABLE", help="Environment variable with the Slack bot's token (xoxb-…).")
 @click.option(
-    "--slack-app-token-env", metavar="VARIABLE", help="Take Slack's app-level token (xapp-…), for Socket Mode, from it."
+    "--slack-app-token-env",
+    metavar="VARIABLE",
+    help="Environment variable with Slack's app-level token (xapp-…), for Socket Mode.",
 )
 @click.option(
-    "--slack-signing-secret-env", metavar="VARIABLE", help="Take Slack's signing secret, for events over HTTP, from it."
+    "--slack-signing-secret-env",
+    metavar="VARIABLE",
+    help="Environment variable with Slack's signing secret, for events over HTTP.",
 )
-@click.option("--discord-token-env", metavar="VARIABLE", help="Take the Discord bot's token from this variable.")
-@click.option("--no-test", is_flag=True, help="Do not ask the model for a first answer.")
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write here instead.")
+@click.option("--discord-token-env", metavar="VARIABLE", help="Environment variable with the Discord bot's token.")
+@click.option("--workspace", metavar="W", help="The workspace that people on the platforms talk to.")
+@click.option("--no-test", is_flag=True, help="Do not test the model.")
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the configuration to this file.")
 @click.pass_obj
 def command(
     invocation: Invocation,
@@ -43,14 +48,15 @@ def command(
     slack_app_token_env: str | None,
     slack_signing_secret_env: str | None,
     discord_token_env: str | None,
+    workspace: str | None,
     no_test: bool,
     output: Path | None,
 ) -> int:
     """Set up a model and platforms, step by step.
 
-    Looks for Ollama and LM Studio on this machine, else asks for a provider and its key; tries one real answer;
-    connects Telegram, Slack and Discord, each of which is asked whether the bot can work there; then writes
-    agent-runtime.toml (readable by you only; the old one is kept beside it).
+    setup looks for Ollama and LM Studio on this machine, or asks for a provider and its key. It asks the model for one
+    answer, connects Telegram, Slack and Discord and checks each of them, and writes agent-runtime.toml. Only you can
+    read this file; the old file is kept next to it.
     """
     from runtime.cli.setup import Given, setup
 
@@ -62,5 +68,5 @@ def command(
         "discord_bot_token": discord_token_env,
     }
     token_envs = {name: variable for name, variable in variables.items() if variable is not None}
-    given = Given(yes, provider, model, api_base, api_key_env, token_envs, no_test, output)
+    given = Given(yes, provider, model, api_base, api_key_env, token_envs, workspace, no_test, output)
     return setup(invocation, given)

@@ -24,7 +24,7 @@ def _parsed(_context: click.Context, option: click.Parameter, given: tuple[str, 
         name, _, value = each.partition("=")
         term = known.get(name.strip().lower())
         if term is None:
-            raise click.BadParameter(f"{name!r} is none of {', '.join(known)}", param=option)
+            raise click.BadParameter(f"{name!r} is not a limit; expected one of {', '.join(known)}", param=option)
         try:
             limits[term.name] = _limit(value.strip(), is_money=term.what == "usd")
         except ValueError:
@@ -41,27 +41,27 @@ def _limit(value: str, *, is_money: bool) -> Limit:
 
 
 @click.command()
-@click.option("-w", "--workspace", metavar="W", help="Of this workspace only.")
-@click.option("--user", metavar="CONNECTOR:ID", help="What is left of this person's budget in the workspace.")
+@click.option("-w", "--workspace", metavar="W", help="Only this workspace.")
+@click.option("--user", metavar="CONNECTOR:ID", help="Show what is left of this person's budget in the workspace.")
 @click.option(
     "--set",
     "limits",
     metavar="LIMIT=VALUE",
     multiple=True,
     callback=_parsed,
-    help="Let the limit hold in the workspace: a number, 'unlimited', or 'default' for what the settings say. LIMIT is "
-    f"one of {', '.join(term.name for term in TERMS)}. May be given more than once.",
+    help="Set a limit of the workspace: a number, 'unlimited', or 'default' (what the settings say). LIMIT is "
+    f"one of {', '.join(term.name for term in TERMS)}. Can be repeated.",
 )
 @json_option
 @click.pass_obj
 def command(
     invocation: Invocation, workspace: str | None, user: str | None, limits: dict[str, Limit], as_json: bool
 ) -> None:
-    """Show the tokens and the cost of each workspace, as the providers counted them, and what is left of budgets."""
+    """Show the tokens and cost of each workspace, and what is left of its budgets."""
     if (limits or user) and workspace is None:
         raise click.UsageError("name the workspace with --workspace")
     if limits and user:
-        raise click.UsageError("limits hold for everybody in a workspace: give --set or --user")
+        raise click.UsageError("give --set or --user, not both: limits are the same for everybody in a workspace")
     run(_usage(invocation.settings(), workspace, user, limits, as_json))
 
 
@@ -88,7 +88,7 @@ async def _usage(
 def _show(found: dict[str, Any]) -> None:
     rows = found["workspaces"]
     if not rows:
-        line("no model was called yet")
+        line("No model was called yet.")
         return
     table(["workspace", *_NUMBERS], [_row(row["workspace"], row) for row in rows], right=_NUMBERS)
     for row in rows:
@@ -116,7 +116,7 @@ def _show_budget(of: str, budget: dict[str, Any], whose: str) -> None:
         line()
         table([f"budget of {of}", "limit", "spent", "held", "left"], rows, right=("limit", "spent", "held", "left"))
     elif whose == "user":
-        line(f"{of} has no limit there")
+        line(f"{of} has no limit in this workspace.")
 
 
 def _amount(what: str, value: float | None) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from config.settings import Settings
 from runtime.cli.client import connect, segment
-from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
+from runtime.cli.invocation import Invocation, default_workspace_option, json_option, run
 from runtime.cli.output import line, print_json, table
 
 
 @click.group()
 def command() -> None:
-    """Tenants, and which places of the platforms belong to them."""
+    """Create, list, route and delete workspaces, and set what holds in a place."""
 
 
 @command.command()
@@ -20,7 +22,7 @@ def command() -> None:
 @json_option
 @click.pass_obj
 def create(invocation: Invocation, workspace: str, as_json: bool) -> None:
-    """Make WORKSPACE (1 to 64 of a-z, 0-9, '.', '_', '-')."""
+    """Create WORKSPACE (1 to 64 characters of a-z, 0-9, '.', '_', '-')."""
     run(_create(invocation.settings(), workspace, as_json))
 
 
@@ -30,15 +32,15 @@ async def _create(settings: Settings, workspace: str, as_json: bool) -> None:
     if as_json:
         print_json(made)
         return
-    line(f"workspace {workspace} {'created' if made['created'] else 'was there already'}")
-    line(f"its Markdown goes to {settings.data_dir / 'workspaces' / workspace / 'docs'}")
+    line(f"Workspace {workspace} {'is created.' if made['created'] else 'exists already.'}")
+    line(f"Put its Markdown documents into {settings.data_dir / 'workspaces' / workspace / 'docs'}")
 
 
 @command.command(name="list")
 @json_option
 @click.pass_obj
 def list_(invocation: Invocation, as_json: bool) -> None:
-    """Show all workspaces and routes."""
+    """List all workspaces and their routes."""
     run(_list(invocation.settings(), as_json))
 
 
@@ -63,11 +65,11 @@ async def _list(settings: Settings, as_json: bool) -> None:
 @command.command()
 @click.argument("place")
 @click.argument("workspace", required=False)
-@click.option("--remove", is_flag=True, help="Forget the route of PLACE.")
+@click.option("--remove", is_flag=True, help="Remove the route of PLACE.")
 @json_option
 @click.pass_obj
 def route(invocation: Invocation, place: str, workspace: str | None, remove: bool, as_json: bool) -> None:
-    """Let PLACE (e.g. telegram:-10001 or slack:T123) belong to WORKSPACE, which is created where it is missing."""
+    """Route PLACE (e.g. telegram:-10001 or slack:T123) to WORKSPACE, which is created if it does not exist."""
     if remove == (workspace is not None):
         raise click.UsageError("give a workspace, or --remove")
     run(_route(invocation.settings(), place, workspace, as_json))
@@ -86,35 +88,64 @@ async def _route(settings: Settings, place: str, workspace: str | None, as_json:
 @command.command()
 @click.argument("place")
 @click.argument("mode", required=False, type=click.Choice(["addressed", "all", "never", "default"]))
-@workspace_option
+@default_workspace_option
 @json_option
 @click.pass_obj
 def answer(invocation: Invocation, place: str, mode: str | None, workspace: str | None, as_json: bool) -> None:
-    """Say when the bot answers in the group PLACE (e.g. telegram:-10001); without MODE, show it."""
+    """Set when the bot answers in the group PLACE (e.g. telegram:-10001). Without MODE, show it."""
     run(_answer(invocation.settings(), place, mode, workspace, as_json))
 
 
+@command.command()
+@click.argument("place")
+@click.argument("mode", required=False, type=click.Choice(["on", "off", "default"]))
+@default_workspace_option
+@json_option
+@click.pass_obj
+def sources(invocation: Invocation, place: str, mode: str | None, workspace: str | None, as_json: bool) -> None:
+    """Set whether replies in PLACE (e.g. slack:T1/C1, or * for all) end with sources. Without MODE, show it."""
+    run(_sources(invocation.settings(), place, mode, workspace, as_json))
+
+
+async def _sources(settings: Settings, place: str, mode: str | None, workspace: str | None, as_json: bool) -> None:
+    wanted = None if mode is None else {"sources": None if mode == "default" else mode == "on"}
+    held = await _settle(settings, place, workspace, wanted)
+    if as_json:
+        print_json(held)
+        return
+    words = {True: "on", False: "off"}
+    line(f"{place}: {words.get(held['sources']) or f'default ({words[settings.show_sources]})'}")
+
+
 async def _answer(settings: Settings, place: str, mode: str | None, workspace: str | None, as_json: bool) -> None:
-    path = f"/v1/workspaces/{segment(workspace_of(settings, workspace))}/places/{segment(place)}"
-    async with connect(settings) as client:
-        held = await client.get(path)
-        if mode is not None:
-            wanted = {**held, "answering": None if mode == "default" else mode}
-            wanted.pop("place")
-            held = await client.put(path, wanted)
+    wanted = None if mode is None else {"answering": None if mode == "default" else mode}
+    held = await _settle(settings, place, workspace, wanted)
     if as_json:
         print_json(held)
     else:
         line(f"{place}: {held['answering'] or f'default ({settings.answer_in_groups})'}")
 
 
+async def _settle(
+    settings: Settings, place: str, workspace: str | None, wanted: dict[str, Any] | None
+) -> dict[str, Any]:
+    """What holds in *place*, after what is *wanted* was changed there."""
+    path = f"/v1/workspaces/{segment(workspace or settings.default_workspace)}/places/{segment(place)}"
+    async with connect(settings) as client:
+        held: dict[str, Any] = await client.get(path)
+        if wanted is not None:
+            before = {name: value for name, value in held.items() if name != "place"}
+            held = await client.put(path, before | wanted)
+    return held
+
+
 @command.command()
 @click.argument("workspace")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @click.pass_obj
 def delete(invocation: Invocation, workspace: str, yes: bool, as_json: bool) -> None:
-    """Delete WORKSPACE with all that it holds: conversations, records, people, routes, and its folder of files."""
+    """Delete WORKSPACE with its conversations, records, people and routes, and its folder of files."""
     settings = invocation.settings()
     if not yes:
         folder = settings.data_dir / "workspaces" / workspace
@@ -129,4 +160,4 @@ async def _delete(settings: Settings, workspace: str, as_json: bool) -> None:
     if as_json:
         print_json(answer or {"id": workspace, "deleted": True})
     else:
-        line(f"workspace {workspace} deleted, with all that it held")
+        line(f"Workspace {workspace} and all its data are deleted.")

@@ -23,11 +23,11 @@ HEADERS = ("category", "questions", "recall@5", "recall@10", "nDCG@10", "@1000to
 @json_option
 @click.pass_obj
 def memory(invocation: Invocation, folder: Path, as_json: bool) -> None:
-    """Score what is recalled of the long conversations in FOLDER, with the settings in force.
+    """Measure what is recalled of the long conversations in FOLDER, with the current settings.
 
     Read are corpus.jsonl (messages as they were said: _id, text, metadata with workspace, session, date, speaker),
     queries.jsonl (_id, text, metadata with workspace, category) and qrels/test.tsv (which messages are evidence).
-    A workspace is one conversation. Everything is kept in a folder that is deleted in the end; no model is asked.
+    A workspace is one conversation. No model is called, and the data is deleted at the end.
     """
     from grounding.documents.conversation_set import load_conversations
     from grounding.evaluate_memory import score_memory

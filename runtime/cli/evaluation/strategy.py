@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     help="The workspace's documents: a folder of Markdown, or a corpus.jsonl. Without them cues alone decide.",
 )
 @click.option(
-    "--cues", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A CUES.toml to decide under."
+    "--cues", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Use the cues in this CUES.toml."
 )
-@click.option("--wrong", is_flag=True, help="List what was decided otherwise than the set says.")
+@click.option("--wrong", is_flag=True, help="List the messages where the decision differs from the label.")
 @json_option
 @click.pass_obj
 def strategy(
     invocation: Invocation, path: Path, documents: Path | None, cues: Path | None, wrong: bool, as_json: bool
 ) -> None:
-    """Score the strategy on the messages at PATH.
+    """Measure the strategy on the messages at PATH.
 
     PATH holds JSON lines ({"text", "strategy"?, "reason"?, "needs_history"?, "needs_documents"?, "history"?}), or is a
-    folder with queries.jsonl, labels in its metadata. What a line does not say is not scored.
+    folder with queries.jsonl, labels in its metadata. Missing labels are not measured.
     """
     from grounding.evaluate_strategy import load_messages
 
@@ -138,7 +138,7 @@ class _NoDocuments:
     async def awake(self, scope: Scope) -> None:
         return
 
-    async def relevance(self, scope: Scope, text: str) -> float | None:
+    async def best_match(self, scope: Scope, text: str) -> None:
         return None
 
 
@@ -159,7 +159,7 @@ def _show(scores: StrategyScores) -> None:
         if share is not None:
             precision, recall, f1 = _figures(share)
             line(f"{name}: precision {precision}, recall {recall}, F1 {f1} ({share.count} do)")
-    line(f"decided otherwise than the set says: {len(scores.wrong)}")
+    line(f"decisions that differ from the label: {len(scores.wrong)}")
 
 
 def _show_wrong(scores: StrategyScores) -> None:
