@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from connectors.connector import CommandHint
-from connectors.message import AgentRuntimeError, ConversationKey, InboundMessage, Role, Scope
+from connectors.message import CALLER_PREFIX, AgentRuntimeError, ConversationKey, InboundMessage, Role, Scope, may_see
+from grounding.run_context import RunContext, audience_of
 
 
 class CommandRefused(AgentRuntimeError):
@@ -32,15 +33,36 @@ class Invocation:
         return self.key.scope
 
     @property
+    def seen(self) -> Scope:
+        """What is kept, as it may be seen where the command was given."""
+        return Scope(self.key.workspace_id, self.key.context_id, self.message.audience)
+
+    @property
     def user(self) -> str:
         """``connector:user_id`` of who gave it."""
         return self.message.author.user(self.message.connector)
+
+    @property
+    def signature(self) -> str:
+        """How versions and events name who gave it: by name where there is no person's id, as at the terminal."""
+        author = self.message.author
+        if author.id.startswith(CALLER_PREFIX):
+            return author.name or author.id.removeprefix(CALLER_PREFIX)
+        return self.user
 
     @property
     def idempotency_key(self) -> str:
         """The same for the same command delivered again, and of no other: platforms number messages anew in each
         place."""
         return f"command:{self.key.context_id}:{self.message.message_id}"
+
+
+def may_ask_of(invocation: Invocation, turn: RunContext) -> bool:
+    """Whether who gave a command may hear of a turn: one of the same conversation, or, for admins, one whose answer may
+    be seen where they ask."""
+    if turn.context_id == invocation.key.context_id:
+        return True
+    return invocation.role is Role.ADMIN and may_see(audience_of(turn), invocation.message.audience)
 
 
 @dataclass(frozen=True, slots=True)

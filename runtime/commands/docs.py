@@ -19,17 +19,17 @@ from grounding.documents.runs import Synced
 from grounding.documents.shelf import Shelf
 from runtime.attachments.files import Files
 from runtime.commands.command import Command, CommandRefused, Invocation
-from runtime.commands.wording import code, items, plain, refused, thousands
+from runtime.commands.wording import code, counted, items, plain, refused, thousands
 from runtime.media import in_words
 
-_LATER = "The search does not work just now; it catches up by itself."
+_LATER = "The search index cannot be reached now. It will be updated by itself."
 LONGEST_STEM_BYTES = 200
 """Of a name that a document gets from the file that was sent."""
 SHOWN = 10
 """Documents that are listed."""
 _USAGE = (
-    "Say `/docs` to see the documents, send a file with the caption `/docs add` or `/docs add folder/name.md`, "
-    "or say `/docs remove PATH`."
+    "`/docs` lists the documents. To add one, send a file with the caption `/docs add` or `/docs add folder/name.md`. "
+    "`/docs remove PATH` removes one."
 )
 _ENDING = re.compile(r"\.[A-Za-z0-9]{1,8}$")
 _NOT_IN_NAMES = re.compile(r"[\x00-\x1f\x7f/\\:]+")
@@ -48,12 +48,12 @@ def docs_command(shelf: Shelf, index: Syncs, files: Files, document_max_bytes: i
     """The command ``docs``. *document_max_bytes* bounds the text of one document."""
     return Command(
         "docs",
-        "the documents I look things up in",
+        "list, add, replace or remove documents",
         _Docs(shelf, index, files, document_max_bytes).run,
         "[add|replace [path]|remove PATH]",
         role=Role.ADMIN,
-        details="Send a file with the caption `/docs add` to add it: Markdown and text as they are, PDF, Word, Excel, "
-        "PowerPoint, OpenDocument and web pages as their text. `/docs replace` replaces one that is there.",
+        details="Send a file with the caption `/docs add` to add it: Markdown and text as they are; PDF, Word, Excel, "
+        "PowerPoint, OpenDocument and web pages as their text. `/docs replace` replaces a document.",
     )
 
 
@@ -101,13 +101,13 @@ class _Docs:
             return f"There are no documents yet. {_USAGE}{unread}"
         newest = sorted(found, key=lambda one: (-one.modified_ns, one.path))[:SHOWN]
         lines = [f"{code(one.path)}, {in_words(one.size_bytes)}, {_day(one.modified_ns)}" for one in newest]
-        count = f"{thousands(len(found))} document{'s' if len(found) > 1 else ''}"
+        count = counted(len(found), "document")
         return f"{count}{'; the newest' if len(found) > SHOWN else ''}:\n{items(lines)}{unread}"
 
     async def _add(self, scope: Scope, invocation: Invocation, path: str, *, replace: bool) -> str:
         attachments = invocation.message.attachments
         if not attachments:
-            raise CommandRefused("Send the file together with the command, as its caption.")
+            raise CommandRefused("Send the file with the command as its caption.")
         if path and len(attachments) > 1 and not path.endswith("/"):
             raise CommandRefused("Several files need a folder, such as `/docs add handbook/`.")
         kept = [
@@ -118,8 +118,7 @@ class _Docs:
         reply = items(map(_told, kept)) if len(kept) > 1 else _told(kept[0])
         if stored:
             done = await self._indexed(scope, stored)
-            chunks = f"{thousands(done.chunks)} chunk{'' if done.chunks == 1 else 's'}" if done else ""
-            reply += f"\n\nI can look it up now ({chunks})." if done else f"\n\n{_LATER}"
+            reply += f"\n\nI can look it up now ({counted(done.chunks, 'chunk')})." if done else f"\n\n{_LATER}"
         if not any(one.path for one in kept):
             raise CommandRefused(reply)
         return reply
@@ -135,7 +134,8 @@ class _Docs:
                 return _Kept(name, path, unchanged=True)
             if there is not None and not replace:
                 return _Kept(
-                    name, why_not=f"{code(path)} is there already; {code('/docs replace')} as the caption replaces it"
+                    name,
+                    why_not=f"{code(path)} exists already; the caption {code('/docs replace')} replaces it",
                 )
             stored = await self._shelf.put(scope, path, text)
         except AttachmentUnavailable as error:
@@ -144,7 +144,7 @@ class _Docs:
             return _Kept(name, why_not=str(error))
         except OSError as error:
             _log.warning("index.failed", workspace_id=scope.workspace_id, why=str(error))
-            return _Kept(name, why_not="the disk did not take it")
+            return _Kept(name, why_not="it could not be written to the disk")
         return _Kept(name, path, stored.size_bytes, found.note)
 
     async def _text_at(self, scope: Scope, path: str) -> str | None:
@@ -176,7 +176,7 @@ def _unread(skipped: Mapping[str, str]) -> str:
         return ""
     lines = [f"{code(path)}: {why}" for path, why in sorted(skipped.items())[:SHOWN]]
     more = f"\n… and {thousands(len(skipped) - SHOWN)} more" if len(skipped) > SHOWN else ""
-    return f"\n\nWhat I cannot read:\n{items(lines)}{more}"
+    return f"\n\nI cannot read these files:\n{items(lines)}{more}"
 
 
 def _day(at_ns: int) -> str:
@@ -201,6 +201,6 @@ def _told(one: _Kept) -> str:
     if one.why_not:
         return f"{plain(one.name)} was not stored: {one.why_not}."
     if one.unchanged:
-        return f"{code(one.path)} is there already, with this very text."
+        return f"{code(one.path)} is already stored with the same text."
     left_out = f" What was read: {one.left_out}." if one.left_out else ""
     return f"{plain(one.name)} is stored as {code(one.path)}, {in_words(one.size_bytes)} of text.{left_out}"

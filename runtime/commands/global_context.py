@@ -9,20 +9,22 @@ from runtime.commands.command import Command, CommandRefused, Invocation
 from runtime.commands.wording import code, items, plain
 
 EMPTY = (
-    "I always know nothing in particular here yet. Lasting preferences, patterns, constraints and background belong "
-    "here: `/context add TEXT`. Single tasks, one-time facts and what will soon change do not."
+    "There are no lines here yet. `/context add TEXT` adds one: a lasting preference, habit, rule or fact. "
+    "Do not add single tasks, one-time events or things that soon change."
 )
 DETAILS = (
-    "`/context` lists the lines of every prompt, `/context add TEXT` adds one, `/context replace 3 TEXT` and "
-    "`/context delete 3` change one. In a direct message what you add is yours alone and shown nowhere else; in groups "
-    "it is the workspace's. `/context waiting` lists what I noted from documents or other people's words and use "
-    "only when somebody says `/context approve 1` (or `deny 1`): you for your own lines, admins for the workspace's. "
-    "`/context history` lists the newest edits. `/context forget`, in a direct message, takes away all lines of yours."
+    "`/context` lists the lines that I always know. `/context add TEXT` adds one, `/context replace 3 TEXT` changes "
+    "line 3, `/context delete 3` deletes it. What you add in a direct message is yours and shown nowhere else. "
+    "A line from a private place is shown in that place only; a line from a public channel, in the whole workspace. "
+    "`/context share 3` shares a line with the workspace. `/context waiting` lists what I noted from documents or "
+    "other people's words. I use it only after `/context approve 1`; `deny 1` rejects it. You decide about your own "
+    "lines, admins about all others. "
+    "`/context history` lists the newest edits. `/context forget`, in a direct message, deletes all your lines."
 )
-FORGOT = "I have forgotten all lines of your own, and what they once were."
-_HINT = f"Say {code('/context add TEXT')}, {code('/context replace 3 TEXT')} or {code('/context delete 3')}."
-_DIRECT_ONLY = "Your own lines are for direct messages: say it there."
-_ADMINS = "Lines of the workspace are approved by admins."
+FORGOT = "I have deleted all your own lines, and their history."
+_HINT = f"Write {code('/context add TEXT')}, {code('/context replace 3 TEXT')} or {code('/context delete 3')}."
+_DIRECT_ONLY = "You can delete your own lines only in a direct message. Please send the command there."
+_ADMINS = "Only admins can decide about lines of a group or of the whole workspace."
 _SHOWN_EDITS = 10
 
 
@@ -34,7 +36,13 @@ class GlobalContext:
 
     def commands(self) -> list[Command]:
         return [
-            Command("context", "what I always know here", self.run, "[add|replace|delete|waiting|…]", details=DETAILS)
+            Command(
+                "context",
+                "show and edit the lines that I always know",
+                self.run,
+                "[add|replace|delete|waiting|…]",
+                details=DETAILS,
+            )
         ]
 
     async def run(self, invocation: Invocation) -> str:
@@ -50,6 +58,8 @@ class GlobalContext:
                 return await self._edit(invocation, action, rest.strip())
             case "approve" | "deny" as decision:
                 return await self._decide(invocation, decision, rest.strip())
+            case "share":
+                return await self._share(invocation, rest.strip())
             case "forget":
                 return await self._forget(invocation)
             case _:
@@ -59,7 +69,7 @@ class GlobalContext:
         lines = await self._lines.open(_editor(invocation))
         said = "\n".join(_shown(line) for line in lines if line.content) or EMPTY
         waits = [one for scope in _scopes(invocation) for one in await self._lines.waiting(scope)]
-        return f"{said}\n\n{len(waits)} more wait for approval: {code('/context waiting')}." if waits else said
+        return f"{said}\n\nWaiting for approval: {len(waits)} ({code('/context waiting')})." if waits else said
 
     async def _history(self, invocation: Invocation) -> str:
         found = [one for scope in _scopes(invocation) for one in await self._lines.history(scope, _SHOWN_EDITS)]
@@ -69,20 +79,20 @@ class GlobalContext:
                 f"{one.at[:16].replace('T', ' ')} UTC, {code(one.by)}: {one.action} {plain(one.after or one.before)}"
                 for one in newest
             )
-            or "Nothing was ever changed here."
+            or "There are no edits here yet."
         )
 
     async def _waiting(self, invocation: Invocation) -> str:
         found = [one for scope in _scopes(invocation) for one in await self._lines.waiting(scope)]
-        return items(map(_waits, found)) or "Nothing waits for approval."
+        return items(map(_waits, found)) or "No edit waits for approval."
 
     async def _edit(self, invocation: Invocation, action: str, rest: str) -> str:
         if not invocation.role.covers(Role.MEMBER):
-            raise CommandRefused(f"To change lines is for members, and you are here as a {invocation.role.value}.")
+            raise CommandRefused(f"Only members can change lines. Your role here is {invocation.role.value}.")
         editor, by = _editor(invocation), By(invocation.user, key=invocation.idempotency_key)
         if action == "add":
             edited = await self._lines.append(editor, rest, by)
-            return f"Kept as line {edited.number}."
+            return f"Added as line {edited.number}."
         number, _, content = rest.partition(" ")
         if not (number.isascii() and number.isdecimal() and len(number) <= 9):
             raise CommandRefused(_HINT)
@@ -90,46 +100,49 @@ class GlobalContext:
             await self._lines.replace(editor, int(number), content, by)
             return f"Line {int(number)} is changed."
         await self._lines.delete(editor, int(number), by)
-        return f"Line {int(number)} is gone. The other numbers stay for now."
+        return f"Line {int(number)} is deleted. The other lines keep their numbers for now."
+
+    async def _share(self, invocation: Invocation, number: str) -> str:
+        if not invocation.role.covers(Role.MEMBER):
+            raise CommandRefused(f"Only members can share lines. Your role here is {invocation.role.value}.")
+        if not (number.isascii() and number.isdecimal() and len(number) <= 9):
+            raise CommandRefused(f"Write {code('/context share 3')}, with the number of a line.")
+        line = await self._lines.share(_editor(invocation), int(number), By(invocation.user))
+        return f"The whole workspace can see this line now: {plain(line.content)}"
 
     async def _decide(self, invocation: Invocation, decision: str, id_: str) -> str:
         scope = _scopes(invocation)[-1]
         if id_.startswith("w"):  # of the workspace, said in a direct message
             scope, id_ = _scopes(invocation)[0], id_.removeprefix("w")
-        if scope.user is None and invocation.role is not Role.ADMIN:
+        is_own = invocation.message.direct and scope.audience is not None
+        if not is_own and invocation.role is not Role.ADMIN:
             raise CommandRefused(_ADMINS)
         act = self._lines.approve if decision == "approve" else self._lines.deny
         await act(scope, id_, invocation.user)
-        return "It holds from now on." if decision == "approve" else "It is dropped."
+        return "Approved. I use it from now on." if decision == "approve" else "Rejected. I do not use it."
 
     async def _forget(self, invocation: Invocation) -> str:
-        scope = _scopes(invocation)[-1]
-        if scope.user is None:
+        if not invocation.message.direct:
             raise CommandRefused(_DIRECT_ONLY)
-        await self._lines.forget_person(scope)
+        await self._lines.forget_person(invocation.seen)
         return FORGOT
 
 
 def _editor(invocation: Invocation) -> Editor:
     """Each person has numbers of their own in a place: those of the list that they were shown last."""
-    return Editor(_scope(invocation), "person", invocation.user)
-
-
-def _scope(invocation: Invocation) -> Scope:
-    person = invocation.user if invocation.message.direct else None
-    return Scope(invocation.key.workspace_id, invocation.key.context_id, person)
+    return Editor(invocation.seen, "person", invocation.user)
 
 
 def _scopes(invocation: Invocation) -> list[Scope]:
-    """The workspace, and in a direct message the person."""
-    scope = _scope(invocation)
+    """The workspace, and where the place is private its audience."""
+    scope = invocation.seen
     workspace = Scope(scope.workspace_id, scope.context_id)
-    return [workspace] if scope.user is None else [workspace, scope]
+    return [workspace] if scope.audience is None else [workspace, scope]
 
 
 def _shown(line: Line) -> str:
-    own = " (yours)" if line.owner == "user" else ""
-    return f"{code(f'{line.number}--')} {plain(line.content)}{own}{MARK if line.origin in UNTRUSTED else ''}"
+    whose = {"workspace": "", "user": " (yours)", "place": " (this place only)"}[line.owner]
+    return f"{code(f'{line.number}--')} {plain(line.content)}{whose}{MARK if line.origin in UNTRUSTED else ''}"
 
 
 def _waits(one: Waiting) -> str:

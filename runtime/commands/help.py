@@ -24,9 +24,13 @@ class Help:
     def commands(self) -> list[Command]:
         return [
             Command(
-                "help", "what I can do", self.help, "[command]", details="`/help model` tells more of one command."
+                "help",
+                "list my commands",
+                self.help,
+                "[command]",
+                details="`/help model` explains the command `model`.",
             ),
-            Command("start", "say hello, and what I can do", self.start),
+            Command("start", "show a greeting and my commands", self.start),
         ]
 
     async def help(self, invocation: Invocation) -> str:
@@ -38,16 +42,16 @@ class Help:
 
     def _all(self, invocation: Invocation) -> str:
         shown = [f"{code(_usage(command))} {command.summary}" for command in self._allowed(invocation.role)]
-        both = f" {code('!')} does as well as {code('/')}." if invocation.message.command_mark == "/" else ""
-        return f"{items(shown)}\n\n{code('/help command')} tells more.{both}"
+        both = f" {code('!')} works like {code('/')}." if invocation.message.command_mark == "/" else ""
+        return f"{items(shown)}\n\n{code('/help COMMAND')} explains one.{both}"
 
     def _one(self, word: str, role: Role) -> str:
         allowed = {command.name: command for command in self._allowed(role)}
         command = allowed.get(word)
         if command is None:
             close = difflib.get_close_matches(word, list(allowed), 1)
-            meant = f" Did you mean {code('/' + close[0])}?" if close else f" {code('/help')} lists what I know."
-            raise CommandRefused(f"I know no command {code('/' + word)}.{meant}")
+            meant = f" Did you mean {code('/' + close[0])}?" if close else f" {code('/help')} lists my commands."
+            raise CommandRefused(f"There is no command {code('/' + word)}.{meant}")
         return "\n\n".join(filter(None, (f"{code(_usage(command))} {command.summary}", command.details)))
 
     def _allowed(self, role: Role) -> list[Command]:

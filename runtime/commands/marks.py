@@ -7,22 +7,20 @@ from functools import partial
 from connectors.message import Role, Scope
 from grounding.memory.karma.marks import Marked, Sign
 from grounding.transcript.log import Transcript
-from runtime.commands.command import Command, CommandRefused, Invocation
+from runtime.commands.command import Command, CommandRefused, Invocation, may_ask_of
 from runtime.commands.wording import code
 from runtime.manifests import Manifests, UnknownTurn
 from runtime.marking import By, Marking
 
 NOT_ALLOWED = "You may not mark answers here."
 NOTHING_SAID = "I have not answered anything here yet."
-NOT_MINE = "What you reply to is no answer of mine that I still know."
-UNKNOWN = "I know no such turn here (any more)."
-GOOD = "Marked as good: I shall take that answer as an example."
-BAD = "Marked as bad: that answer is no example."
-TAKEN_BACK = "Your mark is taken back."
+NOT_MINE = "The message that you replied to is not an answer of mine, or it is too old."
+UNKNOWN = "I do not know this turn. The turn id is wrong, or the turn is too old."
+GOOD = "Marked as good: I use this answer as an example."
+BAD = "Marked as bad: I do not use this answer as an example."
+TAKEN_BACK = "Your mark is removed."
 NOTHING_TO_TAKE_BACK = "You have not marked that answer."
-_MEANT = (
-    "Said in reply to one of my answers it is about that one, else about the last one here; a turn's id names another."
-)
+_MEANT = "Reply to one of my answers with the command, or I take my last answer here. You can also give a turn id."
 
 
 class Marks:
@@ -41,7 +39,7 @@ class Marks:
                 partial(self._mark, sign="good"),
                 "[turn]",
                 role=Role.MEMBER,
-                details=f"I show it to myself when something like it is asked. {_MEANT} /unmark takes it back.",
+                details=f"I use it as an example for similar questions. {_MEANT} `/unmark` removes your mark.",
             ),
             Command(
                 "bad",
@@ -49,11 +47,12 @@ class Marks:
                 partial(self._mark, sign="bad"),
                 "[turn]",
                 role=Role.MEMBER,
-                details=f"It is no example, whoever thinks otherwise. {_MEANT} /unmark takes it back.",
+                details=f"I do not use it as an example, also if others marked it as good. {_MEANT} "
+                "`/unmark` removes your mark.",
             ),
             Command(
                 "unmark",
-                "take your mark back",
+                "remove your mark from my last answer",
                 partial(self._mark, sign=None),
                 "[turn]",
                 role=Role.MEMBER,
@@ -88,7 +87,7 @@ class Marks:
                 manifest = await self._manifests.get(Scope(key.workspace_id), named)
             except UnknownTurn:
                 raise CommandRefused(UNKNOWN) from None
-            if manifest.context.context_id != key.context_id and invocation.role is not Role.ADMIN:
+            if not may_ask_of(invocation, manifest.context):
                 raise CommandRefused(UNKNOWN)
             return named
         if quote is not None and quote.message_id:

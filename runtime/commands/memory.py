@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 
 from connectors.message import ConversationKey, Role
@@ -15,53 +13,49 @@ from runtime.commands.records import RecordWords
 from runtime.commands.wording import code
 from runtime.forgetting import Forgetting
 
-_END_SECONDS = 10.0
-_LOOK_SECONDS = 0.05
 NOTHING_NOTED = "I have not noted anything about this conversation yet."
 EXPLAINED = (
-    "`/forget last` takes the last question and its answer out of everything that I keep.\n\n"
-    "`/forget all` does so with everything that was said here, and with what I noted about it (`/memory`).\n\n"
-    "The records that came of what is forgotten go with it: decisions, facts, tasks and the like. "
-    "`/memory forget ID` takes a single one away.\n\n"
-    "What this platform itself shows and keeps is not touched, nor are the documents of the workspace. "
-    "It cannot be undone."
+    "`/forget last` deletes the last question and its answer from everything that I keep.\n\n"
+    "`/forget all` deletes everything that was said here, and what I noted about it (`/memory`).\n\n"
+    "Records that came from it are deleted, too: decisions, facts, tasks and the like. "
+    "`/memory forget ID` deletes a single record.\n\n"
+    "The messages that this platform shows, and the documents of the workspace, stay. "
+    "This cannot be undone."
 )
 LISTED = "I also keep records: `/memory list` shows them."
 FORGOT_LAST = "I have forgotten the last question and its answer."
 FORGOT_ALL = "I have forgotten everything that was said here."
-NOTHING_TO_FORGET = "There is nothing that I could forget here."
-ADMINS_ONLY = "In a group only admins can have me forget. In a direct message it is yours to say."
+NOTHING_TO_FORGET = "There is nothing to forget here."
+ADMINS_ONLY = "In a group only admins can use this. In a direct message you can."
 
 
 class Memory:
-    """The context document, records, and forgetting. *stop* ends an answer that is being written, *at_hand* says which
-    turn it belongs to: it is forgotten, too."""
+    """The context document, records, and forgetting. *end_turn* ends an answer that is being written and waits until it
+    is recorded: it is forgotten, too."""
 
     def __init__(
         self,
         contexts: ContextDocuments,
         records: RecordWords,
         forgetting: Forgetting,
-        stop: Callable[[ConversationKey], Awaitable[bool]],
-        at_hand: Callable[[ConversationKey], Awaitable[str]],
+        end_turn: Callable[[ConversationKey], Awaitable[None]],
     ) -> None:
         self._contexts = contexts
         self._records = records
         self._forgetting = forgetting
-        self._stop = stop
-        self._at_hand = at_hand
+        self._end_turn = end_turn
 
     def commands(self) -> list[Command]:
         names = ", ".join(code(title.lower()) for title in SECTIONS)
         return [
             Command(
                 "memory",
-                "what I noted about this conversation, and the records that I keep",
+                "show my notes on this conversation, and the records",
                 self.memory,
                 "[section|list|show ID|…]",
                 details=f"Sections: {names}.\n\n{RECORDS}",
             ),
-            Command("forget", "have me forget what was said", self.forget, "[last|all]", details=EXPLAINED),
+            Command("forget", "make me forget what was said", self.forget, "[last|all]", details=EXPLAINED),
         ]
 
     async def memory(self, invocation: Invocation) -> str:
@@ -90,25 +84,13 @@ class Memory:
             return EXPLAINED
         if not invocation.message.direct and invocation.role is not Role.ADMIN:
             raise CommandRefused(ADMINS_ONLY)
-        person = invocation.user if invocation.message.direct else None
+        audience = invocation.message.audience
         if what == "last":
-            forgot = await self._forgetting.last(invocation.key, invocation.message.message_id, person)
+            forgot = await self._forgetting.last(invocation.key, invocation.message.message_id, audience)
             return FORGOT_LAST if forgot else NOTHING_TO_FORGET
-        await self._end_of_turn(invocation.key)
-        await self._forgetting.everything(invocation.key, invocation.message.message_id, person)
+        await self._end_turn(invocation.key)
+        await self._forgetting.everything(invocation.key, invocation.message.message_id, audience)
         return FORGOT_ALL
-
-    async def _end_of_turn(self, key: ConversationKey) -> None:
-        """Have what is being answered recorded before it is forgotten: afterwards it would be recorded all the same.
-
-        Bounded, because a platform that takes no replies now holds its turns up.
-        """
-        turn_id = await self._at_hand(key)
-        await self._stop(key)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_END_SECONDS):
-                while turn_id and await self._at_hand(key) == turn_id:  # noqa: ASYNC110 - any process may answer it
-                    await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _section(wanted: str) -> str:

@@ -6,10 +6,10 @@ from connectors.message import Role
 from runtime.access import Access
 from runtime.commands.command import Command, CommandRefused, Invocation
 from runtime.commands.wording import code, items, plain
-from runtime.pairing import Pending
+from runtime.pairing import Request
 
 NOBODY_WAITS = "Nobody is waiting to be let in."
-_PAIR = "Say `/pair list`, `/pair approve CODE` or `/pair deny CODE`."
+_PAIR = "Write `/pair list`, `/pair approve CODE` or `/pair deny CODE`."
 _NO_ROLE = "none"
 
 
@@ -25,10 +25,16 @@ class People:
 
     def commands(self) -> list[Command]:
         return [
-            Command("pair", "let in who has a pairing code", self.pair, "list|approve CODE|deny CODE", role=Role.ADMIN),
+            Command(
+                "pair",
+                "list, approve or reject pairing codes",
+                self.pair,
+                "list|approve CODE|deny CODE",
+                role=Role.ADMIN,
+            ),
             Command(
                 "role",
-                "make somebody admin, member or viewer",
+                "give a person a role",
                 self.role,
                 "USER ROLE",
                 role=Role.ADMIN,
@@ -42,17 +48,19 @@ class People:
     async def pair(self, invocation: Invocation) -> str:
         word, *rest = invocation.rest.split() or ["list"]
         here, by = invocation.key.workspace_id, _speaker(invocation)
+        name = invocation.message.author.name
         workspace_id = None if self._access.is_admin_everywhere(invocation.message) else here
         match word.lower(), rest:
             case "list", []:
                 waiting = [one for one in await self._access.pending() if workspace_id in (None, one.workspace_id)]
                 return items(_waits(one, here) for one in waiting) or NOBODY_WAITS
             case "approve", [given]:
-                person = await self._access.approve(given, workspace_id, by=by)
-                return f"{plain(person.name) or 'They'} ({code(person.user)}) may talk to me now, as a {person.role}."
+                person = await self._access.approve(given, workspace_id, by=by, by_name=name)
+                who = f"{plain(person.name) or 'They'} ({code(person.user)})"
+                return f"{who} may now talk to me, as a {person.role}. I have told them, and I answer what they asked."
             case "deny", [given]:
-                denied = await self._access.deny(given, workspace_id, by=by)
-                return f"The code of {plain(denied.name) or 'somebody'} ({code(denied.user)}) is worthless now."
+                denied = await self._access.deny(given, workspace_id, by=by, by_name=name)
+                return f"{plain(denied.name) or 'The person'} ({code(denied.user)}) is not let in."
             case _:
                 raise CommandRefused(_PAIR)
 
@@ -60,7 +68,7 @@ class People:
         words = invocation.rest.split()
         roles = [*map(str, Role), _NO_ROLE]
         if len(words) < 2 or words[-1].lower() not in roles:
-            raise CommandRefused(f"Say {code('/role USER ROLE')}; the roles are {', '.join(map(code, roles))}.")
+            raise CommandRefused(f"Write {code('/role USER ROLE')}. The roles are {', '.join(map(code, roles))}.")
         user = await self._user(" ".join(words[:-1]), invocation)
         wanted = None if words[-1].lower() == _NO_ROLE else Role(words[-1].lower())
         try:
@@ -68,8 +76,8 @@ class People:
         except ValueError as error:
             raise CommandRefused(f"{error}.") from None
         has = await self._access.role_of(user, invocation.key.workspace_id)
-        said = f"{code(user)} is {has or 'nobody in particular'} here now."
-        return said if has is wanted else f"{said} The settings of the runtime say so; they have to be changed there."
+        said = f"{code(user)} {f'is {has}' if has else 'has no role'} here now."
+        return said if has is wanted else f"{said} This role comes from the settings; change it there."
 
     async def _user(self, given: str, invocation: Invocation) -> str:
         """Who is meant by *given*: an id, or the name of one person with a role here, of this platform before others.
@@ -85,12 +93,14 @@ class People:
         }
         here = {user for user in named if user.startswith(f"{platform}:")}
         if len(found := here or named) > 1:
-            raise CommandRefused(f"Several people are called {plain(given)}: {', '.join(map(code, sorted(found)))}.")
+            raise CommandRefused(
+                f"Several people are called {plain(given)}: {', '.join(map(code, sorted(found)))}. Give the id."
+            )
         as_id = f"{platform}:{given.removeprefix('@')}"
         # People choose their names: one who is called like somebody's id is not to get what is meant for that one.
         if found and as_id not in found and " " not in given and _has_digits(given):
             raise CommandRefused(
-                f"Do you mean {code(as_id)}, or {code(found.pop())}, who is called {plain(given)}? Say which one."
+                f"Do you mean {code(as_id)}, or {code(found.pop())}, who is called {plain(given)}? Give the id."
             )
         if found:
             return found.pop()
@@ -99,7 +109,7 @@ class People:
             is_name = True
         if is_name or " " in given:
             raise CommandRefused(
-                f"I know nobody called {plain(given)} here: say their id, for example {code(platform + ':42')}."
+                f"Nobody here is called {plain(given)}. Give the person's id, for example {code(platform + ':42')}."
             )
         return as_id
 
@@ -112,7 +122,6 @@ def _speaker(invocation: Invocation) -> str:
     return invocation.message.author.user(invocation.message.connector)
 
 
-def _waits(one: Pending, here: str) -> str:
+def _waits(one: Request, here: str) -> str:
     where = "" if one.workspace_id == here else f" to {code(one.workspace_id)}"
-    minutes = -(-one.expires_in_seconds // 60)
-    return f"{plain(one.name) or 'somebody'} ({code(one.user)}){where}, for {minutes} more minutes"
+    return f"{plain(one.name) or 'somebody'} ({code(one.user)}){where}: {code('/pair approve ' + one.code)}"

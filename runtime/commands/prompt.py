@@ -5,25 +5,27 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from connectors.message import Role
+from connectors.message import Role, Scope
 from promptpolicy.policy import PolicyTooLarge
 from promptpolicy.publishing import Publisher, VersionMoved
-from promptpolicy.slot import InvalidDirective, Kind, Level, Slot
+from promptpolicy.slot import EVERYWHERE, InvalidDirective, Kind, Level, Place, Slot
 from promptpolicy.versions import NoSuchVersion, Origin, Version
 from runtime.commands.command import Command, CommandRefused, Invocation
 from runtime.commands.wording import code, fenced, items, plain, refused
 
 SHOWN_VERSIONS = 10
+SHOWN_CHARACTERS = 80
+"""Of a directive's first line, in the list."""
 DETAILS = """\
-- `/prompt show [soul|system|skill NAME|cues|frames]`
-- `/prompt set soul TEXT`, in as many lines as it takes; likewise `system`, `skill NAME`, `cues`, `frames`
-- `/prompt history [soul|…]`, `/prompt diff [soul|…] 1 2`, `/prompt rollback [soul|…] 1`, `/prompt clear soul`
+- `/prompt` lists all directives; `/prompt show soul` (or `system`, `skill NAME`, `cues`, `frames`) shows one
+- `/prompt set soul TEXT` sets one; TEXT may have several lines
+- `/prompt history soul`, `/prompt diff soul 1 2`, `/prompt rollback soul 1`, `/prompt clear soul`
 
-It is about the soul of the workspace unless you say otherwise; `context` before the kind means this conversation \
-alone: `/prompt set context soul TEXT`."""
-_GLOBAL = "What holds in all workspaces is changed by whoever runs me, with `agent-runtime prompt`."
+Without a kind, `system` is meant. Directives hold in the whole workspace. `context` before the kind means this \
+conversation only: `/prompt set context soul TEXT`."""
+_GLOBAL = "Directives for all workspaces can only be changed on the server, with `agent-runtime prompt`."
 _ORIGIN: Origin = "command"
-_HINT = f"Say it like this:\n\n{DETAILS}"
+_HINT = f"Write it like this:\n\n{DETAILS}"
 _WORD = re.compile(r"(\S+)\s*")
 _ERRORS = (InvalidDirective, PolicyTooLarge, NoSuchVersion, VersionMoved)
 """Those whose own words tell an admin what to do about them."""
@@ -48,9 +50,9 @@ class Prompts:
         return [
             Command(
                 "prompt",
-                "how I must behave: show it, change it, undo that",
+                "show and change how I must behave (directives)",
                 self.prompt,
-                "show|set|history|diff|rollback|clear …",
+                "list|show|set|history|diff|rollback|clear …",
                 role=Role.ADMIN,
                 details=DETAILS,
             )
@@ -60,26 +62,38 @@ class Prompts:
         try:
             asked = _parse(invocation)
             match asked.action:
+                case "list":
+                    return await self._list(invocation.scope)
                 case "show":
                     return await self._show(asked)
                 case "set":
-                    return await self._set(asked, invocation.user)
+                    return await self._set(asked, invocation.signature)
                 case "history":
                     return await self._history(asked)
                 case "diff":
                     return await self._diff(asked)
                 case "rollback":
-                    return await self._rollback(asked, invocation.user)
+                    return await self._rollback(asked, invocation.signature)
                 case _:
-                    return await self._clear(asked, invocation.user)
+                    return await self._clear(asked, invocation.signature)
         except _ERRORS as error:
             raise refused(error) from error
+
+    async def _list(self, scope: Scope) -> str:
+        holding = await self._publisher.holding(scope)
+        lines = [_holds(version) for version in holding]
+        homes = (EVERYWHERE, Place(Scope(scope.workspace_id)))
+        notes = [note for home in homes for note in await self._publisher.refused(home)]
+        lines += [f"Not published: {code(one.path)}: {plain(one.why)}. To do: {plain(one.advice)}." for one in notes]
+        if not holding:
+            lines.insert(0, f"No directive is set. {code('/prompt set system TEXT')} sets one.")
+        return f"{items(lines)}\n\n{code('/prompt show KIND')} shows the text of one."
 
     async def _show(self, asked: _Asked) -> str:
         latest = await self._publisher.directives.latest(asked.slot)
         if latest is None or latest.text is None:
             how = code(f"/prompt set {_words(asked.slot)} TEXT")
-            return f"There is no {plain(asked.slot.label)}. {how} makes one."
+            return f"There is no {plain(asked.slot.label)}. {how} sets one."
         return f"{_headed(latest)}\n\n{fenced(latest.text)}"
 
     async def _set(self, asked: _Asked, author: str) -> str:
@@ -92,14 +106,14 @@ class Prompts:
     async def _history(self, asked: _Asked) -> str:
         versions = await self._publisher.directives.history(asked.slot, SHOWN_VERSIONS)
         if not versions:
-            return f"There never was a {plain(asked.slot.label)}."
+            return f"There has never been a {plain(asked.slot.label)}."
         return f"{plain(asked.slot.label)}, the newest first:\n\n{items(map(_row, versions))}"
 
     async def _diff(self, asked: _Asked) -> str:
         numbers = asked.rest.split()
         if len(numbers) != 2:
             raise CommandRefused(
-                f"Say which two versions, for example {code('/prompt diff ' + _words(asked.slot) + ' 1 2')}."
+                f"Give two versions, for example {code('/prompt diff ' + _words(asked.slot) + ' 1 2')}."
             )
         changed = await self._publisher.diff(asked.slot, _number(numbers[0]), _number(numbers[1]))
         return fenced(changed, "diff") if changed else "There is no difference."
@@ -107,22 +121,23 @@ class Prompts:
     async def _rollback(self, asked: _Asked, author: str) -> str:
         _check_place(asked.slot)
         version = await self._publisher.rollback(asked.slot, _number(asked.rest), author=author, origin=_ORIGIN)
-        return f"{_headed(version)} It says what version {version.restores or _number(asked.rest)} said."
+        return f"{_headed(version)} It has the text of version {version.restores or _number(asked.rest)}."
 
     async def _clear(self, asked: _Asked, author: str) -> str:
         _check_place(asked.slot)
         if await self._publisher.clear(asked.slot, author=author, origin=_ORIGIN) is None:
-            return f"There never was a {plain(asked.slot.label)}."
-        return (
-            f"The {plain(asked.slot.label)} is gone. {code('/prompt history ' + _words(asked.slot))} has what it said."
-        )
+            return f"There has never been a {plain(asked.slot.label)}."
+        shows = code(f"/prompt history {_words(asked.slot)}")
+        return f"The {plain(asked.slot.label)} is removed. {shows} shows its versions."
 
 
 def _parse(invocation: Invocation) -> _Asked:
     """Raises `CommandRefused` and `promptpolicy.slot.InvalidDirective`."""
     action, rest = _next(invocation.rest)
-    action = action.lower() or "show"
-    if action not in ("show", "set", "history", "diff", "rollback", "clear"):
+    action = action.lower() or "list"
+    if action == "show" and not rest:
+        action = "list"
+    if action not in ("list", "show", "set", "history", "diff", "rollback", "clear"):
         raise CommandRefused(_HINT)
     level, kind, name = Level.WORKSPACE.value, "", ""
     word, after = _next(rest)
@@ -133,15 +148,15 @@ def _parse(invocation: Invocation) -> _Asked:
         kind, rest = word.lower(), after
     elif action in ("set", "clear"):
         raise CommandRefused(
-            f"Say of what kind: {code(f'/prompt {action} soul …')}, system, skill NAME, cues or frames.\n\n{DETAILS}"
+            f"Give the kind: {code(f'/prompt {action} soul …')}, system, skill NAME, cues or frames.\n\n{DETAILS}"
         )
     if kind == Kind.SKILL:
         name, rest = _next(rest)
         if not name:
-            raise CommandRefused(f"Say of which skill, for example {code(f'/prompt {action} skill refunds')}.")
-    if rest and action in ("show", "history", "clear"):
+            raise CommandRefused(f"Give the name of the skill, for example {code(f'/prompt {action} skill refunds')}.")
+    if rest and action in ("list", "show", "history", "clear"):
         raise CommandRefused(_HINT)
-    return _Asked(action, Slot.named(level, kind or Kind.SOUL.value, name, invocation.scope), rest)
+    return _Asked(action, Slot.named(level, kind or Kind.SYSTEM.value, name, invocation.scope), rest)
 
 
 def _next(text: str) -> tuple[str, str]:
@@ -168,6 +183,12 @@ def _words(slot: Slot) -> str:
 
 def _headed(version: Version) -> str:
     return f"{plain(version.slot.label)} is at version {version.version}, by {code(version.author)}."
+
+
+def _holds(version: Version) -> str:
+    beginning = (version.text or "").partition("\n")[0]
+    shown = beginning if len(beginning) <= SHOWN_CHARACTERS else f"{beginning[:SHOWN_CHARACTERS]}…"
+    return f"{plain(version.slot.label)}: version {version.version}, by {code(version.author)}: {plain(shown)}"
 
 
 def _row(version: Version) -> str:

@@ -67,7 +67,7 @@ class Commands:
             return hint
         if not role.covers(command.role):
             _log.info("command.run", word=command.name, role=role.value, ok=False)
-            return f"{code('/' + command.name)} is for {_whom(command.role)} only, and you are here as a {role.value}."
+            return f"Only {_whom(command.role)} can use {code('/' + command.name)}. Your role here is {role.value}."
         reply, ok = await self._run(command, Invocation(key, message, role, spoken.rest))
         _log.info("command.run", word=command.name, role=role.value, ok=ok)
         return reply
@@ -90,7 +90,7 @@ class Commands:
         if not close and spoken.mark == "!":
             return None
         meant = f" Did you mean {' or '.join(code('/' + name) for name in close)}?" if close else ""
-        return f"I know no command {code(spoken.mark + spoken.word)}.{meant} {code('/help')} lists what I know."
+        return f"There is no command {code(spoken.mark + spoken.word)}.{meant} {code('/help')} lists my commands."
 
 
 def _whom(role: Role) -> str:

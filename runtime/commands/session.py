@@ -12,8 +12,8 @@ from grounding.transcript.log import Transcript
 from runtime.commands.command import Command, Invocation
 
 FRESH = (
-    "A new session: I no longer look at what was said here before. What I noted about this conversation (`/memory`) "
-    "and the documents stay; `/forget` explains how to have me forget."
+    "This is a new session: I no longer look at what was said here before. My notes on this conversation (`/memory`) "
+    "and the documents stay. `/forget` explains how to delete them."
 )
 STOPPED = "Stopped."
 NOTHING_TO_STOP = "I am not writing anything here."
@@ -38,10 +38,10 @@ class Session:
         return [
             Command(
                 "new",
-                "begin a new session",
+                "start a new session",
                 self.new,
                 role=Role.MEMBER,
-                details="My prompts then no longer show what was said here before. Nothing is deleted.",
+                details="I then no longer look at what was said here before. Nothing is deleted.",
             ),
             Command("stop", "stop the answer that I am writing", self.stop, role=Role.MEMBER),
         ]
@@ -49,8 +49,7 @@ class Session:
     async def new(self, invocation: Invocation) -> str:
         if await self._transcript.begin_session(invocation.key, invocation.message.message_id):
             await self._sessions.end(invocation.key)
-        person = invocation.user if invocation.message.direct else None
-        await self._global_contexts.begin_session(model_in(invocation.key, person))
+        await self._global_contexts.begin_session(model_in(invocation.key, invocation.message.audience))
         return FRESH
 
     async def stop(self, invocation: Invocation) -> str:

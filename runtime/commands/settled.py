@@ -1,4 +1,4 @@
-"""``model``, ``answer`` and ``queue``: what holds in the place in which they are said."""
+"""``model``, ``answer``, ``queue`` and ``sources``: what holds in the place in which they are said."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from runtime.model import Model
 from runtime.places import ANSWERING, QUEUE_MODES, Answering, Places, QueueMode
 
 ANSWERS: dict[Answering, str] = {
-    "addressed": "I answer here when I am mentioned or replied to.",
-    "all": "I answer everything that is said here.",
+    "addressed": "I answer here when somebody mentions me or replies to me.",
+    "all": "I answer every message here.",
     "never": "I answer nothing here, except commands.",
 }
 QUEUES: dict[QueueMode, str] = {
-    "collect": "What is said while I answer, I answer all together afterwards.",
-    "interrupt": "What is said while I answer, I take up at once: my answer begins again, with it in mind.",
-    "followup": "What is said while I answer, I answer afterwards, one message after the other.",
+    "collect": "I answer messages that arrive meanwhile all together, after the current answer.",
+    "interrupt": "When a new message arrives, I begin my answer again and include it.",
+    "followup": "I answer messages that arrive meanwhile one after the other.",
+}
+SOURCES = {
+    True: "My replies here end with the documents they used.",
+    False: "My replies here do not name the documents they used. `/explain` does.",
 }
 DIRECT = "In a direct message I always answer."
 
@@ -34,14 +38,14 @@ class SettledHere:
         return [
             Command(
                 "model",
-                "which model I ask here",
+                "show or choose the model",
                 self.model,
                 "[name|default]",
-                details="An admin chooses, by name or number, which of the configured models is asked first here.",
+                details="Admins choose, by name or number, which of the configured models I ask first here.",
             ),
             Command(
                 "answer",
-                "when I answer in this group",
+                "show or choose when I answer in this group",
                 self.answer,
                 "[addressed|all|never]",
                 role=Role.ADMIN,
@@ -49,11 +53,18 @@ class SettledHere:
             ),
             Command(
                 "queue",
-                "what I do with messages that come while I answer",
+                "show or choose what happens to messages that arrive while I answer",
                 self.queue,
                 "[collect|interrupt|followup|default]",
-                details="An admin, or the person in a direct message, chooses.\n\n"
+                details="In a group only admins can change this.\n\n"
                 + items(f"{code(word)}: {text}" for word, text in QUEUES.items()),
+            ),
+            Command(
+                "sources",
+                "show or choose whether my replies end with their sources",
+                self.sources,
+                "[on|off|default]",
+                details="In a group only admins can change this.",
             ),
         ]
 
@@ -70,7 +81,7 @@ class SettledHere:
 
     async def _choose(self, invocation: Invocation) -> None:
         if invocation.role is not Role.ADMIN:
-            raise CommandRefused("Only admins choose the model.")
+            raise CommandRefused("Only admins can choose the model.")
         wanted = None if invocation.rest.lower() == "default" else self._named(invocation.rest)
         await self._places.settle(invocation.key, invocation.message, model=wanted)
 
@@ -81,9 +92,9 @@ class SettledHere:
         found = [name for name in names if name == wanted] or [n for n in names if wanted.lower() in n.lower()]
         if len(found) == 1:
             return found[0]
-        which = "more than one of them" if found else "none of them"
+        which = "more than one model" if found else "no model"
         listed = items(code(name) for name in names)
-        raise CommandRefused(f"The configured models are these; {code(wanted[:100])} is {which}.\n\n{listed}")
+        raise CommandRefused(f"{code(wanted[:100])} matches {which}. The configured models are:\n\n{listed}")
 
     async def answer(self, invocation: Invocation) -> str:
         if invocation.message.direct:
@@ -92,7 +103,7 @@ class SettledHere:
         if wanted:
             chosen = next((word for word in ANSWERING if word == wanted), None)
             if chosen is None:
-                raise CommandRefused(f"Say {', '.join(code('/answer ' + word) for word in ANSWERING)}.")
+                raise CommandRefused(f"Write {', '.join(code('/answer ' + word) for word in ANSWERING)}.")
             await self._places.settle(invocation.key, invocation.message, answering=chosen)
             return ANSWERS[chosen]
         settled = (await self._places.of_message(invocation.key, invocation.message)).answering
@@ -102,11 +113,23 @@ class SettledHere:
         wanted = invocation.rest.lower()
         if wanted:
             if invocation.role is not Role.ADMIN and not invocation.message.direct:
-                raise CommandRefused("Only admins choose that in a group.")
+                raise CommandRefused("In a group only admins can change this.")
             chosen = next((word for word in QUEUE_MODES if word == wanted), None)
             if chosen is None and wanted != "default":
                 said = [*QUEUE_MODES, "default"]
-                raise CommandRefused(f"Say {', '.join(code('/queue ' + word) for word in said)}.")
+                raise CommandRefused(f"Write {', '.join(code('/queue ' + word) for word in said)}.")
             await self._places.settle(invocation.key, invocation.message, queue=chosen)
         settled = (await self._places.of_message(invocation.key, invocation.message)).queue
         return QUEUES[settled or self._settings.queue_mode]
+
+    async def sources(self, invocation: Invocation) -> str:
+        wanted = invocation.rest.lower()
+        if wanted:
+            if invocation.role is not Role.ADMIN and not invocation.message.direct:
+                raise CommandRefused("In a group only admins can change this.")
+            choices = {"on": True, "off": False, "default": None}
+            if wanted not in choices:
+                raise CommandRefused(f"Write {', '.join(code('/sources ' + word) for word in choices)}.")
+            await self._places.settle(invocation.key, invocation.message, sources=choices[wanted])
+        settled = (await self._places.of_message(invocation.key, invocation.message)).sources
+        return SOURCES[self._settings.show_sources if settled is None else settled]

@@ -9,7 +9,7 @@ from connectors.connector import Health, State
 from connectors.message import AgentRuntimeError, Role, Scope
 from grounding.documents.runs import Status as IndexStatus
 from runtime.commands.command import Command, Invocation
-from runtime.commands.wording import code, items, plain
+from runtime.commands.wording import code, counted, items, plain, thousands
 from runtime.model import Model
 
 _ASK_SECONDS = 5.0
@@ -32,7 +32,9 @@ class Status:
         self._index = index
 
     def commands(self) -> list[Command]:
-        return [Command("status", "how I am", self.status, details="Why something is not well is told to admins.")]
+        return [
+            Command("status", "check my connections", self.status, details="Admins also see the reason for a problem.")
+        ]
 
     async def status(self, invocation: Invocation) -> str:
         details = invocation.role is Role.ADMIN
@@ -41,7 +43,7 @@ class Status:
             async with asyncio.timeout(_ASK_SECONDS):
                 lines += [_line(name, health, details) for name, health in (await self._stores()).items()]
         except TimeoutError:
-            lines.append("stores: they do not answer")
+            lines.append("stores: no answer")
         lines += [_line(name, health, details) for name, health in self._connectors().items()]
         return items([*lines, await self._documents(Scope(invocation.key.workspace_id), details)])
 
@@ -50,12 +52,10 @@ class Status:
             async with asyncio.timeout(_ASK_SECONDS):
                 status = await self._index(scope)
         except (AgentRuntimeError, TimeoutError) as error:
-            return "documents: they cannot be searched now" + (
-                f" ({plain(str(error))})" if details and str(error) else ""
-            )
+            return "documents: cannot be searched now" + (f" ({plain(str(error))})" if details and str(error) else "")
         waiting = f", {status.pending} still to be indexed" if status.pending else ""
-        deeper = f", {status.shallow} passages are still to be read more closely" if status.shallow else ""
-        return f"documents: {status.documents} can be searched{waiting}{deeper}"
+        deeper = f", {counted(status.shallow, 'passage')} not yet in the deep index" if status.shallow else ""
+        return f"documents: {thousands(status.documents)} can be searched{waiting}{deeper}"
 
 
 def _line(name: str, health: Health, details: bool) -> str:

@@ -9,15 +9,15 @@ from grounding.memory.karma.marks import Marked
 from grounding.transcript.log import Transcript
 from runtime.budget_terms import State, Term, Whose
 from runtime.budgets import Budgets
-from runtime.commands.command import Command, CommandRefused, Invocation
-from runtime.commands.wording import code, items, plain, thousands
+from runtime.commands.command import Command, CommandRefused, Invocation, may_ask_of
+from runtime.commands.wording import code, counted, items, plain, thousands
 from runtime.explaining import REASONS, STRATEGIES
 from runtime.manifests import Manifest, Manifests, UnknownTurn
 from runtime.marking import Marking
 from runtime.usage import ModelUsage, Usage
 
 NOTHING_SAID = "I have not answered anything here yet."
-UNKNOWN = "I know no such turn here (any more)."
+UNKNOWN = "I do not know this turn. The turn id is wrong, or the turn is too old."
 
 
 class TurnFacts:
@@ -36,13 +36,13 @@ class TurnFacts:
         return [
             Command(
                 "explain",
-                "why I said what I said last",
+                "show why I answered as I did",
                 self.explain,
                 "[turn]",
-                details="What I looked at and why, the sources, and how the prompt was made up. For a reply further "
-                "back give its turn's id.",
+                details="Shows what I looked at and why, the sources, and the parts of the prompt. "
+                "For an earlier answer give its turn id.",
             ),
-            Command("usage", "what the last reply cost, and what is left of budgets", self.usage),
+            Command("usage", "show what my last answer cost, and what is left of budgets", self.usage),
         ]
 
     async def explain(self, invocation: Invocation) -> str:
@@ -69,14 +69,14 @@ class TurnFacts:
         Raises `CommandRefused` for a turn that is not known, or not this person's to know of.
         """
         key = invocation.key
-        wanted = turn_id or await self._transcript.last_turn(key)
+        wanted = turn_id if turn_id not in ("", "last") else await self._transcript.last_turn(key)
         if not wanted:
             return None
         try:
             manifest = await self._manifests.get(Scope(key.workspace_id), wanted)
         except UnknownTurn:
             raise CommandRefused(UNKNOWN) from None
-        if manifest.context.context_id != key.context_id and invocation.role is not Role.ADMIN:
+        if not may_ask_of(invocation, manifest.context):
             raise CommandRefused(UNKNOWN)
         return manifest
 
@@ -93,7 +93,11 @@ def explanation(manifest: Manifest, marked: Marked | None = None) -> str:
     elif context.wants_documents and all(one.block != "retrieved" for one in context.degraded):
         lines.append("Sources: no passage of the documents was relevant.")
     if invented := (outcome.get("citations") or {}).get("invented"):
-        lines.append(f"Named in vain: {thousands(invented)} sources that I was not given, marked in the reply.")
+        lines.append(
+            "1 citation matches no source; it is marked in the reply."
+            if invented == 1
+            else f"{thousands(invented)} citations match no source; they are marked in the reply."
+        )
     used = [f"{block['name']} {thousands(block['tokens'])}" for block in manifest.blocks if block["used"]]
     whole = sum(block["tokens"] for block in manifest.blocks if block["used"])
     lines.append(f"The prompt in tokens: {', '.join(used)}; {thousands(whole)} in all.")
@@ -119,9 +123,9 @@ def explanation(manifest: Manifest, marked: Marked | None = None) -> str:
 def totals(models: list[ModelUsage]) -> str:
     """A workspace's usage, a line for each model. Pure."""
     if not models:
-        return "This workspace has used nothing yet."
+        return "This workspace has not used anything yet."
     lines = [
-        f"{code(one.model)}: {thousands(one.replies)} replies, {thousands(one.calls)} calls, "
+        f"{code(one.model)}: {counted(one.replies, 'reply', 'replies')}, {counted(one.calls, 'call')}, "
         f"{thousands(one.prompt)} prompt tokens ({thousands(one.cached)} cached), "
         f"{thousands(one.completion)} completion tokens, {_dollars(one.cost_usd)}"
         for one in models

@@ -36,7 +36,7 @@ from runtime.model import Model
 from runtime.places import Places
 from runtime.usage import Usage
 
-_ORDER = (
+NAMES = (
     "help",
     "new",
     "stop",
@@ -52,12 +52,14 @@ _ORDER = (
     "status",
     "answer",
     "queue",
+    "sources",
     "prompt",
     "docs",
     "pair",
     "role",
     "start",
 )
+"""The words of all commands, in the order in which they are shown."""
 
 
 def build_commands(
@@ -78,7 +80,7 @@ def build_commands(
     forgetting: Forgetting,
     marking: Marking,
     stop: Callable[[ConversationKey], Awaitable[bool]],
-    at_hand: Callable[[ConversationKey], Awaitable[str]],
+    end_turn: Callable[[ConversationKey], Awaitable[None]],
     stores: Callable[[], Awaitable[Mapping[str, Health]]],
     connectors: Callable[[], Mapping[str, Health]],
     index: Callable[[Scope], Awaitable[IndexStatus]],
@@ -95,7 +97,7 @@ def build_commands(
         Session(transcript, global_contexts, sessions, stop),
         TurnFacts(transcript, manifests, usage, budgets, marking),
         Marks(transcript, manifests, marking),
-        Memory(contexts, RecordWords(records, forgetting.records_to_come), forgetting, stop, at_hand),
+        Memory(contexts, RecordWords(records, forgetting.records_to_come), forgetting, end_turn),
         GlobalContext(global_contexts),
         SettledHere(settings, places, model),
         Status(model, stores, connectors, index),
@@ -103,5 +105,5 @@ def build_commands(
         People(access),
     ):
         made += part.commands()
-    made.sort(key=lambda command: _ORDER.index(command.name))
+    made.sort(key=lambda command: NAMES.index(command.name))
     return Commands(made, settings.llm_timeout_seconds)

@@ -53,5 +53,10 @@ def thousands(number: int) -> str:
     return f"{number:,}"
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """``1 reply``, ``2,000 replies``: *plural* where it is more than an ``s``."""
+    return f"{thousands(number)} {noun if number == 1 else plural or noun + 's'}"
+
+
 def _longest_run(text: str) -> int:
     return max((len(run) for run in _BACKTICKS.findall(text)), default=0)
