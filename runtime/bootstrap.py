@@ -14,10 +14,11 @@ import structlog
 from config.settings import Settings
 from connectors.connector import Accept, Connector, Health
 from connectors.http.connector import HttpConnector
-from connectors.message import StoreUnavailable
+from connectors.message import Scope, StoreUnavailable
 from grounding.memory.contexts import ContextDocuments
 from grounding.memory.global_context import GlobalContexts
 from grounding.memory.records.records import Records
+from grounding.memory.records.store import RecordStore
 from grounding.tokens import Tokens, load_tokens
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.log import Transcript
@@ -26,6 +27,7 @@ from promptpolicy.files import FilingPublisher
 from runtime import collecting
 from runtime.access import Access
 from runtime.api.security import Security
+from runtime.audiences import Audiences
 from runtime.budgets import Budgets
 from runtime.condensing import Condensing
 from runtime.context_keeping import ContextKeeping
@@ -59,7 +61,7 @@ from runtime.usage import Usage
 from runtime.wiring.process import Process, store_health, wire_process
 from runtime.wiring.working import wire_duties
 from runtime.worker import Worker
-from runtime.workspaces import SAMPLE, Workspaces, install_sample
+from runtime.workspaces import SAMPLE, Workspaces, install_sample, make_document_folder
 
 Part = Literal["gateway", "worker", "jobs", "follow"]
 Role = Literal["all", "gateway", "worker"]
@@ -99,6 +101,7 @@ class Runtime:
     context_keeping: ContextKeeping
     records: Records
     marking: Marking
+    audiences: Audiences
     materials: Materials
     directives: Directives
     publisher: FilingPublisher
@@ -244,6 +247,7 @@ def _runtime(settings: Settings, events: EventStream, process: Process, deep: De
         context_keeping=answering.keeping,
         records=answering.records,
         marking=process.conversing.marking,
+        audiences=Audiences(RecordStore(kept.store.client), kept.global_contexts, kept.marks, kept.manifests),
         materials=answering.materials,
         directives=kept.directives,
         publisher=kept.publisher,
@@ -271,10 +275,15 @@ def _runtime(settings: Settings, events: EventStream, process: Process, deep: De
 
 
 async def _first_start(runtime: Runtime) -> None:
-    """Make the sample workspace, and read the directives of all workspaces from their files."""
+    """Make the sample workspace and the shared one, give what earlier versions kept an audience, and read the
+    directives of all workspaces from their files."""
     try:
+        for workspace in await runtime.workspaces.all():
+            await runtime.audiences.settle(Scope(workspace.id))
         if await runtime.workspaces.exists(SAMPLE):  # it may have been deleted for good
             await install_sample(runtime.settings.data_dir)
+        await runtime.workspaces.create(runtime.settings.default_workspace)
+        await asyncio.to_thread(make_document_folder, runtime.settings, runtime.settings.default_workspace)
         await runtime.publisher.import_all()
     except StoreUnavailable as error:
         _log.warning("store.degraded", store="redis", why=str(error))

@@ -93,7 +93,7 @@ def notice(term: Term, until: datetime, *, first: bool) -> str:
     too_little = f"Too little is left of {whose} for {span}"
     if not first:
         return f"{too_little}."
-    return f"{too_little}, so I cannot answer now. It starts anew {when}; an admin can raise it."
+    return f"{too_little}, so I cannot answer now. It is renewed {when}. An admin can raise it."
 
 
 def period_name(period: Period, now: datetime) -> str:

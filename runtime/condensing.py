@@ -20,7 +20,7 @@ from promptpolicy.files import FilingPublisher
 from promptpolicy.publishing import VersionMoved
 from promptpolicy.slot import Slot
 from promptpolicy.versions import NoSuchVersion, Version
-from runtime.model import Model
+from runtime.model import NEEDS_MODEL, Model
 from runtime.model_errors import ModelFailed
 from runtime.spending import Spending
 
@@ -125,5 +125,6 @@ class Condensing:
         try:
             completion = await self._spending.ask(scope, call, _PURPOSE, messages, output_tokens=most)
         except ModelFailed as error:
-            raise ModelSilent(f"the model did not answer ({error.why})") from None
+            why = NEEDS_MODEL if error.why == "no_model" else f"the model did not answer ({error.why})"
+            raise ModelSilent(why) from None
         return completion.text, completion.finish_reason == "length", completion.model

@@ -36,7 +36,7 @@ _log = structlog.get_logger()
 class UnknownLetter(AgentRuntimeError):
     """No turn of that id was given up in that workspace, or a person has dealt with it already."""
 
-    user_text = "There is no such turn among those that failed."
+    user_text = "No turn with this turn id has failed for good."
 
 
 @dataclass(frozen=True, slots=True)

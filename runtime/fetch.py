@@ -19,8 +19,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from connectors.connector import AttachmentUnavailable, Location
-from runtime.media import UNDECLARED, as_words, in_words, is_among, plain_type, sniff
-from runtime.reachable import Fetched, Network, too_large
+from runtime.media import UNDECLARED, as_words, in_words, is_among, plain_type
+from runtime.reachable import Fetched, Network, check_type, too_large
 
 MAX_REDIRECTS = 3
 PIECE_BYTES = 65_536
@@ -184,10 +184,7 @@ async def _receive(response: aiohttp.ClientResponse, max_bytes: int, allowed: fr
         if len(received) > max_bytes:
             raise AttachmentUnavailable(f"too large (the limit is {in_words(max_bytes)})")
     data = bytes(received)
-    kind = sniff(data)
-    if kind and not is_among(kind, allowed):
-        raise AttachmentUnavailable(f"it is {as_words(kind)}, which I cannot read")
-    return Fetched(data, kind or declared)
+    return Fetched(data, check_type(data, declared, allowed))
 
 
 def _refusal(status: int) -> str:

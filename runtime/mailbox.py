@@ -9,7 +9,8 @@ message. What belongs to the lane of commands has ``commands-`` before its word.
 A conversation stands in ``work`` once, from its first waiting message until its mailbox is empty. A worker that was
 given it claims it with a token of its own and renews its hold; one that stays silent for the lease loses it to another,
 whose token makes every write of the first void (`connectors.message.Fence`). A message leaves the inbox only when its
-turn is done, so a turn that was interrupted is taken up again under the same turn id.
+turn is done, so a turn that was interrupted is taken up again under the same turn id. ``current`` counts how often a
+turn failed and how often its process ended over it, apart from each other.
 
 Where the only worker is in the process that stores a message, and has room, all of that is one step: the message is
 stored, its conversation given to the worker and claimed, and the turn begun.
@@ -299,7 +300,9 @@ class Mailbox:
     async def take(self, lease: Lease, *, again: bool = False) -> Batch | None:
         """The turn to be answered now: the one that was interrupted, else one of all that waits.
 
-        *again* counts no further attempt: it was only the store that was away. Raises `connectors.message.Superseded`.
+        Taken again under the same *lease*, it has failed once more; where its last holder has ended without handing it
+        back, it has crashed once more. With *again* neither is counted: it was only the store that was away. Raises
+        `connectors.message.Superseded`.
         """
         taken: Any = await self._take(
             keys=[lease.fence.name, self._key(lease.key, "inbox")],
@@ -393,6 +396,6 @@ def _offer(given: Given) -> Offer:
 
 
 def _batch(lease: Lease, taken: Any, ahead: Ahead | None = None) -> Batch:
-    turn_id, attempt, resumed, texts = taken
+    turn_id, attempt, resumed, texts, crashes = taken
     envelopes = tuple(unpacked(text) for text in texts)
-    return Batch(lease.key, turn_id, int(attempt), envelopes, lease.fence, bool(resumed), ahead)
+    return Batch(lease.key, turn_id, int(attempt), envelopes, lease.fence, bool(resumed), int(crashes), ahead)

@@ -17,6 +17,9 @@ return 1
 # What a worker does with the conversation that it holds, as functions: one script does several of them in one step.
 # ``current`` is the conversation's hash, ``work`` its partition's stream, ``inbox`` its waiting messages.
 #
+# Who takes a turn leaves its token in ``by``. Who takes it again has failed at it: one more of ``attempts``. Where it
+# finds another's there, which nobody took away, that one's process has ended: one more of ``crashes``.
+#
 # How many of the first messages are one turn's. A message of its own (``followup``) has only its rest with it: what its
 # author says next, where it looks unfinished. In JSON a word with bare quotes is a name, never what somebody wrote.
 _STEPS = """
@@ -55,21 +58,30 @@ end
 local function take(current, inbox, fresh, most, counted)
   local turn = redis.call('HGET', current, 'turn')
   local resumed = turn and 1 or 0
+  local token = redis.call('HGET', current, 'token')
   if not turn then
     local count = together(redis.call('LRANGE', inbox, 0, most - 1))
     if count == 0 then return false end
-    turn, counted = fresh, 1
-    redis.call('HSET', current, 'turn', turn, 'count', count, 'attempts', 0)
+    turn = fresh
+    redis.call('HSET', current, 'turn', turn, 'count', count, 'attempts', 1)
+  elseif counted == 1 then
+    local by = redis.call('HGET', current, 'by')
+    if by == token then
+      redis.call('HINCRBY', current, 'attempts', 1)
+    elseif by then
+      redis.call('HINCRBY', current, 'crashes', 1)
+    end
   end
-  local attempts = redis.call('HINCRBY', current, 'attempts', counted)
-  local count = tonumber(redis.call('HGET', current, 'count'))
-  return {turn, attempts, resumed, redis.call('LRANGE', inbox, 0, count - 1)}
+  redis.call('HSET', current, 'by', token)
+  local attempts, count = redis.call('HGET', current, 'attempts'), tonumber(redis.call('HGET', current, 'count'))
+  local crashes = redis.call('HGET', current, 'crashes') or 0
+  return {turn, attempts, resumed, redis.call('LRANGE', inbox, 0, count - 1), crashes}
 end
 
 local function done(current, inbox, turn, first_seen)
   if redis.call('HGET', current, 'turn') ~= turn then return 0 end
   redis.call('LTRIM', inbox, redis.call('HGET', current, 'count'), -1)
-  redis.call('HDEL', current, 'turn', 'count', 'attempts', 'full', 'stop', 'dropped')
+  redis.call('HDEL', current, 'turn', 'count', 'attempts', 'crashes', 'by', 'full', 'stop', 'dropped')
   for at = first_seen, #KEYS do redis.call('SET', KEYS[at], turn, 'XX', 'KEEPTTL') end
   return 1
 end
@@ -78,7 +90,7 @@ local function release(current, inbox, work, group, entry, key)
   redis.call('XACK', work, group, entry)
   redis.call('XDEL', work, entry)
   if redis.call('EXISTS', inbox) == 1 then
-    redis.call('HDEL', current, 'token')
+    redis.call('HDEL', current, 'token', 'by')
     redis.call('XADD', work, '*', 'key', key)
     return 1
   end

@@ -63,7 +63,7 @@ _FILES = TypeAdapter(_Files)
 class UnknownTurn(AgentRuntimeError):
     """There is no manifest of that turn in that workspace (any more)."""
 
-    user_text = "I do not know that turn any more."
+    user_text = "I do not know this turn. The turn id is wrong, or the turn is too old."
 
 
 @dataclass(frozen=True, slots=True)

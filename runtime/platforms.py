@@ -12,19 +12,26 @@ from dataclasses import dataclass
 
 from config.settings import Settings
 from connectors.connector import Connector
+from connectors.discord import REPLY_HINT as DISCORD_HINT
 from connectors.discord import examine as discord
 from connectors.examination import Examined
+from connectors.slack import REPLY_HINT as SLACK_HINT
 from connectors.slack import examine as slack
+from connectors.telegram import REPLY_HINT as TELEGRAM_HINT
 from connectors.telegram import examine as telegram
 
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """How a platform is opened, and how it is asked about its bot; both None where it is off."""
+    """How a platform is opened, and how it is asked about its bot; both None where it is off. ``place_of`` gives the
+    place whose own workspace has a given id, as operators route it; None for other workspaces."""
 
     name: str
     open: Callable[[Settings], Connector | None]
     examine: Callable[[Settings], Awaitable[Examined] | None]
+    place_of: Callable[[str], str | None]
+    reply_hint: str
+    """What the model is told of how replies read there."""
 
 
 def _telegram(settings: Settings) -> Connector | None:
@@ -107,10 +114,26 @@ def _examine_slack(settings: Settings) -> Awaitable[Examined] | None:
 
 
 PLATFORMS = (
-    Platform("telegram", _telegram, _examine_telegram),
-    Platform("discord", _discord, _examine_discord),
-    Platform("slack", _slack, _examine_slack),
+    Platform("telegram", _telegram, _examine_telegram, telegram.place_of, TELEGRAM_HINT),
+    Platform("discord", _discord, _examine_discord, discord.place_of, DISCORD_HINT),
+    Platform("slack", _slack, _examine_slack, slack.place_of, SLACK_HINT),
 )
+
+
+def platforms_on(settings: Settings) -> list[str]:
+    """The platforms whose token is set."""
+    return [platform.name for platform in PLATFORMS if getattr(settings, f"{platform.name}_bot_token") is not None]
+
+
+def reply_hint_of(connector: str) -> str:
+    """What the model is told of how replies read on *connector*; empty where that is no platform."""
+    return next((platform.reply_hint for platform in PLATFORMS if platform.name == connector), "")
+
+
+def place_of(workspace_id: str) -> str | None:
+    """The place of a platform whose own workspace *workspace_id* is."""
+    found = (platform.place_of(workspace_id) for platform in PLATFORMS)
+    return next((place for place in found if place is not None), None)
 
 
 async def open_platforms(settings: Settings) -> list[Connector]:

@@ -186,7 +186,7 @@ class Prompting:
             made.prompt,
             (time.perf_counter() - started) * 1000,
             compared(grounds.before.blocks, made.prompt, stands) if grounds.before else UNKNOWN,
-            after(made.context, made.prompt, grounds.before, question.person, made.whole, stands),
+            after(made.context, made.prompt, grounds.before, question.audience, made.whole, stands),
             _is_renewed(made.context, grounds),
         )
 
@@ -237,7 +237,7 @@ class Prompting:
         first = self._deciding.by_cues(text, cues)
         ground = partial(
             self._pipeline.ground,
-            key, text, first, budgets, turn_id, history, question.person, cues, guides.frames, today,
+            key, text, first, budgets, turn_id, history, question.audience, cues, guides.frames, today,
         )  # fmt: skip
         if not first.open:
             return first, await ground()
@@ -286,6 +286,7 @@ class Prompting:
             connector=question.key.connector,
             external_id=question.key.external_id,
             direct=question.direct,
+            audience=question.audience or "",
             authors=question.authors,
             identity=composed.text,
             identity_versions=tuple(

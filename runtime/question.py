@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from connectors.message import ConversationKey, Role
+from connectors.message import PLACE_PREFIX, ConversationKey, Role, place_audience
 from grounding.blocks import Prompt
 from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
-from grounding.memory.global_context_origin import person_of
 from grounding.run_context import DegradedBlock, Participant, Query, QuotedMessage, RunContext
 from grounding.sections import speaker, spoken
 from grounding.sessions.prefix import UNKNOWN, Prefix
@@ -28,6 +27,8 @@ class Question:
     authors: tuple[Participant, ...]
     role: Role
     direct: bool
+    audience: str | None
+    """Who reads the answer, as in `connectors.message.Scope`."""
     hint: str
     degraded: tuple[DegradedBlock, ...] = ()
     vouched: bool = True
@@ -37,11 +38,6 @@ class Question:
     def characters(self) -> int:
         """How much there is to be put together."""
         return len(self.query.text) + sum(len(file.text) for file in self.query.files)
-
-    @property
-    def person(self) -> str | None:
-        """Whose own lines of the global context may be shown."""
-        return person_of(self.direct, self.authors)
 
     @classmethod
     def of(cls, batch: Batch, contents: Contents = NOTHING) -> Question:
@@ -73,6 +69,7 @@ class Question:
             authors=tuple(authors.values()),
             role=_lowest(envelope.role for envelope in batch.envelopes),
             direct=all(message.direct for message in messages),
+            audience=_audience(batch),
             hint=next((message.reply_hint for message in messages if message.reply_hint), ""),
             degraded=contents.degraded,
             vouched=all(message.is_vouched_for for message in messages),
@@ -104,6 +101,15 @@ class Built:
     prefix: Prefix = UNKNOWN
     shown: Shown | None = None
     renewed: bool = False
+
+
+def _audience(batch: Batch) -> str | None:
+    """That of all messages. Where they differ, because a channel was opened or closed in between, the place."""
+    found = {envelope.message.audience for envelope in batch.envelopes}
+    places = [one for one in found if one is not None and one.startswith(PLACE_PREFIX)]
+    if len(found) == 1:
+        return found.pop()
+    return places[0] if len(places) == 1 else place_audience(batch.key.context_id)
 
 
 def _begins(texts: Sequence[str]) -> tuple[int, ...]:

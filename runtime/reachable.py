@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from connectors.connector import AttachmentUnavailable
-from runtime.media import in_words
+from runtime.media import as_words, in_words, is_among, sniff
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -57,6 +57,15 @@ class Fetched:
 
     data: bytes
     media_type: str
+
+
+def check_type(data: bytes, declared: str, allowed: frozenset[str]) -> str:
+    """The media type of *data*, by its bytes, or as it was *declared* where they say nothing. Raises
+    `AttachmentUnavailable` where it is none of those *allowed*."""
+    kind = sniff(data)
+    if kind and not is_among(kind, allowed):
+        raise AttachmentUnavailable(f"it is {as_words(kind)}, which I cannot read")
+    return kind or declared
 
 
 def too_large(size_bytes: int, max_bytes: int) -> AttachmentUnavailable:

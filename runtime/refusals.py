@@ -173,7 +173,7 @@ def _not_taken(messages: Sequence[Refused], seconds: int, why: str) -> str:
     """That *messages* were not taken, and *why*, with how each begins."""
     many = len(messages) > 1
     what = f"these {len(messages)} messages" if many else "this message"
-    what = f"{why} I have not taken {what}" if why else f"I have not taken {what} either"
+    what = f"{why} I could not accept {what}" if why else f"I could not accept {what} either"
     when = "" if not seconds else f" in {seconds} s" if seconds <= EXACT_SECONDS else f" {in_words(seconds)}"
     named = [f"> `{one.beginning}`" for one in messages[:MOST_NAMED]]
     if len(messages) > MOST_NAMED:

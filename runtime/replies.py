@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from connectors.message import AgentRuntimeError, Degraded, OutboundMessage, Source, Usage
+from config.settings import EXTRACTIVE
+from connectors.message import GIVEN_UP, AgentRuntimeError, Degraded, OutboundMessage, Source, Usage
 from grounding import assemble
 from grounding.layers import citations
 from grounding.layers.retrieval import label
@@ -61,19 +62,22 @@ def answer(
     batch: Batch, built: Built, completion: Completion, rounds: Sequence[Round] = (), lost: Usage = NO_USAGE
 ) -> OutboundMessage:
     """The model's answer to *batch*: *completion*, which the *rounds* before it are part of. Its sources are what it
-    cites, or where it cites nothing what it was given. *lost* was paid for attempts that brought none."""
+    cites, or where it cites nothing what it was given; `EXTRACTIVE` cites all that it uses. *lost* was paid for
+    attempts that brought none."""
     one = as_one(rounds, completion)
     one = replace(one, usage=total((one.usage, lost)))
     censor = censoring.stopping(built.context.censors, one.text)
     if censor is not None:
         return _censored(batch, built, one, censor)
     found = checked(one, built, rounds)
+    used = found.cited if one.model == EXTRACTIVE else found.cited or given(built, rounds)
     return replace(
         draft(batch),
         text=found.text,
         strategy=built.context.strategy,
         reason=built.context.reason,
-        sources=_sources(built, found.cited or given(built, rounds)),
+        sources=_sources(built, used),
+        shows_sources=batch.envelopes[-1].shows_sources,
         degraded=tuple(Degraded(part.block, part.why) for part in built.context.degraded),
         usage=one.usage,
     )
@@ -151,7 +155,7 @@ def broken(batch: Batch) -> OutboundMessage:
         draft(batch),
         text=AgentRuntimeError.user_text,
         kind="apology",
-        error_code="internal",
+        error_code=GIVEN_UP,
     )
 
 

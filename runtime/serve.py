@@ -8,15 +8,16 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import structlog
 from starlette.applications import Starlette
 
-from config.load import FallenBack
+from config.load import COMMAND_VARIABLE, FallenBack
 from config.settings import Settings
 from connectors.message import AgentRuntimeError
 from runtime import events
+from runtime.admin_token import FILE_NAME as TOKEN_FILE
 from runtime.api.app import create_app, create_health_app
 from runtime.api.metrics import Metrics
 from runtime.api.server import HttpServer, listen_tcp, listen_unix, serving, unlink_if_ours
@@ -31,6 +32,8 @@ from runtime.redaction import Redaction
 
 SOCKET_NAME = "runtime.sock"
 """Of the unix socket in DATA_DIR on which commands find the running process."""
+CONNECTING_SECONDS = 10.0
+"""How long platforms may take to connect until it is said that the bot is ready."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _log = structlog.get_logger()
 
@@ -77,7 +80,7 @@ async def serve(
             async with open_runtime(settings, stream, platforms=platforms, parts=ROLES[role], engine=engine) as runtime:
                 redaction.add(runtime.admin_token)
                 app = create_health_app(runtime, metrics) if role == "worker" else create_app(runtime, metrics)
-                await _run(runtime, app, sockets, stop)
+                await _run(runtime, app, sockets, stop, says_ready=log_format == "console" and role != "worker")
             _log.info("serve.stopped")
 
 
@@ -90,21 +93,43 @@ def check_role(settings: Settings, role: Role) -> None:
     ]
     if role != "all" and unset:
         raise RoleUnavailable(
-            f"--role {role}: several processes share a Redis and a Qdrant server; set {' and '.join(unset)}, or use "
-            "--role all, which is both in one process"
+            f"--role {role}: separate gateways and workers share a Redis and a Qdrant server; "
+            f"set {' and '.join(unset)}, or use --role all, which runs both in one process"
         )
 
 
-async def _run(runtime: Runtime, app: Starlette, sockets: list[socket.socket], stop: asyncio.Event) -> None:
+async def _run(
+    runtime: Runtime, app: Starlette, sockets: list[socket.socket], stop: asyncio.Event, *, says_ready: bool
+) -> None:
     async with serving(app, sockets, runtime.settings.shutdown_grace_seconds) as server, asyncio.TaskGroup() as tasks:
         supervisor = tasks.create_task(runtime.supervisor.run(runtime.accept), name="connectors")
         _tell_where(runtime.settings, sockets)
+        ready = tasks.create_task(_say_ready(runtime, sockets), name="ready") if says_ready else None
         await stop.wait()
         _log.info("serve.stopping")
+        if ready is not None:
+            ready.cancel()
         runtime.worker.stops_soon()
         _close_intake(server, supervisor)
         # Whoever still waits then is told to ask again; cut connections would tell them nothing.
         asyncio.get_running_loop().call_later(runtime.settings.shutdown_grace_seconds, runtime.http.release)
+
+
+async def _say_ready(runtime: Runtime, sockets: list[socket.socket]) -> None:
+    """Tell whoever started it where to chat, once the connectors have connected or that takes long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CONNECTING_SECONDS):
+            await runtime.supervisor.settled.wait()
+    print(ready_text(runtime.settings, str(addresses(sockets)["chat"])), flush=True)  # noqa: T201 - no event
+
+
+def ready_text(settings: Settings, chat: str) -> str:
+    """What a person who started it reads in the end: where to chat, and how to sign in."""
+    token = settings.data_dir / TOKEN_FILE
+    how = f"the token in the file {token}" if settings.admin_token is None else "the token in AGENT_RUNTIME_ADMIN_TOKEN"
+    command = os.environ.get(COMMAND_VARIABLE, "agent-runtime")
+    invite = f"`{command} access invite NAME` creates a link with which another person signs in."
+    return f"\nChat: {chat}, sign in with {how}.\n{invite} Ctrl-C stops the bot.\n"
 
 
 def _close_intake(server: HttpServer, supervisor: asyncio.Task[None]) -> None:
@@ -116,7 +141,7 @@ def _close_intake(server: HttpServer, supervisor: asyncio.Task[None]) -> None:
 def _tell_where(settings: Settings, sockets: list[socket.socket]) -> None:
     _log.info("http.listening", **addresses(sockets))
     if settings.listens_beyond_loopback:
-        _log.warning("http.exposed", why="other machines can reach it, and it speaks no TLS: put a proxy in front")
+        _log.warning("http.exposed", why="other machines can reach it without TLS: put a TLS proxy in front")
 
 
 def addresses(sockets: Sequence[socket.socket]) -> dict[str, str | int]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import structlog
 
-from config.settings import Settings
+from config.settings import BUNDLED_MODELS, SMOLLM2, Settings
 from connectors.message import Scope, Superseded
 from connectors.message import Usage as Tokens
 from grounding.blocks import Prompt
@@ -34,7 +34,6 @@ MESSAGE_TOKENS = 4
 """What a provider adds for each message: its role and its ends."""
 IMAGE_TOKENS = 1600
 """For one picture: about what Anthropic counts for the largest that it does not shrink, more than OpenAI does."""
-_LOCAL = "local/"
 Keep = Callable[[str, Tokens], Awaitable[None]]
 """What an attempt took, by its name."""
 _log = structlog.get_logger()
@@ -92,7 +91,7 @@ class Spending:
     ) -> None:
         model = first or self._model.name
         output = output_tokens or self._max_output_tokens
-        if model.startswith(_LOCAL):
+        if model == SMOLLM2:
             output = min(output, LOCAL_MAX_OUTPUT_TOKENS)
         usd = await self._usd(model, prompt, output)
         try:
@@ -236,7 +235,7 @@ class Spending:
 
     async def _usd(self, model: str, prompt: int, completion: int) -> float:
         """By LiteLLM's price; 0.0 for the local model and those it has no price for."""
-        return 0.0 if model.startswith(_LOCAL) else (await self._prices.of(model)).usd(prompt, completion)
+        return 0.0 if model in BUNDLED_MODELS else (await self._prices.of(model)).usd(prompt, completion)
 
 
 def prompt_tokens(prompt: Prompt, images: int) -> int:

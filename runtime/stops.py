@@ -20,6 +20,8 @@ MORE = "more"
 DROP = "drop"
 """The hub's topics."""
 _REMEMBERED = 1024
+_END_SECONDS = 10.0
+_LOOK_SECONDS = 0.05
 
 
 @dataclass(slots=True)
@@ -71,6 +73,18 @@ class Stops:
         if turn_id:
             await self._hub.tell(STOP, {"turn": turn_id})
         return bool(turn_id)
+
+    async def end_turn(self, key: ConversationKey, *, all_else: bool = False) -> None:
+        """`stop`, and wait until the turn is recorded: what is deleted earlier would be recorded all the same.
+
+        Bounded, because a platform that takes no replies now holds its turns up.
+        """
+        turn_id = await self._mailbox.at_hand(key)
+        await self.stop(key, all_else=all_else)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS):
+                while turn_id and await self._mailbox.at_hand(key) == turn_id:  # noqa: ASYNC110 - in any process
+                    await asyncio.sleep(_LOOK_SECONDS)
 
     @contextmanager
     def heard(self, turn_id: str) -> Iterator[Wishes]:

@@ -30,6 +30,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, ResponseError, WatchError
 
+from config.load import MASK, ConfigurationError
 from config.settings import Settings
 from connectors.connector import Health, State
 from connectors.message import StoreUnavailable
@@ -166,7 +167,7 @@ async def open_redis(settings: Settings) -> AsyncIterator[RedisStore]:
 
     The embedded server runs as long as the block. A remote server need not be there yet: calls raise
     `StoreUnavailable` until it is. Raises `runtime.embedded.child.ChildFailed` (and its subclasses
-    `StoreInUse`, `NoRedisServer`) when the embedded server cannot run.
+    `StoreInUse`, `NoRedisServer`) when the embedded server cannot run, and `config.load.ConfigurationError`.
     """
     async with contextlib.AsyncExitStack() as stack:
         embedded = None
@@ -175,7 +176,10 @@ async def open_redis(settings: Settings) -> AsyncIterator[RedisStore]:
             url = f"unix://{quote(str(embedded.socket))}"
         else:
             url = settings.redis_url.get_secret_value()
-        client = connect(url, settings.redis_timeout_seconds)
+        try:
+            client = connect(url, settings.redis_timeout_seconds)
+        except ValueError as error:  # what its parameters say is for redis-py to judge
+            raise ConfigurationError([f"AGENT_RUNTIME_REDIS_URL={MASK}: {error}"]) from None
         stack.push_async_callback(_close, client)
         yield RedisStore(client, embedded)
 
@@ -203,7 +207,12 @@ def connect(url: str, timeout_seconds: float) -> Redis:
         return _sentinel_client(parts, common)
     options = {**common, **parse_url(url), "retry": Retry(NoBackoff(), 0)}
     options["connection_class"] = CONNECTIONS[options.get("connection_class", Connection)]
-    return Client.from_pool(Pool(**{"max_connections": MAX_CONNECTIONS, "timeout": timeout_seconds, **options}))
+    pool = Pool(**{"max_connections": MAX_CONNECTIONS, "timeout": timeout_seconds, **options})
+    try:
+        pool.make_connection()
+    except TypeError:
+        raise ValueError("expected only parameters after the ? that redis-py knows") from None
+    return Client.from_pool(pool)
 
 
 def _sentinel_client(parts: SplitResult, common: dict[str, Any]) -> Redis:

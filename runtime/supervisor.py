@@ -45,6 +45,8 @@ class Supervisor:
         self._commands = tuple(commands)
         self._failed: dict[str, str] = {}
         self._told: dict[str, Health] = {}
+        self.settled = asyncio.Event()
+        """Set once it was said of each connector how its first connecting ended."""
 
     def health(self, connector: Connector) -> Health:
         """The connector's own word, or that it failed for good."""
@@ -110,3 +112,5 @@ class Supervisor:
                 self._told[connector.name] = health
                 level = _log.error if health.state is State.FAILED else _log.info
                 level("connector.state", connector=connector.name, state=health.state.value, why=health.why)
+        if all(health.state is not State.CONNECTING for health in self._told.values()):
+            self.settled.set()

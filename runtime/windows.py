@@ -10,6 +10,8 @@ DEFAULT_WINDOW_TOKENS = 8192
 SECONDS_TO_ASK = 5.0
 """For Ollama's models LiteLLM asks the server."""
 OLLAMA_PREFIXES = ("ollama/", "ollama_chat/")
+OLLAMA_URL = "http://127.0.0.1:11434"
+"""Where an Ollama server answers if nothing else is said."""
 
 
 def served_by_ollama(model: str) -> bool:

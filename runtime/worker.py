@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ _RECLAIMED_AT_ONCE = 256
 COLLECT_SECONDS = 1.5
 """How long the rest of a message that looks unfinished is waited for, where TURN_COLLECT_MILLISECONDS says nothing."""
 _RETRY_SECONDS = (0.5, 5.0)
+PAUSE_AFTER_CRASHES = 3
+"""From so many on, a turn is tried again only after a pause."""
 WORK = "work"
 """The hub's topic for conversations that have something waiting."""
 _log = structlog.get_logger()
@@ -62,6 +65,7 @@ class Worker:
     """Takes turns from the mailbox and has them answered, one at a time per conversation.
 
     *alone* says that no other process uses the store, so that whatever is held now is held by nobody.
+    *crash_pause_seconds* are the first and the longest pause before a turn that many processes crashed over.
     """
 
     def __init__(
@@ -74,11 +78,14 @@ class Worker:
         *,
         lane: Lane = Lane.TURNS,
         alone: bool = False,
+        crash_pause_seconds: tuple[float, float] = (1.0, 60.0),
     ) -> None:
         self._collect_seconds = settings.turn_collect_milliseconds / 1000 or COLLECT_SECONDS
         self._grace_seconds = settings.shutdown_grace_seconds
         self._lease_seconds = float(settings.turn_lease_seconds)
         self._max_attempts = settings.turn_max_attempts
+        self._max_crashes = settings.turn_max_crashes
+        self._crash_pause_seconds = crash_pause_seconds
         self._stop_by: float | None = None
         self._mailbox = mailbox
         self._hub = hub
@@ -348,11 +355,21 @@ class Worker:
         if batch.envelopes[-1].message.looks_unfinished and not batch.resumed:
             batch = await self._collect(batch)
         with about(turn_id=batch.turn_id):
-            if batch.attempt > self._max_attempts:
-                # Each attempt ended with its process: the message may be what ends them.
-                await self._give_up(replace(batch, attempt=batch.attempt - 1), "interrupted")  # this one is none
+            if batch.crashes >= self._max_crashes:
+                # The message may be what ends its processes. It was tried as often.
+                await self._give_up(replace(batch, attempt=batch.crashes), "interrupted")
                 return batch
+            if batch.crashes >= PAUSE_AFTER_CRASHES:
+                await self._pause_after_crashes(batch)
             return await self._answer(batch)
+
+    async def _pause_after_crashes(self, batch: Batch) -> None:
+        """Let other turns come to their end before one is begun that may end the process again. Not all for equally
+        long: else those that were only interrupted would begin together with the one that ends it."""
+        shortest, longest = self._crash_pause_seconds
+        seconds = min(shortest * 2 ** (batch.crashes - PAUSE_AFTER_CRASHES), longest)
+        _log.warning("turn.paused", why="crashes", crashes=batch.crashes, seconds=seconds)
+        await asyncio.sleep(seconds * random.uniform(0.5, 1.0))  # noqa: S311
 
     async def _answer(self, batch: Batch) -> Batch | None:
         """Answer *batch*, or what it grows into while it is answered; that. None where the turn broke and has its next

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from config.settings import Settings
+from config.settings import SMOLLM2, Settings
 from grounding.cache_size import CacheShape, shape_of
 from grounding.run_context import ModelMemory
 from runtime.credentials import credentials
@@ -24,10 +24,8 @@ from runtime.embedded.model_server import installed_weights
 from runtime.environment.gguf import read_header
 from runtime.environment.gpus import NO_GPU
 from runtime.environment.machine import Seen
-from runtime.windows import OLLAMA_PREFIXES
+from runtime.windows import OLLAMA_PREFIXES, OLLAMA_URL
 
-OLLAMA_URL = "http://127.0.0.1:11434"
-LOCAL_PREFIX = "local/"
 ANSWER_BYTES = 4 * 2**20
 ANSWER_SECONDS = 10.0
 _log = structlog.get_logger()
@@ -85,7 +83,7 @@ class ModelMemories:
         known = self._known.get(name)
         if known is None or seen is None:
             return None
-        is_bundled = name.startswith(LOCAL_PREFIX)  # its server uses no card
+        is_bundled = name == SMOLLM2  # its server uses no card
         devices = () if is_bundled else seen.environment.devices
         if not (is_bundled or devices) and seen.environment.note not in ("", NO_GPU):
             return None  # there are cards, and none of them answers: working memory says nothing of theirs
@@ -103,7 +101,7 @@ class ModelMemories:
         )
 
     async def _about(self, name: str) -> _Known | None:
-        if name.startswith(LOCAL_PREFIX):
+        if name == SMOLLM2:
             return self._known.get(name) or await asyncio.to_thread(self._bundled)
         if name == self._settings.llm_model and (shape := _as_set(self._settings)):
             return _Known(shape, "settings")

@@ -10,6 +10,7 @@ from connectors.connector import Health
 from grounding.tokens import Tokens
 from promptpolicy.sigils import Sigils
 from runtime.attachments.files import Files
+from runtime.chat_page import ChatPage
 from runtime.commands.docs import docs_command
 from runtime.commands.registry import Commands
 from runtime.commands.wiring import build_commands
@@ -63,7 +64,21 @@ def wire_conversing(
     def connectors() -> dict[str, Health]:
         return {name: supervisor.health(connector) for name, connector in entrance.connectors.items()}
 
-    commands = _commands(settings, kept, entrance, knowledge, answering, files, stores, connectors, marking)
+    forgetting = _forgetting(kept, answering, marking)
+    entrance.web.backend = ChatPage(
+        kept.store.client,
+        workspaces=kept.workspaces,
+        conversation_list=kept.conversation_list,
+        transcript=kept.transcript,
+        outbox=kept.outbox,
+        files=kept.files,
+        marking=marking,
+        manifests=kept.manifests,
+        forgetting=forgetting,
+        stops=answering.stops,
+        knowledge=knowledge,
+    )
+    commands = _commands(settings, kept, entrance, knowledge, answering, files, stores, connectors, marking, forgetting)
     not_taken = NotTaken(kept.store.client, kept.hub.name)
     supervisor = Supervisor(entrance.connectors.values(), (kept.turns, not_taken), commands.hints())
     gateway = Gateway(
@@ -81,6 +96,7 @@ def wire_conversing(
         hub=kept.hub,
         marking=marking,
         not_taken=not_taken,
+        dead_letters=kept.dead_letters,
     )
     return Conversing(commands, supervisor, gateway, marking)
 
@@ -95,6 +111,7 @@ def _commands(
     stores: Callable[[], Awaitable[dict[str, Health]]],
     connectors: Callable[[], dict[str, Health]],
     marking: Marking,
+    forgetting: Forgetting,
 ) -> Commands:
     return build_commands(
         settings,
@@ -110,10 +127,10 @@ def _commands(
         publisher=kept.publisher,
         model=answering.model,
         places=kept.places,
-        forgetting=_forgetting(kept, answering, marking),
+        forgetting=forgetting,
         marking=marking,
         stop=answering.stops.stop,
-        at_hand=kept.turns.at_hand,
+        end_turn=answering.stops.end_turn,
         stores=stores,
         connectors=connectors,
         index=knowledge.status,
@@ -131,6 +148,8 @@ def _forgetting(kept: Kept, answering: Answering, marking: Marking) -> Forgettin
         sessions=kept.sessions,
         manifests=kept.manifests,
         outbox=kept.outbox,
+        files=kept.files,
+        conversation_list=kept.conversation_list,
         dead_letters=kept.dead_letters,
         records=answering.records,
         extraction_marks=kept.extraction_marks,

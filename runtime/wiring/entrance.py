@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from config.settings import Settings
 from connectors.connector import Connector
 from connectors.http.connector import HttpConnector
-from connectors.message import ConversationKey
 from connectors.web.connector import WebConnector
-from connectors.web.sessions import Said
 from runtime.access import Access
 from runtime.admin_token import admin_token
 from runtime.api.security import Security
 from runtime.tokens import Tokens as ApiTokens
-from runtime.web_history import recent
 from runtime.web_sessions import WebSessions
 from runtime.wiring.kept import Kept
 
@@ -29,6 +26,7 @@ class Entrance:
     api_tokens: ApiTokens
     security: Security
     http: HttpConnector
+    web: WebConnector
     connectors: Mapping[str, Connector]
 
 
@@ -42,12 +40,7 @@ async def wire_entrance(settings: Settings, kept: Kept, platforms: Sequence[Conn
     api_tokens = ApiTokens(redis, token)
     security = Security(settings, api_tokens)
     http = HttpConnector.of(settings, security)
-
-    async def history(key: ConversationKey, limit: int) -> list[Said]:
-        return await recent(kept.transcript, kept.outbox, key, limit)
-
-    sessions = WebSessions(redis, api_tokens)
-    web = WebConnector.of(settings, security, security.check_place, sessions, history, kept.workspaces.exists)
+    web = WebConnector.of(settings, security, security.check_place, WebSessions(redis, api_tokens))
     connectors: list[Connector] = [http, web, *platforms] if has_faces else []
     return Entrance(
         admin_token=token,
@@ -55,5 +48,6 @@ async def wire_entrance(settings: Settings, kept: Kept, platforms: Sequence[Conn
         api_tokens=api_tokens,
         security=security,
         http=http,
+        web=web,
         connectors={connector.name: connector for connector in connectors},
     )

@@ -29,6 +29,8 @@ from promptpolicy.files import FilingPublisher
 from promptpolicy.slot import Kind
 from promptpolicy.tree import DirectiveTree
 from runtime.ahead import Foresight
+from runtime.attachments.kept import KeptFiles
+from runtime.conversation_list import ConversationList
 from runtime.dead_letters import DeadLetters
 from runtime.envelopes import Lane
 from runtime.extraction_marks import ExtractionMarks
@@ -61,6 +63,8 @@ class Kept:
     mailboxes: Mapping[Lane, Mailbox]
     journal: Journal
     outbox: Outbox
+    files: KeptFiles
+    conversation_list: ConversationList
     dead_letters: DeadLetters
     transcript: Transcript
     copy: MarkdownCopy
@@ -108,6 +112,8 @@ def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
         mailboxes=mailboxes,
         journal=Journal(redis),
         outbox=Outbox(redis, hub),
+        files=KeptFiles(redis, settings.data_dir),
+        conversation_list=ConversationList(redis),
         dead_letters=DeadLetters(redis, mailboxes, hub),
         transcript=transcript,
         copy=MarkdownCopy(transcript, settings.data_dir, alone=alone),
