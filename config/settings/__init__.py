@@ -20,9 +20,17 @@ from config.settings.spending import SpendingSettings
 from config.settings.stores import StoreSettings
 from config.settings.tools import ToolSettings
 from config.settings.turns import TurnSettings
-from config.settings.types import BUNDLED_EMBEDDING_MODELS
+from config.settings.types import BUNDLED_EMBEDDING_MODELS, BUNDLED_MODELS, EXTRACTIVE, SMOLLM2
 
-__all__ = ["BUNDLED_EMBEDDING_MODELS", "GROUNDING_NUMBERS", "SECRETS", "Settings"]
+__all__ = [
+    "BUNDLED_EMBEDDING_MODELS",
+    "BUNDLED_MODELS",
+    "EXTRACTIVE",
+    "GROUNDING_NUMBERS",
+    "SECRETS",
+    "SMOLLM2",
+    "Settings",
+]
 
 GROUNDING_PREFIX = "llm_grounding_"
 
@@ -45,6 +53,16 @@ class Settings(
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @property
+    def model_name(self) -> str:
+        """The language model that is asked first."""
+        return self.llm_model or EXTRACTIVE
+
+    @property
+    def has_provider_model(self) -> bool:
+        """Whether the first model is a provider's, and not one of `BUNDLED_MODELS`, which cannot write summaries."""
+        return self.model_name not in BUNDLED_MODELS
 
     @property
     def bundled_embedding_model(self) -> str | None:

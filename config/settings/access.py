@@ -12,8 +12,12 @@ from config.settings.types import Place, Positive, UserIds, WorkspaceName
 class AccessSettings(BaseModel):
     """Who may talk, and where messages go."""
 
-    default_workspace: WorkspaceName | None = None
-    """Where messages go that no route names. Unset: sample for terminal and HTTP, else one workspace per place."""
+    default_workspace: WorkspaceName = "default"
+    """The workspace of every place that no route names. Unset, a place that had a workspace of its own keeps it until
+    a route says otherwise. The terminal uses sample while this workspace has no documents."""
+    workspace_per_place: bool = False
+    """Whether each Slack team, Discord server and Telegram chat that no route names has a workspace of its own: for
+    those who serve people who must not share documents."""
     routes: dict[Place, WorkspaceName] = {}
     """TOML table: which places belong to which workspace, e.g. "telegram:-10001" = "acme"."""
     access_policy: Literal["pairing", "allowlist", "open"] = "pairing"
@@ -23,6 +27,6 @@ class AccessSettings(BaseModel):
     access_admins: UserIds = ()
     """connector:user_id of admins everywhere."""
     rate_limit_messages: Positive = 8
-    """Messages per person and conversation in a window, and as many commands; admins are exempt."""
+    """Messages of one person in one conversation within the window, and as many commands. Admins are exempt."""
     rate_limit_window_seconds: Positive = 60
-    """The window."""
+    """Length of that window."""

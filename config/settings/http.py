@@ -19,16 +19,16 @@ class HttpSettings(BaseModel):
     http_public_url: WebUrl | None = None
     """Where other machines reach this runtime; its host is served too. Telegram's webhook is registered there."""
     http_allowed_hosts: List = ()
-    """Further values of the Host header that are served."""
+    """Further values of the Host header that are accepted."""
     http_max_body_bytes: Positive = 1_000_000
-    """Size of a message's request."""
+    """Largest request of a message."""
     document_max_bytes: Positive = 2_000_000
-    """Size of one document."""
+    """Largest document."""
     codex_file_max_bytes: Positive = 2_000_000
-    """Size of one file of the material."""
+    """Largest file of the codex."""
     codex_max_bytes: Positive = 50_000_000
     """Size of all material of a workspace, and of each conversation's own."""
     context_document_max_bytes: Positive = 65_536
-    """Size of a conversation's context document."""
+    """Largest context document (summary) of a conversation."""
     admin_token: SecretStr | None = None
-    """Bearer token of the admin. Unset: generated into DATA_DIR/admin-token, mode 0600."""
+    """Token of the administrator. Unset: one is generated into DATA_DIR/admin-token, readable by you alone."""

@@ -11,21 +11,20 @@ class MemorySettings(BaseModel):
     """Records of what was said."""
 
     records_extraction: bool = True
-    """What people state in conversations is looked through for facts and decisions worth keeping. Off: records are made
-    by tools and by people alone."""
+    """Look in conversations for facts and decisions worth keeping. Off: only tools and people make records."""
     records_extraction_turns: Positive = 6
-    """Turns between two looks of the model at a conversation for records. Without a model of its own the runtime looks
-    for plain statements after every turn."""
+    """Turns between two looks of the model for records. Without a language model, plain statements are looked for
+    after every turn."""
     censor_block_activations: Positive = 3
-    """A censor blocks once it has acted so often, and rightly."""
+    """A censor blocks after it has acted rightly this often."""
     censor_retired_false_positives: Positive = 3
-    """A censor is retired once so many people said that it acted wrongly."""
+    """A censor is retired after this many people said that it acted wrongly."""
     fact_core_confirmations: Positive = 3
-    """A fact becomes core once it was said again so often."""
+    """A fact becomes core after it was confirmed this often."""
     procedure_judged_activations: Positive = 5
-    """A procedure is called effective (over .6 of its outcomes a success) or ineffective (below .4) once it was
-    followed so often."""
+    """A procedure is called effective (more than .6 of its outcomes a success) or ineffective (less than .4) after it
+    was followed this often."""
     episode_summarized_days: PositiveDays = 30
-    """After so long an episode counts as summarized."""
+    """Days after which an episode counts as summarized."""
     episode_archived_days: PositiveDays = 90
-    """After so long only the summary of an episode is kept, unless it is verbatim."""
+    """Days after which only the summary of an episode is kept, unless it is verbatim."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, SecretStr
 
-from config.settings.types import Positive, PositiveSeconds, WebUrl, prefixed_secret, url_with_scheme
+from config.settings.types import Positive, PositiveSeconds, WebUrl, prefixed_secret, url
 
 
 class PlatformSettings(BaseModel):
@@ -22,15 +22,15 @@ class PlatformSettings(BaseModel):
     slack_api_base: WebUrl = "https://slack.com/api/"
     """Where the Web API is; it also says where Socket Mode connects to."""
     slack_timeout_seconds: PositiveSeconds = 20.0
-    """One call to Slack."""
+    """Time limit of one call to Slack."""
     telegram_bot_token: SecretStr | None = None
     """From @BotFather. Set: Telegram is on."""
     telegram_api_base: WebUrl = "https://api.telegram.org"
     """Where the Bot API is."""
     telegram_timeout_seconds: PositiveSeconds = 20.0
-    """One call to Telegram."""
+    """Time limit of one call to Telegram."""
     telegram_poll_seconds: Positive = 30
-    """How long one poll waits for something to happen."""
+    """How long one poll waits for updates."""
     telegram_webhook_secret: SecretStr | None = None
     """1 to 256 of A-Z, a-z, 0-9, _ and -. Set: updates are posted to /telegram/webhook, registered at HTTP_PUBLIC_URL.
     Unset: updates come by long polling."""
@@ -38,27 +38,28 @@ class PlatformSettings(BaseModel):
     """From the Developer Portal, under Bot, where Message Content Intent has to be on. Set: Discord is on."""
     discord_api_base: WebUrl = "https://discord.com/api/v10"
     """Where the REST API is."""
-    discord_gateway_url: Annotated[str, url_with_scheme("ws", "wss")] = "wss://gateway.discord.gg/"
+    discord_gateway_url: Annotated[str, url("ws", "wss")] = "wss://gateway.discord.gg/"
     """Where the gateway is; another than Discord's own is used for resuming, too."""
     discord_timeout_seconds: PositiveSeconds = 20.0
-    """One request to Discord; a call may wait for rate limits besides."""
+    """Time limit of one request to Discord; waiting for rate limits comes on top."""
 
     # How the bot behaves on platforms.
     stream_replies: bool = True
-    """Whether replies are shown while they are written, where the platform can."""
+    """Show replies while they are written, on platforms that can."""
     acknowledgement_reaction: str = ""
-    """An emoji that is put on a message while its answer is on its way, e.g. 👀. Unset: none."""
+    """An emoji that is put on a message while it is being answered, e.g. 👀. Unset: none."""
     answer_in_groups: Literal["addressed", "all", "never"] = "addressed"
-    """In groups and channels: what is addressed to the bot, everything, or nothing. /answer changes it in a place."""
+    """Which messages in groups and channels are answered: addressed (mentions and replies), all, or never. /answer
+    changes it in one place."""
     answer_bots: bool = False
-    """Whether messages of other bots are answered."""
+    """Answer messages of other bots."""
     reply_max_parts: Positive = 5
-    """A reply of more platform messages than this goes as its beginning and a file."""
+    """A reply of more platform messages than this is sent as its beginning and a file."""
 
     # Files that come with messages.
     attachment_max_bytes: Positive = 10_000_000
-    """Size of one file that is read."""
+    """Largest file that is read."""
     attachment_max_pages: Positive = 50
     """Pages, sheets or slides that are read of one file."""
     attachment_timeout_seconds: PositiveSeconds = 30.0
-    """Fetching one file; also reading it."""
+    """Time limit of fetching one file, and of reading it."""

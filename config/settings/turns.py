@@ -13,19 +13,25 @@ class TurnSettings(BaseModel):
     """How messages become turns."""
 
     queue_mode: Literal["collect", "interrupt", "followup"] = "collect"
-    """What arrives while an answer is made: collect (answered together afterwards), interrupt (the answer begins
-    again, with it) or followup (a turn for each message). /queue changes it in a place."""
+    """What happens to messages that arrive while an answer is made: collect (answered together afterwards), interrupt
+    (the answer begins again and includes them) or followup (one turn each). /queue changes it in one place."""
+    show_sources: bool = True
+    """Whether replies on chat platforms end with the sources they used. /sources changes it in one place."""
     turn_collect_milliseconds: Natural = 0
-    """How long to wait for the rest of a message that looks unfinished; 0: 1500. Nothing else waits."""
+    """How long to wait for the rest of a message that looks unfinished. 0: 1500. Other messages never wait."""
     turn_max_attempts: Positive = 3
-    """How often one turn is tried before it is given up: an apology, and a dead letter."""
+    """How often one turn may fail before it is given up: an apology, and a dead letter. A crash of the process is no
+    failure of the turn."""
+    turn_max_crashes: Positive = 10
+    """How many crashes of its process one turn may go through before it is given up, too: it may be what causes them.
+    From the third on, it waits before it is tried again, longer each time."""
     turn_lease_seconds: Positive = 15
-    """How long a worker that tells nothing keeps its conversation; then another goes on with it."""
-    delivery_ambiguous: Literal["skip", "resend"] = "skip"
+    """If a worker gives no sign for this long, another one continues its conversation."""
+    delivery_ambiguous: Literal["skip", "resend"] = "resend"
     """A part of a reply that was sent whole, and of which nobody can find out whether it arrived: skip or resend."""
     delivery_placeholder: Literal["always", "growing"] = "always"
     """Where nobody could find out whether a message arrived (Telegram): whether every reply begins with a few words,
     which an edit makes whole, so that only those are ever in doubt (always), or only one that is shown as it grows
     (growing: one call less for a reply that is there at once)."""
     shutdown_grace_seconds: PositiveSeconds = 20.0
-    """How long turns in hand may take when the process stops."""
+    """How long running turns may take when the process stops."""
