@@ -55,7 +55,7 @@ async def test_a_person_whose_budget_is_used_up_is_told_once_in_full_then_shortl
     first, second = await chat.hears("and the sea?", by=BO), await chat.hears("hello?", by=BO)
 
     assert first.startswith(
-        "Too little is left of your budget here for today, so I cannot answer now. It starts anew at 00:00 UTC"
+        "Too little is left of your budget here for today, so I cannot answer now. It is renewed at 00:00 UTC"
     )
     assert second == "Too little is left of your budget here for today."
     assert len(chat.bot.model.requests) == asked

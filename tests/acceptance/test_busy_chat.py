@@ -154,11 +154,11 @@ async def test_a_place_has_its_mode_and_who_may_not_choose_is_told(chat: Chat) -
 
     at_bot = f"@{chat.telegram.me.username}"
     assert "all together" in await hears(f"/queue{at_bot}", BO, TEAM)
-    assert "Only admins" in await hears(f"/queue{at_bot} followup", BO, TEAM)
-    assert "one message after the other" in await hears(f"/queue{at_bot} followup", LENA, TEAM)
-    assert "one message after the other" in await hears(f"/queue{at_bot}", BO, TEAM)
+    assert "only admins" in await hears(f"/queue{at_bot} followup", BO, TEAM)
+    assert "one after the other" in await hears(f"/queue{at_bot} followup", LENA, TEAM)
+    assert "one after the other" in await hears(f"/queue{at_bot}", BO, TEAM)
     assert "/queue collect" in await hears("/queue sometimes", BO)
-    assert "begins again" in await hears("/queue interrupt", BO)
+    assert "begin my answer again" in await hears("/queue interrupt", BO)
     assert "all together" in await hears("/queue default", BO)
 
 
@@ -224,10 +224,10 @@ async def test_who_writes_too_fast_is_told_which_messages_were_not_taken(
         for text in ("and *ships*?", "and rafts?", "and `corks`?"):
             await telegram.say(text, by=BO)
         await telegram.until(lambda one: any(text.endswith("'corks'?") for text in chat.reads(one, BO)))
-        told = [text for text in chat.reads(telegram, BO) if "not taken" in text]
+        told = [text for text in chat.reads(telegram, BO) if "could not accept" in text]
 
     assert len(told) == 2
-    assert told[0].startswith("You are writing faster than I can answer. I have not taken this message.")
+    assert told[0].startswith("You are writing faster than I can answer. I could not accept this message.")
     assert told[0].endswith("and *ships*?")
-    assert told[1].startswith("I have not taken these 2 messages either. Please send them again in ")
+    assert told[1].startswith("I could not accept these 2 messages either. Please send them again in ")
     assert [line for line in told[1].splitlines()[1:] if line.strip()] == ["and rafts?", "and 'corks'?"]

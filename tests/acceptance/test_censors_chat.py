@@ -179,7 +179,7 @@ async def test_a_warned_reply_that_is_sent_as_it_was_keeps_what_was_said_beside_
 
 
 async def test_a_persons_own_censor_binds_in_their_direct_messages_only(bot: Bot) -> None:
-    await forbid(bot, scope=Scope("acme", user="http:u1"))
+    await forbid(bot, scope=Scope("acme", audience="http:u1"))
     for direct, context in ((True, "dm"), (False, "group")):
         bot.model.will("It is Blue Heron.")
         answer = await bot.say("what do you call the project?", context=context, direct=direct)

@@ -77,9 +77,9 @@ async def test_help_lists_what_the_person_may_do_and_nothing_else(chat: Chat) ->
 
 
 async def test_help_tells_more_of_one_command(chat: Chat) -> None:
-    assert "It cannot be undone" in await chat.hears("/help forget")
+    assert "This cannot be undone" in await chat.hears("/help forget")
     assert "Did you mean /forget" in await chat.hears("/help forgte")
-    assert "I know no command /prompt" in await chat.hears("/help prompt")
+    assert "There is no command /prompt" in await chat.hears("/help prompt")
 
 
 async def test_a_misspelt_command_gets_a_hint_and_an_exclamation_is_a_message(chat: Chat) -> None:
@@ -123,7 +123,7 @@ async def test_why_the_bot_said_that_is_told_with_sources(chat: Chat) -> None:
     assert "not answered anything" in await chat.hears("/explain")
     await chat.hears("which file holds the pricing policy?")
 
-    told = await chat.hears("/explain")
+    told = await chat.hears("/explain last")
 
     assert "the workspace's documents" in told
     assert "the message asks for" in told
@@ -132,15 +132,16 @@ async def test_why_the_bot_said_that_is_told_with_sources(chat: Chat) -> None:
     assert "harbour plan" not in told
 
 
-async def test_nobody_but_an_admin_is_told_of_another_conversation(chat: Chat) -> None:
+async def test_nobody_is_told_of_another_persons_direct_messages_admins_neither(chat: Chat) -> None:
     await chat.hears("which file holds the pricing policy?", by=LENA)
     turn = chat.bot.told("turn.answered")[-1]["turn_id"]
 
-    assert "know no such turn" in await chat.hears(f"/explain {turn}")
-    assert "know no such turn" in await chat.hears("/explain nonsense")
+    assert "do not know this turn" in await chat.hears(f"/explain {turn}")
+    assert "do not know this turn" in await chat.hears("/explain nonsense")
     await chat.hears("is the sky blue?")
     mine = chat.bot.told("turn.answered")[-1]["turn_id"]
-    assert mine in await chat.hears(f"/explain {mine}", by=LENA)
+    assert mine in await chat.hears(f"/explain {mine}")
+    assert "do not know this turn" in await chat.hears(f"/explain {mine}", by=LENA)
 
 
 async def test_what_a_reply_cost_is_told_and_to_admins_what_everything_did(chat: Chat) -> None:
@@ -248,7 +249,7 @@ async def test_an_admin_chooses_the_model_of_a_place(chat: Chat) -> None:
     assert "openai/fake (asked first)" in await chat.hears("/model")
     assert "Only admins" in await chat.hears("/model deep")
     assert "openai/deep (asked first)" in await chat.hears("/model deep", by=LENA)
-    assert "none of them" in await chat.hears("/model gpt-9", by=LENA)
+    assert "matches no model" in await chat.hears("/model gpt-9", by=LENA)
 
     await chat.hears("is the sky blue?", by=LENA)
     assert chat.bot.replies_asked[-1]["model"] == "deep"
@@ -282,34 +283,39 @@ async def test_what_waits_is_answered_by_the_model_that_was_chosen_because_the_f
 
 async def test_an_admin_says_when_the_bot_answers_in_a_group(chat: Chat) -> None:
     at = f"@{chat.telegram.me.username}"
-    assert "for admins only" in await chat.hears(f"/answer{at} all", to=TEAM)
-    assert "mentioned" in await chat.hears(f"/answer{at}", by=LENA, to=TEAM)
-    assert "everything" in await chat.hears(f"/answer{at} all", by=LENA, to=TEAM)
+    assert "Only admins can use" in await chat.hears(f"/answer{at} all", to=TEAM)
+    assert "mentions me" in await chat.hears(f"/answer{at}", by=LENA, to=TEAM)
+    assert "every message" in await chat.hears(f"/answer{at} all", by=LENA, to=TEAM)
     chat.bot.model.will("Aye.")
     assert await chat.hears("is anybody there?", to=TEAM) == "Aye."
 
     assert "nothing here" in await chat.hears(f"/answer{at} never", by=LENA, to=TEAM)
     before = len(chat.telegram.said(TEAM))
     await chat.telegram.say(f"{at} are you there?", by=BO, to=TEAM)
-    assert "mentioned" in await chat.hears(f"/answer{at} addressed", by=LENA, to=TEAM)
+    assert "mentions me" in await chat.hears(f"/answer{at} addressed", by=LENA, to=TEAM)
     assert len(chat.telegram.said(TEAM)) == before + 1
     assert "always answer" in await chat.hears("/answer never", by=LENA)
 
 
 async def test_an_admin_changes_how_the_bot_behaves_and_takes_it_back(chat: Chat) -> None:
-    assert "for admins only" in await chat.hears("/prompt set soul Obey Bo.")
+    assert "Only admins can use" in await chat.hears("/prompt set soul Obey Bo.")
     assert "version 1" in await chat.hears("/prompt set soul Be kind.\n\nAlways  twice.", by=LENA)
     await chat.hears("is the sky blue?")
     assert "Be kind.\n\nAlways  twice." in chat.bot.sent["system"]
 
     assert "version 2" in await chat.hears("/prompt set soul Be brief.", by=LENA)
     assert "Be brief." in await chat.hears("/prompt show soul", by=LENA)
-    assert "telegram:501" in await chat.hears("/prompt history", by=LENA)
-    assert "-Be kind." in await chat.hears("/prompt diff 1 2", by=LENA)
-    assert "version 3" in await chat.hears("/prompt rollback 1", by=LENA)
+    assert "telegram:501" in await chat.hears("/prompt history soul", by=LENA)
+    assert "-Be kind." in await chat.hears("/prompt diff soul 1 2", by=LENA)
+    assert "version 3" in await chat.hears("/prompt rollback soul 1", by=LENA)
     await chat.hears("is the sea blue?")
     assert "Be kind." in chat.bot.sent["system"]
-    assert "is gone" in await chat.hears("/prompt clear soul", by=LENA)
+    await chat.hears("/prompt set system Answer in English.", by=LENA)
+    for words in ("/prompt", "/prompt show", "/prompt list"):
+        listed = await chat.hears(words, by=LENA)
+        assert "soul (workspace): version 3" in listed
+        assert "system (workspace): version 1, by telegram:501: Answer in English." in listed
+    assert "is removed" in await chat.hears("/prompt clear soul", by=LENA)
 
 
 async def test_instructions_for_one_conversation_hold_there_alone(chat: Chat) -> None:
@@ -324,24 +330,24 @@ async def test_instructions_for_one_conversation_hold_there_alone(chat: Chat) ->
 async def test_what_cannot_be_done_is_said_with_how_it_can(chat: Chat) -> None:
     """One bot is told all of it, for nothing of it may change anything."""
     for said, told in (
-        ("/prompt set", "Say of what kind"),
+        ("/prompt set", "Give the kind"),
         ("/prompt set soul", "The text is missing"),
         ("/prompt set skill ../x Hello", "no skill name"),
-        ("/prompt set skill", "Say of which skill"),
+        ("/prompt set skill", "Give the name of the skill"),
         ("/prompt set global soul Rule the world.", "agent-runtime prompt"),
-        ("/prompt dance", "Say it like this"),
-        ("/prompt diff 1", "which two versions"),
+        ("/prompt dance", "Write it like this"),
+        ("/prompt diff 1", "two versions"),
         ("/prompt rollback soul ٣", "whole number"),
         ("/prompt rollback 99", "no version 99"),
         ("/prompt rollback 999999999999999999999999", "whole number"),
-        ("/model 0", "none of them"),
+        ("/model 0", "matches no model"),
         ("/pair approve", "/pair list"),
         ("/pair approve NONSENSE", "not valid"),
-        ("/role Bo", "the roles are"),
-        ("/role telegram:token:x admin", "no person"),
-        ("/role 502 emperor", "the roles are"),
+        ("/role Bo", "The roles are"),
+        ("/role telegram:token:x admin", "not a person"),
+        ("/role 502 emperor", "The roles are"),
         ("/memory *_[x](y)", "The sections are"),
-        ("/explain `" + "x" * 300, "no such turn"),
+        ("/explain `" + "x" * 300, "do not know this turn"),
         ("/forget everything now", "cannot be undone"),
     ):
         assert told in await chat.hears(said, by=LENA), said
@@ -351,24 +357,21 @@ async def test_what_cannot_be_done_is_said_with_how_it_can(chat: Chat) -> None:
 async def test_an_admin_lets_a_stranger_in(chat: Chat) -> None:
     stranger = Person(id=503, name="Kai *the* _great_")
     notice = await chat.hears("hello?", by=stranger)
-    code = next(word.strip(".,") for word in notice.split() if len(word.strip(".,")) == 8 and word.isupper())
+    code = notice.partition("pairing code is ")[2][:8]
     assert "/help" not in await chat.hears("/help", by=stranger)
 
     assert "Kai *the* _great_" in await chat.hears("/pair list", by=LENA)
     waiting = (await chat.bot.runtime.access.pending())[0]
     assert waiting.workspace_id == "acme"
-    code = next(
-        word.strip(".,")
-        for word in (await chat.hears("please?", by=stranger)).split()
-        if len(word.strip(".,")) == 8 and word.strip(".,").isupper()
-    )
-    assert "may talk to me now" in await chat.hears(f"/pair approve {code}", by=LENA)
-    assert "/new" in await chat.hears("/help", by=stranger)
+    assert code in await chat.hears("please?", by=stranger)
+    await chat.telegram.until(lambda seen: any(one.buttons for one in seen.said(LENA)))
+    assert "may now talk to me" in await chat.hears(f"/pair approve {code}", by=LENA)
+    await chat.telegram.until(lambda seen: any("/new" in one.text for one in seen.said(stranger)))
     assert "Nobody is waiting" in await chat.hears("/pair list", by=LENA)
 
     assert "is admin" in await chat.hears("/role 503 admin", by=LENA)
     assert await chat.bot.runtime.access.role_of("telegram:503", "acme") is Role.ADMIN
-    assert "The settings" in await chat.hears("/role telegram:501 viewer", by=LENA)
+    assert "the settings" in await chat.hears("/role telegram:501 viewer", by=LENA)
 
 
 async def test_a_new_session_and_a_chosen_model_survive_a_restart(

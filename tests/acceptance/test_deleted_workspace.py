@@ -32,7 +32,7 @@ async def test_an_answer_that_grows_there_gets_its_last_form_and_nothing_of_it_c
     model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:
     """What waits behind it is not answered; who writes again talks in a workspace that is new."""
-    settings = model_settings(access_policy="open")
+    settings = model_settings(access_policy="open", workspace_per_place=True)
     async with chatting(settings, openai_server) as (bot, telegram):
         bot.model.chunk_delay_seconds = 0.1
         bot.model.will(LONG)
@@ -65,7 +65,10 @@ async def test_where_the_index_is_away_nothing_is_deleted_and_what_people_wait_f
     async def away(scope: Scope) -> None:
         raise IndexUnavailable("Qdrant: away")
 
-    async with chatting(model_settings(access_policy="open"), openai_server) as (bot, telegram):
+    async with chatting(model_settings(access_policy="open", workspace_per_place=True), openai_server) as (
+        bot,
+        telegram,
+    ):
         bot.model.chunk_delay_seconds = 0.02
         bot.model.will(LONG)
         bot.model.will("They do, too.")

@@ -175,16 +175,56 @@ async def test_a_stranger_pairs_with_a_code_that_an_admin_approves(
         assert [person.user for person in waiting] == ["discord:501"]
         approved = await bot.runtime.access.approve(code)
         assert approved.role is Role.MEMBER
+        await discord.until(
+            lambda seen: sum(not one.text.endswith("…") for one in seen.shown(LENA)) == 3
+        )  # that they are in, and the first answer
 
         openai_server.will("Welcome aboard.")
         assert await chat.hears("hello again, what do the docs say?") == "Welcome aboard."
         assert bot.told("access.refused")
 
 
-async def test_each_place_gets_a_workspace_of_its_own_where_nothing_routes_it(
+async def test_an_admin_lets_a_stranger_in_by_a_button_and_their_question_is_answered(
     discord: DiscordEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:
-    settings = model_settings(access_policy="open", routes={"discord:900/911": "crew"})
+    """Only admins' presses count, and the second one says who decided."""
+    boss, al = Person(id=500, name="Boss"), Person(id=503, name="Al")
+    settings = model_settings(access_admins=("discord:500", "discord:502", "discord:503"))
+    async with running_bot(settings, openai_server, [discord_connector(discord)]) as bot:
+        await discord.until(lambda discord: discord.identifies == 1)
+        chat = Chat(bot, discord)
+        for admin in (boss, al, BO):
+            await chat.hears("!help", by=admin)
+        assert "Your pairing code is" in await chat.hears("what does the harbour plan cost?")
+        await discord.until(lambda seen: all(seen.shown(admin)[-1].buttons for admin in (boss, al, BO)))
+        asked, other, third = (discord.shown(admin)[-1] for admin in (boss, BO, al))
+        assert "Lena" in asked.text
+        assert "what does the harbour plan cost?" in asked.text
+        assert list(asked.buttons) == ["Approve", "Deny"]
+
+        await bot.runtime.access.set_role("discord:599", Role.MEMBER, "default")
+        await discord.press(third, "Deny", by=Person(id=599, name="Eve"))
+        await discord.until(lambda seen: "is for admins only" in seen.shown(al)[-1].text)
+        before = len(discord.shown(LENA))
+        pressed = await discord.press(asked, "Approve", by=boss)
+        await discord.until(
+            lambda seen: len(seen.shown(LENA)) == before + 2 and "may now talk" in seen.shown(boss)[-1].text
+        )
+        assert discord.shown(LENA)[before].text.startswith("Welcome! An admin has let you in.")
+        assert "what does the harbour plan cost?" in bot.sent["user"]
+        await discord.until(lambda _: pressed.is_answered)
+        assert asked.buttons == {}
+        assert "what does the harbour plan cost?" in asked.text
+
+        await discord.press(other, "Deny", by=BO)
+        await discord.until(lambda seen: "already, by Boss" in seen.shown(BO)[-1].text)
+        assert await bot.runtime.access.role_of("discord:501", "default") is Role.MEMBER
+
+
+async def test_with_a_workspace_per_place_each_place_that_nothing_routes_gets_its_own(
+    discord: DiscordEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="open", routes={"discord:900/911": "crew"}, workspace_per_place=True)
     async with running_bot(settings, openai_server, [discord_connector(discord)]) as bot:
         await discord.until(lambda discord: discord.identifies == 1)
         chat = Chat(bot, discord)
@@ -236,7 +276,7 @@ async def test_what_people_know_as_not_taken_is_not_answered_after_the_restart_a
         await discord.until(lambda discord: discord.identifies == 1)
         await Chat(bot, discord).hears("the boat is called Petrel")
         await discord.say("and it is green")
-        await discord.until(lambda discord: any("not taken this message" in one.text for one in discord.shown(LENA)))
+        await discord.until(lambda discord: any("not accept this message" in one.text for one in discord.shown(LENA)))
         await bot.settle()
     await discord.say("is anybody there?")
     shown = len(discord.shown(LENA))

@@ -20,7 +20,7 @@ from tests.emulators.openai import FakeOpenAI
 
 SAID, KEPT = "quizzaciously", "flibbertigibbet"
 """Words that nothing else says: one in messages, and what came of them, one in records alone."""
-LENA = Scope("acme", user="http:u1")
+LENA = Scope("acme", audience="http:u1")
 DM: dict[str, Any] = {"context": "dm", "direct": True}
 
 

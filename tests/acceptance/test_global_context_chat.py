@@ -103,7 +103,7 @@ async def test_what_is_empty_is_said_to_be_empty_and_what_belongs_there(bot: Bot
 
     assert known(bot) == "(empty)"
     assert "lasting preferences" in bot.sent["system"]
-    assert "Lasting preferences" in (await bot.say("/context"))["text"]
+    assert "a lasting preference" in (await bot.say("/context"))["text"]
 
 
 async def test_no_line_ends_the_block_or_speaks_as_somebody_else(bot: Bot) -> None:
@@ -128,7 +128,7 @@ async def check_approval(bot: Bot, admin: dict[str, Any]) -> None:
     await lines.append(group, "Prefers tea", By("http:u2", "t9", "others"), waits=True)
     await bot.say(UNRELATED)
     assert known(bot) == "(empty)"
-    assert "2 more wait for approval" in (await bot.say("/context"))["text"]
+    assert "Waiting for approval: 2" in (await bot.say("/context"))["text"]
     assert "Obeys Mallory" in (await bot.say("/context waiting"))["text"]
 
     assert "admins" in (await bot.say("/context approve w2"))["text"]

@@ -304,7 +304,7 @@ async def test_a_turn_that_is_given_up_has_cost_what_was_asked_for_it(
     streaming: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed = Killed(monkeypatch)
-    settings = streaming(shutdown_grace_seconds=0.1, turn_max_attempts=1)
+    settings = streaming(shutdown_grace_seconds=0.1, turn_max_crashes=1)
     async with TelegramEmulator() as telegram:
         openai_server.will(Reply(text=WHOLE, trouble="stall"))
         async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as dying:

@@ -48,9 +48,9 @@ async def test_a_model_finds_what_was_said_once_and_people_can_see_confirm_and_f
 
         (record,) = await bot.runtime.records.list(Scope("acme"))
         assert record.id in (await bot.say("/memory list", **BOSS))["text"]
-        assert "for admins" in (await bot.say("/memory list", **BO))["text"]
+        assert "only admins can list" in (await bot.say("/memory list", **BO))["text"]
         assert "found in what was said by `http:u1`" in (await bot.say(f"/memory show {record.id}", **BO))["text"]
-        assert "Logged" in (await bot.say(f"/memory outcome {record.id} success", **BO))["text"]
+        assert "Outcome noted" in (await bot.say(f"/memory outcome {record.id} success", **BO))["text"]
         assert "/memory list" in (await bot.say("/memory", **BOSS))["text"]
         await bot.say("/forget all", **BOSS)
         assert await kept(bot) == []

@@ -10,7 +10,7 @@ from grounding.memory.records.record import Provenance, Type
 from tests.emulators.bot import Bot
 
 ACME = Scope("acme")
-LENA = Scope("acme", user="http:u1")
+LENA = Scope("acme", audience="http:u1")
 POSTGRES = "Chose Postgres with pgvector over a separate vector store, because one backup is enough"
 HARBOUR = "The harbour master's radio listens on channel 12"
 
@@ -76,3 +76,36 @@ async def test_how_reviewed_decisions_came_out_is_told_once_there_are_ten(bot: B
     await bot.say(question)
 
     assert "of 10 reviewed decisions 60% came out well (Brier 0.330). Overconfident" in bot.sent["user"]
+
+
+async def test_a_record_is_found_by_what_it_says_first_although_sixty_figures_follow(bot: Bot) -> None:
+    figures = " ".join(f"{number * 37 % 101}.{number % 10}" for number in range(60))
+    await remember(bot, Type.FACT, f"The tide gauge at Kiel is read every morning. {figures}")
+    for number in range(20):
+        await remember(bot, Type.FACT, f"The harbour note number {number} tells of ropes, paint and lamps")
+
+    await bot.say("When do people look at the water level meter in Kiel?")
+
+    assert "The tide gauge at Kiel is read every morning." in bot.sent["user"]
+
+
+async def test_the_only_item_is_found_by_its_day_by_those_who_may_see_it(bot: Bot) -> None:
+    await remember(bot, Type.ITEM, "Submit the VAT return", LENA, due="2099-12-10")
+
+    for number, question in enumerate(["Anything on 2099-12-10?", "¿Qué hay en diciembre de 2099?"]):
+        await bot.say(question, context=f"direct{number}", direct=True)
+        assert "Submit the VAT return" in bot.sent["user"]
+        await bot.say(question, context=f"public{number}")
+        assert "VAT" not in bot.sent["user"]
+
+
+async def test_what_is_overdue_is_shown_but_not_what_is_done(bot: Bot) -> None:
+    await remember(bot, Type.ITEM, "Submit the VAT return", due="2020-12-10")
+    await remember(bot, Type.ITEM, "Renew the mooring", due="2020-03-01", status="done")
+    await remember(bot, Type.ITEM, "Call the printer", due="2020-02-01")
+
+    await bot.say("What's overdue?")
+
+    sent = bot.sent["user"]
+    assert sent.index("Call the printer") < sent.index("Submit the VAT return")
+    assert "mooring" not in sent

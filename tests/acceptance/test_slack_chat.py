@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import httpx
+import pytest
 import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import Role
+from connectors.slack.connector import SlackConnector
 from runtime.api.app import create_app
 from tests.contract.slack_harness import slack_connector, slack_connector_over_http
 from tests.emulators import slack as emulated
@@ -193,15 +195,58 @@ async def test_a_stranger_pairs_with_a_code_that_an_admin_approves(
         assert [person.user for person in waiting] == ["slack:U501"]
         approved = await bot.runtime.access.approve(code)
         assert approved.role is Role.MEMBER
+        await slack.until(
+            lambda seen: sum(not one.text.endswith("…") for one in seen.shown(LENA)) == 3
+        )  # that they are in, and the first answer
 
         openai_server.will("Welcome aboard.")
         assert await chat.hears("hello again, what do the docs say?") == "Welcome aboard."
 
 
-async def test_a_channel_may_be_routed_and_all_else_goes_to_the_teams_own_workspace(
+@pytest.mark.parametrize("connector", [slack_connector, slack_connector_over_http])
+async def test_an_admin_lets_a_stranger_in_by_a_button_and_their_question_is_answered(
+    connector: Callable[[SlackEmulator], SlackConnector],
+    slack: SlackEmulator,
+    model_settings: Callable[..., Settings],
+    openai_server: FakeOpenAI,
+) -> None:
+    """Only admins' presses count, and the second one says who decided."""
+    boss, al = Person("U500", "Boss"), Person("U503", "Al")
+    settings = model_settings(access_admins=("slack:U500", "slack:U502", "slack:U503"))
+    async with running_bot(settings, openai_server, [connector(slack)]) as bot:
+        chat = Chat(bot, slack)
+        for admin in (boss, al, BO):
+            await chat.hears("!help", by=admin)
+        assert "Your pairing code is" in await chat.hears("what does the harbour plan cost?")
+        await slack.until(lambda seen: all(seen.shown(admin)[-1].buttons for admin in (boss, al, BO)))
+        asked, other, third = (slack.shown(admin)[-1] for admin in (boss, BO, al))
+        assert "Lena" in asked.text
+        assert "what does the harbour plan cost?" in asked.text
+        assert list(asked.buttons) == ["Approve", "Deny"]
+
+        await bot.runtime.access.set_role("slack:U599", Role.MEMBER, "default")
+        slack.press(third, "Deny", by=Person("U599", "Eve"))
+        await slack.until(lambda seen: "is for admins only" in seen.shown(al)[-1].text)
+        before = len(slack.shown(LENA))
+        pressed = slack.press(asked, "Approve", by=boss)
+        await slack.until(
+            lambda seen: len(seen.shown(LENA)) == before + 2 and "may now talk" in seen.shown(boss)[-1].text
+        )
+        assert slack.shown(LENA)[before].text.startswith("Welcome! An admin has let you in.")
+        assert "what does the harbour plan cost?" in bot.sent["user"]
+        await slack.until(lambda _: pressed.acknowledged)
+        assert asked.buttons == {}
+        assert "what does the harbour plan cost?" in asked.text
+
+        slack.press(other, "Deny", by=BO)
+        await slack.until(lambda seen: "already, by boss" in seen.shown(BO)[-1].text)
+        assert await bot.runtime.access.role_of("slack:U501", "default") is Role.MEMBER
+
+
+async def test_a_channel_may_be_routed_and_with_a_workspace_per_place_all_else_goes_to_the_teams_own(
     slack: SlackEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:
-    settings = model_settings(access_policy="open", routes={"slack:T0TEAM/C200": "crew"})
+    settings = model_settings(access_policy="open", routes={"slack:T0TEAM/C200": "crew"}, workspace_per_place=True)
     async with running_bot(settings, openai_server, [slack_connector(slack)]) as bot:
         chat = Chat(bot, slack)
         await chat.hears("hello there, bot")

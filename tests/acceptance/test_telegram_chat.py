@@ -172,10 +172,98 @@ async def test_a_stranger_pairs_with_a_code_that_an_admin_approves(
         assert [person.user for person in waiting] == ["telegram:501"]
         approved = await bot.runtime.access.approve(code)
         assert approved.role is Role.MEMBER
+        await telegram.until(lambda seen: len(seen.said(LENA)) == 3)  # that they are in, and the first answer
 
         openai_server.will("Welcome aboard.")
         assert await chat.hears("hello again, what do the docs say?") == "Welcome aboard."
         assert bot.told("access.refused")
+
+
+async def test_an_admin_lets_a_stranger_in_by_a_button_and_their_question_is_answered(
+    telegram: TelegramEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    """Only admins' presses count, and the second one says who decided."""
+    boss = Person(id=500, name="Boss")
+    settings = model_settings(access_admins=("telegram:500", "telegram:502"))
+    async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as bot:
+        chat = Chat(bot, telegram)
+        for admin in (boss, BO):
+            await chat.hears("/help", by=admin)
+        assert "Your pairing code is" in await chat.hears("what does the harbour plan cost?")
+        await telegram.until(lambda seen: all(seen.said(admin)[-1].buttons for admin in (boss, BO)))
+        asked, other = telegram.said(boss)[-1], telegram.said(BO)[-1]
+        assert "Lena" in asked.text
+        assert "what does the harbour plan cost?" in asked.text
+        assert list(asked.buttons) == ["Approve", "Deny"]
+
+        await bot.runtime.access.set_role("telegram:599", Role.MEMBER, "default")
+        await telegram.press(other, "Deny", by=Person(id=599, name="Eve"))
+        await telegram.until(lambda seen: "Only admins can use" in seen.said(BO)[-1].text)
+        before = len(telegram.said(LENA))
+        pressed = await telegram.press(asked, "Approve", by=boss)
+        await telegram.until(
+            lambda seen: len(seen.said(LENA)) == before + 2 and "may now talk" in seen.said(boss)[-1].text
+        )
+        assert telegram.said(LENA)[before].text.startswith("Welcome! An admin has let you in.")
+        assert "what does the harbour plan cost?" in bot.sent["user"]
+        assert (asked.buttons, telegram.pressed[pressed]) == ({}, "")
+
+        assert "already, by Boss" in await chat.hears(f"/{asked.text.split('/')[1].split(' lets')[0]}", by=BO)
+        assert await bot.runtime.access.role_of("telegram:501", "default") is Role.MEMBER
+
+
+async def test_a_new_admin_is_told_of_those_who_wait(
+    telegram: TelegramEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    """Where no admin can be told, a stranger does not read that one was."""
+    boss = Person(id=500, name="Boss")
+    async with running_bot(model_settings(), openai_server, [telegram_connector(telegram)]) as bot:
+        chat = Chat(bot, telegram)
+        notice = await chat.hears("what does the harbour plan cost?")
+        assert "Whoever runs this bot has to let you in" in notice
+        assert "I have asked the admins" not in notice
+
+        await bot.runtime.access.set_role("telegram:500", Role.ADMIN, "default")
+        await telegram.say("/status", by=boss)
+        await telegram.until(
+            lambda seen: any("what does the harbour plan cost?" in one.text for one in seen.said(boss))
+        )
+        (asked,) = [one for one in telegram.said(boss) if one.buttons]
+        await telegram.press(asked, "Approve", by=boss)
+        await telegram.until(lambda seen: len(seen.said(LENA)) == 3)
+
+        assert "I have asked the admins" in await chat.hears("hello?", by=Person(id=598, name="Kim"))
+
+
+async def test_a_stranger_who_is_turned_away_is_told_once(
+    telegram: TelegramEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_admins=("telegram:502",))
+    async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as bot:
+        chat = Chat(bot, telegram)
+        await chat.hears("let me in")
+        (waiting,) = await bot.runtime.access.pending()
+        await bot.runtime.access.deny(waiting.code)
+        await telegram.until(lambda seen: "decided not to let you in" in seen.said(LENA)[-1].text)
+        await telegram.say("please?")
+        await chat.hears("hello", by=BO)
+
+        assert "decided not to let you in" in telegram.said(LENA)[-1].text
+        assert "please?" not in "".join(openai_server.prompts)
+
+
+async def test_who_was_let_in_while_no_bot_ran_is_answered_at_its_next_start(
+    telegram: TelegramEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    async with running_bot(model_settings(), openai_server, [telegram_connector(telegram)]) as bot:
+        await Chat(bot, telegram).hears("what does the harbour plan cost?")
+    async with running_bot(model_settings(), openai_server, parts=frozenset()) as bot:
+        (waiting,) = await bot.runtime.access.pending()
+        await bot.runtime.access.approve(waiting.code)
+    async with running_bot(model_settings(), openai_server, [telegram_connector(telegram)]) as bot:
+        await telegram.until(lambda seen: len(seen.said(LENA)) == 3)
+        assert len(bot.replies_asked) == 1
+    assert telegram.said(LENA)[1].text.startswith("Welcome!")
 
 
 async def test_with_an_allowlist_strangers_are_not_answered(
@@ -190,17 +278,34 @@ async def test_with_an_allowlist_strangers_are_not_answered(
         assert "let me in" not in "".join(openai_server.prompts)
 
 
-async def test_each_chat_gets_a_workspace_of_its_own_where_nothing_routes_it(
+async def test_all_chats_share_a_workspace_where_nothing_routes_them(
     telegram: TelegramEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:
+    """What is in `default` is found from every chat, by people who were told nothing about workspaces."""
     settings = model_settings(access_policy="open", routes={"telegram:-100200": "crew"})
+    async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as bot:
+        chat = Chat(bot, telegram)
+        await bot.write_documents("default", {"pricing.md": "# Prices\n\nThe harbour plan costs 12 euros a month."})
+        await chat.hears("what do our docs say about the harbour plan?")
+        assert "12 euros" in bot.sent["user"]
+        await chat.hears(f"{chat.at_bot} hello", to=TEAM)
+        await chat.hears("hello", by=BO)
+
+        seen = [event["workspace_id"] for event in bot.told("message.accepted")]
+        assert seen == ["default", "crew", "default"]
+
+
+async def test_with_a_workspace_per_place_chats_share_nothing(
+    telegram: TelegramEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="open", workspace_per_place=True)
     async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as bot:
         chat = Chat(bot, telegram)
         await chat.hears("hello there, bot")
         await chat.hears(f"{chat.at_bot} hello", to=TEAM)
 
         seen = [event["workspace_id"] for event in bot.told("message.accepted")]
-        assert seen == ["telegram-501", "crew"]
+        assert seen == ["telegram-501", "telegram--100200"]
 
 
 async def test_a_wrong_token_fails_telegram_alone(
@@ -224,6 +329,7 @@ async def test_a_stranger_who_is_refused_makes_no_workspace(
         await Chat(bot, telegram).hears("hello?")
 
         assert not await bot.runtime.workspaces.exists("telegram-501")
+        assert [one["workspace_id"] for one in bot.told("workspace.created")] == ["default", "acme"]
 
 
 async def test_by_webhook_people_are_answered_on_the_runtimes_own_face(
@@ -268,16 +374,17 @@ async def test_what_was_forwarded_is_answered_with_its_origin_in_mind(chat: Chat
 
 async def test_an_answer_that_was_liked_is_shown_where_it_is_asked_again_until_it_is_not(chat: Chat) -> None:
     """By somebody else, too; the word of one member puts nothing before everybody, whatever they ask."""
+    team = Room(id=-100200, username="team")
     asked, answer = (
         "how do I moor the Petrel?",
         "Moor the Petrel at the north pier, bow to the swell, with two springs.",
     )
     chat.bot.model.will(answer)
-    await chat.hears(f"{chat.at_bot} {asked}", to=TEAM)
+    await chat.hears(f"{chat.at_bot} {asked}", to=team)
     await chat.bot.settle()
-    message_id = chat.telegram.said(TEAM)[-1].message_id
-    await chat.telegram.react(TEAM.id, message_id, "👀", by=BO)
-    await chat.telegram.react(TEAM.id, message_id, "👍", by=BO)
+    message_id = chat.telegram.said(team)[-1].message_id
+    await chat.telegram.react(team.id, message_id, "👀", by=BO)
+    await chat.telegram.react(team.id, message_id, "👍", by=BO)
     await chat.telegram.until(lambda _: len(chat.bot.told("turn.marked")) == 1)
 
     await chat.hears(f"{asked} Anything about springs?", by=LENA)
@@ -286,7 +393,7 @@ async def test_an_answer_that_was_liked_is_shown_where_it_is_asked_again_until_i
     await chat.hears("what does the harbour plan cost?", by=LENA)
     assert "<good_answers>" not in chat.bot.sent["user"]
 
-    await chat.telegram.react(TEAM.id, message_id, "", by=BO)
+    await chat.telegram.react(team.id, message_id, "", by=BO)
     await chat.telegram.until(lambda _: len(chat.bot.told("turn.marked")) == 2)
     await chat.hears("/new", by=LENA)
     await chat.hears(f"{asked} Anything about springs?", by=LENA)

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from connectors.console.connector import ConsoleConnector
-from connectors.console.terminal import Style
 from tests.contract.connector_suite import Place
 from tests.emulators.terminal import FakeTerminal
 
@@ -32,7 +31,7 @@ class ConsoleHarness:
         return max(0, self.terminal.reads - 1)
 
     async def shown(self, place: Place) -> list[str]:
-        return [text for style, text in self.terminal.written if style is Style.ANSWER]
+        return self.terminal.answers
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from connectors.discord.connector import DiscordConnector
-from tests.contract.connector_suite import Fault, Place, RefusingHarness
+from tests.contract.connector_suite import Fault, Place, eventually
 from tests.emulators import discord as emulated
 from tests.emulators.discord import DiscordEmulator, Person, Room
 
@@ -54,6 +54,15 @@ class DiscordHarness:
     async def shown(self, place: Place) -> list[str]:
         return [message.text for message in self.emulator.shown(LENA if place == "direct" else TEAM)]
 
+    async def buttons(self, place: Place) -> list[list[str]]:
+        return [list(message.buttons) for message in self.emulator.shown(LENA if place == "direct" else TEAM)]
+
+    async def press(self, place: Place, label: str) -> None:
+        pressed = await self.emulator.press(
+            self.emulator.shown(LENA if place == "direct" else TEAM)[-1], label, by=LENA
+        )
+        await eventually(lambda: pressed.is_answered)
+
     async def fail_next_send(self, fault: Fault) -> None:
         faults = {
             "rate_limited": emulated.rate_limited(3),
@@ -65,7 +74,7 @@ class DiscordHarness:
 
 
 @asynccontextmanager
-async def discord_harness() -> AsyncIterator[RefusingHarness]:
+async def discord_harness() -> AsyncIterator[DiscordHarness]:
     async with DiscordEmulator() as emulator:
         harness = DiscordHarness(emulator)
         try:

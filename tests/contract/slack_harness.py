@@ -79,7 +79,17 @@ class SlackHarness:
         return len(self.emulator.acknowledged)
 
     async def shown(self, place: Place) -> list[str]:
-        return [message.text for message in self.emulator.shown(LENA if place == "direct" else TEAM)]
+        shown = self.emulator.shown(LENA if place == "direct" else TEAM)
+        return [message.text + (f"\n{message.context}" if message.context else "") for message in shown]
+
+    async def buttons(self, place: Place) -> list[list[str]]:
+        shown = self.emulator.shown(LENA if place == "direct" else TEAM)
+        return [list(message.buttons) for message in shown]
+
+    async def press(self, place: Place, label: str) -> None:
+        shown = self.emulator.shown(LENA if place == "direct" else TEAM)
+        pressed = self.emulator.press(shown[-1], label, by=LENA)
+        await self.emulator.until(lambda _: pressed.acknowledged or pressed.failed)
 
     async def fail_next_send(self, fault: Fault) -> None:
         faults = {

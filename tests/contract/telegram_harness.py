@@ -92,6 +92,13 @@ class TelegramHarness:
     async def offered(self) -> list[str]:
         return [command["command"] for command in self.emulator.commands]
 
+    async def buttons(self, place: Place) -> list[list[str]]:
+        return [list(message.buttons) for message in self.emulator.shown(LENA if place == "direct" else TEAM)]
+
+    async def press(self, place: Place, label: str) -> None:
+        shown = self.emulator.shown(LENA if place == "direct" else TEAM)
+        await self.emulator.press(shown[-1], label, by=LENA)
+
     async def fail_next_send(self, fault: Fault) -> None:
         faults = {
             "rate_limited": emulated.rate_limited(3),

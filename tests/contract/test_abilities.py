@@ -6,6 +6,7 @@ it that a `Harness` does not have, the protocol of the table says which.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -21,19 +22,22 @@ from connectors.connector import (
     EditsMessages,
     LocatesAttachments,
     RegistersCommands,
+    ShowsButtons,
 )
-from connectors.message import Attachment, InboundKind, InboundMessage, OutboundMessage, OutboundPart
+from connectors.message import Attachment, Button, InboundKind, InboundMessage, OutboundMessage, OutboundPart
 from connectors.text.outgoing import FILE_NAME
 from tests.contract.connector_suite import (
+    PATIENCE_SECONDS,
     FakeGateway,
     Harness,
     HarnessFactory,
     Place,
     reply_to,
     running,
+    send_all,
 )
 from tests.contract.discord_harness import discord_harness
-from tests.contract.slack_harness import slack_harness
+from tests.contract.slack_harness import slack_harness, slack_over_http_harness
 from tests.contract.telegram_harness import telegram_by_webhook_harness, telegram_harness
 from tests.contract.web_harness import web_harness
 
@@ -62,6 +66,16 @@ class CommandHarness(Harness, Protocol):
         """The words of the commands that people are shown."""
 
 
+class ButtonHarness(Harness, Protocol):
+    """People on it see buttons and press them."""
+
+    async def buttons(self, place: Place) -> list[list[str]]:
+        """The labels of the buttons below each message that people see there from the bot, oldest first."""
+
+    async def press(self, place: Place, label: str) -> None:
+        """The person who speaks in `say` presses the button *label* below the newest message of the bot."""
+
+
 EDITING: dict[str, HarnessFactory] = {
     "telegram": telegram_harness,
     "discord": discord_harness,
@@ -80,6 +94,15 @@ COMMANDED: dict[str, Callable[[], AbstractAsyncContextManager[CommandHarness]]] 
     "telegram": telegram_harness,
     "telegram by webhook": telegram_by_webhook_harness,
     "web": web_harness,
+}
+
+
+BUTTONED: dict[str, Callable[[], AbstractAsyncContextManager[ButtonHarness]]] = {
+    "telegram": telegram_harness,
+    "telegram by webhook": telegram_by_webhook_harness,
+    "slack": slack_harness,
+    "slack over http": slack_over_http_harness,
+    "discord": discord_harness,
 }
 
 
@@ -104,6 +127,12 @@ async def locating(request: pytest.FixtureRequest) -> AsyncIterator[AttachmentHa
 @pytest.fixture(params=COMMANDED)
 async def commanded(request: pytest.FixtureRequest) -> AsyncIterator[CommandHarness]:
     async with COMMANDED[request.param]() as built:
+        yield built
+
+
+@pytest.fixture(params=BUTTONED)
+async def buttoned(request: pytest.FixtureRequest) -> AsyncIterator[ButtonHarness]:
+    async with BUTTONED[request.param]() as built:
         yield built
 
 
@@ -227,3 +256,58 @@ async def test_an_answer_to_a_command_reaches_its_place(commanded: CommandHarnes
             for part in connector.render(said):
                 await connector.send(said, part)
             assert await commanded.shown(place) == [f"help for {place}"]
+
+
+TWO = (Button("Approve", "pair approve ABCD-1234"), Button("Deny", "pair deny ABCD-1234"))
+
+
+async def test_a_pressed_button_gives_its_command_and_goes(buttoned: ButtonHarness, gateway: FakeGateway) -> None:
+    """Below the last part, in the place where it is shown, in the name of who pressed; it is answered there."""
+    connector = buttoned.connector
+    assert isinstance(connector, ShowsButtons)
+    assert connector.max_buttons >= len(TWO)
+    async with running(connector, gateway):
+        for place in buttoned.places:
+            question = await asked(buttoned, gateway, place)
+            said = replace(reply_to(question, "word " * 1500), buttons=TWO)
+            parts = len(await send_all(connector, said))
+            assert parts > 1
+            assert await buttoned.buttons(place) == [[]] * (parts - 1) + [["Approve", "Deny"]]
+            before = await buttoned.shown(place)
+            await buttoned.press(place, "Deny")
+            await gateway.until(lambda g: g.accepted[-1].kind is InboundKind.COMMAND)
+            pressed = gateway.accepted[-1]
+            assert (pressed.text, pressed.author.id) == ("pair deny ABCD-1234", question.author.id)
+            assert (pressed.external_id, pressed.place, pressed.direct) == (
+                question.external_id,
+                question.place,
+                place == "direct",
+            )
+            assert pressed.routes == question.routes
+            assert pressed.default_workspace == question.default_workspace
+            await settled(buttoned, place, [[]] * parts)
+            assert await buttoned.shown(place) == before
+            await send_all(connector, reply_to(pressed, "It is done."))
+            assert (await buttoned.shown(place))[-1] == "It is done."
+
+
+async def test_the_buttons_stay_until_a_press_is_stored(buttoned: ButtonHarness, gateway: FakeGateway) -> None:
+    connector = buttoned.connector
+    async with running(connector, gateway):
+        question = await asked(buttoned, gateway, "direct")
+        await send_all(connector, replace(reply_to(question, "May they?"), buttons=TWO))
+        gateway.store_available = False
+        await buttoned.press("direct", "Approve")
+        await gateway.until(lambda g: g.refusals >= 1)
+        assert await buttoned.buttons("direct") == [["Approve", "Deny"]]
+        gateway.store_available = True
+        await buttoned.press("direct", "Approve")
+        await gateway.until(lambda g: g.accepted[-1].kind is InboundKind.COMMAND)
+        await settled(buttoned, "direct", [[]])
+
+
+async def settled(harness: ButtonHarness, place: Place, buttons: list[list[str]]) -> None:
+    """Waits until people see these *buttons*."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while await harness.buttons(place) != buttons:
+            await asyncio.sleep(0.005)

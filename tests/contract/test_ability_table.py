@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from connectors.connector import Connector, EditsMessages, LocatesAttachments, Reacts, ShowsTyping, StreamsText
+from connectors.connector import (
+    Connector,
+    EditsMessages,
+    LocatesAttachments,
+    Reacts,
+    ShowsButtons,
+    ShowsTyping,
+    StreamsText,
+)
 from tests.contract.test_connectors import UNCONNECTED
 
 PAGE = Path(__file__).parents[2] / "docs" / "connectors.md"
@@ -25,13 +33,14 @@ ROWS: dict[str, Callable[[Connector], bool]] = {
     "files, pictures": lambda connector: isinstance(connector, LocatesAttachments),
     "a reply that grows": grows,
     "a sign while thinking": lambda connector: isinstance(connector, ShowsTyping),
+    "buttons": lambda connector: isinstance(connector, ShowsButtons),
     "acknowledgement reaction": lambda connector: isinstance(connector, Reacts),
 }
 
 
 def tables() -> Iterator[list[list[str]]]:
     """Each table of the section, as rows of cells, its head first."""
-    section = PAGE.read_text(encoding="utf-8").partition("## Every ability")[2].partition("\n## ")[0]
+    section = PAGE.read_text(encoding="utf-8").partition("## What works on each platform")[2].partition("\n## ")[0]
     for block in section.split("\n\n"):
         if block.startswith("| |"):
             rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]

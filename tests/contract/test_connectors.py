@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.connector import Connector, SendFailed, State
-from connectors.message import ConversationKey, InboundKind, OutboundMessage, OutboundPart
+from connectors.message import ConversationKey, InboundKind, OutboundMessage, OutboundPart, Source
 from tests.contract.connector_suite import (
     PATIENCE_SECONDS,
     FakeGateway,
@@ -58,6 +59,13 @@ REFUSING: dict[str, RefusingHarnessFactory] = {
     "telegram": telegram_harness,
     "slack": slack_harness,
     "discord": discord_harness,
+}
+
+# How the sources look below a reply, on platforms that have them in it.
+SOURCES = {
+    "telegram": "\n\nSources: refunds.md › Windows · oncall.md · c.md · d.md · +2 more",
+    "slack": "\nSources: refunds.md › Windows · oncall.md · c.md · d.md · +2 more",
+    "discord": "\n-# Sources: `refunds.md › Windows` · `oncall.md` · `c.md` · `d.md` · +2 more",
 }
 
 FAULTS: tuple[Fault, ...] = ("rate_limited", "forbidden", "lost_answer", "server_error")
@@ -151,6 +159,21 @@ async def test_a_long_reply_arrives_whole_and_in_order(harness: Harness, gateway
         assert visible("".join(await harness.shown("direct"))) == visible(text)
 
 
+async def test_a_reply_ends_with_its_sources_in_the_form_of_its_platform(
+    harness: Harness, gateway: FakeGateway
+) -> None:
+    """Each once, of many the first, and none where the place wants none. Programs and the page have them apart."""
+    names = ("refunds.md", "refunds.md", "oncall.md", "c.md", "d.md", "e.md", "f.md")
+    sources = tuple(Source(name, "Windows" if name == "refunds.md" else "") for name in names)
+    line = SOURCES.get(harness.connector.name, "")
+    async with running(harness.connector, gateway):
+        await harness.say("direct", "question")
+        await gateway.until(lambda g: len(g.accepted) >= 1)
+        answer = replace(reply_to(gateway.accepted[0], "thirty days"), sources=sources, shows_sources=True)
+        await send_all(harness.connector, answer)
+        assert await harness.shown("direct") == ["thirty days" + line]
+
+
 async def test_health_tells_the_truth_over_a_life(harness: Harness, gateway: FakeGateway) -> None:
     """A connector is not connected before it runs, connected while it does, stopped after it was closed."""
     before = harness.connector.health.state
@@ -235,3 +258,32 @@ def test_every_part_is_within_the_limit_and_identified(build: Callable[[], Conne
     assert [part.index for part in parts] == list(range(len(parts)))
     assert {part.total for part in parts} <= {len(parts)}
     assert len({part.token for part in parts}) == len(parts)
+
+
+NAMES = st.text(max_size=80) | st.sampled_from(
+    ["<@U1> @everyone <!here>", "`*_~ [a](http://x.y) -# <b>", "x" * 500, "a\nb", "https://x.y/", ":smile:", "@channel"]
+)
+
+
+@pytest.mark.parametrize("build", UNCONNECTED.values(), ids=UNCONNECTED.keys())
+@given(text=repeated(ANY_TEXT), names=st.lists(st.tuples(NAMES, NAMES), max_size=8))
+@settings(max_examples=50, deadline=None)
+def test_sources_of_any_name_fit_below_any_text(
+    build: Callable[[], Connector], text: str, names: list[tuple[str, str]]
+) -> None:
+    """Every part stays within the limit, and the last one has the line."""
+    connector = build()
+    plain = OutboundMessage(ConversationKey("acme", connector.name, "7"), "t1", text)
+    message = replace(plain, sources=tuple(Source(*one) for one in names), shows_sources=True)
+    parts = connector.render(message)
+    assert list(connector.render(message)) == list(parts)
+    assert connector.render(replace(message, shows_sources=False)) == connector.render(plain)
+    seen = [SEEN.get(part.payload, str)(part.text) for part in parts]
+    limit = connector.capabilities.max_part_units
+    assert all(0 < measured(part, connector.capabilities.units) <= limit for part in seen)
+    with_line = [part for part in parts if part.sources or part.text.splitlines()[-1].find("Sources: ") >= 0]
+    if connector.name in SOURCES and parts and names and "Sources: " not in text:
+        assert with_line == [parts[-1]]
+    for part in with_line:
+        assert "\n" not in part.sources
+        assert not part.sources or len(part.text) <= 3000

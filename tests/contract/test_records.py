@@ -75,7 +75,7 @@ async def test_what_is_added_is_kept_as_it_was_said_with_micro_and_summary(recor
 
     record = added.record
     assert added.came == "new"
-    assert (record.text, record.state, record.user) == ("Tim prefers Celsius, not Fahrenheit.", State.NEW, "")
+    assert (record.text, record.state, record.audience) == ("Tim prefers Celsius, not Fahrenheit.", State.NEW, "")
     assert record.micro == "Tim prefers Celsius, not Fahrenheit. [0.80]"
     assert record.summary == "Tim prefers Celsius, not Fahrenheit. [0.80 confidence]"
     assert record.created_at == "2026-11-22T12:00:00.000Z"
@@ -303,7 +303,7 @@ async def test_a_person_is_forgotten_with_all_that_is_theirs_and_nothing_else(re
     assert [one.record.text for one in await records.search(ADA, "coffee", 5)] == ["coffee is free"]
     assert await records.standing(ADA) == []
     assert len(await records.list(BEN)) == 2
-    with pytest.raises(ValueError, match="name one"):
+    with pytest.raises(ValueError, match="name it"):
         await records.forget(ACME)
 
 
@@ -316,7 +316,7 @@ async def test_what_came_of_a_conversation_or_a_turn_is_forgotten_decisions_too_
     for scope, context in ((ADA, "slack:D2"), (BEN, "slack:D1"), (ACME, "slack:D1")):
         await records.add(scope, fact("The harbour is Cowes."), of(context, "t1"))
 
-    here = Scope("acme", "slack:D1", ADA.user)
+    here = Scope("acme", "slack:D1", ADA.audience)
     assert await records.forget_said(here, ["t1"]) == 1
     assert kept.record in await records.list(ADA)
     assert await records.forget_said(here) == 1
@@ -376,7 +376,7 @@ async def test_a_persons_own_are_listed_without_the_workspaces(records: Both) ->
     mine = (await records.add(ADA, fact("Ada sails."), BY)).record
     await records.add(ACME, fact("The boat is Petrel."), BY)
     assert [one.id for one in await records.list(ADA, own=True)] == [mine.id]
-    assert [one.user for one in await records.list(ACME, own=True)] == [""]
+    assert [one.audience for one in await records.list(ACME, own=True)] == [""]
 
 
 async def test_words_that_an_item_was_given_later_are_forgotten_with_the_turn_that_gave_them(records: Both) -> None:

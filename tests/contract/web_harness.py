@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import httpx
 from starlette.applications import Starlette
 from starlette.requests import Request
 
 from connectors.message import ConversationKey, Role
+from connectors.web.backend import Backend, Conversation, File, Person, Said
 from connectors.web.connector import WebConnector
-from connectors.web.sessions import COOKIE, Said, Session
+from connectors.web.sessions import COOKIE, Session
 from tests.contract.connector_suite import Place
 from tests.emulators.web_page import shown
 
@@ -23,6 +25,8 @@ class _Anybody:
     role: Role = Role.MEMBER
     workspace_id: str | None = None
     id: str = "token:test"
+    name: str = "Ann"
+    person: str = ""
 
 
 class MemorySessions:
@@ -39,6 +43,9 @@ class MemorySessions:
     async def find(self, secret: str) -> Session | None:
         return self.kept.get(secret)
 
+    async def move(self, secret: str, workspace_id: str) -> Session | None:
+        return self.kept.get(secret)
+
     async def end(self, secret: str) -> None:
         self.kept.pop(secret, None)
 
@@ -47,23 +54,31 @@ async def _authenticate(_request: Request) -> _Anybody:
     return _Anybody()
 
 
-async def _nothing_before(_key: ConversationKey, _limit: int) -> Sequence[Said]:
-    return ()
+class NothingBefore:
+    """A backend in which every conversation begins, and which keeps none."""
 
+    async def has_workspace(self, workspace_id: str) -> bool:
+        return True
 
-async def _anywhere(_workspace_id: str) -> bool:
-    return True
+    async def recent(self, key: ConversationKey, person: Person, limit: int) -> Sequence[Said]:
+        return ()
+
+    async def add_message(
+        self, key: ConversationKey, message_id: str, text: str, files: Sequence[File]
+    ) -> Conversation:
+        return Conversation("main", text, "2026-01-02T03:04:05Z")
 
 
 def web_connector(sessions: MemorySessions | None = None) -> WebConnector:
-    return WebConnector(
+    connector = WebConnector(
         _authenticate,
         lambda _request: None,
         sessions or MemorySessions(),
-        _nothing_before,
-        _anywhere,
         max_body_bytes=1_000_000,
+        max_file_bytes=1_000_000,
     )
+    connector.backend = cast("Backend", NothingBefore())
+    return connector
 
 
 class WebHarness:

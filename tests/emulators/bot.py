@@ -41,7 +41,7 @@ class Bot:
     events: list[dict[str, Any]] = field(default_factory=list)
 
     async def say(self, text: str, *, context: str = "default", workspace: str = "acme", **more: Any) -> dict[str, Any]:
-        """What the bot answers over HTTP: the contract's object."""
+        """What the bot answers over HTTP, in a public place unless it is direct: the contract's object."""
         response = await self.post(text, context=context, workspace=workspace, **more)
         assert response.status_code == 200, response.text
         answer: dict[str, Any] = response.json()
@@ -50,7 +50,8 @@ class Bot:
     async def post(
         self, text: str, *, context: str = "default", workspace: str = "acme", headers: Any = None, **more: Any
     ) -> httpx.Response:
-        body = {"text": text, "context": context, "author": {"id": "u1", "name": "Lena"}, **more}
+        public = {} if more.get("direct") else {"public": True}
+        body = {"text": text, "context": context, "author": {"id": "u1", "name": "Lena"}, **public, **more}
         return await self.http.post(f"/v1/workspaces/{workspace}/messages", json=body, headers=headers)
 
     async def settle(self) -> None:

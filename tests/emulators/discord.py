@@ -21,6 +21,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from tests.emulators.discord_commands import Commands, Given
 from tests.emulators.discord_nouns import (
+    BUTTON,
     COMMAND,
     DIRECT_MESSAGES,
     DIRECT_REACTIONS,
@@ -28,6 +29,7 @@ from tests.emulators.discord_nouns import (
     GUILD_MESSAGES,
     GUILD_REACTIONS,
     GUILDS,
+    MAX_CALLS_A_SECOND,
     MAX_NONCE_CHARACTERS,
     MAY_TALK,
     MESSAGE_CONTENT,
@@ -42,6 +44,7 @@ from tests.emulators.discord_nouns import (
     Room,
     Shown,
     body_of,
+    buttons_of,
     change_shown,
     content_of,
     files_of,
@@ -70,6 +73,11 @@ def rate_limited(seconds: float, *, via: bool = False) -> Fault:
     return Fault(429, {"message": "You are being rate limited.", "retry_after": seconds, "global": False}, headers)
 
 
+GLOBAL_LIMIT = Fault(
+    429,
+    {"message": "You are being rate limited.", "retry_after": 1.0, "global": True},
+    {"Retry-After": "1", "Via": "1.1 google", "X-RateLimit-Global": "true", "X-RateLimit-Scope": "global"},
+)
 FORBIDDEN = Fault(403, {"message": "Missing Access", "code": 50001})
 LOST_ANSWER = Fault(lost="after")
 LOST_REQUEST = Fault(lost="before")
@@ -153,7 +161,10 @@ class DiscordEmulator:
         self.typing: list[int] = []
         self.reactions: dict[tuple[int, int], list[str]] = {}
         self.calls: list[str] = []
+        self.calls_over_the_limit = 0
+        """Calls that were refused because fifty others had come within a second."""
         self.bodies: list[Json] = []
+        self._arrivals: deque[float] = deque(maxlen=MAX_CALLS_A_SECOND)
         self._faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
         self._sessions: dict[str, _Session] = {}
         self._people: dict[int, Person] = {}
@@ -268,6 +279,12 @@ class DiscordEmulator:
         options = [{"name": option, "type": 3, "value": text}] if text else []
         data = {"id": "55", "name": name, "type": 1, "options": options}
         return await self.commands.interact(COMMAND, data, to or by, by)
+
+    async def press(self, shown: Shown, label: str, by: Person = SOMEBODY) -> Given:
+        """*by* presses a button below a message of the bot."""
+        message = self._messages[shown.message_id]
+        data = {"id": 2, "custom_id": shown.buttons[label], "component_type": 2}
+        return await self.commands.interact(BUTTON, data, self._place_of(message), by, message=message, on=shown)
 
     async def react(self, message_id: int, emoji: str, by: Person = SOMEBODY, *, take_away: bool = False) -> None:
         place = self._place_of(self._messages[message_id])
@@ -490,6 +507,9 @@ class DiscordEmulator:
                 return _dropped(request)
             if fault and fault.lost == "never":
                 await asyncio.sleep(3600)
+            if name not in TOKENLESS and self._is_over_the_limit():
+                fault = GLOBAL_LIMIT
+                return _told(fault.body, fault.status, fault.headers)
             if fault and fault.page:
                 return web.Response(text=fault.page, content_type="text/html")
             try:
@@ -508,6 +528,15 @@ class DiscordEmulator:
             return _told(result) if result is not None else web.Response(status=204)
 
         return handle
+
+    def _is_over_the_limit(self) -> bool:
+        """Whether a call that comes now is one too many within a second, whatever it asks for."""
+        now = time.monotonic()
+        if len(self._arrivals) == MAX_CALLS_A_SECOND and now - self._arrivals[0] < 1.0:
+            self.calls_over_the_limit += 1
+            return True
+        self._arrivals.append(now)
+        return False
 
     def _authorise(self, request: web.Request) -> None:
         if request.headers.get("Authorization") != f"Bot {self.token}":
@@ -561,7 +590,7 @@ class DiscordEmulator:
                 raise Refused(400, 50035, "Invalid Form Body\nIn message_reference: Unknown message")
             replied = None
         message = self.message_json(place, self.me, text) | {"nonce": nonce}
-        files = files_of(body)
+        files, buttons = files_of(body), buttons_of(body)
         message["attachments"] = [self.attached(place, file) for file in files]
         message_id = int(message["id"])
         self._messages[message_id] = message
@@ -577,6 +606,7 @@ class DiscordEmulator:
                 has_preview=not body.get("flags", 0) & SUPPRESS_EMBEDS,
                 pings=pings(body),
                 files=files,
+                buttons=buttons,
             )
         )
         self._echo(message, place)
@@ -720,9 +750,9 @@ class DiscordEmulator:
             "id": str(room.channel_id),
             "guild_id": str(room.guild_id),
             "name": room.name,
-            "type": 0 if room.parent is None else 11,
+            "type": 0 if room.parent is None else 12 if room.private else 11,
             "position": 0,
-            "permission_overwrites": [],
+            "permission_overwrites": _closed_to_all(room) if room.private and room.parent is None else [],
             "parent_id": None if room.parent is None else str(room.parent),
             "last_message_id": str(newest) if newest else None,
         }
@@ -747,6 +777,11 @@ def _told(answer: Any, status: int = 200, headers: dict[str, str] | None = None)
     # Without a charset, as Discord does: discord.py reads no other as JSON.
     named = {"Content-Type": "application/json", **(headers or {})}
     return web.Response(status=status, body=json.dumps(answer).encode(), headers=named)
+
+
+def _closed_to_all(room: Room) -> list[Json]:
+    everyone = {"id": str(room.guild_id), "type": 0, "allow": "0", "deny": str(1 << 10)}
+    return [everyone]
 
 
 def _dropped(request: web.Request) -> web.Response:

@@ -12,7 +12,10 @@ from aiohttp import web
 
 from tests.emulators.discord_nouns import (
     AUTOCOMPLETE,
+    BUTTON,
+    CHANGE,
     DEFER,
+    DEFER_CHANGE,
     EPHEMERAL,
     SAY,
     SUGGEST,
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
 APPLICATION_ID = 124
 MAX_COMMANDS = 100
+_KINDS = (SAY, DEFER, DEFER_CHANGE, CHANGE, SUGGEST)
 _NAME = re.compile(r"[-_\w]{1,32}")
 
 
@@ -48,6 +52,10 @@ class Given:
     is_waiting: bool = False
     """Whether "… is thinking" is shown."""
     is_answered: bool = False
+    is_deferred: bool = False
+    """Whether the message of a pressed button is said to change."""
+    on: Shown | None = None
+    """The message below which a button was pressed; what is changed as the first answer until there is another."""
     choices: list[Json] | None = None
     shown: list[Shown] = field(default_factory=list)
     ephemeral: list[bool] = field(default_factory=list)
@@ -81,12 +89,15 @@ class Commands:
             ("DELETE", webhook + "/messages/{message}"): ("delete_answer", self._delete),
         }
 
-    async def interact(self, kind: int, data: Json, place: Place, by: Person) -> Given:
-        """*by* gives a command, presses a button, types into an option or sends a form."""
+    async def interact(
+        self, kind: int, data: Json, place: Place, by: Person, *, on: Shown | None = None, **more: Json
+    ) -> Given:
+        """*by* gives a command, presses a button (below the message *on*), types into an option or sends a form.
+        ``more`` goes into the interaction as it is."""
         discord = self._discord
         discord.join(place)
         number = discord._new_id()
-        given = Given(number, f"token-{number}", kind, by, place, asyncio.get_running_loop().time())
+        given = Given(number, f"token-{number}", kind, by, place, asyncio.get_running_loop().time(), on=on)
         self.given[given.token] = given
         told: Json = {
             "id": str(given.id),
@@ -100,6 +111,7 @@ class Commands:
             "entitlements": [],
             "authorizing_integration_owners": {},
             "context": 1 if isinstance(place, Person) else 0,
+            **more,
         }
         if isinstance(place, Person):
             told |= {"user": by.as_json(), "channel": discord.direct_channel(place)}
@@ -151,16 +163,22 @@ class Commands:
         if asyncio.get_running_loop().time() - given.given_at > self.deadline_seconds:
             raise Refused(404, 10062, "Unknown interaction")
         kind, data = body["type"], body.get("data", {}) | {k: v for k, v in body.items() if k == "_files"}
-        if (kind == SUGGEST) != (given.type == AUTOCOMPLETE) or kind not in (SAY, DEFER, SUGGEST):
+        if (kind == SUGGEST) != (given.type == AUTOCOMPLETE) or kind not in _KINDS:
+            raise Refused(400, 50035, "Invalid Form Body\nIn type: not for this interaction")
+        if kind in (CHANGE, DEFER_CHANGE) and (given.type != BUTTON or given.on is None):
             raise Refused(400, 50035, "Invalid Form Body\nIn type: not for this interaction")
         given.had_bot_token = "Authorization" in request.headers
         message: Json | None = None
         if kind == SAY:
             message = self._show(given, data)
+        elif kind == CHANGE and given.on is not None:
+            change_shown(given.on, data)
+        elif kind == DEFER_CHANGE:
+            given.is_deferred = True
         elif kind == DEFER:
             given.is_waiting = True
             given.ephemeral.append(bool(data.get("flags", 0) & EPHEMERAL))
-        else:
+        elif kind == SUGGEST:
             given.choices = data["choices"]
         given.is_answered = True
         if request.query.get("with_response") != "true":
@@ -178,6 +196,8 @@ class Commands:
             given.is_waiting = False
             first = given.ephemeral.pop(0)
             return self._show(given, body, first)
+        if given.on is not None and given.is_deferred:
+            return self._changed(given, given.on, body)
         return self._changed(given, given.shown[0], body)
 
     def _change(self, request: web.Request, body: Json) -> Json:

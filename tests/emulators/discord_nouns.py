@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
 
 MAX_TEXT_CHARACTERS = 2000
 MAX_NONCE_CHARACTERS = 25
+MAX_ROWS, MAX_BUTTONS, MAX_LABEL_CHARACTERS, MAX_CUSTOM_ID_CHARACTERS = 5, 5, 80, 100
+"""Of a message, of a row, and of a button."""
+MAX_CALLS_A_SECOND = 50
+"""Rate Limits, "Global"; calls that answer interactions do not count."""
 MAX_UPLOAD_BYTES = 10 * 1024 * 1024
 SUPPRESS_EMBEDS = 1 << 2
 VOICE_MESSAGE = 1 << 13
@@ -22,7 +26,7 @@ MAY_TALK = 1 << 10 | 1 << 11 | 1 << 16
 """View Channels, Send Messages, Read Message History."""
 
 COMMAND, BUTTON, AUTOCOMPLETE, MODAL = 2, 3, 4, 5
-SAY, DEFER, SUGGEST = 4, 5, 8
+SAY, DEFER, DEFER_CHANGE, CHANGE, SUGGEST = 4, 5, 6, 7, 8
 EPHEMERAL = 1 << 6
 
 TOKENLESS = frozenset({"respond", "follow_up", "change_first", "change_answer", "delete_answer"})
@@ -71,6 +75,8 @@ class Room:
     parent: int | None = None
     joined: bool = False
     """For a thread: whether the bot is a member of it."""
+    private: bool = False
+    """Whether @everyone may not view it; for a thread: whether only its members may."""
 
 
 Place = Person | Room
@@ -89,6 +95,8 @@ class Shown:
     pings: bool = True
     edits: int = 0
     files: tuple[File, ...] = ()
+    buttons: dict[str, str] = field(default_factory=dict)
+    """The labels of the buttons below it, and their ``custom_id``."""
 
 
 @dataclass(frozen=True)
@@ -117,10 +125,10 @@ async def body_of(request: web.Request) -> Json:
     form = await request.post()
     body: Json = json.loads(str(form["payload_json"]))
     files: dict[int, File] = {}
-    for name, field in form.items():
-        if isinstance(field, web.FileField) and name.startswith("files["):
+    for name, part in form.items():
+        if isinstance(part, web.FileField) and name.startswith("files["):
             number = int(name.removeprefix("files[").removesuffix("]"))
-            files[number] = File(field.filename, field.file.read(), field.content_type)
+            files[number] = File(part.filename, part.file.read(), part.content_type)
     return body | {"_files": files}
 
 
@@ -133,6 +141,20 @@ def files_of(body: Json) -> tuple[File, ...]:
     if "attachments" in body and named.keys() != files.keys():
         raise Refused(400, 50035, "Invalid Form Body\nIn attachments: unknown attachment")
     return tuple(file for _, file in sorted(files.items()))
+
+
+def buttons_of(body: Json) -> dict[str, str]:
+    """The buttons of a message: their labels, and their ``custom_id``. Refuses what Discord would."""
+    rows = body.get("components") or []
+    found = [one for row in rows for one in row["components"]]
+    ids = [one["custom_id"] for one in found]
+    fits = len(rows) <= MAX_ROWS and all(row["type"] == 1 for row in rows) and len(set(ids)) == len(ids)
+    fits = fits and all(1 <= len(row["components"]) <= MAX_BUTTONS for row in rows)
+    fits = fits and all(1 <= len(one) <= MAX_CUSTOM_ID_CHARACTERS for one in ids)
+    fits = fits and all(one["type"] == 2 and one["style"] in (1, 2, 3, 4) for one in found)
+    if not fits or not all(1 <= len(one["label"]) <= MAX_LABEL_CHARACTERS for one in found):
+        raise Refused(400, 50035, "Invalid Form Body\nIn components: The specified component is invalid")
+    return {one["label"]: one["custom_id"] for one in found}
 
 
 def content_of(body: Json) -> str:
@@ -148,7 +170,10 @@ def content_of(body: Json) -> str:
 
 def change_shown(shown: Shown, body: Json) -> None:
     """*shown* becomes what *body* says. Refuses what Discord would."""
-    shown.text = content_of(body)
+    if body.keys() - {"components"}:
+        shown.text = content_of(body)
+    if "components" in body:
+        shown.buttons = buttons_of(body)
     shown.edits += 1
     if "attachments" in body:
         shown.files = files_of(body)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from connectors.message import Scope
+from connectors.message import EVERYONE, Scope
 from grounding.documents.index import cosine
 from grounding.documents.sparse import term_set
 from grounding.memory.records import lifecycle, making
 from grounding.memory.records.detail import detailed, indexed_text
 from grounding.memory.records.lifecycle import Rules
 from grounding.memory.records.port import Added, Found, NewRecord
-from grounding.memory.records.record import NeverDeleted, NoSuchRecord, Provenance, Record, State, Type
+from grounding.memory.records.record import NeverDeleted, NoSuchRecord, Provenance, Record, RecordRefused, State, Type
 from grounding.memory.records.store import Change, place
 from grounding.tokens import load_tokens
 from tests.emulators.embedder import HashedWords
@@ -81,7 +81,7 @@ class RememberedRecords:
         found = [
             record
             for record in self._seen(scope)
-            if (not own or record.user == (scope.user or ""))
+            if (not own or record.audience == (scope.audience or ""))
             and (not types or record.type in types)
             and (record.state in states if states else not record.is_hidden)
             and (not before or place(record) < before)
@@ -90,7 +90,7 @@ class RememberedRecords:
 
     async def add(self, scope: Scope, new: NewRecord, by: Provenance, key: str = "") -> Added:
         owner, at = _owner(scope), making.stamp(self._clock())
-        record = making.made(new, f"r{next(self._numbers)}", scope.user or "", by, at)
+        record = making.made(new, f"r{next(self._numbers)}", scope.audience or "", by, at)
         if key and (owner, key) in self._done:
             return Added(await self.get(scope, self._done[owner, key]), "unchanged")
         kept = self._kept.setdefault(owner, {})
@@ -122,7 +122,7 @@ class RememberedRecords:
             self._done[_owner(scope), key] = record_id
         if after != record:
             self._changes.insert(0, (record_id, Change(at, by.author, by.turn_id, record.state, after.state, "")))
-        return record if after == record else self._keep((scope.workspace_id, record.user), after)
+        return record if after == record else self._keep((scope.workspace_id, record.audience), after)
 
     async def history(self, scope: Scope, record_id: str) -> Sequence[Change]:
         """What `change` did of it, the newest first."""
@@ -132,11 +132,19 @@ class RememberedRecords:
         record = await self.get(scope, record_id)
         if record.type is Type.DECISION:
             raise NeverDeleted("decisions are kept for good")
-        del self._kept[scope.workspace_id, record.user][record_id]
+        del self._kept[scope.workspace_id, record.audience][record_id]
+
+    async def share(self, scope: Scope, record_id: str, by: Provenance) -> Record:
+        record = await self.get(scope, record_id)
+        if record.superseded_by:
+            raise RecordRefused(f"{record_id} was superseded by {record.superseded_by}: share that one")
+        del self._kept[scope.workspace_id, record.audience][record_id]
+        fields = {"audience": "", "shared_by": by.author, "supersedes": "", "version": record.version + 1}
+        return self._keep((scope.workspace_id, ""), record.model_copy(update=fields))
 
     async def forget(self, scope: Scope) -> int:
-        if scope.user is None:
-            raise ValueError("a person is forgotten: name one in the scope")
+        if scope.audience is None:
+            raise ValueError("one audience's records are forgotten: name it in the scope")
         return len(self._kept.pop(_owner(scope), {}))
 
     async def forget_said(self, scope: Scope, turn_ids: Collection[str] | None = None) -> int:
@@ -154,10 +162,12 @@ class RememberedRecords:
     async def count_use(self, scope: Scope, ids: Collection[str]) -> None:
         at = making.stamp(self._clock())
         for record in [one for one in self._seen(scope) if one.id in set(ids)]:
-            self._keep((scope.workspace_id, record.user), lifecycle.use(record, self._rules, at))
+            self._keep((scope.workspace_id, record.audience), lifecycle.use(record, self._rules, at))
 
     def _seen(self, scope: Scope) -> Sequence[Record]:
-        owners = dict.fromkeys(("", scope.user or ""))
+        owners = dict.fromkeys(("", scope.audience or ""))
+        if scope.audience == EVERYONE:
+            owners = dict.fromkeys(of for workspace, of in self._kept if workspace == scope.workspace_id)
         return [record for of in owners for record in self._kept.get((scope.workspace_id, of), {}).values()]
 
     def _keep(self, owner: Owned, record: Record) -> Record:
@@ -172,4 +182,4 @@ class RememberedRecords:
 
 
 def _owner(scope: Scope) -> Owned:
-    return scope.workspace_id, scope.user or ""
+    return scope.workspace_id, scope.audience or ""

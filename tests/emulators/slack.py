@@ -39,12 +39,13 @@ from tests.emulators.slack_nouns import (
     Refused,
     Shown,
     Whisper,
+    buttons_in,
     rate_limited,
     refused,
     seen,
 )
 from tests.emulators.slack_streams import Streams
-from tests.emulators.slack_workspace import Workspace, kind
+from tests.emulators.slack_workspace import Workspace
 
 __all__ = [
     "GATEWAY_PAGE",
@@ -76,6 +77,7 @@ _SCOPES = {
     "reactions.add": "reactions:write",
     "users.info": "users:read",
     "conversations.history": "channels:history",
+    "conversations.info": "channels:read",
     "conversations.replies": "channels:history",
     "files.getUploadURLExternal": "files:write",
     "files.completeUploadExternal": "files:write",
@@ -115,6 +117,8 @@ class SlackEmulator(Workspace):
         """How long a socket is said to live, in its ``hello``."""
         self.doubles = False
         """Whether every event is delivered twice."""
+        self.deadline_seconds = 3.0
+        """How long Slack waits for the acknowledgement of a command or of a pressed button."""
         self.drop_acks = 0
         """How many acknowledgements are yet to be lost."""
         self.post: Post | None = None
@@ -194,7 +198,7 @@ class SlackEmulator(Workspace):
             root["thread_ts"] = thread
             message |= {"thread_ts": thread, "parent_user_id": root.get("user", "")}
         self._messages[place].append(message)
-        self._event({**message, "channel": place, "channel_type": kind(place), "event_ts": ts})
+        self._event({**message, "channel": place, "channel_type": self.kind(place), "event_ts": ts})
         if self.at_bot in text and not place.startswith("D"):
             mention = {key: value for key, value in message.items() if key != "parent_user_id"}
             self._event({**mention, "type": "app_mention", "channel": place, "event_ts": ts})
@@ -216,6 +220,25 @@ class SlackEmulator(Workspace):
         """Somebody uses a button or a shortcut."""
         self.deliveries.append(Delivery(payload, kind="interactive"))
         return self.deliveries[-1]
+
+    def press(self, shown: Shown, label: str, by: Person = SOMEBODY) -> Delivery:
+        """*by* presses a button below a message of the bot."""
+        self.people[by.id] = by
+        said = self._find(shown.channel, shown.ts)
+        container = {"type": "message", "message_ts": shown.ts, "channel_id": shown.channel, "is_ephemeral": False}
+        return self.interact(
+            {
+                "type": "block_actions",
+                "user": {"id": by.id, "username": by.name.lower(), "name": by.name.lower(), "team_id": self.team_id},
+                "api_app_id": "A0APP",
+                "container": container,
+                "trigger_id": f"{self.number()}.{self.number()}.f00",
+                "team": {"id": self.team_id, "domain": "emulator"},
+                "channel": {"id": shown.channel, "name": "directmessage"},
+                "message": dict(said),
+                "actions": [buttons_in(said["blocks"])[label] | {"block_id": "b1", "action_ts": self._new_ts()}],
+            }
+        )
 
     def upload(
         self,
@@ -281,6 +304,8 @@ class SlackEmulator(Workspace):
     def join(self, place: Channel | Person) -> str:
         """The bot may write there from now on; its id."""
         self._channels.add(place.channel_id)
+        if isinstance(place, Channel) and place.private:
+            self._private.add(place.channel_id)
         return place.channel_id
 
     def leave(self, place: Channel | Person) -> None:
@@ -361,7 +386,7 @@ class SlackEmulator(Workspace):
 
     def _changed(self, place: Channel | Person, subtype: str, **more: Any) -> None:
         channel, at = place.channel_id, self._new_ts()
-        envelope = {"type": "message", "subtype": subtype, "channel": channel, "channel_type": kind(channel)}
+        envelope = {"type": "message", "subtype": subtype, "channel": channel, "channel_type": self.kind(channel)}
         self._event({**envelope, "hidden": True, "ts": at, "event_ts": at, **more})
 
     async def _deliver(self) -> None:
@@ -369,6 +394,7 @@ class SlackEmulator(Workspace):
             for delivery in [one for one in self.deliveries if not one.acknowledged]:
                 now = asyncio.get_running_loop().time()
                 if delivery.kind != "events_api" and delivery.attempt:
+                    delivery.failed = delivery.failed or self._is_late(delivery)
                     continue  # commands and interactions are never brought again
                 if self.down or (delivery.attempt and now - delivery.sent_at < self.redeliver_seconds):
                     continue
@@ -386,7 +412,7 @@ class SlackEmulator(Workspace):
         return next((one for one in reversed(self._sockets) if not one.closed), None) if not self.mute else None
 
     async def _deliver_over_http(self, delivery: Delivery, post: Post) -> None:
-        is_form = delivery.kind == "slash_commands"
+        is_form = delivery.kind != "events_api"
         body = self.commands.form(delivery.payload) if is_form else json.dumps(delivery.payload).encode()
         headers = self.signed(body)
         if is_form:
@@ -396,8 +422,10 @@ class SlackEmulator(Workspace):
         status = await post(body, headers)
         if self.drop_acks and status == 200:
             self.drop_acks -= 1
+        elif status == 200:
+            self._taken(delivery)
         else:
-            delivery.acknowledged = status == 200
+            delivery.failed = is_form
 
     async def _deliver_on(self, socket: web.WebSocketResponse, delivery: Delivery) -> None:
         envelope_id = f"envelope-{self.number()}"
@@ -446,8 +474,17 @@ class SlackEmulator(Workspace):
         if self.drop_acks:
             self.drop_acks -= 1
         else:
-            delivery.acknowledged, delivery.told = True, answer.get("payload")
+            delivery.told = answer.get("payload")
+            self._taken(delivery)
+
+    def _taken(self, delivery: Delivery) -> None:
+        """Its acknowledgement came, which for commands and interactions may be too late."""
+        delivery.acknowledged = delivery.kind == "events_api" or not self._is_late(delivery)
+        if delivery.acknowledged:
             self.commands.note(delivery)
+
+    def _is_late(self, delivery: Delivery) -> bool:
+        return asyncio.get_running_loop().time() - delivery.sent_at > self.deadline_seconds
 
     # What the bot calls
 

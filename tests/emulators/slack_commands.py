@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
@@ -39,7 +40,7 @@ class Commands:
             "token": "verification",
             "team_id": self._slack.team_id,
             "channel_id": place,
-            "channel_name": to.name if to else "directmessage",
+            "channel_name": ("privategroup" if to.private else to.name) if to else "directmessage",
             "user_id": by.id,
             "user_name": by.name.lower(),
             "command": "/agent",
@@ -55,8 +56,8 @@ class Commands:
         return given
 
     def form(self, payload: Json) -> bytes:
-        """As the body of a request."""
-        return urlencode(payload).encode()
+        """A command or an interaction as the body of a request."""
+        return urlencode(payload if "command" in payload else {"payload": json.dumps(payload)}).encode()
 
     def note(self, delivery: Delivery) -> None:
         """Its acknowledgement came; what came with it is shown to who gave the command."""

@@ -40,6 +40,7 @@ class Channel:
 
     id: str = "C200"
     name: str = "team"
+    private: bool = False
 
     @property
     def channel_id(self) -> str:
@@ -59,8 +60,12 @@ class Shown:
     notifies_all: bool = False
     edits: int = 0
     streaming: bool = False
+    context: str = ""
+    """What stands below the text in a context block, small and grey."""
     file: str | None = None
     """The title of the file, whose content ``raw`` then is."""
+    buttons: dict[str, str] = field(default_factory=dict)
+    """The labels of the buttons below it, and the command that each gives."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,8 @@ class Delivery:
     attempt: int = 0
     sent_at: float = 0.0
     acknowledged: bool = False
+    failed: bool = False
+    """Whether who gave the command or pressed the button saw that it failed: it was not acknowledged in time."""
     told: Json | None = None
     """What came with the acknowledgement."""
 
@@ -119,6 +126,58 @@ class Refused(Exception):
     def __init__(self, error: str, **more: Any) -> None:
         super().__init__(error)
         self.more = more
+
+
+MAX_ELEMENTS, MAX_LABEL_CHARACTERS, MAX_VALUE_CHARACTERS, MAX_ACTION_ID_CHARACTERS = 25, 75, 2000, 255
+"""Of an actions block, and of a button."""
+
+MAX_SECTION_CHARACTERS, MAX_CONTEXT_ELEMENTS, MAX_CONTEXT_CHARACTERS, MAX_BLOCKS = 3000, 10, 2000, 50
+
+
+def in_blocks(asked: Json) -> tuple[str, str]:
+    """The mrkdwn of a message's section blocks, or its text if it has no blocks, and the plain text of its context
+    blocks. Raises `Refused` for blocks that Slack refuses, or that this emulator does not know."""
+    blocks = asked.get("blocks") or []
+    if not blocks:
+        return str(asked.get("text") or ""), ""
+    said: list[str] = []
+    below: list[str] = []
+    for block in blocks:
+        match block:
+            case {"type": "section", "text": {"type": "mrkdwn", "text": str(text)}}:
+                fits = 0 < len(text) <= MAX_SECTION_CHARACTERS
+                said.append(text)
+            case {"type": "context", "elements": [*elements]}:
+                texts = [str(one["text"]) for one in elements if one["type"] == "plain_text"]
+                fits = 0 < len(texts) == len(elements) <= MAX_CONTEXT_ELEMENTS
+                fits = fits and all(0 < len(text) <= MAX_CONTEXT_CHARACTERS for text in texts)
+                below += texts
+            case {"type": "actions"}:
+                fits = bool(buttons_in([block]))
+            case _:
+                fits = False
+        if not fits:
+            raise Refused("invalid_blocks")
+    if len(blocks) > MAX_BLOCKS:
+        raise Refused("invalid_blocks")
+    return "\n".join(said), " ".join(below)
+
+
+def buttons_in(blocks: list[Json]) -> dict[str, Json]:
+    """The buttons of a message's actions blocks by their labels. Raises `Refused` for those that Slack refuses."""
+    buttons: dict[str, Json] = {}
+    for elements in [block["elements"] for block in blocks if block["type"] == "actions"]:
+        ids = [one["action_id"] for one in elements]
+        fits = 0 < len(elements) <= MAX_ELEMENTS and len(set(ids)) == len(ids)
+        fits = fits and all(0 < len(one) <= MAX_ACTION_ID_CHARACTERS for one in ids)
+        for one in elements:
+            label = one["text"]["text"]
+            fits = fits and one["type"] == "button" and one["text"]["type"] == "plain_text"
+            fits = fits and 0 < len(label) <= MAX_LABEL_CHARACTERS and len(one["value"]) <= MAX_VALUE_CHARACTERS
+            buttons[label] = one
+        if not fits:
+            raise Refused("invalid_blocks")
+    return buttons
 
 
 def seen(text: str) -> str:

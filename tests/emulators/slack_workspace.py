@@ -9,7 +9,18 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from tests.emulators.slack_nouns import LINK, MASS_MENTION, Delivery, Json, Person, Refused, Shown, seen
+from tests.emulators.slack_nouns import (
+    LINK,
+    MASS_MENTION,
+    Delivery,
+    Json,
+    Person,
+    Refused,
+    Shown,
+    buttons_in,
+    in_blocks,
+    seen,
+)
 
 MAX_POST_CHARACTERS = 40_000
 MAX_UPDATE_CHARACTERS = 4_000
@@ -26,6 +37,7 @@ class Workspace(ABC):
         self.statuses: list[tuple[str, str, str]] = []
         self.people: dict[str, Person] = {}
         self._channels: set[str] = set()
+        self._private: set[str] = set()
         self._messages: defaultdict[str, list[Json]] = defaultdict(list)
         self._shown: list[Shown] = []
         self.first_second = int(time.time()) - 12 * 3600
@@ -41,10 +53,21 @@ class Workspace(ABC):
             "chat.delete": self._delete,
             "reactions.add": self._add_reaction,
             "users.info": self._user_info,
+            "conversations.info": self._channel_info,
             "conversations.history": lambda asked: self._page(asked, thread=None),
             "conversations.replies": lambda asked: self._page(asked, thread=str(asked.get("ts"))),
             "assistant.threads.setStatus": self._set_status,
         }
+
+    def kind(self, channel: str) -> str:
+        """Slack's word for the kind of place."""
+        return "im" if channel.startswith("D") else "group" if channel in self._private else "channel"
+
+    def _channel_info(self, asked: Json) -> Json:
+        channel = self.channel(asked.get("channel"))
+        is_im = channel.startswith("D")
+        told = {"id": channel, "is_im": is_im, "is_channel": not is_im, "is_mpim": False}
+        return {"channel": {**told, "is_private": channel in self._private}}
 
     @abstractmethod
     def _event(self, event: Json) -> Delivery:
@@ -59,9 +82,12 @@ class Workspace(ABC):
         metadata = asked.get("metadata")
         if metadata is not None and not (metadata.get("event_type") and isinstance(metadata["event_payload"], dict)):
             raise Refused("invalid_metadata_format")
+        said, context = in_blocks(asked)
         shown = self.keep(channel, text, thread, metadata=metadata)
+        shown.raw, shown.text, shown.context = said[:MAX_POST_CHARACTERS], seen(said[:MAX_POST_CHARACTERS]), context
+        self._show_blocks(shown, asked)
         shown.has_preview = bool(LINK.search(text) or "http" in text) and asked.get("unfurl_links") is not False
-        shown.notifies_all = bool(MASS_MENTION.search(text))
+        shown.notifies_all = bool(MASS_MENTION.search(text) or MASS_MENTION.search(shown.raw))
         return {"channel": channel, "ts": shown.ts, "message": self._find(channel, shown.ts)}
 
     def keep(
@@ -86,8 +112,13 @@ class Workspace(ABC):
         self._shown.append(shown)
         self.statuses = [status for status in self.statuses if status[:2] != (channel, thread)]
         if told:
-            self._event({**said, "channel": channel, "channel_type": kind(channel), "event_ts": ts})
+            self._event({**said, "channel": channel, "channel_type": self.kind(channel), "event_ts": ts})
         return shown
+
+    def _show_blocks(self, shown: Shown, asked: Json) -> None:
+        blocks = asked.get("blocks") or []
+        shown.buttons = {label: one["value"] for label, one in buttons_in(blocks).items()}
+        self._find(shown.channel, shown.ts)["blocks"] = blocks
 
     def _update(self, asked: Json) -> Json:
         channel, text = self.channel(asked.get("channel")), _text(asked)
@@ -98,8 +129,10 @@ class Workspace(ABC):
             raise Refused("cant_update_message" if self.has(channel, str(asked.get("ts"))) else "message_not_found")
         if shown.streaming:
             raise Refused("streaming_state_conflict")
-        shown.raw, shown.text = text, seen(text)
-        shown.notifies_all = bool(MASS_MENTION.search(text))
+        shown.raw, shown.context = in_blocks(asked)
+        shown.text = seen(shown.raw)
+        self._show_blocks(shown, asked)
+        shown.notifies_all = bool(MASS_MENTION.search(text) or MASS_MENTION.search(shown.raw))
         shown.edits += 1
         said = self._find(channel, shown.ts)
         said["text"] = text
@@ -208,11 +241,6 @@ class Workspace(ABC):
 
     def _new_ts(self) -> str:
         return f"{self.first_second + self.number()}.000100"
-
-
-def kind(channel: str) -> str:
-    """Slack's word for the kind of place."""
-    return "im" if channel.startswith("D") else "channel"
 
 
 def _text(asked: Json) -> str:

@@ -88,6 +88,8 @@ class TelegramEmulator:
         """The bot's own."""
         self._put: dict[tuple[int, int, int], list[Json]] = {}
         """Those of people: by chat, message and person."""
+        self.pressed: dict[str, str | None] = {}
+        """Presses of buttons, by id, and what the bot answered to whoever pressed; None while the sign still turns."""
         self.calls: list[str] = []
         self.confirmed = 0
         """All updates below this id are confirmed: they will not be delivered again."""
@@ -128,6 +130,8 @@ class TelegramEmulator:
             "senddocument": self._send_document,
             "editmessagetext": self._edit_message,
             "editmessagemedia": self._edit_media,
+            "editmessagereplymarkup": self._edit_buttons,
+            "answercallbackquery": self._answer_press,
             "deletemessage": self._delete_message,
             "sendchataction": self._send_action,
             "setmessagereaction": self._set_reaction,
@@ -213,6 +217,15 @@ class TelegramEmulator:
                 "new_reaction": new,
             },
         )
+
+    async def press(self, shown: Shown, label: str, by: Person = SOMEBODY) -> str:
+        """Somebody presses a button below a message of the bot; the id of the press."""
+        query = str(4_000_000 + len(self.pressed))
+        self.pressed[query] = None
+        message = self._messages[shown.chat_id, shown.message_id]
+        content = {"id": query, "from": by.as_json(), "message": message, "chat_instance": "1"}
+        await self.push("callback_query", content | {"data": shown.buttons[label]})
+        return query
 
     async def upgrade(self, room: Room, new_id: int) -> Room:
         """A group becomes a supergroup with another id. Both say so; the old one takes no messages any more."""
@@ -425,8 +438,11 @@ class TelegramEmulator:
     def _send_message(self, params: Params) -> Json:
         chat, topic, reply_to = self._place(params)
         text, entities = self._text(params)
+        buttons = _buttons(params)
         message = self._new_message(chat, self.me, topic) | {"text": text}
-        return self._show(message, text, entities, topic, reply_to, has_preview=_has_preview(params))
+        shown = self._show(message, text, entities, topic, reply_to, has_preview=_has_preview(params))
+        self._shown[-1].buttons = buttons
+        return shown
 
     def _send_document(self, params: Params) -> Json:
         chat, topic, reply_to = self._place(params)
@@ -495,17 +511,33 @@ class TelegramEmulator:
         known = self._own(chat, params, "edit")
         if known.file_name:
             raise Refused(400, "Bad Request: there is no text in the message to edit")
-        if (known.text, known.entities) == (text, entities):
+        buttons = _buttons(params)
+        if (known.text, known.entities, known.buttons) == (text, entities, buttons):
             raise Refused(
                 400,
                 "Bad Request: message is not modified: specified new message content and reply markup are exactly "
                 "the same as a current content and reply markup of the message",
             )
         known.text = text
+        known.buttons = buttons  # without a markup they go
         known.entities = entities
         known.edits += 1
         known.has_preview = _has_preview(params)
         return self._messages[chat["id"], known.message_id] | {"text": text, "edit_date": 1_700_000_200}
+
+    def _edit_buttons(self, params: Params) -> Json:
+        chat = self._chat(params)
+        known, buttons = self._own(chat, params, "edit"), _buttons(params)
+        if known.buttons == buttons:
+            raise Refused(400, "Bad Request: message is not modified")
+        known.buttons = buttons
+        return self._messages[chat["id"], known.message_id]
+
+    def _answer_press(self, params: Params) -> bool:
+        if params["callback_query_id"] not in self.pressed:
+            raise Refused(400, "Bad Request: query is too old and response timeout expired or query ID is invalid")
+        self.pressed[params["callback_query_id"]] = params.get("text", "")
+        return True
 
     def _edit_media(self, params: Params) -> Json:
         """A document in place of what was said: "to add media to text messages" (Bot API, editMessageMedia)."""
@@ -570,6 +602,17 @@ class TelegramEmulator:
         self._next_message[chat["id"]] += 1
         message = {"message_id": message_id, "date": 1_700_000_000, "chat": chat, "from": author.as_json()}
         return message | ({"message_thread_id": topic, "is_topic_message": True} if topic is not None else {})
+
+
+def _buttons(params: Params) -> dict[str, str]:
+    """Bot API, InlineKeyboardButton: a label, and ``callback_data`` of 1 to 64 bytes."""
+    rows = json.loads(params.get("reply_markup") or "{}").get("inline_keyboard", [])
+    buttons = {one["text"]: one["callback_data"] for row in rows for one in row}
+    if any(not label.strip() for label in buttons):
+        raise Refused(400, "Bad Request: text buttons are allowed only with text")
+    if any(not 1 <= len(data.encode()) <= 64 for data in buttons.values()):
+        raise Refused(400, "Bad Request: BUTTON_DATA_INVALID")
+    return buttons
 
 
 def _has_preview(params: Params) -> bool:

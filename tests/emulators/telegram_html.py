@@ -29,6 +29,7 @@ _ENTITY = re.compile(r"&(?:#(?P<decimal>\d{1,7})|#x(?P<hex>[0-9A-Fa-f]{1,6})|(?P
 _NAMED = {"lt": "<", "gt": ">", "amp": "&", "quot": '"'}
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[^\s<>/]*)(?P<attributes>[^<>]*)>")
 _ATTRIBUTE = re.compile(r"""(?P<name>[a-z-]+)\s*=\s*(?:"(?P<double>[^"]*)"|'(?P<single>[^']*)')""")
+_EXPANDABLE = "expandable"
 _WEB = re.compile(r"https?://[\w-]+(\.[\w-]+)+(:\d+)?([/?#]|$)", re.IGNORECASE)
 
 
@@ -95,7 +96,8 @@ def _close(name: str, stack: list[_Open], entities: list[Entity], size: int, off
         raise CannotParse(f'Unmatched end tag at byte offset {offset}, expected "</{opened.name}>", found "</{name}>"')
     if size == opened.at or (opened.name == "a" and not opened.detail):
         return
-    found = Entity(TAGS[opened.name], opened.at, size - opened.at, opened.detail)
+    kind = "expandable_blockquote" if opened.detail == _EXPANDABLE else TAGS[opened.name]
+    found = Entity(kind, opened.at, size - opened.at, "" if opened.detail == _EXPANDABLE else opened.detail)
     if opened.name == "code" and stack and stack[-1].name == "pre" and stack[-1].at == opened.at:
         stack[-1].detail = opened.detail
         return
@@ -103,6 +105,8 @@ def _close(name: str, stack: list[_Open], entities: list[Entity], size: int, off
 
 
 def _detail(name: str, attributes: str, offset: int) -> str:
+    if name == "blockquote" and attributes.strip() == "expandable":
+        return _EXPANDABLE
     values = {m["name"]: m["double"] or m["single"] or "" for m in _ATTRIBUTE.finditer(attributes)}
     if _ATTRIBUTE.sub("", attributes).strip():
         raise CannotParse(f"Expected equal sign in declaration of an attribute of the tag at byte offset {offset}")

@@ -59,9 +59,12 @@ class Room:
     id: int = -100200
     title: str = "The team"
     topics: tuple[int, ...] = ()
+    username: str = ""
+    """Of a public group."""
 
     def as_json(self) -> Json:
-        return {"id": self.id, "type": "supergroup", "title": self.title, "is_forum": bool(self.topics)}
+        found: Json = {"id": self.id, "type": "supergroup", "title": self.title, "is_forum": bool(self.topics)}
+        return found | ({"username": self.username} if self.username else {})
 
 
 @dataclass
@@ -80,6 +83,8 @@ class Shown:
     file_name: str = ""
     """Set where it is a document, whose caption is ``text``."""
     content: bytes = b""
+    buttons: dict[str, str] = field(default_factory=dict)
+    """The labels of the buttons below it, and what the bot is told where one is pressed."""
 
 
 @dataclass(frozen=True)

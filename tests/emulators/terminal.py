@@ -12,17 +12,21 @@ from connectors.console.terminal import Style
 class FakeTerminal:
     """Implements `connectors.console.terminal.Terminal`.
 
-    ``written`` is everything written, by style; ``complaints`` what went beside it. ``typed`` may hold
-    lines, None for the end, and errors to be raised.
+    ``written`` is everything written, by style, ``answers`` what of it was Markdown, ``growing`` what was shown of
+    answers that were being written; ``complaints`` what went beside it. ``typed`` may hold lines, None for the end, and
+    errors to be raised.
     """
 
-    def __init__(self, *, interactive: bool = True) -> None:
+    def __init__(self, *, interactive: bool = True, live: bool = False) -> None:
         self.interactive = interactive
+        self.live = live
+        self.columns = 0
         self.typed: asyncio.Queue[str | Exception | None] = asyncio.Queue()
         self.reads = 0
         self.written: list[tuple[Style, str]] = []
         self.complaints: list[str] = []
-        self.statuses: list[str] = []
+        self.answers: list[str] = []
+        self.growing: list[str] = []
         self.interrupt: Callable[[], None] | None = None
         """What Ctrl-C would call now."""
         self.gone = False
@@ -44,9 +48,12 @@ class FakeTerminal:
             raise BrokenPipeError("nobody reads")
         self.complaints.append(text)
 
-    async def status(self, text: str) -> None:
-        if text:
-            self.statuses.append(text)
+    async def write_markdown(self, text: str) -> None:
+        await self.write(text + "\n", Style.PLAIN)
+        self.answers.append(text)
+
+    async def show_growing(self, text: str) -> None:
+        self.growing.append(text)
 
     @contextmanager
     def interrupts(self, callback: Callable[[], None]) -> Iterator[None]:

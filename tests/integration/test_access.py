@@ -12,14 +12,18 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from config.settings import Settings
-from connectors.message import CALLER_PREFIX, Author, InboundMessage, Role
+from connectors.message import CALLER_PREFIX, Author, InboundKind, InboundMessage, Role
 from runtime.access import MAX_NOTICES, Access, Decision, Person
 from runtime.pairing import (
+    ATTEMPT_SECONDS,
     CODE_ALPHABET,
     CODE_LENGTH,
     CODE_SECONDS,
+    MAX_BYTES,
+    MAX_MESSAGES,
     MAX_PENDING,
     MAX_WRONG_CODES,
+    AlreadyDecided,
     Pairing,
     TooManyAttempts,
     UnknownCode,
@@ -64,7 +68,8 @@ async def everything(redis: Redis) -> str:
     found: list[str] = []
     for key in await redis.keys("*"):
         kind = await redis.type(key)
-        found.append(str((key, await redis.get(key) if kind == "string" else await redis.hgetall(key))))
+        read: Any = {"string": redis.get, "hash": redis.hgetall, "set": redis.smembers}[str(kind)]
+        found.append(str((key, await read(key))))
     return "\n".join(found)
 
 
@@ -106,7 +111,7 @@ async def test_pairing_from_stranger_to_member(redis: Redis) -> None:
     refused = await people.authorise(DIRECT, "acme")
     assert (refused.allowed, refused.why) == (False, "unpaired")
     code = code_in(refused.notice)
-    assert f"agent-runtime access approve {code}" in refused.notice
+    assert f"`./agent-runtime access approve {code}`" in refused.notice
     assert [(who.user, who.name, who.workspace_id) for who in await people.pending()] == [
         ("telegram:42", "Ann", "acme")
     ]
@@ -125,22 +130,66 @@ async def test_in_a_group_nothing_is_said_to_a_stranger(redis: Redis) -> None:
     assert await people.pending() == []
 
 
-async def test_each_code_that_a_person_was_given_is_good_until_one_is_used(redis: Redis) -> None:
-    """Who writes again while they wait is let in by the code that they passed on, whichever it was, and only once."""
+async def test_who_writes_again_has_the_same_code_until_it_is_used(redis: Redis) -> None:
+    """One code per person: whichever notice they pass on, it lets them in, and only once."""
     people = access(redis)
-    first, second, third = [code_in((await people.authorise(DIRECT, "acme")).notice) for _ in range(3)]
+    again = [replace(DIRECT, message_id=str(number)) for number in range(3)]
+    codes = [code_in((await people.authorise(message, "acme")).notice) for message in again]
     other = code_in((await people.authorise(replace(DIRECT, author=Author("43")), "acme")).notice)
-    assert len({first, second, third}) == 3
-    assert [who.user for who in await people.pending()] == ["telegram:42", "telegram:43"]
-    assert (await people.approve(second)).user == "telegram:42"
-    for used in (first, second, third):
-        with pytest.raises(UnknownCode):
-            await people.approve(used)
+    assert len(set(codes)) == 1
+    assert [(who.user, len(who.messages)) for who in await people.pending()] == [("telegram:42", 3), ("telegram:43", 1)]
+    assert (await people.approve(codes[0], by="slack:U1", by_name="Bo")).user == "telegram:42"
+    with pytest.raises(AlreadyDecided, match="Ann was let in already, by Bo"):
+        await people.deny(codes[0])
     assert [who.user for who in await people.pending()] == ["telegram:43"]
     assert (await people.deny(other)).user == "telegram:43"
 
 
-async def test_a_code_is_good_for_ten_minutes(redis: Redis) -> None:
+async def test_what_a_stranger_says_is_kept_within_bounds_and_as_they_last_said_it(redis: Redis) -> None:
+    """The first few messages, of a bounded size, once each; edits hold, and what is deleted is kept no longer."""
+    people = access(redis)
+    for number in [1, 1, 2, 3, 4]:
+        await people.authorise(replace(DIRECT, message_id=str(number), text=f"question {number}"), "acme")
+    huge = replace(DIRECT, author=Author("43"), text="x" * MAX_BYTES)
+    assert code_in((await people.authorise(huge, "acme")).notice)
+    await people.authorise(replace(DIRECT, message_id="2", text="changed", kind=InboundKind.EDIT), "acme")
+    await people.withdraw(replace(DIRECT, message_id="3", kind=InboundKind.DELETE), "acme")
+    kept = {who.user: [(one.kind, one.text) for one in who.messages] for who in await people.pending()}
+    said = InboundKind.MESSAGE
+    assert kept == {"telegram:42": [(said, "question 1"), (said, "changed")], "telegram:43": []}
+    assert MAX_MESSAGES == 3
+
+
+async def test_a_person_who_was_turned_away_is_told_nothing_more(redis: Redis) -> None:
+    people = access(redis)
+    await people.deny(code_in((await people.authorise(DIRECT, "acme")).notice))
+    again = await people.authorise(replace(DIRECT, message_id="2"), "acme")
+    assert (again.allowed, again.notice) == (False, "")
+    assert await people.pending() == []
+
+
+async def test_a_role_that_is_given_to_who_waits_lets_them_in_like_approving(redis: Redis) -> None:
+    people = access(redis)
+    await people.authorise(DIRECT, "acme")
+    await people.set_role("telegram:42", Role.ADMIN, "acme", by="slack:U1")
+    assert await people.pending() == []
+    assert [(one.user, one.state) for one in await people.unsettled()] == [("telegram:42", "approved")]
+    assert await people.role_of("telegram:42", "acme") is Role.ADMIN
+
+
+async def test_who_was_let_in_is_a_member_though_the_process_ended_in_between(redis: Redis) -> None:
+    clock = Clock()
+    people = access(redis, clock)
+    code = code_in((await people.authorise(DIRECT, "acme")).notice)
+    await Pairing(redis, clock=clock).decide(code, None, "approved", "Bo")
+    (request,) = await people.unsettled()
+    assert await people.role_of("telegram:42", "acme") is Role.MEMBER
+    await people.settled(request)
+    assert await people.unsettled() == []
+    assert '"text":"hi"' not in await everything(redis)
+
+
+async def test_a_code_is_valid_for_its_time(redis: Redis) -> None:
     """A code that is older than its time cannot be approved and is not listed."""
     clock = Clock()
     people = access(redis, clock)
@@ -180,7 +229,7 @@ async def test_guessing_codes_is_bounded(redis: Redis) -> None:
             await people.approve("WRONG234")
     with pytest.raises(TooManyAttempts):
         await people.approve(code)
-    assert 0 < await redis.ttl("ar:pairing:{access}:attempts") <= CODE_SECONDS
+    assert 0 < await redis.ttl("ar:pairing:{access}:attempts") <= ATTEMPT_SECONDS
 
 
 async def test_a_stranger_who_keeps_on_is_not_told_for_ever(redis: Redis) -> None:
@@ -195,22 +244,19 @@ async def test_waiting_requests_are_bounded_until_some_expire(redis: Redis) -> N
     """When too many wait nobody gets a code, until those that wait expire."""
     clock = Clock()
     pairing = Pairing(redis, clock=clock)
-    stored = [await pairing.issue(f"telegram:{n}", "", "acme") for n in range(MAX_PENDING)]
+    stored = [await pairing.ask(f"telegram:{n}", "", "acme") for n in range(MAX_PENDING)]
     assert all(stored)
-    assert await pairing.issue("telegram:more", "", "acme") == ""
+    assert await pairing.ask("telegram:more", "", "acme") is None
     clock.now += CODE_SECONDS
-    assert await pairing.issue("telegram:more", "", "acme")
+    assert await pairing.ask("telegram:more", "", "acme")
     assert len(await pairing.pending()) == 1
 
 
-async def test_codes_and_tokens_are_never_stored_as_such(redis: Redis) -> None:
-    """Neither a pairing code nor a token can be read in the store."""
-    code = code_in((await access(redis).authorise(DIRECT, "acme")).notice)
+async def test_tokens_are_never_stored_as_such(redis: Redis) -> None:
+    """A token cannot be read in the store."""
     token = await Tokens(redis, "admin-token").create("acme", Role.MEMBER)
     stored = await everything(redis)
-    assert "pending" in stored
     assert "tokens" in stored
-    assert code not in stored
     assert token not in stored
 
 

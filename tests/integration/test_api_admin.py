@@ -85,7 +85,7 @@ async def test_a_directive_is_published_seen_by_turns_and_rolled_back(face: Face
     slot = f"{here}/prompts/workspace/soul"
     assert (await face.client.get(slot)).status_code == 404
     first = await face.client.put(slot, json={"text": "Speak like a pirate.", "expected_version": 0})
-    assert (first.status_code, first.json()["version"], first.json()["author"]) == (200, 1, "token:admin")
+    assert (first.status_code, first.json()["version"], first.json()["author"]) == (200, 1, "Admin")
     moved = await face.client.put(slot, json={"text": "Speak like a monk.", "expected_version": 0})
     assert (moved.status_code, moved.json()["error"]["code"]) == (409, "version_moved")
     await face.client.put(slot, json={"text": "Speak like a monk.", "expected_version": 1})
@@ -327,7 +327,7 @@ def references(value: Any) -> list[str]:
 
 @pytest.mark.parametrize(
     ("body", "said"),
-    [({}, '"action": it says'), ({"action": "bless"}, "'approve', 'deny', 'role', 'token', 'revoke'")],
+    [({}, '"action": it says'), ({"action": "bless"}, "'approve', 'deny', 'role', 'token', 'invite', 'revoke'")],
 )
 async def test_a_change_of_access_without_a_known_action_is_told_which_there_are(
     face: Face, body: dict[str, str], said: str

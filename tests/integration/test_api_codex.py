@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from config.settings import Settings
 from connectors.message import Scope
 from grounding import assemble
 from grounding.documents.index import Kind
-from tests.emulators.face import Face
+from tests.emulators import openai
+from tests.emulators.face import ADMIN, Face, serving_face
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -169,6 +172,35 @@ async def test_what_was_removed_or_changed_is_not_found_however_long_the_index_t
 
     assert {one.source for one in found} == {"kept.md", "here/kept.md"}
     assert not is_whole
+
+
+async def test_the_list_says_what_a_turn_does_with_each_amount_of_material(
+    data_dir: Path, provider: openai.FakeOpenAI
+) -> None:
+    """The model is offered tools, which take of its window."""
+    settings = Settings.model_validate(
+        {
+            "data_dir": data_dir,
+            "admin_token": ADMIN,
+            "llm_model": "openai/fake",
+            "llm_api_base": provider.base_url,
+            "llm_api_key": "key",
+            "llm_tools": "always",
+            "llm_context_window_tokens": 16_000,
+            "deep_embedding_model": "none",
+        }
+    )
+    modes = []
+    async with serving_face(settings) as face:
+        here = await face.workspace("codex-amounts")
+        for number, sentences in enumerate([800, *[40] * 8]):
+            await put(face, here, f"filler{number}.md", "Ballast of no interest to anybody at all. " * sentences)
+            found = await listed(face, here)
+            built = await ground(face, here, "does the quokka on its island fear anybody?", "den")
+            [block] = [one for one in built["blocks"] if one["name"] == "codex"]
+            modes.append((found["mode"], "whole" if block["used"] else "search"))
+    assert {said for said, _ in modes} == {"whole", "search"}
+    assert [said for said, _ in modes] == [done for _, done in modes]
 
 
 async def test_a_model_without_tools_is_given_what_bears_on_the_message_of_too_much(face: Face) -> None:

@@ -30,7 +30,7 @@ async def test_lines_are_added_listed_changed_and_deleted_and_numbers_stay(face:
     assert await contents(face, here) == []
     for one in ("a", "b", "c"):
         row = await add(face, here, one)
-    assert (row["line"], row["content"], row["author"], row["owner"]) == (2, "c", "token:admin", "workspace")
+    assert (row["line"], row["content"], row["author"], row["owner"]) == (2, "c", "Admin", "workspace")
 
     changed = await face.client.put(f"{here}/global-context/0", json={"content": "A"})
     assert (changed.json()["content"], changed.json()["version"]) == ("A", row["version"] + 1)

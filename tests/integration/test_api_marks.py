@@ -42,7 +42,7 @@ async def test_a_mark_is_put_seen_taken_back_and_removed(face: Face, provider: o
     await face.client.delete(mark, params={"user": "http:u7"})
     (row,) = (await face.client.get(f"{here}/karma")).json()["karma"]
     assert row["trace"] == {"asked": ASKED, "answered": ANSWER}
-    assert (row["context_id"], row["reach"]) == ("http:marks", "workspace")
+    assert (row["context_id"], row["audience"]) == ("http:marks", "place:http:marks")
     assert (await face.client.delete(f"{here}/karma/{turn}")).json() == {"turn_id": turn, "removed": True}
     assert (await face.client.get(f"{here}/karma")).json()["karma"] == []
     assert (await face.client.delete(f"{here}/karma/{turn}")).status_code == 404
@@ -77,18 +77,18 @@ async def test_commands_mark_the_last_reply_or_the_turn_that_is_named(face: Face
     assert "Marked as good by 1, as bad by 0" in explained
 
     assert "Marked as good" in await said(face, here, "/good")
-    assert "taken back" in await said(face, here, "/unmark")
+    assert "mark is removed" in await said(face, here, "/unmark")
     assert "not marked" in await said(face, here, "/unmark")
-    assert "taken back" in await said(face, here, f"/unmark {first}")
+    assert "mark is removed" in await said(face, here, f"/unmark {first}")
     assert (await face.client.get(f"{here}/karma")).json()["karma"] == []
-    assert "no such turn" in await said(face, here, "/good t0")
+    assert "do not know this turn" in await said(face, here, "/good t0")
 
 
 async def test_what_an_admin_calls_good_stands_from_the_next_session_on(
     face: Face, provider: openai.FakeOpenAI
 ) -> None:
     here = await face.workspace("marks-four")
-    turn = await answered(face, provider, here, context="one")
+    turn = await answered(face, provider, here, context="one", public=True)
     await face.client.post(f"{here}/turns/{turn}/mark", json={"mark": "good"})
 
     ground = await face.client.post(f"{here}/ground", json={"text": "What is a halyard?", "context": "another"})

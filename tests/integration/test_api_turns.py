@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from connectors.discord import REPLY_HINT as DISCORD_HINT
+from connectors.slack import REPLY_HINT as SLACK_HINT
+from connectors.telegram import REPLY_HINT as TELEGRAM_HINT
 from tests.emulators import openai
 from tests.emulators.face import Face, sse
 
@@ -103,6 +106,20 @@ async def test_a_dry_run_shows_what_a_turn_would_send(face: Face, provider: open
     assert [(one["role"], one["content"]) for one in sent["messages"]] == [
         (one["role"], one["content"]) for one in dry["messages"]
     ]
+
+
+@pytest.mark.parametrize(
+    ("connector", "hint"), [("slack", SLACK_HINT), ("telegram", TELEGRAM_HINT), ("discord", DISCORD_HINT)]
+)
+async def test_a_dry_run_in_a_platforms_place_has_the_hint_that_turns_there_have(
+    face: Face, connector: str, hint: str
+) -> None:
+    here = await shop(face)
+    body = {"text": QUESTION, "connector": connector, "external_id": "C1"}
+    dry = (await face.client.post(f"{here}/ground", json=body)).json()
+    [block] = [block for block in dry["blocks"] if block["name"] == "hint"]
+    assert (block["used"], block["why"]) == (True, connector)
+    assert hint in dry["messages"][1]["content"]
 
 
 async def keys_of(face: Face) -> set[str]:

@@ -132,7 +132,10 @@ async def test_a_turn_is_made_explained_replayed_and_counted(
     assert "policies/security.md" in told.out
     assert QUESTION in told.out
     whole = sum(block["tokens"] for block in explained["blocks"] if block["used"])
-    assert f"{whole} tokens in all, {explained['tokens_total']} of them behind the system text" in told.out
+    assert f"user message    {explained['tokens_total']} tokens (tokens_total)" in told.out
+    assert f"system message  {whole - explained['tokens_total']} tokens" in told.out
+    [lines] = [block for block in explained["blocks"] if block["name"] == "global_context"]
+    assert (lines["used"], lines["why"]) == (True, "no lines yet, only what belongs there")
 
     replayed = await command("replay", turn["turn_id"], "--json")
     assert replayed.code == 0
@@ -147,8 +150,8 @@ async def test_a_turn_is_made_explained_replayed_and_counted(
     assert (await command("diff", "last", "t0")).code == 1
 
     used = (await command("usage", "--json")).json["workspaces"]
-    assert [row["workspace"] for row in used] == ["sample"]
-    assert used[0]["prompt"] > 0
+    assert [row["workspace"] for row in used] == ["default", "sample"]
+    assert used[1]["prompt"] > 0
     assert "openai/fake" in (await command("usage")).out
 
     events = (await command("metrics", "tail", "--strategy", "qmd", "--json")).lines
@@ -198,7 +201,7 @@ async def test_a_model_that_fails_is_told_in_the_chat_and_the_process_lives(
 ) -> None:
     openai_server.key = "another"
     said = await command("chat", "-m", "hello")
-    assert "access to the language model does not work" in said.out
+    assert "no valid access to the language model" in said.out
     assert said.code == 1
     openai_server.key = None
     again = await command("chat", "-m", "hello")
@@ -210,7 +213,7 @@ async def test_commands_of_the_chat_work_in_the_terminal_too(running: None, comm
     told = await command("chat", "-m", "/help")
     assert told.code == 0
     assert "/prompt" in told.out
-    assert "I know no command" in (await command("chat", "-m", "/frobnicate", "--json")).json["text"]
+    assert "There is no command" in (await command("chat", "-m", "/frobnicate", "--json")).json["text"]
 
 
 async def test_commands_of_the_chat_work_where_nothing_runs_yet(surroundings: None, command: Command) -> None:
@@ -219,7 +222,7 @@ async def test_commands_of_the_chat_work_where_nothing_runs_yet(surroundings: No
 
 async def test_workspaces_are_made_listed_routed_and_deleted(running: None, command: Command) -> None:
     assert (await command("workspace", "create", "acme", "--json")).json == {"id": "acme", "created": True}
-    assert "was there already" in (await command("workspace", "create", "acme")).out
+    assert "exists already" in (await command("workspace", "create", "acme")).out
     assert (await command("workspace", "route", "telegram:-10001/7", "acme")).code == 0
     found = (await command("workspace", "list", "--json")).json
     assert {"place": "telegram:-10001/7", "workspace": "acme", "from": "stored"} in found["routes"]
@@ -227,8 +230,18 @@ async def test_workspaces_are_made_listed_routed_and_deleted(running: None, comm
     assert "default (addressed)" in (await command("workspace", "answer", "telegram:-10001/7", "-w", "acme")).out
     assert "all" in (await command("workspace", "answer", "telegram:-10001/7", "all", "-w", "acme")).out
     held = await command("workspace", "answer", "telegram:-10001/7", "-w", "acme", "--json")
-    assert held.json == {"place": "telegram:-10001/7", "answering": "all", "model": None, "queue": None}
+    assert held.json == {
+        "place": "telegram:-10001/7",
+        "answering": "all",
+        "model": None,
+        "queue": None,
+        "sources": None,
+    }
     assert "default" in (await command("workspace", "answer", "telegram:-10001/7", "default", "-w", "acme")).out
+    assert "default (on)" in (await command("workspace", "sources", "telegram:-10001/7", "-w", "acme")).out
+    assert ": off" in (await command("workspace", "sources", "telegram:-10001/7", "off", "-w", "acme")).out
+    held = await command("workspace", "sources", "telegram:-10001/7", "-w", "acme", "--json")
+    assert json.loads(held.out)["sources"] is False
     assert (await command("workspace", "route", "telegram:-10001/7", "--remove")).code == 0
     asked = await command("workspace", "delete", "acme")
     assert asked.code != 0  # nobody answered
@@ -236,9 +249,9 @@ async def test_workspaces_are_made_listed_routed_and_deleted(running: None, comm
     assert "all files in " in asked.err
     assert (
         await command("workspace", "delete", "acme", "--yes")
-    ).out == "workspace acme deleted, with all that it held\n"
+    ).out == "Workspace acme and all its data are deleted.\n"
     names = [each["id"] for each in (await command("workspace", "list", "--json")).json["workspaces"]]
-    assert names == ["sample"]
+    assert names == ["default", "sample"]
 
 
 async def test_an_unknown_workspace_ends_with_1_and_the_command_that_creates_it(
@@ -298,7 +311,8 @@ async def test_a_directive_is_set_compared_and_rolled_back(running: None, comman
     assert [row["version"] for row in history][:3] == [second + 1, second, first]
     piped = await command("prompt", "set", "--scope", "context", "--context", "console:default", stdin="Be brief.")
     assert piped.code == 0
-    assert "soul" in (await command("prompt", "list")).out
+    for words in (("prompt", "list"), ("prompt", "show")):
+        assert "Speak like a pilot." in (await command(*words)).out
 
 
 LONG = "Please, whoever asks you, always answer in a friendly way, and write to help@acme.com within 3 days at most."
@@ -325,7 +339,7 @@ async def test_a_directive_is_made_shorter_shown_and_published_only_when_a_perso
     openai_server.will(SHORT.removeprefix("Always be"), SHORT)
     held_back = await command("prompt", "condense", "--kind", "soul", "--yes")
     assert (held_back.code, "these words are gone: always" in held_back.out) == (1, True)
-    assert "nothing is published: a rule may be lost" in held_back.err
+    assert "Nothing was published: a rule may be lost" in held_back.err
     assert (await command("prompt", "show", "--kind", "soul")).out == f"{LONG}\n"
     made = (await command("prompt", "condense", "--kind", "soul", "--yes", "--json")).json
     assert (made["published"], made["tokens_after"] < made["tokens_before"]) == (made["version"] + 1, True)
@@ -393,6 +407,49 @@ async def test_people_get_roles_and_programs_get_tokens(running: None, command: 
     assert refused.err.count("\n") == 1
 
 
+async def test_a_token_has_a_name_an_age_a_last_use_and_an_id_to_revoke(running: Runtime, command: Command) -> None:
+    token = (await command("access", "token", "--name", "build server", "--role", "admin", "--json")).json["token"]
+    (listed,) = (await command("access", "list", "--json")).json["tokens"]
+    assert (listed["name"], listed["workspace"], listed["last_used_at"]) == ("build server", "default", None)
+    assert listed["created_at"]
+    assert (await running.api_tokens.authenticate(token)).signature == "build server"
+    (listed,) = (await command("access", "list", "--json")).json["tokens"]
+    assert listed["last_used_at"] >= listed["created_at"]
+    shown = (await command("access", "list")).out
+    assert "build server" in shown
+    assert "now" in shown
+    assert (await command("access", "revoke", listed["id"])).code == 0
+    assert (await command("access", "list", "--json")).json["tokens"] == []
+    refused = await command("access", "token", "--name", "telegram:7")
+    assert (refused.code, "no colon" in refused.err) == (1, True)
+
+
+async def test_a_person_is_invited_by_a_link(running: Runtime, command: Command) -> None:
+    """It is printed, shown by `access list` with the person, renewed for the same one, and revoked."""
+    made = (await command("access", "invite", "Mira", "--role", "admin", "--json")).json
+    assert made["link"] == f"http://127.0.0.1:{running.settings.http_port}/chat#token={made['token']}"
+    twice = await command("access", "invite", "mira")
+    assert (twice.code, "already has a link" in twice.err) == (1, True)
+    shown = await command("access", "invite", "Mira", "--renew")
+    link = next(line for line in shown.out.splitlines() if "#token=" in line)
+    caller = await running.api_tokens.authenticate(link.partition("#token=")[2])
+    assert (f"web:{caller.person}", caller.name, caller.role) == (made["user"], "Mira", Role.ADMIN)
+    listed = (await command("access", "list", "--json")).json
+    assert [(one["user"], one["name"], one["role"]) for one in listed["people"]] == [(made["user"], "Mira", "admin")]
+    assert (await command("access", "revoke", listed["tokens"][0]["id"])).code == 0
+    assert (await command("access", "list", "--json")).json["people"] == []
+
+
+async def test_versions_name_whoever_changed_something(
+    running: Runtime, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their login where they sit at this machine, though all use the admin's token."""
+    monkeypatch.setenv("LOGNAME", "lena")
+    assert (await command("prompt", "set", "--scope", "workspace", "--kind", "soul", "Be brief.")).code == 0
+    history = (await command("prompt", "history", "--scope", "workspace", "--kind", "soul", "--json")).json
+    assert history["versions"][0]["author"] == "lena"
+
+
 async def test_who_lets_somebody_in_or_turns_them_away_is_told_who_it_is_and_where(
     running: Runtime, command: Command
 ) -> None:
@@ -402,9 +459,9 @@ async def test_who_lets_somebody_in_or_turns_them_away_is_told_who_it_is_and_whe
         return notice.partition("pairing code is ")[2].partition(".")[0]
 
     let_in = await command("access", "approve", await code_of(Author("7", "Ann")))
-    assert let_in.out == "Ann (telegram:7) may talk to the bot in workspace sample now\n"
+    assert let_in.out == "Ann (telegram:7) may now talk to the bot in workspace sample.\n"
     turned_away = await command("access", "deny", await code_of(Author("8", "")))
-    assert turned_away.out == "telegram:8 was not let into workspace sample\n"
+    assert turned_away.out == "telegram:8 was not let into workspace sample.\n"
 
 
 async def test_doctor_asks_the_running_process(running: None, command: Command) -> None:
@@ -455,7 +512,7 @@ async def test_doctor_names_what_is_wrong_where_nothing_runs(command: Command, o
         ("EMBEDDING_MODEL", "nobodys/model", "qdrant", "not_found", "AGENT_RUNTIME_EMBEDDING_MODEL"),
         ("QDRANT_URL", "http://127.0.0.1:1", "qdrant", "cannot be reached: ConnectError", "AGENT_RUNTIME_QDRANT_URL"),
         ("REDIS_URL", "redis://127.0.0.1:1", "redis", "unreachable", "AGENT_RUNTIME_REDIS_URL"),
-        ("REDIS_URL", "redis://127.0.0.1:1", "qdrant", "", "see the check named redis"),
+        ("REDIS_URL", "redis://127.0.0.1:1", "qdrant", "", "see the check redis"),
     ],
 )
 async def test_doctor_says_which_setting_is_wrong(
@@ -505,6 +562,49 @@ async def test_doctor_names_every_mistake_in_the_settings_and_ends_as_any_comman
     done = await command("doctor", "--json")
     assert done.code == (await command("usage")).code == 2
     assert [check["ok"] for check in done.json["checks"]] == [False, False]
+
+
+async def test_mistakes_of_the_settings_are_told_in_the_same_words_by_every_command(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them, by their variables and without secrets; the exit code says that it is the configuration."""
+    monkeypatch.setenv("AGENT_RUNTIME_REDIS_URL", "redis://:hunter2@host:notaport")
+    monkeypatch.setenv("AGENT_RUNTIME_DISCORD_GATEWAY_URL", "ws://h:bad")
+    monkeypatch.setenv("AGENT_RUNTIME_SLACK_BOT_TOKEN", "xoxb-hunter2")
+    said: dict[str, list[str]] = {}
+    for name, line in {
+        "serve": ["serve"],
+        "chat": ["chat", "-m", "Hello"],
+        "setup": ["setup", "--yes", "--provider", "bundled", "--no-test"],
+        "usage": ["usage"],
+        "doctor": ["doctor"],
+    }.items():
+        done = await command(*line)
+        assert done.code == 2, done.err
+        assert "hunter2" not in done.out + done.err
+        told = done.out if name == "doctor" else done.err
+        said[name] = [
+            found[found.index("AGENT_RUNTIME_") :] for found in told.splitlines() if "AGENT_RUNTIME_" in found
+        ]
+        if name == "doctor":
+            assert told.splitlines()[-1] == "The settings cannot be read; nothing else was checked."
+    assert [problem.partition("=")[0] for problem in said["serve"]] == [
+        "AGENT_RUNTIME_REDIS_URL",
+        "AGENT_RUNTIME_DISCORD_GATEWAY_URL",
+        "AGENT_RUNTIME_SLACK_BOT_TOKEN",
+    ]
+    assert all(one == said["serve"] for one in said.values()), said
+
+
+@pytest.mark.parametrize("parameters", ["db=two", "no_such_parameter=1"])
+async def test_parameters_of_the_store_that_cannot_be_used_are_the_configurations_mistake(
+    command: Command, monkeypatch: pytest.MonkeyPatch, parameters: str
+) -> None:
+    monkeypatch.setenv("AGENT_RUNTIME_REDIS_URL", f"redis://:hunter2@127.0.0.1:1?{parameters}")
+    done = await command("usage")
+    assert done.code == 2
+    assert "AGENT_RUNTIME_REDIS_URL=**********: " in done.err
+    assert "hunter2" not in done.err
 
 
 async def test_stores_that_another_process_holds_are_a_clear_error(
@@ -682,22 +782,47 @@ async def test_model_servers_on_this_machine_are_found_with_their_models() -> No
     assert wrong == []
 
 
-async def given_up(settings: Settings, *texts: str) -> None:
-    """Turns of the sample workspace that failed for good, as they lie in the store of no running process."""
+async def given_up(settings: Settings, *texts: str, workspace: str = "sample") -> None:
+    """Turns of *workspace* that failed for good, as they lie in the store of no running process."""
     async with open_redis(settings) as store:
         hub = Hub(store.client, shared=False)
         letters = DeadLetters(store.client, {lane: Mailbox(store.client, lane) for lane in Lane}, hub)
         for number, text in enumerate(texts):
             message = InboundMessage("http", "default", f"m{number}", Author("lena"), text, direct=True)
             envelope = Envelope(message, Role.MEMBER, 0.0, address="http")
-            key = ConversationKey("sample", "http", "default")
+            key = ConversationKey(workspace, "http", "default")
             await letters.add(Batch(key, f"t{number}", 3, (envelope,), Fence("none", "none")), "interrupted")
+
+
+async def test_a_directive_file_that_was_not_published_is_shown(
+    running: Runtime, command: Command, model_settings: MakeSettings
+) -> None:
+    file = model_settings().data_dir / "workspaces" / "sample" / "context" / "SOUL.md"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"\xff\xfe")
+    await running.publisher.import_all()
+    listed = (await command("prompt", "list")).out
+    assert "NOT PUBLISHED  workspaces/sample/context/SOUL.md: the file is not UTF-8 text" in listed
+    assert "→ correct or remove it" in listed
+    assert (await command("prompt", "list", "--json")).json["refused"][0]["why"] == "the file is not UTF-8 text"
+    assert "FAILED  directive workspaces/sample/context/SOUL.md: not published" in (await command("doctor")).out
+
+
+async def test_turns_of_all_workspaces_are_listed_and_found(command: Command, model_settings: MakeSettings) -> None:
+    """Nobody has to know in which workspace a turn failed to see it, and to drop it."""
+    assert (await command("workspace", "create", "acme")).code == 0
+    await given_up(model_settings(), "What is our password policy?", workspace="acme")
+    assert (await command("dead-letters", "list", "--json")).lines[0]["workspace_id"] == "acme"
+    assert "acme" in (await command("dead-letters", "list")).out
+    assert (await command("dead-letters", "list", "--workspace", "sample", "--json")).out == ""
+    assert (await command("dead-letters", "drop", "t0", "--workspace", "sample")).code == 1
+    assert (await command("dead-letters", "drop", "t0")).out == "1 turn dropped\n"
 
 
 async def test_turns_that_failed_for_good_are_listed_dropped_and_tried_again(
     command: Command, model_settings: MakeSettings, openai_server: FakeOpenAI
 ) -> None:
-    assert (await command("dead-letters", "list")).out == "no turn has failed for good\n"
+    assert (await command("dead-letters", "list")).out == "No turn has failed for good.\n"
     await given_up(model_settings(), "What is our password policy?", "Tell me a joke", "And another one")
     listed = await command("dead-letters", "list")
     assert listed.out.splitlines()[0].split()[:2] == ["turn", "given"]
@@ -710,12 +835,12 @@ async def test_turns_that_failed_for_good_are_listed_dropped_and_tried_again(
 
     assert (await command("dead-letters", "drop", "t1")).out == "1 turn dropped\n"
     again = await command("dead-letters", "drop", "t1")
-    assert (again.code, again.out) == (1, "nothing was done\n")
+    assert (again.code, again.out) == (1, "Nothing was done.\n")
     assert "'t1'" in again.err
 
     retried = await command("dead-letters", "retry", "--all")
-    assert (retried.code, retried.out) == (0, "2 turns put back to be answered\n")
-    assert "no `serve` runs" in retried.err
+    assert (retried.code, retried.out) == (0, "2 turns put back into the queue\n")
+    assert "No `serve` runs" in retried.err
     assert (await command("dead-letters", "list", "--json")).out == ""
     async with open_local(model_settings(), ALL_PARTS, socket_name=SOCKET_NAME) as (runtime, _):
         async with asyncio.timeout(20):
@@ -768,6 +893,26 @@ async def test_doctor_asks_the_platforms_and_every_model_that_is_set(
     assert checks["transcription model"]["detail"] == "openai/whisper-1 answered"
 
 
+async def test_doctor_warns_of_places_without_documents_and_of_places_that_did_not_move(
+    command: Command, monkeypatch: pytest.MonkeyPatch, data_dir: Path
+) -> None:
+    """With the commands that mend it; what they mend is no longer named. A warning is no failure."""
+    await command("workspace", "create", "telegram--100200")
+    async with TelegramEmulator() as telegram:
+        monkeypatch.setenv("AGENT_RUNTIME_TELEGRAM_BOT_TOKEN", telegram.token)
+        monkeypatch.setenv("AGENT_RUNTIME_TELEGRAM_API_BASE", telegram.base_url)
+        done = await command("doctor")
+        assert done.code == 0
+        assert "warning workspace default: has no documents, but people talk to it from all other places" in done.out
+        assert "run `agent-runtime index --workspace default PATH`" in done.out
+        assert "warning place telegram:-100200: still has its own workspace telegram--100200" in done.out
+        assert "`agent-runtime workspace route telegram:-100200 default` moves it" in done.out
+        assert "no check failed; 3 warnings" in done.out
+        assert (await command("workspace", "route", "telegram:-100200", "default")).code == 0
+        (data_dir / "workspaces" / "default" / "docs" / "crew.md").write_text("# Crew\n\nLena is the captain.\n")
+        assert "everything works" in (await command("doctor")).out
+
+
 async def test_material_is_added_listed_and_removed(running: None, command: Command, tmp_path: Path) -> None:
     tree = tmp_path / "zoo"
     (tree / "den #1").mkdir(parents=True)
@@ -785,7 +930,7 @@ async def test_material_is_added_listed_and_removed(running: None, command: Comm
     assert [one["shown_as"] for one in listed["files"]] == ["zoo/den #1/okapi?.md", "zoo/quokka.py", "here/quokka.py"]
     shown = (await command("codex", "list")).out
     assert "2 files, " in shown
-    assert "given whole, because it stays below " in shown
+    assert "given whole, because it has less than " in shown
     assert "=== zoo/den #1/okapi?.md\nThe okapi is shy." in (await command("ground", "hm?")).out
 
     assert (
@@ -795,7 +940,7 @@ async def test_material_is_added_listed_and_removed(running: None, command: Comm
     assert (await command("codex", "remove", "zoo/den #1")).code == 1
     assert (await command("codex", "add", str(tree / "nothing"))).code == 1
     assert (await command("codex", "remove", "zoo")).out == "sample: 1 file removed\n"
-    assert (await command("codex", "list")).out == "0 files, 0 tokens: not given, because nothing is attached\n"
+    assert (await command("codex", "list")).out == "0 files, 0 tokens: not given, because no file was added\n"
 
 
 async def test_logs_are_restored_and_the_index_is_built_anew(running: None, command: Command) -> None:
@@ -854,14 +999,20 @@ async def test_a_context_document_is_put_shown_and_has_its_versions(
 
 
 async def test_records_are_kept_and_people_say_what_they_think_of_them(running: None, command: Command) -> None:
-    assert "nothing is kept" in (await command("memory", "list")).out
-    decision = await command("memory", "add", "Chose Postgres.", "--type", "decision", "--confidence", "0.8", "--json")
+    assert "There are no records." in (await command("memory", "list")).out
+    decision = await command("memory", "add", "Chose Postgres.", "--kind", "decision", "--confidence", "0.8", "--json")
     assert (decision.code, decision.json["state"]) == (0, "recorded")
     assert "[reviewed]" in (await command("memory", "outcome", decision.json["id"], "success")).out
     assert (await command("memory", "forget", decision.json["id"])).code == 1
     censor = await command("memory", "add", "No push", "--type", "censor", "--trigger", "push", "--json")
     assert (await command("memory", "false-positive", censor.json["id"], "--json")).json["false_positives"] == 1
     assert "[retired]" in (await command("memory", "retire", censor.json["id"])).out
+    task = (await command("memory", "add", "Renew the licence", "--kind", "task", "--json")).json
+    same = (await command("memory", "add", "Renew the licence", "--type", "item", "--kind", "task", "--json")).json
+    assert (task["type"], task["kind"], same["id"]) == ("item", "task", task["id"])
+    assert task["id"] in (await command("memory", "list", "--kind", "item")).out
+    assert task["id"] not in (await command("memory", "list", "--type", "fact")).out
+    await command("memory", "forget", task["id"])
     fact = (await command("memory", "add", "The port is 5433.", "--json")).json["id"]
     assert "[confirmed]" in (await command("memory", "confirm", fact)).out
     assert (await command("memory", "verbatim", fact, "--json")).json["verbatim"] is True
@@ -872,14 +1023,14 @@ async def test_records_are_kept_and_people_say_what_they_think_of_them(running: 
     listed = await command("memory", "list", "--json")
     assert [one["id"] for one in listed.json["records"]] == [fact, decision.json["id"]]
     assert censor.json["id"] in (await command("memory", "list", "--state", "retired")).out
-    assert (await command("memory", "forget", fact)).out == f"{fact} is erased\n"
+    assert (await command("memory", "forget", fact)).out == f"Erased {fact}.\n"
     await command("memory", "add", "Likes tea", "--user", "slack:U1")
     assert (await command("memory", "forget", "--user", "slack:U1", "--all", "--json")).json["forgotten"] == 1
     assert (await command("memory", "forget")).code == 2
 
 
 async def test_the_global_context_is_shown_and_edited(running: None, command: Command) -> None:
-    assert "is empty" in (await command("global-context", "show")).out
+    assert "There are no lines yet" in (await command("global-context", "show")).out
     added = await command("global-context", "append", "Ships on Mondays", "--json")
     assert (added.code, added.json["line"]) == (0, 0)
     await command("global-context", "append", "Closed on Fridays")
@@ -892,7 +1043,7 @@ async def test_the_global_context_is_shown_and_edited(running: None, command: Co
     shown = await command("global-context", "show", "--json")
     assert [(one["line"], one["content"]) for one in shown.json["lines"]] == [(0, ""), (1, "Closed on Fridays")]
     assert "replace" in (await command("global-context", "show", "--history")).out
-    assert "nothing waits" in (await command("global-context", "show", "--waiting")).out
+    assert "No edit waits" in (await command("global-context", "show", "--waiting")).out
     assert (await command("global-context", "approve", "1")).code == 1
     own = await command("global-context", "append", "Likes tea", "--user", "slack:U1", "--json")
     assert (own.json["line"], own.json["owner"]) == (1, "user")
@@ -901,11 +1052,11 @@ async def test_the_global_context_is_shown_and_edited(running: None, command: Co
 async def test_a_reply_is_marked_listed_and_its_marks_removed(
     running: None, command: Command, openai_server: FakeOpenAI
 ) -> None:
-    assert "nothing is marked" in (await command("karma", "list")).out
+    assert "No answer is marked" in (await command("karma", "list")).out
     openai_server.will("Twelve characters at least.")
     turn = (await command("chat", "-m", QUESTION, "--json")).json["turn_id"]
 
-    assert "good for 1, bad for 0" in (await command("karma", "mark", "last", "good")).out
+    assert "marked good (good: 1, bad: 0)" in (await command("karma", "mark", "last", "good")).out
     assert QUESTION in (await command("karma", "list")).out
     assert (await command("karma", "list", "--json")).lines[0]["trace"]["answered"] == "Twelve characters at least."
     assert "good by 1, bad by 0" in (await command("explain", turn)).out

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pty
+import re
 import signal
 import socket
 import subprocess
@@ -72,7 +74,40 @@ def test_serve_takes_its_file_and_format_before_and_behind_its_name(behind: bool
         )  # fmt: skip
     assert ended.returncode == 1
     assert f"port {port}" in ended.stderr
-    assert "[warning  ] setting.fallen_back" in ended.stdout
+    assert "WARNING setting.fallen_back" in ended.stdout
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+async def test_serve_on_a_terminal_is_readable_and_says_where_the_chat_is(
+    options: tuple[str, ...], data_dir: Path, openai_server: FakeOpenAI
+) -> None:
+    """It ends its start with the address and how to sign in; with --json a terminal gets what a pipe gets."""
+    ours, theirs = pty.openpty()
+    started = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "runtime", "serve", *options,
+        cwd=data_dir, stdin=theirs, stdout=theirs, stderr=theirs,
+        env=surroundings(data_dir, openai_server) | {"AGENT_RUNTIME_COMMAND": "./agent-runtime"},
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    try:
+        last = b'"state": "connected"' if options else b"Ctrl-C stops the bot."
+        while last not in shown:
+            shown += await asyncio.to_thread(os.read, ours, 65536)
+    finally:
+        started.kill()
+        await started.wait()
+        os.close(ours)
+    lines = shown.decode().splitlines()
+    if options:
+        assert all(json.loads(line)["event"] for line in lines if line.strip())
+        return
+    assert not any(line.startswith("{") for line in lines)
+    (chat,) = [line for line in lines if line.startswith("Chat: ")]
+    assert re.match(r"Chat: http://127\.0\.0\.1:\d+/chat, sign in with the token in the file .*/admin-token\.", chat)
+    assert "`./agent-runtime access invite NAME`" in lines[lines.index(chat) + 1]
+    connected = [number for number, line in enumerate(lines) if "connector.state" in line and "=connected" in line]
+    assert 0 < max(connected) < lines.index(chat)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from config.load import ConfigurationError
 from runtime.cli import providers, setup
 from runtime.cli.main import cli
 from tests.emulators.discord import DiscordEmulator
@@ -45,8 +46,8 @@ async def test_a_person_whose_key_is_refused_is_told_why_and_asked_again(
     openai_server: FakeOpenAI, tmp_path: Path
 ) -> None:
     openai_server.key = "right"
-    wrong = (COMPATIBLE, openai_server.base_url, "fake", "wrong", "n")
-    done = await walk(*wrong, COMPATIBLE, openai_server.base_url, "fake", "right", *NO_PLATFORM)
+    wrong = (COMPATIBLE, openai_server.base_url, "wrong", "fake", "n")
+    done = await walk(*wrong, COMPATIBLE, openai_server.base_url, "right", "fake", *NO_PLATFORM)
     assert done.exit_code == 0, done.output
     assert "check the key" in done.output or "does not accept the key" in done.output
     assert "answered in" in done.output
@@ -58,7 +59,7 @@ async def test_a_person_whose_key_is_refused_is_told_why_and_asked_again(
 async def test_a_second_setup_keeps_what_the_first_did_not_ask_for(openai_server: FakeOpenAI, tmp_path: Path) -> None:
     file = tmp_path / "agent-runtime.toml"
     file.write_text('http_port = 9000\nllm_api_key = "old"\n[routes]\n"telegram:-1" = "acme"\n')
-    done = await walk(COMPATIBLE, openai_server.base_url, "fake", "", *NO_PLATFORM)
+    done = await walk(COMPATIBLE, openai_server.base_url, "", "fake", *NO_PLATFORM)
     assert done.exit_code == 0, done.output
     assert tomllib.loads(file.read_text()) == {
         "http_port": 9000,
@@ -67,6 +68,17 @@ async def test_a_second_setup_keeps_what_the_first_did_not_ask_for(openai_server
         "routes": {"telegram:-1": "acme"},
     }
     assert len(list(tmp_path.glob("agent-runtime.toml.*.bak"))) == 1
+
+
+async def test_a_setup_corrects_what_it_sets_and_names_what_it_cannot_correct(tmp_path: Path) -> None:
+    file = tmp_path / "agent-runtime.toml"
+    file.write_text('llm_api_base = "http://host:notaport"\n')
+    assert (await walk(options=("--yes", *BUNDLED))).exit_code == 0
+    file.write_text('llm_api_base = "http://host:notaport"\nhttp_port = "eighty"\n')
+    done = await walk(options=("--yes", *BUNDLED))
+    assert isinstance(done.exception, ConfigurationError)
+    assert len(done.exception.problems) == 2
+    assert "eighty" in file.read_text()
 
 
 async def test_leaving_in_the_middle_changes_nothing(tmp_path: Path) -> None:
@@ -97,17 +109,20 @@ async def test_all_platforms_are_connected_step_by_step(monkeypatch: pytest.Monk
     ):
         addresses(monkeypatch, telegram=telegram.base_url, slack=slack.base_url, discord=discord.base_url)
         tokens = ("y", telegram.token, "y", slack.token, "1", slack.app_token, "y", discord.token)
-        done = await walk(*tokens, options=BUNDLED)
+        done = await walk(*tokens, "Not One", "crew", options=BUNDLED)
     assert done.exit_code == 0, done.output
-    for said in ("this is @harbour_bot", f"this is @{slack.name}", "this is @helper", "slack-manifest.yaml"):
+    for said in ("the bot is @harbour_bot", f"the bot is @{slack.name}", "the bot is @helper", "slack-manifest.yaml"):
         assert said in done.output
     assert "https://discord.com/oauth2/authorize?client_id=124" in done.output
+    assert "Existing: default, sample." in done.output
+    assert "'Not One' is not a workspace id" in done.output
     assert not any(secret in done.output for secret in (telegram.token, slack.token, slack.app_token, discord.token))
     assert written(tmp_path) == {
         "telegram_bot_token": telegram.token,
         "slack_bot_token": slack.token,
         "slack_app_token": slack.app_token,
         "discord_bot_token": discord.token,
+        "default_workspace": "crew",
     }
 
 
@@ -122,7 +137,7 @@ async def test_what_a_platform_refuses_is_asked_again_with_what_to_do(
         void = ("y", "xoxb-void", "1", slack.app_token)
         right = ("y", slack.token, "1", slack.app_token)
         kept = ("y", discord.token, "y")
-        done = await walk("n", *another, *void, *right, *kept, options=BUNDLED)
+        done = await walk("n", *another, *void, *right, *kept, "", options=BUNDLED)
     assert done.exit_code == 0, done.output
     assert "xoxb-" in done.output
     assert "does not accept the bot token (invalid_auth)" in done.output
@@ -137,11 +152,11 @@ async def test_slack_by_http_needs_a_signing_secret_and_no_app_token(
     """The app token of an earlier setup goes: with it events would go on coming by Socket Mode."""
     async with SlackEmulator() as slack:
         addresses(monkeypatch, slack=slack.base_url)
-        await walk("n", "y", slack.token, "1", slack.app_token, "n", options=BUNDLED)
+        await walk("n", "y", slack.token, "1", slack.app_token, "n", "", options=BUNDLED)
         assert "slack_app_token" in written(tmp_path)
-        done = await walk("n", "y", slack.token, "2", slack.signing_secret, "n", options=BUNDLED)
+        done = await walk("n", "y", slack.token, "2", slack.signing_secret, "n", "", options=BUNDLED)
     assert done.exit_code == 0, done.output
-    assert "Connect another Slack bot" in done.output
+    assert "Connect another one instead" in done.output
     assert written(tmp_path) == {"slack_bot_token": slack.token, "slack_signing_secret": slack.signing_secret}
 
 
@@ -174,6 +189,28 @@ async def test_without_questions_tokens_come_from_the_environment_and_have_to_wo
         assert lonely.exit_code == 2
         assert "--slack-token-env" in lonely.output
     assert set(written(tmp_path)) == {"slack_bot_token", "slack_app_token", "discord_bot_token"}
+
+
+async def test_the_models_that_a_server_lists_are_offered(openai_server: FakeOpenAI, tmp_path: Path) -> None:
+    """By number, also where the address was typed without the /v1 that clients need."""
+    address = openai_server.base_url.removesuffix("/v1")
+    done = await walk(COMPATIBLE, address, "", "1", *NO_PLATFORM)
+    assert "   1  fake" in done.output
+    assert done.exit_code == 0, done.output
+    chosen = written(tmp_path)
+    assert (chosen["llm_model"], chosen["llm_api_base"]) == ("openai/fake", openai_server.base_url)
+
+
+async def test_a_server_that_lists_nothing_is_asked_for_by_name(tmp_path: Path) -> None:
+    done = await walk(COMPATIBLE, "http://127.0.0.1:1/v1", "", "mine", "y", *NO_PLATFORM)
+    assert "does not list its models" in done.output
+    assert written(tmp_path)["llm_model"] == "openai/mine"
+
+
+async def test_without_a_person_the_models_that_there_are_are_named(openai_server: FakeOpenAI) -> None:
+    done = await walk(options=("--yes", "--provider", "compatible", "--api-base", openai_server.base_url))
+    assert done.exit_code == 2
+    assert "needs --model: fake" in done.output
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from runtime.commands.global_context import GlobalContext
 
 
 def said(rest: str, *, place: str, message_id: str = "5") -> Invocation:
-    message = InboundMessage("telegram", place, message_id, Author("7", "Kai"), "", direct=False)
+    message = InboundMessage("telegram", place, message_id, Author("7", "Kai"), "", direct=False, public=True)
     return Invocation(ConversationKey("acme", "telegram", place), message, Role.ADMIN, rest)
 
 

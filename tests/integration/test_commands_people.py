@@ -13,6 +13,13 @@ from tests.conftest import MakeSettings
 KEY = ConversationKey("acme", "telegram", "501")
 
 
+async def code_of(redis: Redis, user: str, name: str, workspace_id: str) -> str:
+    """The code of a person who asks to be let in."""
+    request = await Pairing(redis).ask(user, name, workspace_id)
+    assert request is not None
+    return request.code
+
+
 def given(rest: str, by: str = "501", caller: Role | None = None) -> Invocation:
     message = InboundMessage("telegram", by, "m1", Author(by, "Lena"), "", direct=True, caller_role=caller)
     return Invocation(KEY, message, Role.ADMIN, rest)
@@ -24,7 +31,7 @@ def access(redis: Redis, settings: MakeSettings) -> Access:
 
 
 async def test_a_code_for_another_workspace_is_no_code_here_and_stays_good(redis: Redis, access: Access) -> None:
-    code = await Pairing(redis).issue("telegram:7", "Kai", "umbrella")
+    code = await code_of(redis, "telegram:7", "Kai", "umbrella")
     people = People(access)
 
     assert await people.pair(given("list")) == "Nobody is waiting to be let in."
@@ -38,23 +45,23 @@ async def test_a_code_for_another_workspace_is_no_code_here_and_stays_good(redis
 
 async def test_who_is_admin_everywhere_lets_people_in_to_every_workspace(redis: Redis, access: Access) -> None:
     """Where nothing routes direct messages, a stranger has a workspace of their own, with no admin in it."""
-    code = await Pairing(redis).issue("telegram:7", "Kai", "telegram-7")
+    code = await code_of(redis, "telegram:7", "Kai", "telegram-7")
     people = People(access)
 
-    assert "Kai (`telegram:7`) to `telegram-7`, for" in await people.pair(given("list", by="500"))
+    assert f"Kai (`telegram:7`) to `telegram-7`: `/pair approve {code}`" in await people.pair(given("list", by="500"))
     with pytest.raises(UnknownCode):  # the holder of a workspace's token is not who they say they are
         await people.pair(given(f"approve {code}", by="500", caller=Role.ADMIN))
-    assert "may talk to me now, as a member" in await people.pair(given(f"approve {code}", by="500"))
+    assert "may now talk to me, as a member" in await people.pair(given(f"approve {code}", by="500"))
     assert await access.role_of("telegram:7", "telegram-7") is Role.MEMBER
     assert await access.role_of("telegram:7", "acme") is None
 
 
 async def test_a_code_is_used_once_whatever_its_case(redis: Redis, access: Access) -> None:
-    code = await Pairing(redis).issue("telegram:7", "Kai", "acme")
+    code = await code_of(redis, "telegram:7", "Kai", "acme")
     people = People(access)
 
-    assert "Kai (`telegram:7`), for 10 more minutes" in await people.pair(given(""))
-    assert "may talk to me now, as a member" in await people.pair(given(f"Approve {code.lower()}"))
+    assert f"Kai (`telegram:7`): `/pair approve {code}`" in await people.pair(given(""))
+    assert "may now talk to me, as a member" in await people.pair(given(f"Approve {code.lower()}"))
     with pytest.raises(UnknownCode):
         await people.pair(given(f"approve {code}"))
     assert await access.role_of("telegram:7", "acme") is Role.MEMBER
@@ -62,10 +69,10 @@ async def test_a_code_is_used_once_whatever_its_case(redis: Redis, access: Acces
 
 
 async def test_a_denied_code_is_worthless(redis: Redis, access: Access) -> None:
-    code = await Pairing(redis).issue("telegram:7", "", "acme")
+    code = await code_of(redis, "telegram:7", "", "acme")
     people = People(access)
 
-    assert "somebody (`telegram:7`) is worthless" in await people.pair(given(f"deny {code}"))
+    assert "(`telegram:7`) is not let in" in await people.pair(given(f"deny {code}"))
     with pytest.raises(UnknownCode):
         await people.pair(given(f"approve {code}"))
 
@@ -76,14 +83,14 @@ async def test_a_role_is_given_and_taken_away_in_this_workspace_alone(access: Ac
     assert "`telegram:7` is viewer here now." in await people.role(given("7 Viewer"))
     assert "`discord:9` is admin here now." in await people.role(given("discord:9 admin"))
     assert await access.role_of("discord:9", "umbrella") is None
-    assert "`telegram:7` is nobody in particular here now." in await people.role(given("@7 none"))
+    assert "`telegram:7` has no role here now." in await people.role(given("@7 none"))
     assert await access.role_of("telegram:7", "acme") is None
 
 
 async def test_a_role_is_given_by_the_name_of_somebody_who_was_let_in(redis: Redis, access: Access) -> None:
     people = People(access)
     for user, name in (("telegram:7", "Kai Mars"), ("slack:U7", "Kai Mars"), ("slack:U8", "Bo"), ("slack:U9", "Bo")):
-        await access.approve(await Pairing(redis).issue(user, name, "acme"))
+        await access.approve(await code_of(redis, user, name, "acme"))
 
     for role in ("viewer", "admin"):
         assert f"`telegram:7` is {role} here now." in await people.role(given(f"@kai Mars {role}"))
@@ -95,7 +102,7 @@ async def test_a_role_is_given_by_the_name_of_somebody_who_was_let_in(redis: Red
 async def test_who_is_called_like_the_id_of_another_does_not_get_their_role(
     redis: Redis, access: Access, name: str
 ) -> None:
-    await access.approve(await Pairing(redis).issue("telegram:7", name, "acme"))
+    await access.approve(await code_of(redis, "telegram:7", name, "acme"))
     if ":" in name:
         assert "`slack:U0BOSS` is admin here now." in await People(access).role(given(f"{name} admin"))
     else:
@@ -106,7 +113,7 @@ async def test_who_is_called_like_the_id_of_another_does_not_get_their_role(
 
 @pytest.mark.parametrize("rest", ["@bo admin", "Bo Stern admin", "Bo admin"])
 async def test_a_name_that_nobody_has_is_no_id(access: Access, rest: str) -> None:
-    with pytest.raises(CommandRefused, match="say their id, for example `telegram:42`"):
+    with pytest.raises(CommandRefused, match="Give the person's id, for example `telegram:42`"):
         await People(access).role(given(rest))
     assert [one.user for one in await access.people("acme")] == ["telegram:500"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from typing import Any
 
@@ -39,11 +40,10 @@ async def give_up(face: Face, here: str, context: str, key: str = "") -> dict[st
     headers = {"Idempotency-Key": key} if key else {}
     body = {"text": f"Hello, {POISON}", "context": context, "author": "lena"}
     told = await face.client.post(f"{here}/messages", json=body, headers=headers)
-    assert told.status_code == 200, told.text
+    assert (told.status_code, told.json()["error"]["code"]) == (500, "internal"), told.text
     found = [one for one in await listed(face, here) if one["context_id"] == f"http:{context}"]
     assert len(found) == 1
     letter: dict[str, Any] = found[0]
-    assert letter["turn_id"] == told.json()["turn_id"]
     return letter
 
 
@@ -96,6 +96,32 @@ async def test_a_turn_that_is_tried_again_is_answered_in_the_place_of_the_apolog
     answer = (await face.client.post(f"{here}/messages", json=body, headers={"Idempotency-Key": "again"})).json()
     assert answer["text"] == "All is well again."
     assert answer["turn_id"] > letter["turn_id"]
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+async def test_who_repeats_a_message_whose_turn_was_given_up_has_it_tried_again(
+    face: Face, poisoned: pytest.MonkeyPatch, provider: FakeOpenAI, dropped: bool
+) -> None:
+    """By a new turn, once for all who repeat it, also where an admin dropped the letter; its answer stays then."""
+    here = await face.workspace(f"letters-repeated-{dropped}".lower())
+    letter = await give_up(face, here, "repeated", key="once more")
+    body = {"text": f"Hello, {POISON}", "context": "repeated", "author": "lena"}
+    headers = {"Idempotency-Key": "once more", "Accept": "text/event-stream"}
+    streamed = await face.client.post(f"{here}/messages", json=body, headers=headers)
+    assert "event: error" in streamed.text or streamed.status_code == 500
+    (again,) = await listed(face, here)
+    assert again["turn_id"] > letter["turn_id"]
+    poisoned.undo()
+    if dropped:
+        await face.client.delete(f"{here}/dead-letters/{again['turn_id']}")
+    provider.will("All is well again.")
+    before = len(provider.requests)
+    post = functools.partial(face.client.post, f"{here}/messages", json=body, headers={"Idempotency-Key": "once more"})
+    answers = [answer.json() for answer in (*await asyncio.gather(post(), post()), await post())]
+    assert [answer["text"] for answer in answers] == ["All is well again."] * 3
+    assert len({answer["turn_id"] for answer in answers}) == 1
+    assert len([one for one in provider.requests[before:] if not in_background(one)]) == 1
+    assert await listed(face, here) == []
 
 
 async def test_a_turn_that_is_tried_again_twice_at_once_is_answered_once(

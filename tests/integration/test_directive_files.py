@@ -243,6 +243,70 @@ async def test_a_command_sets_a_bad_file_aside(publisher: FilingPublisher, conte
     assert (done.published, done.rejected) == ([], {})
 
 
+async def test_beside_a_bad_file_lies_a_note_until_it_is_mended(
+    publisher: FilingPublisher, context: Path, tmp_path: Path
+) -> None:
+    """Whoever looks at the folder learns why the text does not hold and what to do; commands find it, too."""
+    bad = [put(context / "SYSTEM_PROMPT.md", b"\xff\xfe"), put(context / "soul.md", "calm")]
+    bad.append(put(context / "skills" / "My Skill.md", "text"))
+    put(context / "README.md", "about this folder")
+    await publisher.import_all()
+    notes = [path.with_name(f"{path.name}.refused.txt") for path in bad]
+    assert [note.is_file() for note in notes] == [True, True, True]
+    assert "Why: the file is not UTF-8 text\nWhat to do: correct or remove it" in notes[0].read_text()
+    refused = {note.path: note.why for note in await publisher.refused(Place(ACME))}
+    assert set(refused) == {str(path.relative_to(tmp_path)) for path in bad}
+    assert "there are SYSTEM_PROMPT.md, SOUL.md" in refused["workspaces/acme/context/soul.md"]
+
+    bad[0].write_text("better")
+    bad[1].rename(context / "SOUL.md")
+    bad[2].unlink()
+    await publisher.import_all()
+    assert [note.exists() for note in notes] == [False, False, False]
+    assert await publisher.refused(Place(ACME)) == []
+
+
+async def test_a_stale_file_does_not_overwrite_what_was_published_since(
+    publisher: FilingPublisher, redis: Redis, context: Path
+) -> None:
+    """While nobody watched the files, a chat published and a person edited: the newer version stays, and the person's
+    text is kept beside it with a note, until they are done with it."""
+    path = put(context / "SYSTEM_PROMPT.md", "one")
+    await publisher.import_all()
+    elsewhere = Publisher(Directives(redis, timeout_seconds=5), words, 400)
+    await elsewhere.publish(SYSTEM, "two", author=LENA, origin="command")
+    path.write_text("mine")
+    with capture_logs() as events:
+        done = await publisher.import_all()
+        await publisher.import_all()
+    assert await texts(publisher, ACME) == ["two"]
+    assert done.published == []
+    [(_, why)] = rejected(events)
+    assert why.startswith(f"version 2 was published by {LENA} at ")
+    kept = context / "SYSTEM_PROMPT.md.rejected"
+    assert (path.read_text(), kept.read_text()) == ("two\n", "mine")
+    [note] = await publisher.refused(Place(ACME))
+    assert "SYSTEM_PROMPT.md.rejected" in note.advice
+
+    path.write_text("two and mine")
+    kept.unlink()
+    await publisher.import_all()
+    assert await texts(publisher, ACME) == ["two and mine"]
+    assert await publisher.refused(Place(ACME)) == []
+
+
+async def test_a_second_conflict_keeps_both_texts(publisher: FilingPublisher, redis: Redis, context: Path) -> None:
+    path = put(context / "SYSTEM_PROMPT.md", "one")
+    await publisher.import_all()
+    elsewhere = Publisher(Directives(redis, timeout_seconds=5), words, 400)
+    for number in (1, 2):
+        await elsewhere.publish(SYSTEM, f"theirs {number}", author=LENA, origin="command")
+        path.write_text(f"mine {number}")
+        await publisher.import_all()
+    assert (context / "SYSTEM_PROMPT.md.rejected").read_text() == "mine 1"
+    assert (context / "SYSTEM_PROMPT.md.rejected.2").read_text() == "mine 2"
+
+
 async def test_a_mended_file_that_spoils_again_is_named_again(publisher: FilingPublisher, context: Path) -> None:
     path = put(context / "SOUL.md", "")
     with capture_logs() as events:

@@ -341,11 +341,56 @@ async def test_a_mute_socket_is_noticed_and_opened_again(discord: DiscordEmulato
     async with running(bot, gateway):
         discord.mute = True
         await discord.say("into the void", by=LENA)
-        await eventually(lambda: bot.health.state is State.DEGRADED)
-        assert bot.health.why
+        await eventually(lambda: bot.health.why not in ("", "Discord has not answered the last two heartbeats"))
+        assert bot.health.state is State.DEGRADED  # given up: what was said is told by the next connection
         discord.mute = False
         await eventually(lambda: bot.health.state is State.CONNECTED)
         await gateway.until(lambda g: "into the void" in texts(g))
+
+
+async def test_two_unanswered_heartbeats_degrade_until_one_is_answered(
+    discord: DiscordEmulator, gateway: FakeGateway
+) -> None:
+    """Long before the gateway is given up; people see the reason, and the same connection recovers."""
+    discord.heartbeat_interval_seconds = 0.3
+    bot = discord_connector(discord)
+    async with running(bot, gateway):
+        discord.mute = True
+        await eventually(lambda: bot.health.state is State.DEGRADED)
+        assert bot.health.why == "Discord has not answered the last two heartbeats"
+        discord.mute = False
+        await eventually(lambda: bot.health.state is State.CONNECTED)
+        await discord.say("still there?", by=LENA)
+        await gateway.until(lambda g: texts(g) == ["still there?"])
+    assert (discord.identifies, discord.resumes) == (1, 0)
+
+
+async def test_all_calls_together_keep_to_the_global_rate_limit(discord: DiscordEmulator, gateway: FakeGateway) -> None:
+    """150 direct messages at once, while the histories of many channels are read: no call is refused."""
+    people = [Person(id=1000 + number, name=f"Person {number}") for number in range(150)]
+    rooms = [Room(channel_id=5000 + number, name=f"room {number}") for number in range(40)]
+    for person in people:
+        discord.join(person)
+    for room in rooms:
+        discord.join(room)
+    bot = discord_connector(discord)
+
+    async def send(person: Person) -> None:
+        message = OutboundMessage(ConversationKey("acme", "discord", str(person.channel_id)), f"t{person.id}", "hello")
+        await bot.send(message, bot.render(message)[0])
+
+    async def read(room: Room) -> None:
+        async for _ in bot.missed(ConversationKey("acme", "discord", str(room.channel_id)), "1"):
+            pass
+
+    async with running(bot, gateway), asyncio.TaskGroup() as group:
+        for person in people:
+            group.create_task(send(person))
+        for room in rooms:
+            group.create_task(read(room))
+    assert discord.calls_over_the_limit == 0
+    assert discord.calls.count("send") == 150
+    assert discord.calls.count("history") >= 40
 
 
 async def test_an_outage_is_said_and_survived(

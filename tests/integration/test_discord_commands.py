@@ -12,6 +12,7 @@ from connectors.connector import CommandHint, RegistersCommands, SendFailed
 from connectors.discord.connector import DiscordConnector
 from connectors.message import (
     Accepted,
+    Button,
     ConversationKey,
     InboundKind,
     InboundMessage,
@@ -22,7 +23,7 @@ from connectors.message import (
 from tests.contract.connector_suite import FakeGateway, conversation, eventually, reply_to, running, send_all
 from tests.contract.discord_harness import discord_connector
 from tests.emulators import discord as emulated
-from tests.emulators.discord import DiscordEmulator, Given, Person, Room
+from tests.emulators.discord import DiscordEmulator, Given, Person, Room, Shown
 from tests.emulators.discord_nouns import AUTOCOMPLETE, BUTTON, COMMAND, MODAL
 
 LENA = Person(id=501, name="Lena")
@@ -47,6 +48,14 @@ async def bot(discord: DiscordEmulator) -> AsyncIterator[DiscordConnector]:
 @pytest.fixture
 def gateway() -> FakeGateway:
     return FakeGateway()
+
+
+async def with_buttons(discord: DiscordEmulator, bot: DiscordConnector) -> Shown:
+    """A message of the bot's to Lena with a button."""
+    discord.join(LENA)
+    key = ConversationKey("acme", "discord", str(LENA.channel_id))
+    await send_all(bot, OutboundMessage(key, "t1", "May they?", buttons=(Button("Deny", "pair deny X"),)))
+    return discord.shown(LENA)[-1]
 
 
 async def given_and_taken(
@@ -241,6 +250,48 @@ async def test_what_is_no_command_is_declined_to_its_giver_alone(
         await eventually(lambda: bool(given.shown))
     assert given.ephemeral == [True]
     assert gateway.accepted == []
+
+
+class SlowGateway(FakeGateway):
+    """Goes on when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = asyncio.Event()
+
+    async def accept(self, message: InboundMessage) -> Accepted:
+        await self.go_on.wait()
+        return await super().accept(message)
+
+
+async def test_a_press_that_takes_long_to_store_is_acknowledged_first(discord: DiscordEmulator) -> None:
+    """Within the 3 s; the buttons go once it is stored."""
+    bot, gateway = discord_connector(discord, answer_seconds=0.0), SlowGateway()
+    async with running(bot, gateway):
+        shown = await with_buttons(discord, bot)
+        pressed = await discord.press(shown, "Deny", by=LENA)
+        await eventually(lambda: pressed.is_deferred)
+        assert shown.buttons
+        gateway.go_on.set()
+        await eventually(lambda: not shown.buttons)
+    assert [(one.kind, one.text) for one in gateway.accepted] == [(InboundKind.COMMAND, "pair deny X")]
+    assert (shown.text, pressed.shown) == ("May they?", [])
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_who_presses_a_button_is_told_alone_why_it_is_not_stored(discord: DiscordEmulator, late: bool) -> None:
+    """Also where the press was acknowledged before; the buttons stay."""
+    bot, gateway = discord_connector(discord, answer_seconds=0.0 if late else 60.0), SlowGateway()
+    gateway.store_available = False
+    async with running(bot, gateway):
+        shown = await with_buttons(discord, bot)
+        pressed = await discord.press(shown, "Deny", by=LENA)
+        if late:
+            await eventually(lambda: pressed.is_deferred)
+        gateway.go_on.set()
+        await eventually(lambda: bool(pressed.shown))
+    assert (pressed.texts, pressed.ephemeral, pressed.is_deferred) == ([StoreUnavailable.user_text], [True], late)
+    assert (shown.text, list(shown.buttons)) == ("May they?", ["Deny"])
 
 
 async def test_a_menu_command_is_declined_and_suggestions_are_none(

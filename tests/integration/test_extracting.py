@@ -98,7 +98,8 @@ class House:
         await self.transcript.append(KEY, turn_id, [said, Entry(EntryRole.OUTBOUND, "noted", turn_id, at)])
         if manifest:
             plain = {"passages": (), "tail": (), "recalled": ()}
-            made = context(turn_id=turn_id, direct=direct, authors=(by,), **{**plain, **of})
+            whose = by.user if direct else ""
+            made = context(turn_id=turn_id, direct=direct, audience=whose, authors=(by,), **{**plain, **of})
             await self.manifests.keep(made, assemble.prompt(made, self.tokens), at)
         return turn_id
 

@@ -36,6 +36,8 @@ from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.entry import Entry, EntryRole, Reach
 from grounding.transcript.log import Transcript, Turn
 from runtime.after_turn import RememberTurns
+from runtime.attachments.kept import KeptFiles
+from runtime.conversation_list import ConversationList
 from runtime.dead_letters import DeadLetters
 from runtime.envelopes import Batch, Envelope
 from runtime.extraction_marks import ExtractionMarks, Found, Mark
@@ -93,6 +95,8 @@ class House:
             sessions=self.sessions,
             manifests=self.manifests,
             outbox=self.outbox,
+            files=KeptFiles(redis, data_dir),
+            conversation_list=ConversationList(redis),
             dead_letters=self.letters,
             records=self.records,
             extraction_marks=self.marks,

@@ -32,6 +32,7 @@ from runtime import mailbox
 from runtime.access import Access
 from runtime.commands.command import Command, Invocation
 from runtime.commands.registry import Commands
+from runtime.dead_letters import DeadLetters
 from runtime.delivery import Delivery
 from runtime.envelopes import Batch, Lane, MailboxFull
 from runtime.gateway import HELLO, MAX_NAME_CHARACTERS, Gateway
@@ -86,7 +87,7 @@ class Door:
     """A gateway with everything behind it."""
 
     def __init__(self, redis: Redis, **settings: Any) -> None:
-        chosen = Settings.model_validate({"access_policy": "open", **settings})
+        chosen = Settings.model_validate({"access_policy": "open", "default_workspace": "acme", **settings})
         self.platform = Notices()
         connectors: dict[str, Connector] = {"telegram": self.platform}
         mailboxes = {lane: Mailbox(redis, lane) for lane in Lane}
@@ -114,6 +115,7 @@ class Door:
             hub=self.hub,
             marking=marking_on(redis, **settings),
             not_taken=NotTaken(redis, self.hub.name),
+            dead_letters=DeadLetters(redis, mailboxes, self.hub),
         )
         self.commands = mailboxes[Lane.COMMANDS]
         self.hub.hear(WORK, lambda news: self.woken.append(news["partition"]))
@@ -238,7 +240,7 @@ async def test_what_was_not_taken_is_told_once_though_the_process_is_killed_that
         await door.accept(MESSAGE)  # a duplicate: the door delivers what waits
         killed.platform.said += door.platform.said
     assert len(killed.platform.said) == 2
-    assert killed.platform.said[1].startswith("I have not taken these 2 messages either.")
+    assert killed.platform.said[1].startswith("I could not accept these 2 messages either.")
     assert all(f"question {number}" in killed.platform.said[1] for number in (2, 3))
 
 
@@ -383,7 +385,7 @@ async def test_what_was_edited_or_deleted_is_no_example_however_long_ago_it_was_
 ) -> None:
     """Marks are kept for longer than the mailbox knows what it was given."""
     door, marks = Door(redis), MarkStore(redis)
-    exchange = Exchange(asked="My code?", answered="4711.", reach="workspace", asked_in=(GROUP.message_id,))
+    exchange = Exchange(asked="My code?", answered="4711.", audience="", asked_in=(GROUP.message_id,))
     key = ConversationKey(KEY.workspace_id, GROUP.connector, GROUP.external_id)
     marked = Marked(turn_id="t1", conversation=key.encoded, exchange=exchange)
     await marks.change(key.scope, "t1", lambda _: marked)
@@ -453,7 +455,7 @@ async def test_people_are_told_once_that_a_conversation_is_full(redis: Redis, mo
         assert [one.why for one in answers] == ["", "", *["mailbox_full"] * 4]
         assert all(one.retry_after_seconds for one in answers[2:])
         assert len(door.platform.said) == times
-        assert door.platform.said[-1].startswith(f"{MailboxFull.user_text} I have not taken this message.")
+        assert door.platform.said[-1].startswith(f"{MailboxFull.user_text} I could not accept this message.")
         await door.mailbox.prepare()
         await door.mailbox.done(await door.take())
     await door.accept(replace(MESSAGE, message_id="first"))

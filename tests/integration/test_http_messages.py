@@ -353,19 +353,20 @@ async def test_what_is_not_accepted_is_told_by_its_status(
     assert "inside" not in response.text
 
 
+@pytest.mark.parametrize(("code", "status"), [("context_too_large", 422), ("internal", 500)])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_turn_that_cannot_be_is_told_as_an_error(runtime: Runtime, stream: bool) -> None:
+async def test_a_turn_that_cannot_be_is_told_as_an_error(
+    runtime: Runtime, stream: bool, code: str, status: int
+) -> None:
     """An apology with a known error code is that error; any other apology is a degraded answer."""
     async with served(runtime) as client:
         asking = await posted(client, headers={"Accept": "text/event-stream"} if stream else {})
-        await runtime.say(await runtime.next(), "too large", kind="apology", error_code="context_too_large")
+        await runtime.say(await runtime.next(), "so sorry", kind="apology", error_code=code)
         response = await asking
         if stream:
-            assert events_of(response.text) == [
-                ("error", {"error": {"code": "context_too_large", "message": "too large"}})
-            ]
+            assert events_of(response.text) == [("error", {"error": {"code": code, "message": "so sorry"}})]
         else:
-            assert (response.status_code, response.json()["error"]["code"]) == (422, "context_too_large")
+            assert (response.status_code, response.json()["error"]["code"]) == (status, code)
         asking = await posted(client)
         await runtime.say(await runtime.next(), "sorry", kind="apology", error_code="model_timeout")
         assert (await asking).json()["text"] == "sorry"

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from config.settings import EXTRACTIVE, SMOLLM2
 from connectors.connector import State
 from runtime.embedded import model_server
 from runtime.embedded.child import ChildFailed
@@ -20,11 +21,11 @@ from runtime.model import Model, ModelUnavailable
 from tests.conftest import MakeSettings
 
 
-async def test_without_any_setting_a_real_model_answers_and_survives_its_servers_death(
+async def test_the_bundled_language_model_answers_and_survives_its_servers_death(
     settings: MakeSettings, data_dir: Path
 ) -> None:
     async with local_model(data_dir) as server:
-        model = Model(settings(), server)
+        model = Model(settings(llm_model=SMOLLM2), server)
         await model.warm()
         pieces: list[str] = []
 
@@ -36,7 +37,7 @@ async def test_without_any_setting_a_real_model_answers_and_survives_its_servers
         answer = await model.complete(question, on_delta=show, max_output_tokens=24, temperature=0.0)
         assert "Paris" in answer.text
         assert answer.text == "".join(pieces)
-        assert answer.model.startswith("local/")
+        assert answer.model == SMOLLM2
         assert answer.usage.prompt > 0
         assert answer.usage.cost_usd == 0
 
@@ -58,9 +59,11 @@ async def test_without_any_setting_a_real_model_answers_and_survives_its_servers
         os.kill(last, 0)
 
 
-async def test_a_server_that_nobody_wants_is_never_started(data_dir: Path) -> None:
+async def test_without_any_setting_the_server_is_never_started(settings: MakeSettings, data_dir: Path) -> None:
     async with local_model(data_dir) as server:
-        await asyncio.sleep(0)
+        model = Model(settings(), server)
+        await model.warm()
+        assert (await model.complete([{"role": "user", "content": "Hello!"}])).model == EXTRACTIVE
         assert server.health.state is State.STOPPED
         assert server.pid is None
     assert not (data_dir / "model").exists()
@@ -73,8 +76,8 @@ async def test_without_its_packages_the_error_says_what_to_set_instead(
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else found(name))
     async with local_model(data_dir) as server:
-        with pytest.raises(ModelUnavailable, match="AGENT_RUNTIME_LLM_MODEL") as failed:
-            await Model(settings(), server).complete([{"role": "user", "content": "Hi"}])
+        with pytest.raises(ModelUnavailable, match=r"WITH_SMOLLM2=1.*AGENT_RUNTIME_LLM_MODEL") as failed:
+            await Model(settings(llm_model=SMOLLM2), server).complete([{"role": "user", "content": "Hi"}])
         assert not failed.value.retryable
         assert server.health.state is State.FAILED
 

@@ -82,7 +82,36 @@ async def test_an_interrupted_turn_is_taken_up_again_under_its_id(mailbox: Mailb
 
     again = await take(mailbox)
 
-    assert (again.turn_id, again.envelopes, again.attempt) == (first.turn_id, first.envelopes, 2)
+    assert (again.turn_id, again.envelopes, again.resumed) == (first.turn_id, first.envelopes, True)
+
+
+async def test_failures_and_crashes_of_a_turn_are_counted_apart(mailbox: Mailbox) -> None:
+    """What is taken again under the same hold failed; what another left in its hands crashed; what was handed back, or
+    not told of by the store, is neither."""
+    await mailbox.store(KEY, envelope(1))
+    counted: list[tuple[int, int]] = []
+    for hands_back in (False, True, False, False):
+        lease = await hold(mailbox)
+        for again in (False, True, False):
+            batch = await mailbox.take(lease, again=again)
+            assert batch is not None
+            counted.append((batch.attempt, batch.crashes))
+        if hands_back:
+            assert await mailbox.release(lease)
+
+    assert counted == [(1, 0), (1, 0), (2, 0), (2, 1), (2, 1), (3, 1), (3, 1), (3, 1), (4, 1), (4, 2), (4, 2), (5, 2)]
+
+
+async def test_the_next_turn_begins_to_count_anew(mailbox: Mailbox) -> None:
+    await mailbox.store(KEY, envelope(1))
+    await take(mailbox)
+    lease = await hold(mailbox)
+    crashed = await mailbox.take(lease)
+    assert crashed is not None
+    await mailbox.store(KEY, envelope(2))
+    fresh = await mailbox.next(lease, crashed)
+    assert fresh is not None
+    assert (crashed.crashes, fresh.attempt, fresh.crashes) == (1, 1, 0)
 
 
 async def test_a_turn_that_is_done_leaves_what_came_meanwhile(mailbox: Mailbox) -> None:
@@ -289,14 +318,14 @@ async def test_no_more_is_reclaimed_than_asked_for_and_what_is_renewed_hides_not
 
 
 async def test_who_lost_a_conversation_can_do_nothing_more_to_it(redis: Redis, mailbox: Mailbox) -> None:
-    """The second worker has the same turn as its second attempt; the first one's every step is refused."""
+    """The second worker has the same turn, which crashed once; the first one's every step is refused."""
     await mailbox.store(KEY, envelope(1))
     lost = await hold(mailbox)
     first = await mailbox.take(lost)
     assert first is not None
     second = await take(Mailbox(redis))
 
-    assert (second.turn_id, second.attempt) == (first.turn_id, 2)
+    assert (second.turn_id, second.attempt, second.crashes) == (first.turn_id, 1, 1)
     assert not await mailbox.renew(lost)
     for refused in (mailbox.take(lost), mailbox.extend(first), mailbox.done(first), mailbox.release(lost)):
         with pytest.raises(Superseded):
@@ -374,7 +403,7 @@ async def test_a_conversation_is_claimed_and_its_turn_taken_in_one_step(mailbox:
     assert batch is not None
     assert resumed is not None
     assert (batch.turn_id, batch.attempt, batch.resumed) == (resumed.turn_id, 1, False)
-    assert (resumed.attempt, resumed.resumed) == (2, True)
+    assert (resumed.attempt, resumed.crashes, resumed.resumed) == (1, 1, True)
     with pytest.raises(Superseded):
         await mailbox.done(batch)
     assert resumed.fence == lease.fence

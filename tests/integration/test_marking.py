@@ -63,6 +63,7 @@ class House:
             external_id=key.external_id,
             context_id=key.context_id,
             direct=direct,
+            audience=LENA if direct else "",
             authors=(Participant(user=LENA, name="Lena", role="member"),),
             tail=more.get("tail", ()),
         )
@@ -85,15 +86,15 @@ class House:
         )
         return await self.marking.reacted(message, key)
 
-    async def shown(self, text: str = ASKED, key: ConversationKey = GROUP, person: str | None = None) -> list[str]:
-        looked = await self.look(text, key, person)
+    async def shown(self, text: str = ASKED, key: ConversationKey = GROUP, audience: str | None = None) -> list[str]:
+        looked = await self.look(text, key, audience)
         return [one.turn_id for one in (*looked.floor, *looked.chosen(()))]
 
     async def look(
         self,
         text: str = ASKED,
         key: ConversationKey = GROUP,
-        person: str | None = None,
+        audience: str | None = None,
         stood: Sequence[str] | None = None,
         karma: Karma | None = None,
     ) -> Looked:
@@ -102,7 +103,7 @@ class House:
         async def in_session() -> Sequence[str] | None:
             return stood
 
-        return await (karma or self.karma).look(key, person, text, stood=in_session)
+        return await (karma or self.karma).look(key, audience, text, stood=in_session)
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ async def test_a_reaction_on_any_part_of_a_reply_makes_its_exchange_an_example(h
     marked = await house.store.get(GROUP.scope, "t1")
     assert marked is not None
     assert marked.exchange is not None
-    assert (marked.exchange.asked, marked.exchange.answered, marked.exchange.reach) == (ASKED, ANSWERED, "workspace")
+    assert (marked.exchange.asked, marked.exchange.answered, marked.exchange.audience) == (ASKED, ANSWERED, "")
     events = [one for one in told if one["event"] == "turn.marked"]
     assert [(one["mark"], one["role"], one["by"]) for one in events] == [("good", "member", "reaction")]
     assert ASKED not in str(told)
@@ -174,11 +175,11 @@ async def test_what_was_said_in_a_direct_message_serves_that_person_alone(house:
     await house.answer("t1", DIRECT)
     await house.react("👍", by=LENA, key=DIRECT)
 
-    assert await house.shown(key=DIRECT, person=LENA) == ["t1"]
+    assert await house.shown(key=DIRECT, audience=LENA) == ["t1"]
     assert await house.shown(key=GROUP) == []
-    assert await house.shown(key=ConversationKey("acme", "telegram", "502"), person=BO) == []
+    assert await house.shown(key=ConversationKey("acme", "telegram", "502"), audience=BO) == []
     other = ConversationKey("other", "telegram", "501")
-    assert await house.shown(key=other, person=LENA) == []
+    assert await house.shown(key=other, audience=LENA) == []
 
 
 async def test_an_apology_is_no_example_and_a_long_answer_is_cut_where_a_sentence_ends(house: House) -> None:

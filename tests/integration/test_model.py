@@ -16,6 +16,7 @@ import pytest
 import runtime.credentials
 import runtime.exchange
 import runtime.model
+from config.settings import SMOLLM2
 from connectors.message import Usage
 from runtime import replies
 from runtime.loading import loaded_litellm
@@ -138,7 +139,7 @@ async def test_tool_calls_arrive_whole_and_streamed(model: Model, openai_server:
 
 _OFFERS_A_TOOL = """
 import asyncio, sys
-from config.settings import Settings
+from config.settings import SMOLLM2, Settings
 from runtime.loading import loaded_litellm
 from runtime.model import Model, ModelUnavailable
 
@@ -384,9 +385,14 @@ async def test_a_model_that_never_answers_times_out(
 
 
 async def test_a_provider_that_is_not_there_is_unreachable(model_settings: MakeSettings) -> None:
+    """Its address is named, in what is said to people too, without the password that may stand in it."""
     with pytest.raises(ModelUnavailable) as failed:
-        await Model(model_settings(llm_api_base="http://127.0.0.1:1/v1", llm_max_attempts=1)).complete(MESSAGES)
+        address = "http://me:hunter2@127.0.0.1:1/v1"
+        await Model(model_settings(llm_api_base=address, llm_max_attempts=1)).complete(MESSAGES)
     assert failed.value.why == "unreachable"
+    assert failed.value.user_text.startswith("The model server at http://127.0.0.1:1/v1 cannot be reached.")
+    assert "http://127.0.0.1:1/v1 cannot be reached" in failed.value.without_model
+    assert "hunter2" not in f"{failed.value} {failed.value.user_text}"
 
 
 async def test_an_error_of_the_caller_while_showing_is_the_callers(model: Model, openai_server: FakeOpenAI) -> None:
@@ -432,7 +438,8 @@ async def test_the_window_is_as_set_else_as_known_else_a_default(settings: MakeS
     assert await Model(settings(llm_model="openai/x", llm_context_window_tokens=999)).window_tokens() == 999
     assert await Model(settings(llm_model="openai/gpt-4o")).window_tokens() == 128_000
     assert await Model(settings(llm_model="openai/unheard-of")).window_tokens() == 8192
-    assert await Model(settings()).window_tokens() == 8192
+    assert await Model(settings(llm_model=SMOLLM2)).window_tokens() == 8192
+    assert await Model(settings()).window_tokens() == 32_768
     several = Model(settings(llm_model="openai/unheard-of", llm_fallback_models="openai/gpt-4o"))
     assert await several.window_tokens("openai/gpt-4o") == 128_000
     assert await several.window_tokens("openai/other") == 8192
@@ -599,6 +606,8 @@ async def test_a_form_for_the_answer_is_passed_on(model: Model, openai_server: F
     assert openai_server.requests[0]["temperature"] == 0.0
 
 
-async def test_without_any_model_the_error_names_the_variable(settings: MakeSettings) -> None:
+async def test_without_any_model_what_needs_one_names_the_variable(
+    settings: MakeSettings,
+) -> None:
     with pytest.raises(ModelRefused, match="AGENT_RUNTIME_LLM_MODEL"):
-        await Model(settings()).complete(MESSAGES)
+        await Model(settings()).complete(MESSAGES, purpose="summary")

@@ -12,8 +12,8 @@ import pytest
 import structlog
 from aiohttp import web
 
+from config.settings import SMOLLM2
 from grounding.run_context import Device, EnvironmentInput
-from runtime.embedded.model_server import MODEL_NAME
 from runtime.environment.gpus import DRIVER_BROKEN, NO_GPU
 from runtime.environment.machine import Seen
 from runtime.environment.model_memory import ModelMemories, is_here
@@ -21,7 +21,7 @@ from runtime.environment.sampling import SILENT
 from tests.conftest import MakeSettings
 from tests.emulators.loopback import serving
 
-BUNDLED = f"local/{MODEL_NAME}"
+BUNDLED = SMOLLM2
 SEEN = Seen(EnvironmentInput(), 4000)
 CARD = Seen(EnvironmentInput(devices=(Device(name="A10", total_mib=24_000, used_mib=21_000, free_mib=3_000),)), 4000)
 ABOUT = {
@@ -145,7 +145,7 @@ async def test_settings_say_what_a_server_of_ones_own_does_not(settings: MakeSet
 async def test_the_bundled_model_takes_working_memory_whatever_cards_there_are(
     settings: MakeSettings, tmp_path: Path
 ) -> None:
-    name = "local/SmolLM2-135M-Instruct"
+    name = SMOLLM2
     memories = ModelMemories(settings(), (name,))
     await memories.look()
     found = memories.of(name, CARD)
@@ -180,9 +180,11 @@ def test_only_loopback_is_this_machine(url: str, here: bool) -> None:
     "address", ["http://localhost:abc", "http://localhost:99999999", "http://localhost:11434/\x7f"]
 )
 async def test_an_address_that_is_none_leaves_a_model_unknown_and_ends_nothing(
-    settings: MakeSettings, address: str
+    settings: MakeSettings, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memories = ModelMemories(settings(llm_model="ollama/m", llm_api_base=address), ("ollama/m",))
+    """Settings refuse such an address; Ollama's own variable may name one."""
+    monkeypatch.setenv("OLLAMA_API_BASE", address)
+    memories = ModelMemories(settings(llm_model="ollama/m"), ("ollama/m",))
     await memories.look()
     assert memories.of("ollama/m", SEEN) is None
 

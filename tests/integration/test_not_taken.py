@@ -70,7 +70,7 @@ async def told(said: Said, told: Refusals, count: int) -> None:
 async def test_the_first_is_told_at_once_with_why_and_how_it_begins(said: Said) -> None:
     await said.process().tell(KEY, MESSAGE, WHY, 12, first=True)
     assert said.texts == [
-        ("m1", f"{WHY} I have not taken this message. Please send it again in 12 s:\n\n> `what does it cost?`")
+        ("m1", f"{WHY} I could not accept this message. Please send it again in 12 s:\n\n> `what does it cost?`")
     ]
 
 
@@ -83,10 +83,10 @@ async def test_those_that_follow_are_told_once_together_with_how_many(said: Said
     await told(said, some, 2)
 
     together = (
-        "I have not taken these 3 messages either. Please send them again:\n\n"
+        "I could not accept these 3 messages either. Please send them again:\n\n"
         "> `question 2`\n>\n> `question 3`\n>\n> `question 4`"
     )
-    alone = "I have not taken this message either. Please send it again:\n\n> `question 5`"
+    alone = "I could not accept this message either. Please send it again:\n\n> `question 5`"
     assert said.texts == [("m4", together), ("m5", alone)]
 
 
@@ -96,7 +96,7 @@ async def test_of_very_many_some_are_named(said: Said) -> None:
         await some.tell(KEY, message(number), WHY, 0, first=False)
     await told(said, some, 1)
     [(_, text)] = said.texts
-    assert text.startswith(f"I have not taken these {MOST_NAMED + 7} messages either.")
+    assert text.startswith(f"I could not accept these {MOST_NAMED + 7} messages either.")
     assert text.endswith("> and 7 more")
     assert text.count("question") == MOST_NAMED
 
@@ -192,10 +192,10 @@ async def test_what_a_process_that_was_killed_had_not_told_the_next_one_tells_on
     if first:
         assert {one for one, _ in said.texts} == {"m1", "m2"}
         [text] = [text for one, text in said.texts if one == "m1"]
-        assert text.startswith(f"{WHY} I have not taken this message. Please send it again in ")
+        assert text.startswith(f"{WHY} I could not accept this message. Please send it again in ")
     else:
         [(_, text)] = said.texts
-        assert text.startswith("I have not taken these 2 messages either. Please send them again in ")
+        assert text.startswith("I could not accept these 2 messages either. Please send them again in ")
         assert text.index("what does it cost?") < text.index("question 2")
 
 

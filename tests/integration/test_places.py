@@ -91,17 +91,17 @@ async def test_settings_of_a_newer_format_are_refused_by_name(redis: Redis) -> N
 async def test_an_admin_settles_a_place_over_http(face: Face) -> None:
     here = await face.workspace("settled")
     place = f"{here}/places/slack:T1/C1"
-    nothing = {"place": "slack:T1/C1", "answering": None, "model": None, "queue": None}
+    nothing = {"place": "slack:T1/C1", "answering": None, "model": None, "queue": None, "sources": None}
     assert (await face.client.get(place)).json() == nothing
 
-    settled = (await face.client.put(place, json={"answering": "all", "model": "openai/fake"})).json()
-    assert settled == {"place": "slack:T1/C1", "answering": "all", "model": "openai/fake", "queue": None}
+    settled = (await face.client.put(place, json={"answering": "all", "model": "openai/fake", "sources": False})).json()
+    assert settled == nothing | {"answering": "all", "model": "openai/fake", "sources": False}
     assert (await face.client.get(place)).json() == settled
     assert (await face.client.get(f"{here}/places")).json() == {"places": [settled]}
     assert (await face.client.put(place, json={})).json() == nothing
     assert (await face.client.get(f"{here}/places")).json() == {"places": []}
 
-    for body in ({"answering": "sometimes"}, {"model": "openai/other"}, {"answer": "all"}):
+    for body in ({"answering": "sometimes"}, {"model": "openai/other"}, {"answer": "all"}, {"sources": "off"}):
         assert (await face.client.put(place, json=body)).status_code == 400, body
     for wrong in ("nonsense", "slack:", ":x", "slack:" + "x" * 2000):
         assert (await face.client.put(f"{here}/places/{wrong}", json={})).status_code == 400, wrong
@@ -127,7 +127,7 @@ async def test_a_command_over_http_is_answered_like_a_message(face: Face) -> Non
         as_member = (await member.post(f"{here}/messages", json={"text": "/help"})).json()["text"]
         assert "`/prompt" not in as_member
         refused = await member.post(f"{here}/messages", json={"text": "/prompt set soul Obey."})
-        assert "for admins only" in refused.json()["text"]
+        assert "Only admins can use" in refused.json()["text"]
         mine = await member.post(f"{here}/messages", json={"text": "/forget all"})
         assert "only admins" in mine.json()["text"]
 

@@ -182,6 +182,6 @@ async def test_a_platform_that_cannot_be_reached_is_named_with_the_variable_of_i
         on = settings(**slack_settings(slack), **discord_settings(discord), **telegram_settings(telegram))
     for name, found in (await examine_platforms(on)).items():
         (problem,) = found.problems
-        assert "cannot be asked" in problem.detail
+        assert "cannot be reached" in problem.detail
         assert f"AGENT_RUNTIME_{name.upper()}_API_BASE" in problem.advice
         assert telegram.token not in problem.detail

@@ -51,15 +51,15 @@ class World:
         target = sorted(self.owners)[number % len(self.owners)] if self.owners else "none"
         may = target in self.owners and seen_by(scope, self.owners[target])
         if what == "forget":
-            if scope.user:
+            if scope.audience:
                 await self.records.forget(scope)
-            self.owners = {one: of for one, of in self.owners.items() if of != scope or not scope.user}
+            self.owners = {one: of for one, of in self.owners.items() if of != scope or not scope.audience}
             return
         if what == "add" or (what == "replace" and self.owners.get(target) == scope):
             supersedes = target if what == "replace" else ""
             new = NewRecord(type_, f"{word} number {number}", verbatim=number % 2 == 0, supersedes=supersedes)
             added = await self.records.add(scope, new, BY, f"key-{number}" if number % 5 == 0 else "")
-            assert added.record.user == (scope.user or "")
+            assert added.record.audience == (scope.audience or "")
             self.owners[added.record.id] = scope
             return
         calls: dict[str, Callable[[], Any]] = {
@@ -105,11 +105,11 @@ class World:
 
     def is_of(self, scope: Scope, record: Record) -> bool:
         of = self.owners[record.id]
-        return record.user == (of.user or "") and seen_by(scope, of)
+        return record.audience == (of.audience or "") and seen_by(scope, of)
 
 
 def seen_by(scope: Scope, owner: Scope) -> bool:
-    return owner.workspace_id == scope.workspace_id and owner.user in (None, scope.user)
+    return owner.workspace_id == scope.workspace_id and owner.audience in (None, scope.audience)
 
 
 @settings(max_examples=15, deadline=None)

@@ -99,7 +99,9 @@ async def test_one_persons_lines_are_not_shown_to_who_asks_next_in_the_same_plac
     await Sessions(redis, 1800).keep(KEY, of_lena)
 
     for text in ("and now?", "hello"):
-        grounds = await pipeline(redis, Shelf()).ground(KEY, text, choose(text), BUDGETS, person="http:u2", today=TODAY)
+        grounds = await pipeline(redis, Shelf()).ground(
+            KEY, text, choose(text), BUDGETS, audience="http:u2", today=TODAY
+        )
 
         assert grounds.global_context == ()
         assert grounds.deltas == ()

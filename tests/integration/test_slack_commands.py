@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import httpx
 import pytest
@@ -12,7 +13,15 @@ from starlette.applications import Starlette
 from structlog.testing import capture_logs
 
 from connectors.connector import SendFailed
-from connectors.message import Accepted, InboundKind, InboundMessage, StoreUnavailable
+from connectors.message import (
+    Accepted,
+    Button,
+    ConversationKey,
+    InboundKind,
+    InboundMessage,
+    OutboundMessage,
+    StoreUnavailable,
+)
 from connectors.slack import intake
 from connectors.slack.connector import SlackConnector
 from connectors.slack.responses import MAX_POSTS
@@ -161,14 +170,62 @@ async def test_a_gateway_that_hangs_or_breaks_keeps_nobody_waiting(
 async def test_buttons_and_shortcuts_are_acknowledged_and_left_alone(
     slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
 ) -> None:
-    """The runtime has none; what comes after them is heard."""
+    """Those of other apps' making, and those that make no sense; what comes after them is heard."""
+    others: list[dict[str, Any]] = [
+        {"type": "block_actions", "actions": []},
+        {"type": "block_actions", "actions": [{"action_id": "theirs", "value": "pair approve X"}]},
+        {"type": "view_submission"},
+        {"type": "block_actions", "actions": [{"action_id": "command-0", "value": "help"}]},
+    ]
     with capture_logs() as logs:
         async with running(bot, gateway):
-            pressed = slack.interact({"type": "block_actions", "actions": []})
+            pressed = [slack.interact(payload) for payload in others]
             slack.say("hello")
             await gateway.until(lambda g: len(g.accepted) == 1)
-            await slack.until(lambda s: pressed.acknowledged)
-    assert [e["why"] for e in logs if e["event"] == "message.ignored"] == ["unsupported: interactive"]
+            await slack.until(lambda s: all(one.acknowledged for one in pressed))
+    assert (
+        sorted(e["why"] for e in logs if e["event"] == "message.ignored")
+        == ["unreadable"] + ["unsupported: interactive"] * 3
+    )
+
+
+async def test_a_press_that_is_not_stored_in_time_is_shown_as_failed(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not acknowledged, and the buttons stay."""
+    monkeypatch.setattr(intake, "COMMAND_SECONDS", 0.05)
+    slack.deadline_seconds = 0.3
+
+    class OddGateway(FakeGateway):
+        async def accept(self, message: InboundMessage) -> Accepted:
+            if message.text == "hang":
+                await asyncio.Event().wait()
+            if message.text == "break":
+                raise RuntimeError("a fault of ours")
+            return Accepted("refused", "rate_limit")
+
+    buttons = tuple(Button(word, word) for word in ("hang", "break", "refuse"))
+    key = ConversationKey("acme", "slack", slack.join(LENA))
+    async with running(bot, OddGateway()):
+        await send_all(bot, OutboundMessage(key, "t1", "Choose.", kind="notice", buttons=buttons))
+        (shown,) = slack.shown(LENA)
+        pressed = [slack.press(shown, one.label, by=LENA) for one in buttons]
+        await slack.until(lambda _: all(one.failed for one in pressed))
+    assert list(shown.buttons) == ["hang", "break", "refuse"]
+
+
+async def test_over_http_a_press_is_heard_where_it_is_signed(slack: SlackEmulator, gateway: FakeGateway) -> None:
+    bot = slack_connector_over_http(slack)
+    key = ConversationKey("acme", "slack", slack.join(LENA))
+    async with running(bot, gateway):
+        await send_all(bot, OutboundMessage(key, "t1", "May they?", buttons=(Button("Deny", "pair deny X"),)))
+        (shown,) = slack.shown(LENA)
+        slack.post = None
+        body = slack.commands.form(slack.press(shown, "Deny", by=LENA).payload)
+        forged = await post(bot, "/slack/events", body, {})
+        genuine = await post(bot, "/slack/events", body, slack.signed(body))
+    assert (forged.status_code, genuine.status_code) == (401, 200)
+    assert [(one.kind, one.text) for one in gateway.accepted] == [(InboundKind.COMMAND, "pair deny X")]
 
 
 async def test_a_reply_goes_to_no_address_but_slacks(
@@ -244,6 +301,7 @@ async def test_over_http_a_command_without_a_store_is_answered_in_words(
     ("body", "status"),
     [
         (b"payload=" + json.dumps({"type": "view_submission"}).encode(), 200),
+        (b"payload=nonsense", 400),
         (b"ssl_check=1&token=x", 200),
         (b"hello=there", 400),
         (b"", 400),

@@ -25,17 +25,22 @@ CHAT = textwrap.dedent(
     import asyncio, sys
     from connectors.console.connector import ConsoleConnector
     from connectors.console.terminal import open_terminal
-    from connectors.message import Accepted, ConversationKey, OutboundMessage
+    from connectors.message import Accepted, ConversationKey, OutboundMessage, OutboundPart
 
     KEY = ConversationKey("sample", "console", "default")
 
     async def main():
         chat = ConsoleConnector(open_terminal(), wait_seconds=20, banner="BANNER")
-        tasks = set()
+        tasks, hanging = set(), []
 
         async def answer(message):
             await chat.typing(KEY)
             if "hang" in message.text:
+                hanging.append(message)
+                return
+            if message.text == "/stop":
+                reply = OutboundMessage(KEY, "t", "", answers=(hanging[-1].message_id,), silent=True, kind="reply")
+                await chat.send(reply, OutboundPart(0, 1, "", token="t"))
                 return
             await chat.stream(KEY, (message.message_id,), "echo ")
             reply = OutboundMessage(KEY, "t", f"echo {len(message.text)} \\x1b[31m", answers=(message.message_id,))
@@ -168,17 +173,18 @@ def test_a_person_at_a_terminal_talks_and_leaves(term: str, leave: str) -> None:
         assert process.wait(timeout=30) == 0
 
 
-def test_interrupting_at_a_terminal_gives_the_prompt_back() -> None:
-    """Ctrl-C while an answer is awaited ends only the waiting; twice at the prompt it leaves."""
+def test_interrupting_at_a_terminal_stops_then_clears_then_leaves() -> None:
+    """Ctrl-C while an answer is awaited stops it; then it clears the line; twice at an empty prompt it leaves."""
     with chatting("xterm") as (screen, process):
         screen.wait_for("you>")
         screen.type("hang\r")
         screen.wait_for("…")
         screen.type("\x03")
-        screen.wait_for("not waited for")
+        screen.wait_for("Stopped.")
         screen.wait_for("you>")
+        screen.type("half a line\x03")
         screen.type("\x03")
-        screen.wait_for("/quit leaves")
+        screen.wait_for("/quit to leave")
         screen.wait_for("you>")
         screen.type("\x03")
         assert process.wait(timeout=30) == 0
@@ -188,7 +194,7 @@ async def test_a_narrow_encoding_is_no_error() -> None:
     """Characters that the output cannot encode are replaced."""
     raw = io.BytesIO()
     output = io.TextIOWrapper(raw, encoding="ascii")
-    await PlainTerminal(io.BytesIO(), output, output).write("30 days 🕐 ü", Style.ANSWER)
+    await PlainTerminal(io.BytesIO(), output, output).write("30 days 🕐 ü", Style.PLAIN)
     assert raw.getvalue() == b"30 days ? ?"
 
 
@@ -197,7 +203,7 @@ async def test_a_closed_output_is_told_as_a_reader_that_left() -> None:
     output = io.StringIO()
     output.close()
     with pytest.raises(OSError):
-        await PlainTerminal(io.BytesIO(), output, output).write("x", Style.ANSWER)
+        await PlainTerminal(io.BytesIO(), output, output).write("x", Style.PLAIN)
 
 
 async def test_plain_lines_come_without_their_ends() -> None:

@@ -10,7 +10,7 @@ from grounding.documents.embedding import Vector, WordLlamaEmbedder
 from grounding.documents.qdrant_embedded import EmbeddedIndex
 from grounding.documents.trial import fill
 from grounding.documents.vocabulary import NOTHING, Vocabulary
-from grounding.strategy import VOCABULARY_LOG_ODDS
+from grounding.strategy import MATCH_LOG_ODDS
 from grounding.tokens import load_tokens
 
 ACME = Scope("acme")
@@ -51,19 +51,20 @@ async def index(tmp_path: Path) -> AsyncIterator[EmbeddedIndex]:
 async def test_what_the_documents_speak_of_is_told_from_what_they_do_not(index: EmbeddedIndex) -> None:
     vocabulary = Vocabulary(index, WordLlamaEmbedder())
 
-    known = [await vocabulary.relevance(ACME, text) for text in ("how hot is the kiln fired?", "celadon glaze recipe")]
-    strange = [await vocabulary.relevance(ACME, text) for text in ("who won the cup in 1990?", "tell me a joke")]
+    known = [await vocabulary.best_match(ACME, text) for text in ("how hot is the kiln fired?", "celadon glaze recipe")]
+    strange = [await vocabulary.best_match(ACME, text) for text in ("who won the cup in 1990?", "tell me a joke")]
 
-    assert min(known) > VOCABULARY_LOG_ODDS
-    assert max(strange) < VOCABULARY_LOG_ODDS
+    assert {match.passages for match in known} == {3}
+    assert min(match.relevance for match in known) > MATCH_LOG_ODDS
+    assert max(match.relevance for match in strange) < MATCH_LOG_ODDS
 
 
 async def test_another_workspaces_documents_have_no_say(index: EmbeddedIndex) -> None:
-    assert await Vocabulary(index, WordLlamaEmbedder()).relevance(Scope("other"), "kiln") == NOTHING
+    assert await Vocabulary(index, WordLlamaEmbedder()).best_match(Scope("other"), "kiln") == (NOTHING, 0)
 
 
 async def test_a_message_without_words_speaks_of_nothing(index: EmbeddedIndex) -> None:
-    assert await Vocabulary(index, WordLlamaEmbedder()).relevance(ACME, "?!") == NOTHING
+    assert await Vocabulary(index, WordLlamaEmbedder()).best_match(ACME, "?!") == (NOTHING, 3)
 
 
 async def test_a_model_whose_cosines_nobody_measured_is_not_asked(tmp_path: Path) -> None:
@@ -73,8 +74,8 @@ async def test_a_model_whose_cosines_nobody_measured_is_not_asked(tmp_path: Path
     await fill(index, ACME, DOCUMENTS, embedder, load_tokens().count)
     vocabulary = Vocabulary(index, embedder)
 
-    known = await vocabulary.relevance(ACME, "celadon glaze feldspar")
-    strange = await vocabulary.relevance(ACME, "who won the world cup in 1990?")
+    known = await vocabulary.best_match(ACME, "celadon glaze feldspar")
+    strange = await vocabulary.best_match(ACME, "who won the world cup in 1990?")
     await index.close()
 
     assert known > strange

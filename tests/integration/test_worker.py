@@ -81,7 +81,7 @@ class Working:
 @asynccontextmanager
 async def working(settings: Settings, mailbox: Mailbox, answer: Answer, redis: Redis) -> AsyncIterator[Working]:
     hub, letters = Hub(redis, shared=False), Letters()
-    worker = Worker(settings, mailbox, Scripted(answer), hub, letters)
+    worker = Worker(settings, mailbox, Scripted(answer), hub, letters, crash_pause_seconds=(0.002, 0.05))
     running = asyncio.create_task(worker.run())
     try:
         yield Working(worker, hub, letters)
@@ -343,18 +343,21 @@ async def test_a_turn_that_breaks_every_time_is_given_up_and_the_next_one_answer
     assert list(now.letters.kept.values()) == ["ValueError"]
 
 
+async def crash(mailbox: Mailbox, key: ConversationKey, times: int) -> None:
+    """Begin the turn that waits in *key*, and end as a process that is killed does, so often."""
+    for _ in range(times):
+        (offer,) = await mailbox.offers([key.partition], 1) or await mailbox.abandoned(0.0, 1)
+        assert await mailbox.begin(offer)
+
+
 async def test_a_message_that_ends_its_process_every_time_is_given_up(
     redis: Redis, settings: Callable[..., Settings]
 ) -> None:
-    """What was begun three times and never ended is not begun a fourth time, and nobody is told that it was."""
+    """After as many crashes as the settings say it is not begun again."""
     key, mailbox = ConversationKey("acme", "http", "desk"), Mailbox(redis)
     await mailbox.prepare()
     await mailbox.store(key, envelope(key, 0))
-    for _ in range(3):
-        (offer,) = await mailbox.offers([key.partition], 1) or await mailbox.abandoned(0.0, 1)
-        lease = await mailbox.claim(offer)
-        assert lease is not None
-        assert await mailbox.take(lease)
+    await crash(mailbox, key, settings().turn_max_crashes)
 
     async def answer(batch: Batch) -> None:
         raise AssertionError("it is not tried again")
@@ -364,7 +367,30 @@ async def test_a_message_that_ends_its_process_every_time_is_given_up(
             await asyncio.sleep(0.01)
 
     assert list(now.letters.kept.values()) == ["interrupted"]
-    assert now.letters.attempts == [3]
+    assert now.letters.attempts == [10]
+
+
+@pytest.mark.parametrize(("crashes", "paused"), [(2, None), (3, 0.002), (4, 0.004), (9, 0.05)])
+async def test_a_crash_is_no_failure_of_a_turn_and_from_the_third_on_it_waits_longer_each_time(
+    redis: Redis, settings: Callable[..., Settings], crashes: int, paused: float | None
+) -> None:
+    """However often its process was killed before, it is answered at its first attempt."""
+    key, mailbox = ConversationKey("acme", "http", "desk"), Mailbox(redis)
+    await mailbox.prepare()
+    await mailbox.store(key, envelope(key, 0))
+    await crash(mailbox, key, crashes)
+    answered: asyncio.Future[Batch] = asyncio.get_running_loop().create_future()
+
+    async def answer(batch: Batch) -> None:
+        answered.set_result(batch)
+
+    with structlog.testing.capture_logs() as events:
+        async with working(settings(turn_lease_seconds=1), Mailbox(redis), answer, redis), asyncio.timeout(10):
+            batch = await answered
+
+    assert (batch.attempt, batch.crashes) == (1, crashes)
+    pauses = [(event["crashes"], event["seconds"]) for event in events if event["event"] == "turn.paused"]
+    assert pauses == ([] if paused is None else [(crashes, paused)])
 
 
 async def test_two_workers_share_the_work_and_keep_each_conversations_order(
@@ -533,20 +559,20 @@ async def test_two_hundred_abandoned_conversations_of_one_connector_are_each_rec
     assert told["turn.reclaimed"] == 200 + told["turn.superseded"]
 
 
-async def test_what_waits_for_a_slot_when_its_worker_stops_goes_to_another_at_once_and_was_no_attempt(
+async def test_what_waits_for_a_slot_when_its_worker_stops_goes_to_another_at_once_and_neither_failed_nor_crashed(
     redis: Redis, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_CONCURRENT_TURNS", 1)
     keys = [ConversationKey("acme", "http", f"desk{number}") for number in range(3)]
     began = asyncio.Event()
-    attempts: list[int] = []
+    counted: list[tuple[int, int]] = []
 
     async def hang(batch: Batch) -> None:
         began.set()
         await asyncio.Event().wait()
 
     async def finish(batch: Batch) -> None:
-        attempts.append(batch.attempt)
+        counted.append((batch.attempt, batch.crashes))
 
     for key in keys:
         await Mailbox(redis).store(key, envelope(key, 1))
@@ -556,10 +582,10 @@ async def test_what_waits_for_a_slot_when_its_worker_stops_goes_to_another_at_on
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)
     async with working(settings(), Mailbox(redis), finish, redis), asyncio.timeout(5):
-        while len(attempts) < len(keys):
+        while len(counted) < len(keys):
             await asyncio.sleep(0.01)
 
-    assert sorted(attempts) == [1, 1, 2]
+    assert counted == [(1, 0)] * 3
 
 
 async def test_who_lets_go_of_a_conversation_while_its_hold_is_renewed_has_not_lost_it() -> None:

@@ -20,7 +20,9 @@ from runtime.workspaces import (
     UnknownWorkspace,
     WorkspaceInSettings,
     Workspaces,
+    console_workspace,
     install_sample,
+    make_document_folder,
 )
 
 MESSAGE = InboundMessage(
@@ -64,7 +66,7 @@ async def test_a_workspace_is_made_once_listed_and_removed(redis: Redis) -> None
     assert await register.delete("acme")
     assert not await register.exists("acme")
     assert not await register.delete("acme")
-    assert await ids(register) == [SAMPLE]
+    assert await ids(register) == ["default", SAMPLE]
 
 
 async def test_the_sample_is_there_from_the_start_until_it_is_deleted(redis: Redis) -> None:
@@ -73,7 +75,7 @@ async def test_the_sample_is_there_from_the_start_until_it_is_deleted(redis: Red
     assert await register.exists(SAMPLE)
     assert await register.delete(SAMPLE)
     assert not await register.exists(SAMPLE)
-    assert await ids(register) == []
+    assert await ids(register) == ["default"]
     assert await register.create(SAMPLE)
     assert await register.exists(SAMPLE)
     assert not await register.create(SAMPLE)
@@ -102,15 +104,47 @@ async def test_a_message_to_a_workspace_that_does_not_exist_says_how_to_make_it(
     assert await register.resolve(replace(MESSAGE, workspace_id="nowhere")) == "nowhere"
 
 
-async def test_without_any_route_the_place_has_a_workspace_of_its_own(redis: Redis) -> None:
-    """An unrouted place gets the connector's default workspace; only to ask makes none."""
+async def test_without_any_route_all_places_share_a_workspace(redis: Redis) -> None:
+    """Unrouted places belong to `default`; with WORKSPACE_PER_PLACE each to its own. Only to ask makes none."""
+    assert await workspaces(redis).resolve(MESSAGE) == "default"
+    assert await workspaces(redis, workspace_per_place=True).resolve(MESSAGE) == "discord-g9"
+    assert not await workspaces(redis).exists("discord-g9")
+
+
+async def test_a_place_that_had_a_workspace_of_its_own_keeps_it_until_the_operator_decides(redis: Redis) -> None:
+    """A route, the name of the shared workspace in the settings, or deleting its own moves it; nothing else does."""
+    await workspaces(redis, workspace_per_place=True).create("discord-g9")
     register = workspaces(redis)
     assert await register.resolve(MESSAGE) == "discord-g9"
-    assert not await register.exists("discord-g9")
+    former = await register.former_places({"discord-g9": "discord:G9"}.get)
+    assert former == [Route("discord:G9", "discord-g9")]
+    assert await workspaces(redis, default_workspace="default").resolve(MESSAGE) == "default"
+    await register.route("discord:G9", "default")
+    assert await register.resolve(MESSAGE) == "default"
+    assert await register.former_places({"discord-g9": "discord:G9"}.get) == []
+    await register.unroute("discord:G9")
+    await register.delete("discord-g9")
+    assert await register.resolve(MESSAGE) == "default"
+
+
+async def test_the_terminal_talks_to_the_sample_until_the_shared_workspace_has_documents(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    assert console_workspace(settings) == SAMPLE
+    await install_sample(tmp_path)
+    make_document_folder(settings, "default")
+    assert console_workspace(settings) == SAMPLE
+    (tmp_path / "workspaces" / "default" / "docs" / "crew.md").write_text("# Crew")
+    assert console_workspace(settings) == "default"
+
+
+async def test_without_a_sample_the_terminal_talks_to_the_shared_workspace(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    make_document_folder(settings, "default")
+    assert console_workspace(settings) == "default"
 
 
 async def test_default_workspace_takes_what_no_route_names(redis: Redis) -> None:
-    """DEFAULT_WORKSPACE comes before the connector's default and after every route."""
+    """DEFAULT_WORKSPACE comes after every route."""
     register = workspaces(redis, default_workspace="everyone", routes={"discord:G1": "one"})
     assert await register.resolve(MESSAGE) == "everyone"
     assert await register.resolve(replace(MESSAGE, routes=("discord:G1",))) == "one"

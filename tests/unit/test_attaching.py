@@ -98,7 +98,9 @@ async def test_material_is_in_no_prompt_for_whom_the_sigil_does_not_allow_to_rea
 ) -> None:
     key = ConversationKey("acme", "slack", "C1")
     author = Participant(user="slack:U1", name="Ann", role="member")
-    question = Question(key, "What does it say?", Query(text="What does it say?"), (author,), Role.MEMBER, False, "")
+    question = Question(
+        key, "What does it say?", Query(text="What does it say?"), (author,), Role.MEMBER, False, None, ""
+    )
     size = size_of("the harbour plan", TOKENS)
     holding = Holding(Held("r1", 1, 16, size), Held())
     attaching = Attaching(Settings(), cast("Any", _OneFile(size)), cast("Any", _Bound(Sigil.of("some", scopes))))

@@ -48,14 +48,14 @@ def test_there_are_eight_terms_and_each_has_a_name_of_its_own() -> None:
         (
             Term("workspace", "tokens", "day"),
             True,
-            "Too little is left of the budget of this workspace for today, so I cannot answer now. It starts anew "
-            "at 00:00 UTC; an admin can raise it.",
+            "Too little is left of the budget of this workspace for today, so I cannot answer now. It is renewed "
+            "at 00:00 UTC. An admin can raise it.",
         ),
         (
             Term("user", "usd", "month"),
             True,
-            "Too little is left of your budget here for this month, so I cannot answer now. It starts anew on "
-            "1 December, 00:00 UTC; an admin can raise it.",
+            "Too little is left of your budget here for this month, so I cannot answer now. It is renewed on "
+            "1 December, 00:00 UTC. An admin can raise it.",
         ),
         (Term("user", "tokens", "day"), False, "Too little is left of your budget here for today."),
     ],

@@ -40,7 +40,7 @@ def test_help_lists_the_commands_without_importing_what_they_need() -> None:
 def test_what_the_commands_of_a_group_do_is_said_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["prompt", "--help"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "Ask the model for a shorter text of a directive, and publish it when you say so." in told
+    assert "Ask the model for a shorter text of a directive, and publish it if you agree." in told
     assert "..." not in told.partition("Commands:")[2]
 
 
@@ -133,3 +133,30 @@ def test_a_path_without_markdown_is_refused(path: str, tmp_path: Path) -> None:
     name = path if path.startswith("..") else str(tmp_path / path)
     with pytest.raises(NothingToIndex):
         sort_out([name], tmp_path / "docs")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [(["serv"], "Did you mean serve"), (["prompt", "lst"], "'list'"), (["chat", "--wrkspace", "x"], "--workspace")],
+)
+def test_a_misspelt_command_or_option_is_answered_with_the_one_that_was_meant(
+    typed: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(typed) == 2
+    assert meant in capsys.readouterr().err
+
+
+def test_hints_name_the_command_as_it_was_started(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script of a checkout says how it was called; `agent-runtime` alone would not be found there."""
+    monkeypatch.setenv("AGENT_RUNTIME_COMMAND", "./agent-runtime")
+    assert invoke(["dead-letters", "retry"]) == 2
+    told = capsys.readouterr().err
+    assert "Usage: ./agent-runtime dead-letters retry" in told
+    assert "`./agent-runtime dead-letters list`" in told
+
+
+def test_the_script_of_a_checkout_says_how_it_was_called() -> None:
+    script = (ROOT / "agent-runtime").read_text()
+    assert script.index("started_as=$0") < script.index("AGENT_RUNTIME_COMMAND=$started_as exec agent-runtime")

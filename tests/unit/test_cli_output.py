@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from connectors.console.convert import neutralise
 from connectors.message import ConversationKey, Degraded, Source, Usage
 from grounding.strategy import Reason, Strategy, choose
-from runtime.cli.commands.metrics import readable
 from runtime.cli.commands.search import excerpt
 from runtime.cli.greeting import EXAMPLES, Greeting, greeting
 from runtime.cli.output import count, dollars, json_text, milliseconds, plain_table
 from runtime.cli.remote import answer
+from runtime.events import readable
 from runtime.explaining import REASONS, STRATEGIES
 
 
@@ -64,11 +64,11 @@ def test_the_questions_of_the_first_screen_are_looked_up_in_the_documents(questi
     assert choose(question).strategy is Strategy.QMD
 
 
-def test_the_first_screen_says_plainly_that_the_bundled_model_is_no_assistant() -> None:
+def test_the_first_screen_says_plainly_that_answers_are_quotations() -> None:
     shown = " ".join(greeting(Greeting("sample", 11, None, remote=False), 80).split())
-    assert "no assistant" in shown
+    assert "No language model is set" in shown
+    assert "quotations" in shown
     assert "agent-runtime setup" in shown
-    assert "AGENT_RUNTIME_LLM_MODEL" in shown
     assert all(question in shown for question in EXAMPLES)
 
 
@@ -76,7 +76,7 @@ def test_the_first_screen_of_another_workspace_offers_no_questions_of_the_sample
     shown = greeting(Greeting("acme", 3, "openai/gpt", remote=False), 80)
     assert "openai/gpt" in shown
     assert not any(question in shown for question in EXAMPLES)
-    assert "no assistant" not in shown
+    assert "quotations" not in shown
 
 
 @given(st.integers(30, 200), st.sampled_from([None, 0, 1, 11]), st.sampled_from([None, "openai/gpt"]), st.booleans())

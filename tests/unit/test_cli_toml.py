@@ -70,5 +70,5 @@ def test_a_first_file_has_no_copy(tmp_path: Path) -> None:
 def test_a_file_that_is_no_toml_is_named_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "agent-runtime.toml"
     path.write_text("llm_model = ")
-    with pytest.raises(ConfigurationError, match=r"agent-runtime\.toml cannot be read"):
+    with pytest.raises(ConfigurationError, match=r"agent-runtime\.toml: is not valid TOML"):
         config_file.read(path)

@@ -205,7 +205,7 @@ def test_what_cannot_be_taken_of_a_folder_is_named_and_keeps_nothing_else_out(tm
     assert found == {
         f"{tmp_path.name}/a.md": ("", ""),
         f"{tmp_path.name}/caf\ufffd.md": ("encoding", "its name is not UTF-8"),
-        f"{tmp_path.name}/pipe": ("special", "it is no ordinary file"),
+        f"{tmp_path.name}/pipe": ("special", "it is not an ordinary file"),
     }
     assert [one.code for one in files_at(str(odd))] == ["encoding"]
 

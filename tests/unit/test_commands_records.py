@@ -28,12 +28,19 @@ class Chat:
         return (await self.records.add(scope, NewRecord(type_, text), by)).record
 
     async def say(
-        self, words: str, *, role: Role = Role.MEMBER, direct: bool = False, user: str = "u1", again: bool = False
+        self,
+        words: str,
+        *,
+        role: Role = Role.MEMBER,
+        direct: bool = False,
+        public: bool = True,
+        user: str = "u1",
+        again: bool = False,
     ) -> str:
         self.said += 0 if again else 1
         key = ConversationKey("acme", "http", "default")
         message = InboundMessage(
-            "http", "default", f"m{self.said}", Author(user, "Lena"), f"/memory {words}", direct=direct
+            "http", "default", f"m{self.said}", Author(user, "Lena"), f"/memory {words}", direct=direct, public=public
         )
         return await RecordWords(self.records, self._let_none_come).run(Invocation(key, message, role, words))
 
@@ -53,14 +60,14 @@ async def test_people_see_what_is_kept_about_them_and_admins_the_workspaces(chat
 
     assert mine.id in await chat.say("list", direct=True)
     assert shared.id not in await chat.say("list", direct=True)
-    with pytest.raises(CommandRefused, match="for admins only"):
+    with pytest.raises(CommandRefused, match="only admins"):
         await chat.say("list")
     assert "Petrel" in await chat.say("list", role=Role.ADMIN)
     assert "green" not in await chat.say("list", role=Role.ADMIN)
     both = await chat.say("list facts", role=Role.ADMIN, direct=True)
     assert "(yours)" in both
     assert "Petrel" in both
-    assert await chat.say("list decision", direct=True) == "I keep no such records."
+    assert await chat.say("list decision", direct=True) == "There are no such records."
     with pytest.raises(CommandRefused, match="The kinds are"):
         await chat.say("list toys", direct=True)
 
@@ -82,9 +89,9 @@ async def test_confirming_twice_by_the_same_message_counts_once(chat: Chat) -> N
 async def test_outcomes_and_word_for_word_and_retiring(chat: Chat) -> None:
     decided = await chat.add("We decided to sail.", LENA, Type.DECISION)
     mine = await chat.add("Lena likes green.", LENA)
-    assert "Logged" in await chat.say(f"outcome {decided.id} success", direct=True)
+    assert "Outcome noted" in await chat.say(f"outcome {decided.id} success", direct=True)
     assert (await chat.records.get(LENA, decided.id)).state is State.REVIEWED
-    with pytest.raises(CommandRefused, match="Say what came of it"):
+    with pytest.raises(CommandRefused, match="Give the outcome"):
         await chat.say(f"outcome {decided.id} great", direct=True)
     await chat.say(f"verbatim {mine.id}", direct=True)
     assert (await chat.records.get(LENA, mine.id)).verbatim
@@ -95,11 +102,11 @@ async def test_outcomes_and_word_for_word_and_retiring(chat: Chat) -> None:
 async def test_members_take_nothing_of_the_workspaces_away_and_viewers_change_nothing(chat: Chat) -> None:
     shared = await chat.add("The boat is Petrel.")
     for words in ("forget", "retire", "verbatim"):
-        with pytest.raises(CommandRefused, match="for admins"):
+        with pytest.raises(CommandRefused, match="Only admins"):
             await chat.say(f"{words} {shared.id}")
-    with pytest.raises(CommandRefused, match="for admins"):
+    with pytest.raises(CommandRefused, match="Only admins"):
         await chat.say(f"confirm {shared.id}", role=Role.VIEWER)
-    assert "forgotten" in await chat.say(f"forget {shared.id}", role=Role.ADMIN)
+    assert "deleted" in await chat.say(f"forget {shared.id}", role=Role.ADMIN)
     with pytest.raises(NoSuchRecord):
         await chat.say(f"show {shared.id}", role=Role.ADMIN)
 
@@ -119,7 +126,7 @@ async def test_a_viewer_may_forget_what_is_kept_about_them_one_by_one_and_all_of
     await chat.say(f"forget {mine.id}", direct=True, role=Role.VIEWER)
     with pytest.raises(NeverDeleted):
         await chat.say(f"forget {decided.id}", direct=True)
-    with pytest.raises(CommandRefused, match="direct messages"):
+    with pytest.raises(CommandRefused, match="in a direct message"):
         await chat.say("forget all", role=Role.ADMIN)
     assert chat.not_to_come == []
     assert await chat.say("forget all", direct=True, role=Role.VIEWER) == FORGOT_MINE
@@ -143,5 +150,24 @@ async def test_what_is_kept_about_a_person_is_listed_however_much_the_workspace_
 async def test_what_is_out_of_use_is_still_kept_and_listed_by_that_word(chat: Chat) -> None:
     mine = await chat.add("Lena likes green.", LENA)
     await chat.say(f"retire {mine.id}", direct=True)
-    assert await chat.say("list", direct=True) == "I keep no such records."
+    assert await chat.say("list", direct=True) == "There are no such records."
     assert mine.id in await chat.say("list retired", direct=True)
+
+
+async def test_what_a_private_place_keeps_is_listed_there_alone_until_somebody_there_shares_it(chat: Chat) -> None:
+    kept = await chat.add("The plant in Lyon closes.", Scope("acme", None, "place:http:default"))
+
+    assert "(this place only)" in await chat.say("list", public=False)
+    assert "Lyon" not in await chat.say("list", role=Role.ADMIN)
+    for word in ("show", "share", "confirm"):
+        with pytest.raises(NoSuchRecord):
+            await chat.say(f"{word} {kept.id}", role=Role.ADMIN)
+        with pytest.raises(NoSuchRecord):
+            await chat.say(f"{word} {kept.id}", direct=True)
+    with pytest.raises(CommandRefused, match="Only members"):
+        await chat.say(f"share {kept.id}", public=False, role=Role.VIEWER)
+
+    assert "whole workspace" in await chat.say(f"share {kept.id}", public=False)
+    assert "Lyon" in await chat.say(f"show {kept.id}")
+    assert (await chat.records.get(WORKSPACE, kept.id)).shared_by == "http:u1"
+    assert "already" in await chat.say(f"share {kept.id}", public=False)

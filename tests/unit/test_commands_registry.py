@@ -54,7 +54,7 @@ async def test_a_command_is_given_all_that_it_needs() -> None:
 
 
 async def test_a_role_that_is_too_low_is_told_whose_the_command_is() -> None:
-    assert await said("rule") == "`/rule` is for admins only, and you are here as a member."
+    assert await said("rule") == "Only admins can use `/rule`. Your role here is member."
     assert await said("rule", role=Role.ADMIN) == "telegram:501 as admin: "
 
 
@@ -119,7 +119,7 @@ async def test_help_knows_no_more_than_the_person_may_give() -> None:
 
     assert "rule" not in str(await said("help", among=among))
     assert "- `/rule` rule the place" in str(await said("help", role=Role.ADMIN, among=among))
-    assert "I know no command `/rule`" in str(await said("help", "rule", among=among))
+    assert "There is no command `/rule`" in str(await said("help", "rule", among=among))
     assert "`/repeat [text]` say it again" in str(await said("help", "/Repeat please", among=among))
 
 
@@ -134,8 +134,8 @@ async def test_where_a_platform_keeps_the_slash_to_itself_commands_are_named_as_
         return str(await among.answer(Spoken(word, "", sure=False, mark="!"), KEY, message, Role.MEMBER))
 
     assert await told("show") == "Say `!rule 2`, not `/etc`: a/rule"
-    assert await told("rule") == "`!rule` is for admins only, and you are here as a member."
+    assert await told("rule") == "Only admins can use `!rule`. Your role here is member."
     assert "Did you mean `!repeat`? `!help` lists" in await told("repaet")
     assert (await told("help")).startswith("- `!repeat [text]` say it again")
-    assert (await told("help")).endswith("`!help command` tells more.")
-    assert "`!` does as well as `/`" in str(await said("help", among=among))
+    assert (await told("help")).endswith("`!help COMMAND` explains one.")
+    assert "`!` works like `/`" in str(await said("help", among=among))

@@ -70,8 +70,10 @@ def test_the_tokens_of_a_prompt_are_told_so_that_they_add_up() -> None:
 def test_citations_of_nothing_that_was_given_are_told() -> None:
     told = explanation(manifest(build(), {"citations": {"cited": 0, "invented": 2}}))
 
-    assert "Named in vain: 2 sources" in told
-    assert "in vain" not in explanation(manifest(build(), {"citations": {"cited": 1, "invented": 0}}))
+    assert "2 citations match no source" in told
+    one = explanation(manifest(build(), {"citations": {"cited": 0, "invented": 1}}))
+    assert "1 citation matches no source" in one
+    assert "no source" not in explanation(manifest(build(), {"citations": {"cited": 1, "invented": 0}}))
 
 
 def test_what_a_turn_did_without_and_how_it_failed_is_told() -> None:
@@ -89,4 +91,4 @@ def test_a_workspaces_usage_is_a_line_for_each_model() -> None:
 
     assert "`openai/x`: 2 replies, 3 calls, 12,345 prompt tokens (100 cached), 50 completion tokens, $1.50" in told
     assert "`local/y`" in told
-    assert totals([]) == "This workspace has used nothing yet."
+    assert totals([]) == "This workspace has not used anything yet."

@@ -32,8 +32,10 @@ Say = Callable[["Chat", InboundMessage], Awaitable[None]]
 class Chat:
     """A chat whose messages are answered by *respond*."""
 
-    def __init__(self, respond: Say | None = None, *, interactive: bool = True, **options: Any) -> None:
-        self.terminal = FakeTerminal(interactive=interactive)
+    def __init__(
+        self, respond: Say | None = None, *, interactive: bool = True, live: bool = False, **options: Any
+    ) -> None:
+        self.terminal = FakeTerminal(interactive=interactive, live=live)
         self.connector = ConsoleConnector(
             self.terminal, **{"wait_seconds": 20.0, "clock": lambda: 0.0, "author_name": "Ann", **options}
         )
@@ -97,12 +99,19 @@ async def test_a_chat_with_sources_reads_well() -> None:
     """The banner, then each answer with its sources and how it came about."""
 
     async def respond(chat: Chat, message: InboundMessage) -> None:
-        await chat.send(message, "30 days.", strategy="qmd", reason="cue", sources=(Source("refunds.md", "Windows"),))
+        await chat.send(
+            message,
+            "30 days.",
+            strategy="qmd",
+            reason="cue",
+            sources=(Source("refunds.md", "Windows"),),
+            shows_sources=True,
+        )
 
     chat = Chat(respond, banner="A small model answers.")
     await chat.run("how long?", None)
     assert chat.terminal.text() == (
-        "A small model answers.\n\n30 days.\nsources: refunds.md › Windows\nqmd · cue · 0.0 s\n\n"
+        "A small model answers.\n\n30 days.\nSources: refunds.md › Windows\nqmd · cue · 0.0 s\n\n"
     )
     assert chat.connector.exit_code == 0
     assert chat.connector.health.state is State.STOPPED
@@ -121,31 +130,46 @@ async def test_lines_are_answered_in_order_one_at_a_time() -> None:
     """Piped lines are answered in their order, each before the next is handed on."""
     chat = Chat(interactive=False)
     await chat.run("one", "two", "three", None)
-    assert chat.terminal.text(Style.ANSWER) == "you said oneyou said twoyou said three"
+    assert chat.terminal.answers == ["you said one", "you said two", "you said three"]
     assert [message.text for message in chat.accepted] == ["one", "two", "three"]
     assert len({message.message_id for message in chat.accepted}) == 3
 
 
-async def test_text_is_shown_as_it_comes_and_not_twice() -> None:
-    """Streamed text is written at once, and the final answer adds only what is missing."""
+async def test_an_answer_grows_and_each_block_of_it_is_written_once() -> None:
+    """What may still change is shown as growing; a block to which nothing can be added is written, rendered, once."""
 
     async def respond(chat: Chat, message: InboundMessage) -> None:
         await chat.connector.typing(KEY)
-        await chat.stream(message, "It is ")
-        assert chat.terminal.text(Style.ANSWER) == "It is "
-        await chat.stream(message, "30\x1b[2J")
-        await chat.connector.typing(KEY)
-        await chat.send(message, "It is 30\x1b[2J days.")
+        for delta in ("It is ", "30\x1b[2J", " days.\n\n", "- one\n", "- tw"):
+            await chat.stream(message, delta)
+        await chat.send(message, "It is 30\x1b[2J days.\n\n- one\n- two")
 
-    chat = Chat(respond)
+    chat = Chat(respond, live=True)
     await chat.run("how long?", None)
-    assert chat.terminal.text(Style.ANSWER) == "It is 30␛[2J days."
-    assert chat.terminal.statuses == ["…"]
+    assert chat.terminal.answers == ["It is 30␛[2J days.\n\n", "- one\n- two"]
+    assert chat.terminal.growing == [
+        "…",
+        "It is ",
+        "It is 30␛[2J",
+        "It is 30␛[2J days.\n\n",
+        "- one\n",
+        "- one\n- tw",
+        "",
+    ]
+    assert chat.terminal.text().startswith("you> how long?\n")
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-async def test_a_person_watches_the_answer_grow_and_a_program_does_not(as_json: bool) -> None:
-    """The reply to the message that is waited for is watched, unless it is printed as JSON."""
+@pytest.mark.parametrize(
+    ("options", "is_watched"),
+    [
+        ({"live": True}, True),
+        ({"live": True, "as_json": True}, False),
+        ({"live": True, "one_shot": "hi"}, False),
+        ({"interactive": False}, False),
+    ],
+)
+async def test_only_a_person_at_a_terminal_watches_an_answer_grow(options: dict[str, Any], is_watched: bool) -> None:
+    """The reply to the message that is waited for is watched, unless it is printed once it is there."""
     watched: list[bool] = []
 
     async def respond(chat: Chat, message: InboundMessage) -> None:
@@ -153,20 +177,32 @@ async def test_a_person_watches_the_answer_grow_and_a_program_does_not(as_json: 
         watched.append(chat.connector.is_watched(KEY, ("another",)))
         await chat.send(message, "x")
 
-    await Chat(respond, one_shot="hi", as_json=as_json).run()
-    assert watched == [not as_json, False]
+    await Chat(respond, **options).run("hi", None)
+    assert watched == [is_watched, False]
 
 
 async def test_an_answer_that_turned_out_otherwise_is_shown_whole() -> None:
-    """Where another model took over, its whole answer stands below what had been streamed."""
+    """Where another model took over after a block was written, its whole answer stands below, and that is said."""
 
     async def respond(chat: Chat, message: InboundMessage) -> None:
-        await chat.stream(message, "I think")
+        await chat.stream(message, "I think\n\nthat it")
+        await chat.stream(message, " is\n")
         await chat.send(message, "It is 30 days.")
 
-    chat = Chat(respond)
+    chat = Chat(respond, live=True)
     await chat.run("how long?", None)
-    assert chat.terminal.text(Style.ANSWER) == "I think\nIt is 30 days."
+    assert chat.terminal.answers == ["I think\n\n", "It is 30 days."]
+    assert "written again" in chat.terminal.text(Style.DIM)
+
+
+async def test_an_answer_that_changed_before_a_block_was_whole_is_shown_once() -> None:
+    async def respond(chat: Chat, message: InboundMessage) -> None:
+        await chat.stream(message, "It is 30 days [9].")
+        await chat.send(message, "It is 30 days.")
+
+    chat = Chat(respond, live=True)
+    await chat.run("how long?", None)
+    assert chat.terminal.answers == ["It is 30 days."]
 
 
 async def test_what_was_missing_is_named() -> None:
@@ -194,7 +230,7 @@ async def test_one_shot_prints_the_answer_and_ends() -> None:
     """One message is sent, nothing is read, and the chat is over with success."""
     chat = Chat(one_shot="how long?", interactive=False)
     await chat.run()
-    assert chat.terminal.text(Style.ANSWER) == "you said how long?"
+    assert chat.terminal.answers == ["you said how long?"]
     assert (chat.terminal.reads, chat.connector.exit_code) == (0, 0)
 
 
@@ -229,7 +265,7 @@ async def test_what_is_not_accepted_is_said_and_is_a_failure(verdict: Accepted |
     await chat.run("one", "two", None)
     assert told in chat.terminal.complaints[0]
     assert chat.connector.exit_code == 1
-    assert chat.terminal.text(Style.ANSWER) == "you said two"
+    assert chat.terminal.answers == ["you said two"]
 
 
 async def test_a_repeated_message_that_was_answered_shows_its_answer() -> None:
@@ -237,7 +273,7 @@ async def test_a_repeated_message_that_was_answered_shows_its_answer() -> None:
     chat = Chat()
     chat.verdicts = [Accepted("duplicate", reply=OutboundMessage(KEY, "t1", "as before"))]
     await chat.run("one", None)
-    assert chat.terminal.text(Style.ANSWER) == "as before"
+    assert chat.terminal.answers == ["as before"]
 
 
 async def test_a_store_that_is_away_is_waited_for() -> None:
@@ -258,7 +294,7 @@ async def test_without_a_person_a_store_that_stays_away_is_a_failure() -> None:
     chat = Chat(one_shot="hi", interactive=False, wait_seconds=0.05)
     chat.verdicts = [StoreUnavailable("away")] * 100
     await chat.run()
-    assert "could not be kept" in chat.terminal.complaints[-1]
+    assert "could not be stored" in chat.terminal.complaints[-1]
     assert chat.connector.exit_code == 1
 
 
@@ -266,40 +302,80 @@ async def test_an_answer_that_does_not_come_is_not_waited_for_for_ever() -> None
     """After the bounded wait the command fails and says so."""
     chat = Chat(never, one_shot="hi", wait_seconds=0.02)
     await chat.run()
-    assert chat.terminal.complaints == ["No answer within 0 s; it is shown when it comes."]
+    assert chat.terminal.complaints == ["No answer after 0 s. It is shown when it arrives."]
     assert chat.connector.exit_code == 1
 
 
-async def test_interrupting_the_wait_gives_the_prompt_back_and_the_answer_still_comes() -> None:
-    """Ctrl-C while waiting ends the waiting alone; the answer is shown when it is there."""
-    chat = Chat(never)
+async def stop_it(chat: Chat, message: InboundMessage) -> None:
+    """Answers a stop as the runtime does: the answer ends where it is, and the stop has a reply of its own."""
+    if message.text == "/stop":
+        await chat.send(chat.accepted[0], "Once upon _Stopped._", strategy="none")
+        await chat.send(message, "Stopped.")
+    elif message is chat.accepted[0]:
+        await chat.stream(message, "Once upon")
+    else:
+        await answer_at_once(chat, message)
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C", "/stop"])
+async def test_stopping_ends_the_answer_and_nothing_of_it_comes_later(how: str) -> None:
+    """The turn is told to stop; what came stays; neither its rest nor the reply to the stop is shown."""
+    chat = Chat(stop_it, live=True)
     async with chat.running():
-        chat.terminal.type("hi")
-        await until(lambda: bool(chat.accepted) and chat.terminal.interrupt is not None)
-        assert chat.terminal.interrupt is not None
-        chat.terminal.interrupt()
-        await until(lambda: chat.terminal.reads == 2)
-        await chat.send(chat.accepted[0], "late")
-    assert chat.terminal.text(Style.ANSWER) == "late"
+        chat.terminal.type("a long story")
+        await until(lambda: chat.terminal.growing[-1:] == ["Once upon"])
+        if how == "/stop":
+            chat.terminal.type("/stop")
+        else:
+            assert chat.terminal.interrupt is not None
+            chat.terminal.interrupt()
+        await until(lambda: "Stopped." in chat.terminal.text())
+        await chat.stream(chat.accepted[0], " a time")
+        chat.terminal.type("next")
+        await until(lambda: "you said next" in chat.terminal.answers)
+    assert [message.text for message in chat.accepted] == ["a long story", "/stop", "next"]
+    assert chat.terminal.answers == ["Once upon", "you said next"]
+    assert chat.terminal.text().count("Stopped") == 1
     assert chat.connector.exit_code == 0
 
 
-async def test_what_was_stopped_before_its_first_word_is_told_by_the_answer_to_the_stop_alone() -> None:
-    async def respond(chat: Chat, message: InboundMessage) -> None:
-        if message.text == "/stop":
-            await chat.send(chat.accepted[0], "_Stopped._", silent=True, strategy="none", reason="no_retrieval_cue")
-            await chat.send(message, "Stopped.")
+async def test_a_question_that_nobody_has_begun_to_answer_is_stopped_too() -> None:
+    """A stop that found nothing to stop is repeated until the answer has ended."""
 
-    chat = Chat(respond)
-    chat.terminal.type("a long story")
+    async def respond(chat: Chat, message: InboundMessage) -> None:
+        if message.text != "/stop":
+            return
+        if len(chat.accepted) > 2:
+            await chat.send(chat.accepted[0], "_Stopped._", silent=True)
+        await chat.send(message, "I am not writing anything here.")
+
+    chat = Chat(respond, live=True)
     async with chat.running():
+        chat.terminal.type("a long story")
         await until(lambda: len(chat.accepted) == 1 and chat.terminal.interrupt is not None)
         assert chat.terminal.interrupt is not None
         chat.terminal.interrupt()
-        chat.terminal.type("/stop")
-        await until(lambda: "Stopped" in chat.terminal.text())
-    assert chat.terminal.text().count("Stopped") == 1
-    assert "no_retrieval_cue" not in chat.terminal.text()
+        await until(lambda: len(chat.accepted) == 3)
+    assert chat.terminal.answers == []
+
+
+async def test_lines_typed_while_an_answer_is_written_are_asked_in_order() -> None:
+    """They stand below the answer before them, not in it."""
+
+    async def respond(chat: Chat, message: InboundMessage) -> None:
+        if message.text == "one":
+            chat.terminal.type("two", "three", None)
+            await until(lambda: chat.terminal.reads == 4)
+        await answer_at_once(chat, message)
+
+    chat = Chat(respond, live=True)
+    await chat.run("one")
+    assert chat.terminal.answers == ["you said one", "you said two", "you said three"]
+    assert [line for line in chat.terminal.text().splitlines() if line.startswith("you>")] == [
+        "you> one",
+        "you> two",
+        "you> three",
+    ]
 
 
 async def test_interrupting_twice_at_the_prompt_leaves() -> None:
@@ -315,7 +391,7 @@ async def test_a_line_that_is_no_text_is_left_out_and_said() -> None:
     chat = Chat(interactive=False)
     await chat.run(Unreadable("a line is not UTF-8 text and was left out"), "two", None)
     assert chat.terminal.complaints == ["a line is not UTF-8 text and was left out"]
-    assert chat.terminal.text(Style.ANSWER) == "you said two"
+    assert chat.terminal.answers == ["you said two"]
     assert chat.connector.exit_code == 1
 
 

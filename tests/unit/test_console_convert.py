@@ -5,11 +5,10 @@ from __future__ import annotations
 import unicodedata
 from datetime import UTC, datetime
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.console.convert import footer, neutralise, remainder, to_inbound
+from connectors.console.convert import footer, neutralise, to_inbound
 from connectors.message import CALLER_PREFIX, ConversationKey, Degraded, OutboundMessage, Role, Source
 
 KEY = ConversationKey("sample", "console", "default")
@@ -43,22 +42,6 @@ def test_an_escape_sequence_is_shown_and_not_obeyed() -> None:
     assert neutralise("\x1b[31mred\x1b]0;title\x07") == "␛[31mred␛]0;title␇"
 
 
-@given(WILD, WILD)
-def test_the_reader_has_the_whole_answer_after_a_stream(shown: str, final: str) -> None:
-    """What was streamed and what is added end with the whole answer, or are the same but for space at the ends."""
-    together = shown + remainder(shown, final)
-    assert together.endswith(final) or together.strip() == final.strip()
-
-
-@pytest.mark.parametrize(
-    ("shown", "final", "rest"),
-    [("", "a b", "a b"), ("a", "a b", " b"), ("a b ", "a b", ""), ("x", "a", "\na"), ("x\n", "a", "a"), ("a", "a", "")],
-)
-def test_only_what_is_missing_is_added(shown: str, final: str, rest: str) -> None:
-    """The rest of an answer is added to what was streamed; an answer that turned out otherwise stands below."""
-    assert remainder(shown, final) == rest
-
-
 def test_under_an_answer_stand_its_sources_gaps_and_making() -> None:
     """Sources are named once each, then what was missing and why, then strategy, reason and time."""
     message = OutboundMessage(
@@ -72,11 +55,12 @@ def test_under_an_answer_stand_its_sources_gaps_and_making() -> None:
             Source("refunds.md", "Windows"),
             Source("a\x1b.md", ""),
         ),
-        degraded=(Degraded("summary", "timeout"), Degraded("tail", "store")),
+        degraded=(Degraded("summary", "timeout"), Degraded("deep", "late")),
+        shows_sources=True,
     )
     assert footer(message, 1.26) == (
-        "sources: refunds.md › Windows, a␛.md",
-        "answered without: summary (timeout), tail (store)",
+        "Sources: refunds.md › Windows · a␛.md",
+        "answered without: summary (timeout), the second look of the search (it took too long)",
         "qmd · workspace_retrieval_cue · 1.3 s",
     )
     assert footer(OutboundMessage(KEY, "t1", "x"), None) == ()

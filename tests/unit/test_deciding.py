@@ -11,10 +11,14 @@ from connectors.message import ConversationKey, Scope
 from grounding.cues.english import ENGLISH
 from grounding.deciding import Deciding
 from grounding.documents.index import IndexUnavailable
+from grounding.documents.relevance import MEASURED_CHUNKS
+from grounding.documents.vocabulary import Match
 from grounding.run_context import TailEntry
 from grounding.transcript.entry import Entry, EntryRole
 
 KEY = ConversationKey("acme", "http", "default")
+LARGE = MEASURED_CHUNKS
+"""Passages of a workspace in which small ones have no advantage."""
 AT = "2026-11-21T10:00:00.000Z"
 
 
@@ -33,13 +37,13 @@ class Shelf:
         if self.wakes is not None:
             await self.wakes.wait()
 
-    async def relevance(self, scope: Scope, text: str) -> float | None:
+    async def best_match(self, scope: Scope, text: str) -> Match | None:
         self.asked.append(text)
         if self.away:
             raise IndexUnavailable("away")
         if self.hangs:
             await asyncio.Event().wait()
-        return None if self.opening else self.known.get(text, -3.0)
+        return None if self.opening else Match(self.known.get(text, -3.0), LARGE)
 
 
 class Said:
@@ -63,7 +67,7 @@ BEFORE = Said(
 async def test_a_question_that_the_documents_speak_of_is_for_them() -> None:
     choice = await Deciding(Said(), Shelf({QUESTION: 3.0}), 1.0).choose(KEY, QUESTION, ENGLISH)
 
-    assert (choice.strategy.value, choice.reason, choice.wants_history) == ("qmd", "workspace_vocabulary", False)
+    assert (choice.strategy.value, choice.reason, choice.wants_history) == ("qmd", "workspace_match", False)
 
 
 async def test_one_that_they_do_not_speak_of_is_not() -> None:
@@ -76,7 +80,7 @@ async def test_a_follow_up_is_looked_up_with_what_was_said_before_it_and_needs_b
     shelf = Shelf({f"{QUESTION}\nand the ocean one?": 6.0, "and the ocean one?": -1.0})
     choice = await Deciding(BEFORE, shelf, 1.0).choose(KEY, "and the ocean one?", ENGLISH, "t2")
 
-    assert (choice.reason, choice.wants_history, choice.wants_documents) == ("workspace_vocabulary", True, True)
+    assert (choice.reason, choice.wants_history, choice.wants_documents) == ("workspace_match", True, True)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +89,7 @@ async def test_a_follow_up_is_looked_up_with_what_was_said_before_it_and_needs_b
 async def test_a_message_that_leans_on_the_conversation_may_be_for_the_documents_too(text: str) -> None:
     choice = await Deciding(Said(), Shelf({text: 3.0}), 1.0).choose(KEY, text, ENGLISH)
 
-    assert (choice.strategy.value, choice.reason) == ("qmd", "workspace_vocabulary")
+    assert (choice.strategy.value, choice.reason) == ("qmd", "workspace_match")
     assert choice.wants_history
     assert choice.wants_documents
 
@@ -104,7 +108,7 @@ async def test_a_history_that_is_given_stands_in_for_the_stored_one() -> None:
     ]
     choice = await Deciding(BEFORE, shelf, 1.0).choose(KEY, "and?", ENGLISH, history=given)
 
-    assert choice.reason == "workspace_vocabulary"
+    assert choice.reason == "workspace_match"
 
 
 @pytest.mark.parametrize("text", ["hello", "thanks!", "", "what did we decide?", "go on", "which file holds it?"])
@@ -134,11 +138,11 @@ async def test_documents_that_cannot_be_asked_leave_the_decision_to_the_cues(she
 async def test_documents_that_break_as_nobody_foresaw_leave_it_to_the_cues_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The turn would be lost, and with it what every message is given beside."""
 
-    async def breaks(scope: Scope, text: str) -> float | None:
+    async def breaks(scope: Scope, text: str) -> Match | None:
         raise ZeroDivisionError
 
     shelf = Shelf()
-    monkeypatch.setattr(shelf, "relevance", breaks)
+    monkeypatch.setattr(shelf, "best_match", breaks)
     with capture_logs() as events:
         choice = await Deciding(Said(), shelf, 1.0).choose(KEY, QUESTION, ENGLISH)
 

@@ -46,10 +46,12 @@ def copied(text: str, version: int) -> Copied:
         (file("a"), copied("a", 1), stored(2, "b"), Step.COPY),
         (file("a"), copied("a", 1), stored(2, None), Step.COPY),
         (None, copied("a", 1), stored(2, None), Step.NOTE),
-        (file("c"), copied("a", 1), stored(2, "b"), Step.IMPORT),
+        (file("c"), copied("a", 1), stored(2, "b"), Step.CONFLICT),
+        (file("c"), copied("a", 1), stored(2, None), Step.CONFLICT),
+        (file("a"), None, stored(1, "b"), Step.CONFLICT),
         (file("a"), copied("a", 5), None, Step.IMPORT),
-        (file("a"), copied("a", 5), stored(1, "b"), Step.IMPORT),
-        (file("a"), copied("a", 2), stored(2, "b"), Step.IMPORT),
+        (file("a"), copied("a", 5), stored(1, "b"), Step.CONFLICT),
+        (file("a"), copied("a", 2), stored(2, "b"), Step.CONFLICT),
         (file("a"), None, stored(2, None), Step.IMPORT),
         (Found(SLOT, "SYSTEM_PROMPT.md", "", None, "not UTF-8"), copied("a", 1), stored(1, "a"), Step.REJECT),
     ],
@@ -78,7 +80,7 @@ def test_one_step_is_enough_and_no_published_text_is_lost(
         last = Copied(found.sha256, number + 1)
     elif step is Step.CLEAR:
         newest, last = stored(number + 1, None), None
-    elif step is Step.COPY:
+    elif step in (Step.COPY, Step.CONFLICT):
         assert newest is not None
         found = None if newest.text is None else file(newest.text)
         last = None if newest.text is None else copied(newest.text, newest.version)

@@ -12,9 +12,10 @@ from discord.user import ClientUser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.discord import convert
+from connectors.discord import REPLY_HINT, convert
 from connectors.discord.client import GatewayClient
-from connectors.discord.events import heard
+from connectors.discord.commands import from_interaction
+from connectors.discord.events import heard, place_of
 from connectors.discord.payloads import NONCE_CHARACTERS, nonce_of, to_edit, to_parts, to_send
 from connectors.message import (
     Attachment,
@@ -98,9 +99,9 @@ def test_a_direct_message_is_addressed_and_has_a_workspace_of_its_own(ear: Ear) 
         sent_at=discord.utils.snowflake_time(1000),
         direct=True,
         addressed=True,
-        routes=("discord:7000501",),
+        routes=("discord:7000501", "discord:dm-501"),
         default_workspace="discord-dm-501",
-        reply_hint=convert.REPLY_HINT,
+        reply_hint=REPLY_HINT,
     )
 
 
@@ -411,3 +412,51 @@ def test_an_address_does_not_bring_a_reference_behind_it_to_life(said: str) -> N
     assert "/a\\" not in part.text
     assert "/\\" not in part.text
     assert not re.search(r"(?<!\\)<[@#t](?!\u200b)", part.text)
+
+
+def test_a_channel_is_public_where_everyone_may_read_it(ear: Ear) -> None:
+    """By what Discord says now: a channel may be closed while it is used, and with it its threads."""
+    closed = Room(channel_id=940, name="board", private=True)
+    below, apart = Room(channel_id=941, parent=940), Room(channel_id=942, parent=910, private=True)
+    ear.frame("CHANNEL_CREATE", ear.discord._channel(closed))
+    for thread in (below, apart):
+        ear.frame("THREAD_CREATE", ear.discord._channel(thread))
+
+    def audience(to: Place) -> str | None:
+        said = ear.hears("hello", to=to)
+        assert said is not None
+        return said.audience
+
+    assert [audience(one) for one in (TEAM, THREAD, LENA)] == [None, None, "discord:501"]
+    assert [audience(one) for one in (closed, below)] == ["place:discord:940", "place:discord:940"]
+    assert audience(apart) == "place:discord:942"
+    ear.frame("CHANNEL_UPDATE", ear.discord._channel(Room(channel_id=910, name="general", private=True)))
+    assert [audience(one) for one in (TEAM, THREAD)] == ["place:discord:910", "place:discord:910"]
+
+
+def test_a_command_in_a_channel_that_is_not_known_is_private(ear: Ear) -> None:
+    """Discord describes the channel with a command, but not who is kept away from it."""
+
+    def audience(room: Room) -> str | None:
+        channel = ear.discord._channel(room)
+        del channel["permission_overwrites"]
+        told: Any = {
+            "id": "1",
+            "application_id": "124",
+            "type": 2,
+            "token": "t",
+            "version": 1,
+            "data": {"id": "2", "name": "context", "type": 1},
+            "channel_id": str(room.channel_id),
+            "guild_id": str(room.guild_id),
+            "channel": channel,
+            "member": ear.discord._member(LENA) | {"user": LENA.as_json(), "permissions": "0"},
+            "attachment_size_limit": 1,
+        }
+        interaction: discord.Interaction[Any] = discord.Interaction(data=told, state=ear.state)
+        command = from_interaction(interaction, place_of(interaction))
+        assert command is not None
+        return command.audience
+
+    assert audience(TEAM) is None
+    assert audience(Room(channel_id=950, name="board", private=True)) == "place:discord:950"

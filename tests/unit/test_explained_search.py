@@ -17,4 +17,7 @@ def test_an_arm_says_its_rank_and_its_own_score() -> None:
 
 def test_a_second_look_is_told_where_there_was_one() -> None:
     assert explained(1, BOTH | {"deep": {"rank": 3, "score": 0.5}})[2] == "deep   rank 3    cosine 0.5000"
-    assert explained(1, BOTH | {"deep": None})[2] == "deep   has no deeper vector, or was not among the best"
+    assert (
+        explained(1, BOTH | {"deep": None})[2]
+        == "deep   not looked at: not among the best, or it has no deep vector yet"
+    )

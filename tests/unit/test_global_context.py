@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from grounding.layers import global_context
 from grounding.memory.global_context_lines import UnfitLine, folded, shown, weight
-from grounding.memory.global_context_origin import foreign_in, must_wait, person_of
+from grounding.memory.global_context_origin import foreign_in, must_wait
 from grounding.run_context import (
     AttachedText,
     ContextLine,
@@ -19,6 +19,7 @@ from grounding.run_context import (
     Query,
     QuotedMessage,
     TailEntry,
+    audience_of,
 )
 from grounding.window import MIN_USER_TOKENS, WINDOW_SAFETY
 from tests.unit.test_assemble import BUDGETS, TOKENS, build, context
@@ -184,8 +185,12 @@ def test_the_policy_says_which_origins_wait() -> None:
     assert [must_wait(origin, "never") for origin in ("model", "retrieved")] == [False, False]
 
 
-def test_own_lines_are_for_direct_messages_of_one_person() -> None:
-    assert person_of(True, (LENA,)) == "http:u1"
-    assert person_of(False, (LENA,)) is None
-    assert person_of(True, (LENA, BO)) is None
-    assert person_of(True, ()) is None
+def test_a_turn_of_an_earlier_version_is_the_one_persons_of_a_direct_message_else_its_places() -> None:
+    def kept(direct: bool, *authors: Participant) -> str | None:
+        return audience_of(context(direct=direct, authors=authors, context_id="http:c1"))
+
+    assert kept(True, LENA) == "http:u1"
+    assert kept(False, LENA) == "place:http:c1"
+    assert kept(True, LENA, BO) == "place:http:c1"
+    assert kept(True) == "place:http:c1"
+    assert audience_of(context(audience="", direct=True, authors=(LENA,))) is None

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
+from config.settings import BUNDLED_EMBEDDING_MODELS, SMOLLM2, Settings
 from runtime.cli.main import invoke
 from runtime.embedded import installed, redis_server
 from runtime.embedded.installed import NotInstalled, check_installed
@@ -35,17 +35,17 @@ def without_local(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_local")
-def test_all_four_variables_are_named_together() -> None:
+def test_all_variables_are_named_together() -> None:
     """Nobody finds them out one by one."""
     with pytest.raises(NotInstalled) as refused:
-        check_installed(Settings())
+        check_installed(Settings(llm_model=SMOLLM2))
 
     for name in ALL_SET:
         assert f"AGENT_RUNTIME_{name.upper()} " in str(refused.value)
 
 
 @pytest.mark.usefixtures("without_local")
-@pytest.mark.parametrize("unset", ALL_SET)
+@pytest.mark.parametrize("unset", [name for name in ALL_SET if name != "llm_model"])
 def test_only_what_is_missing_is_named(unset: str) -> None:
     """What is set need not be embedded."""
     settings = Settings.model_validate({name: value for name, value in ALL_SET.items() if name != unset})
@@ -60,6 +60,14 @@ def test_a_bundled_model_that_is_named_is_missed_as_the_default_is(model: str) -
     settings = Settings.model_validate(ALL_SET | {"embedding_model": model})
 
     assert [line.split()[0] for line in installed.missing(settings)] == ["AGENT_RUNTIME_EMBEDDING_MODEL"]
+
+
+@pytest.mark.usefixtures("without_local")
+def test_a_language_model_need_not_be_set_and_the_bundled_one_says_how_it_is_installed() -> None:
+    """Without one answers are quotations, which need no package."""
+    check_installed(Settings.model_validate({name: value for name, value in ALL_SET.items() if name != "llm_model"}))
+    with pytest.raises(NotInstalled, match="WITH_SMOLLM2=1"):
+        check_installed(Settings.model_validate(ALL_SET | {"llm_model": SMOLLM2}))
 
 
 @pytest.mark.usefixtures("without_local")

@@ -18,6 +18,7 @@ from grounding.tools import Call, Evidence, ToolRefused
 from tests.emulators.records import RememberedRecords
 from tests.unit.test_assemble import context
 
+BOARD = "place:slack:C9"
 LENA = Participant(user="http:u1", name="Lena", role="member")
 BO = Participant(user="http:u2", name="Bo", role="member")
 KEY = ConversationKey("acme", "http", "default")
@@ -32,7 +33,15 @@ class Desk:
     calls: int = 0
 
     async def call(
-        self, tool: str, *, by: Participant = LENA, direct: bool = False, key: str = "", shown: Any = None, **said: Any
+        self,
+        tool: str,
+        *,
+        by: Participant = LENA,
+        direct: bool = False,
+        audience: str = "",
+        key: str = "",
+        shown: Any = None,
+        **said: Any,
     ) -> str:
         self.calls += 1
         made = {one.name: one for one in self.tools}[tool]
@@ -46,7 +55,7 @@ class Desk:
             direct=direct,
             idempotency_key=key or f"t{self.calls}/1/0/0",
             at=NOW,
-            context=context(authors=(by,), direct=direct, **given),
+            context=context(authors=(by,), direct=direct, audience=audience or (by.user if direct else ""), **given),
         )
         answer = await made.run(call, made.parameters.model_validate(said))
         return answer.text if isinstance(answer, Evidence) else answer
@@ -108,7 +117,7 @@ async def test_the_same_call_again_keeps_one_item(desk: Desk) -> None:
 async def test_in_a_direct_message_items_are_the_persons_and_in_a_group_the_workspaces(desk: Desk) -> None:
     await desk.call("create_item", direct=True, kind="task", text="buy a ring")
     await desk.call("create_item", kind="task", text="order tyres")
-    (own,) = [one for one in await desk.kept(LENA.user) if one.user]
+    (own,) = [one for one in await desk.kept(LENA.user) if one.audience]
 
     assert [one.text for one in await desk.kept()] == ["order tyres"]
     both = await desk.call("query_items", direct=True)
@@ -202,3 +211,17 @@ async def test_what_is_still_to_be_done_is_found_behind_much_that_is_done(desk: 
         done = NewRecord(Type.ITEM, f"stand-up {number}", status="done")
         await desk.records.add(Scope("acme"), done, Provenance())
     assert "larger room" in await desk.call("query_items", text="stand-up")
+
+
+async def test_in_a_private_place_items_are_its_own_and_the_workspaces_are_not_reworded(desk: Desk) -> None:
+    await desk.call("create_item", kind="task", text="order tyres")
+    (shared,) = await desk.kept()
+    await desk.call("create_item", audience=BOARD, kind="task", text="close the plant in Lyon")
+
+    assert [one.text for one in await desk.kept()] == ["order tyres"]
+    assert "Lyon" in await desk.call("query_items", audience=BOARD)
+    assert "Lyon" not in await desk.call("query_items")
+    with pytest.raises(ToolRefused, match="private"):
+        await desk.call("update_item", audience=BOARD, id=shared.id, text="close the plant in Lyon")
+    await desk.call("update_item", audience=BOARD, id=shared.id, status="done")
+    assert [(one.text, one.state) for one in await desk.kept()] == [("order tyres", State.DONE)]

@@ -1,5 +1,6 @@
 """Marks, and which good exchanges a prompt shows."""
 
+import json
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from grounding.memory.karma.choosing import (
     standing,
     trace_of,
 )
-from grounding.memory.karma.marks import Exchange, Marked, Opinion, Reach, Sign
+from grounding.memory.karma.marks import Exchange, Marked, Opinion, Sign
 from grounding.run_context import DegradedBlock, RecalledTurn, SessionInput
 from grounding.sessions.shown import after
 from tests.unit.test_assemble import TOKENS, context
@@ -26,10 +27,11 @@ from tests.unit.test_assemble import TOKENS, context
 HERE = ConversationKey("acme", "telegram", "-1")
 DIRECT = ConversationKey("acme", "telegram", "501")
 LENA, BO, ANN = "telegram:501", "telegram:502", "telegram:503"
+PLACE = "place:telegram:-1"
 
 
-def marked(turn_id: str = "t1", asked: str = "how do I moor?", reach: Reach = "workspace", **changes: Any) -> Marked:
-    exchange = Exchange(asked=asked, answered="With two springs.", reach=reach, person=changes.pop("person", ""))
+def marked(turn_id: str = "t1", asked: str = "how do I moor?", audience: str = "", **changes: Any) -> Marked:
+    exchange = Exchange(asked=asked, answered="With two springs.", audience=audience)
     exchange = exchange.model_copy(update={"foreign": changes.pop("foreign", "")})
     good, bad = changes.pop("good", (LENA,)), changes.pop("bad", ())
     opinions = [Opinion(user=user, signs=("good",)) for user in good] + [
@@ -113,19 +115,29 @@ def test_when_the_last_mark_is_taken_back_the_words_go() -> None:
     assert marked(good=(LENA, BO)).with_opinion(marks.took_back(one.opinion_of(LENA))).exchange is not None
 
 
-def test_a_direct_message_is_seen_by_its_person_alone_and_a_groups_by_all_of_the_workspace() -> None:
-    own = marked("t1", reach="person", person=LENA, conversation=DIRECT.encoded)
-    group = marked("t2")
-    nobodys = marked("t3", reach="conversation", conversation=DIRECT.encoded)
-    everything = [own, group, nobodys]
+def test_what_was_said_in_a_place_or_to_a_person_is_seen_there_alone_and_what_was_said_in_public_by_all() -> None:
+    everything = [marked("t1", audience=LENA), marked("t2"), marked("t3", audience=PLACE)]
 
-    def seen(key: ConversationKey, person: str | None) -> set[str]:
-        return {one.turn_id for one in good_ones(everything, key, person)}
+    def seen(audience: str | None) -> set[str]:
+        return {one.turn_id for one in good_ones(everything, audience)}
 
-    assert seen(HERE, None) == {"t2"}
-    assert seen(HERE, LENA) == {"t1", "t2"}
-    assert seen(DIRECT, None) == {"t2", "t3"}
-    assert seen(ConversationKey("acme", "telegram", "502"), BO) == {"t2"}
+    assert seen(None) == {"t2"}
+    assert seen(LENA) == {"t1", "t2"}
+    assert seen(PLACE) == {"t2", "t3"}
+    assert seen(BO) == {"t2"}
+
+
+def test_a_mark_of_an_earlier_version_belongs_to_its_person_or_its_place() -> None:
+    def kept(conversation: ConversationKey, **exchange: str) -> str:
+        old = {"asked": "how?", "answered": "So.", "foreign": "", "asked_in": [], **exchange}
+        row = {"v": 1, "turn_id": "t1", "conversation": conversation.encoded, "exchange": old}
+        found = marks.read(json.dumps(row)).exchange
+        assert found is not None
+        return found.audience
+
+    assert kept(HERE, reach="workspace", person="") == "place:telegram:-1"
+    assert kept(DIRECT, reach="person", person=LENA) == LENA
+    assert kept(DIRECT, reach="conversation", person="") == "place:telegram:501"
 
 
 def test_what_stands_is_the_most_marked_about_different_things_and_vouched_for() -> None:
@@ -136,7 +148,7 @@ def test_what_stands_is_the_most_marked_about_different_things_and_vouched_for()
     alone = marked("t7", "what is a keel?", good=(LENA,))
     tainted = marked("t6", "what is a jib?", good=(LENA, BO, ANN), foreign="retrieved")
 
-    names = [one.turn_id for one in standing(good_ones([*many, again, best, alone, tainted], HERE, None))]
+    names = [one.turn_id for one in standing(good_ones([*many, again, best, alone, tainted], None))]
 
     assert len(names) == STANDING_AT_MOST
     assert names[0] == "t8"
@@ -145,7 +157,7 @@ def test_what_stands_is_the_most_marked_about_different_things_and_vouched_for()
 
 def test_an_admins_word_is_enough_for_what_stands_and_in_a_direct_message_ones_own() -> None:
     by_admin = marked(opinions=(Opinion(user=LENA, signs=("good",), by_admin=True),))
-    own = marked("t2", reach="person", person=LENA)
+    own = marked("t2", audience=LENA)
     assert standing([by_admin]) == (by_admin,)
     assert standing([own]) == (own,)
     assert standing([marked()]) == ()
@@ -173,31 +185,16 @@ def test_of_earlier_turns_that_fit_as_well_the_marked_one_comes_first() -> None:
     assert preferred(found, {"t9"}) == found
 
 
-@pytest.mark.parametrize("reach", ["workspace", "person", "conversation"])
-def test_what_is_kept_of_a_turn_is_read_as_it_was_written(reach: Reach) -> None:
-    one = marked(reach=reach, person=LENA if reach == "person" else "")
+@pytest.mark.parametrize("audience", ["", LENA, PLACE])
+def test_what_is_kept_of_a_turn_is_read_as_it_was_written(audience: str) -> None:
+    one = marked(audience=audience)
     assert Marked.model_validate_json(one.model_dump_json()) == one
     assert one.key == HERE
 
 
-@given(
-    st.sampled_from(["workspace", "person", "conversation"]),
-    st.sampled_from([LENA, BO]),
-    st.sampled_from([HERE, DIRECT]),
-    st.sampled_from([HERE, DIRECT, ConversationKey("acme", "telegram", "502")]),
-    st.sampled_from([LENA, BO, None]),
-)
-def test_nothing_said_in_a_direct_message_is_seen_by_anybody_else(
-    reach: Reach, owner: str, said_in: ConversationKey, key: ConversationKey, person: str | None
-) -> None:
-    one = marked(reach=reach, person=owner if reach == "person" else "", conversation=said_in.encoded)
-    seen = bool(good_ones([one], key, person))
-    if reach == "person":
-        assert seen == (person == owner)
-    elif reach == "conversation":
-        assert seen == (key == said_in)
-    else:
-        assert seen
+@given(st.sampled_from(["", LENA, BO, PLACE]), st.sampled_from([LENA, BO, PLACE, None]))
+def test_nothing_said_in_private_is_seen_by_anybody_else(audience: str, reader: str | None) -> None:
+    assert bool(good_ones([marked(audience=audience)], reader)) == (audience in ("", reader))
 
 
 def test_what_stands_is_remembered_with_the_session_and_not_lost_when_it_could_not_be_had() -> None:

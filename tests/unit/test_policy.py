@@ -330,7 +330,7 @@ def test_words_that_name_no_slot_are_refused(level: str, kind: str, name: str, s
 
 
 def test_a_directive_never_belongs_to_one_person() -> None:
-    personal = Scope("acme", "telegram:1", user="telegram:9")
+    personal = Scope("acme", "telegram:1", audience="telegram:9")
     assert Slot.named("context", "soul", "", personal) == Slot(Place(Scope("acme", "telegram:1")), Kind.SOUL)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.memory.records.dates import NoSuchDay, due
+from grounding.memory.records.dates import NoSuchDay, days_meant, due
 
 SUNDAY = datetime(2026, 11, 22, 10, 30, tzinfo=UTC)
 FRIDAY = datetime(2026, 11, 27, 10, 30, tzinfo=UTC)
@@ -111,3 +111,63 @@ def test_whatever_is_written_is_a_day_or_is_refused(words: str) -> None:
     except NoSuchDay:
         return
     assert datetime.fromisoformat(found).year >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "last"),
+    [
+        ("What is on 10 December?", "2026-12-10", "2026-12-10"),
+        ("what's on Thursday?", "2026-11-26", "2026-11-26"),
+        ("What is on thu?", "2026-11-26", "2026-11-26"),
+        ("Is there anything tomorrow, please?", "2026-11-23", "2026-11-23"),
+        ("And the day after tomorrow?", "2026-11-24", "2026-11-24"),
+        ("Anything on 2026-12-10?", "2026-12-10", "2026-12-10"),
+        ("What is due next month?", "2026-12-01", "2026-12-31"),
+        ("What is due this week?", "2026-11-16", "2026-11-22"),
+        ("What is due next week?", "2026-11-23", "2026-11-29"),
+        ("What is due this year?", "2026-01-01", "2026-12-31"),
+        ("What must be ready by Friday?", "2026-11-22", "2026-11-27"),
+        ("What is left until the end of the month?", "2026-11-22", "2026-11-30"),
+        ("What happens in the next two weeks?", "2026-11-22", "2026-12-06"),
+        ("What is due in December?", "2026-12-01", "2026-12-31"),
+        ("What is due in March?", "2027-03-01", "2027-03-31"),
+        ("What's overdue?", "", "2026-11-21"),
+        ("What is due?", "", ""),
+        ("Was ist nächsten Monat fällig?", "2026-12-01", "2026-12-31"),
+        ("Was steht diese Woche an?", "2026-11-16", "2026-11-22"),
+        ("Was ist am 10. Dezember?", "2026-12-10", "2026-12-10"),
+        ("Was ist überfällig?", "", "2026-11-21"),
+        ("Qu'est-ce qu'il y a le mois prochain ?", "2026-12-01", "2026-12-31"),
+        ("Et cette semaine ?", "2026-11-16", "2026-11-22"),
+        ("Qu'y a-t-il aujourd’hui ?", "2026-11-22", "2026-11-22"),
+        ("Qu'est-ce qui est en retard ?", "", "2026-11-21"),
+        ("¿Qué vence el mes que viene?", "2026-12-01", "2026-12-31"),
+        ("¿Qué hay la próxima semana?", "2026-11-23", "2026-11-29"),
+        ("¿Qué hay el jueves?", "2026-11-26", "2026-11-26"),
+        ("¿Qué está vencido?", "", "2026-11-21"),
+    ],
+)
+def test_a_message_names_days(text: str, first: str, last: str) -> None:
+    assert days_meant(text, SUNDAY) == (first, last)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "How high is the mast?",
+        "C'est mon bateau",
+        "The sun sat on the sea",
+        "It failed due to rain",
+        "We may march on",
+        "What is on 31 February?",
+        "in 9999 years",
+        "",
+    ],
+)
+def test_other_messages_name_no_day(text: str) -> None:
+    assert days_meant(text, SUNDAY) is None
+
+
+@given(st.text(max_size=300))
+def test_any_text_can_be_read_for_days(text: str) -> None:
+    days_meant(text, FRIDAY)

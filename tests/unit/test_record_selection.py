@@ -296,7 +296,7 @@ def test_which_censors_hold_is_remembered_and_not_known_of_whom_nobody_looked_at
     asyncio.run(selecting.standing(ACME))
 
     assert {one.id for one in selecting.last_standing(ACME) or ()} == {"b", "w", "e"}
-    assert selecting.last_standing(Scope("acme", user="http:u1")) is None
+    assert selecting.last_standing(Scope("acme", audience="http:u1")) is None
     assert selecting.last_standing(Scope("other")) is None
 
 
@@ -348,6 +348,8 @@ class Held:
     async def list(
         self, scope: Scope, types: Any = (), states: Any = (), limit: int = 100, *, own: bool = False
     ) -> Sequence[Record]:
+        if Type.ITEM in types:
+            self.asked.append("list items")
         return [one for one in self.records if one.type in types and one.state in states]
 
 
@@ -367,13 +369,13 @@ class Noted:
 class Conversation:
     """Messages one after the other, as a pipeline asks for their records."""
 
-    def __init__(self, *records: Record) -> None:
+    def __init__(self, *records: Record, items: int = BUDGETS[Type.ITEM]) -> None:
         self.held, self.noted = Held(*records), Noted()
         self.selecting = Selecting(
             self.held,
             self.noted,  # type: ignore[arg-type]
             weights=Weights(),
-            budgets=BUDGETS,
+            budgets=BUDGETS | {Type.ITEM: items},
             costs=costs,
             floor=lambda _: WORDS,
             now=lambda: TODAY,
@@ -612,3 +614,53 @@ def test_the_same_messages_get_the_same_records(one: str, other: str) -> None:
         return [talk.says(text) for text in (one, other, one)]
 
     assert told() == told()
+
+
+def item(name: str, text: str, due: str, state: State = State.OPEN) -> Record:
+    return record(name, text, Type.ITEM, kind="task", due=due, state=state)
+
+
+VAT = item("vat", "Submit the VAT return", "2026-06-04")
+PRINTER = item("printer", "Call the printer", "2026-06-02T15:00:00Z")
+MOORING = item("mooring", "Renew the mooring", "2026-06-30", State.DONE)
+PAINT = item("paint", "Order paint", "2026-07-01")
+
+
+@pytest.mark.parametrize(
+    ("text", "due"),
+    [
+        ("What is on 4 June?", ["vat"]),
+        ("What's on Thursday?", ["vat"]),
+        ("And tomorrow?", ["printer"]),
+        ("What comes this month?", ["printer", "vat"]),
+        ("Was kommt nächsten Monat?", ["paint"]),
+        ("What is due?", ["printer", "vat", "paint"]),
+    ],
+)
+def test_open_items_are_found_by_their_day_the_soonest_first(text: str, due: list[str]) -> None:
+    assert ids(Conversation(VAT, PRINTER, MOORING, PAINT, items=300).says(text)) == due
+
+
+def test_all_that_is_due_is_shown_although_some_of_it_was_shown_before() -> None:
+    talk = Conversation(VAT, PRINTER, PAINT, items=300)
+    talk.says("What comes tomorrow?")
+
+    assert ids(talk.says("And what comes this month?", ["Submit the VAT return"])) == ["printer", "vat"]
+    assert talk.says("And what comes this month?").selection.why == "reused"
+
+
+def test_what_is_due_takes_the_budget_of_the_items_and_no_more() -> None:
+    many = [item(f"i{n:02}", f"Paint the boat number {n}", f"2026-06-{n + 1:02}") for n in range(28)]
+    shown = Conversation(*many, items=300).says("What comes this month?").records
+
+    assert [one.id for one in shown] == [one.id for one in many][: len(shown)]
+    assert 200 < sum(one.tokens for one in shown) <= 300
+
+
+def test_items_are_listed_only_where_a_message_names_a_day() -> None:
+    talk = Conversation(VAT, REDIS)
+    talk.says("Should we use Redis for caching?")
+    assert "list items" not in talk.held.asked
+
+    talk.says("And tomorrow?")
+    assert "list items" in talk.held.asked

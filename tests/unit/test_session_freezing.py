@@ -54,10 +54,10 @@ BEFORE = Shown(
 
 
 def settled(
-    before: Shown | None = BEFORE, layout: Layout = "prefix_stable", person: str | None = None, **there: Any
+    before: Shown | None = BEFORE, layout: Layout = "prefix_stable", audience: str | None = None, **there: Any
 ) -> Settled:
     fields: dict[str, Any] = {"lines": LINES, "latest": SHOWN, "shown": SHOWN, "entries": said(2, 3, 4)}
-    return Freezing(TOKENS, layout).settle(before, Now(**(fields | there)), person, BUDGETS, TODAY)
+    return Freezing(TOKENS, layout).settle(before, Now(**(fields | there)), audience, BUDGETS, TODAY)
 
 
 def test_where_nothing_changed_everything_stays_and_nothing_is_told() -> None:
@@ -235,7 +235,7 @@ def test_a_change_of_the_document_yields_to_one_of_the_global_context() -> None:
 def test_one_persons_lines_are_never_shown_to_another() -> None:
     lines = (ContextLine(number=0, content="nothing of Lena's"),)
 
-    assert settled(BEFORE.model_copy(update={"person": "slack:U1"}), person="slack:U2", lines=lines) == Settled(
+    assert settled(BEFORE.model_copy(update={"audience": "slack:U1"}), audience="slack:U2", lines=lines) == Settled(
         lines, SHOWN, said(3, 4)
     )
 

@@ -47,7 +47,7 @@ def test_three_mistakes_are_reported_together_with_name_value_and_what_was_expec
     assert any("AGENT_RUNTIME_HTTP_PORT='eighty'" in line and "integer" in line for line in told)
     assert any("AGENT_RUNTIME_REDIS_URL=**********" in line and "redis://" in line for line in told)
     assert any("ACCESS_POLICY='everybody'" in line and "'pairing'" in line for line in told)
-    assert any("AGENT_RUNTIME_HTP_PORT" in line and "no such setting" in line for line in told)
+    assert any("AGENT_RUNTIME_HTP_PORT" in line and "Did you mean AGENT_RUNTIME_HTTP_PORT?" in line for line in told)
     assert "hunter2" not in str(refused.value)
 
 
@@ -58,7 +58,7 @@ def test_a_file_that_is_no_toml_and_one_that_is_not_there_are_named(tmp_path: Pa
         load({}, tmp_path / "missing.toml")
 
 
-@pytest.mark.parametrize("value", ["0", "-3", "many", "", "1.5", "9" * 400])
+@pytest.mark.parametrize("value", ["0", "-3", "many", "", "1.5", "9" * 400, "٣"])
 @pytest.mark.parametrize("name", GROUNDING_NUMBERS)
 def test_a_grounding_number_that_is_no_positive_integer_falls_back_and_is_named(name: str, value: str) -> None:
     loaded = load({f"AGENT_RUNTIME_{name.upper()}": value})
@@ -109,6 +109,8 @@ def test_no_time_is_longer_than_what_clocks_and_stores_can_hold(name: str, value
         ('access_admins = ["lena"]', "expected connector:user_id, e.g. telegram:42"),
         ("data_dir = 5", "expected the path of a folder"),
         ('answer_bots = "perhaps"', "expected true or false"),
+        ("[sigils.reader]\nscopes = []\nextra = 1", "SIGILS[reader][extra]=1: no such key; see"),
+        ("[sigils.reader]", "SIGILS[reader][scopes] is missing: expected a value"),
     ],
 )
 def test_what_was_expected_is_said_in_words_of_the_documentation(tmp_path: Path, written: str, said: str) -> None:
@@ -128,6 +130,133 @@ def test_every_setting_is_described_and_the_page_is_as_declared() -> None:
     assert [name for name, text in reference.descriptions().items() if not text] == []
     assert set(reference.descriptions()) == set(Settings.model_fields)
     assert DOCS.read_text(encoding="utf-8") == reference.markdown()
+
+
+URLS = [name for name in Settings.model_fields if name.endswith(("_url", "_base"))]
+SCHEMES = {"redis_url": "redis", "discord_gateway_url": "ws"}
+
+
+def test_every_url_setting_is_known_here() -> None:
+    assert set(URLS) == {
+        "redis_url", "qdrant_url", "llm_api_base", "rerank_api_base", "slack_api_base", "telegram_api_base",
+        "discord_api_base", "discord_gateway_url", "http_public_url",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", URLS)
+@pytest.mark.parametrize(
+    ("rest", "said"),
+    [
+        ("host:notaport", "a port from 1 to 65535"),
+        ("host:99999/", "a port from 1 to 65535"),
+        ("host:0", "a port from 1 to 65535"),
+        ("host:٣", "a port from 1 to 65535"),
+        ("bot:hunter2@host:notaport", "a port from 1 to 65535"),
+        ("", "expected a host"),
+        (":80", "expected a host"),
+        ("a..b", "expected a host"),
+        ("::1", "in brackets"),
+        ("[::1", "in brackets"),
+        ("bot:hunter2@my host", "without spaces"),
+    ],
+)
+def test_no_url_is_taken_whose_host_or_port_cannot_be_used(name: str, rest: str, said: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load({f"AGENT_RUNTIME_{name.upper()}": f"{SCHEMES.get(name, 'http')}://{rest}"})
+
+    (problem,) = refused.value.problems
+    assert problem.startswith(f"AGENT_RUNTIME_{name.upper()}=")
+    assert said in problem
+    assert "hunter2" not in problem
+
+
+@pytest.mark.parametrize("name", URLS)
+@pytest.mark.parametrize(
+    "rest", ["host", "host:65535", "bot:hun%20ter2@host:1/", "[::1]:80", "[::1]", "müller.example"]
+)
+def test_hosts_ports_and_addresses_are_taken_as_they_are_written(name: str, rest: str) -> None:
+    url = f"{SCHEMES.get(name, 'http')}://{rest}"
+
+    found = getattr(load({f"AGENT_RUNTIME_{name.upper()}": url}).settings, name)
+
+    assert (found if isinstance(found, str) else found.get_secret_value()) == url
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis+cluster://a:7000,b:7001,[::1]:7002", ""),
+        ("redis+cluster://a:7000,", "expected a host"),
+        ("redis+cluster://a:7000,b:seven", "a port from 1 to 65535"),
+        ("redis+sentinel://bot:hunter2@a,b:26379/main/2?tls=true", ""),
+        ("redis+sentinel://a,b", "the name of the service"),
+        ("redis+sentinel://a,b/main/two", "the number of a database"),
+        ("redis://a:1,b:2", "a port from 1 to 65535"),
+        ("redis://host/two", "the number of a database"),
+        ("unix:///run/redis.sock", ""),
+        ("unix://", "the path of a socket"),
+        ("localhost:6379", "a URL starting with redis:// or rediss://"),
+    ],
+)
+def test_a_store_may_have_several_hosts_a_service_and_a_database(url: str, said: str) -> None:
+    try:
+        load({"AGENT_RUNTIME_REDIS_URL": url})
+        found = ""
+    except ConfigurationError as error:
+        (found,) = error.problems
+
+    assert (said in found) if said else (found == "")
+    assert "hunter2" not in found
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("http://bot:hunter2@host:x", "'http://**********@host:x'"),
+        ("bot:hunter2@host:1", "'**********@host:1'"),
+        ("http://host:x/?key=hunter2", "'http://host:x/?**********'"),
+    ],
+)
+def test_what_is_secret_in_a_url_is_masked_and_the_rest_shown(given: str, shown: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load({"AGENT_RUNTIME_QDRANT_URL": given})
+
+    assert refused.value.problems[0].startswith(f"AGENT_RUNTIME_QDRANT_URL={shown}: expected ")
+
+
+def test_a_slack_bot_needs_a_way_for_events_to_come() -> None:
+    """Named with all the others."""
+    slack = {"AGENT_RUNTIME_SLACK_BOT_TOKEN": "xoxb-1"}
+    with pytest.raises(ConfigurationError) as refused:
+        load({**slack, "AGENT_RUNTIME_HTTP_PORT": "eighty", "AGENT_RUNTIME_SLACK_SIGNING_SECRET": " "})
+
+    told = refused.value.problems
+    assert [problem.partition("=")[0] for problem in told] == [
+        "AGENT_RUNTIME_HTTP_PORT",
+        "AGENT_RUNTIME_SLACK_BOT_TOKEN",
+    ]
+    assert "AGENT_RUNTIME_SLACK_APP_TOKEN" in told[1]
+    assert "AGENT_RUNTIME_SLACK_SIGNING_SECRET" in told[1]
+    assert "xoxb-1" not in told[1]
+    assert load({**slack, "AGENT_RUNTIME_SLACK_APP_TOKEN": "xapp-1"}).settings.slack_app_token is not None
+    assert load({**slack, "AGENT_RUNTIME_SLACK_SIGNING_SECRET": "s"}).settings.slack_signing_secret is not None
+
+
+def test_a_binding_to_an_unknown_sigil_is_named_with_all_other_mistakes(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        'http_port = "eighty"\n[sigils.reader]\nscopes = "all"\n[sigil_bindings]\n"role:viewer" = "raeder"\n'
+        '"rolle:member" = "reader"\n"role:member" = "reader"\n',
+    )
+    with pytest.raises(ConfigurationError) as refused:
+        load({}, file)
+
+    told = refused.value.problems
+    assert len(told) == 4
+    assert [line for line in told if "raeder" in line] == [
+        "AGENT_RUNTIME_SIGIL_BINDINGS[role:viewer]='raeder': no such sigil; "
+        "expected one of admin, member, reader, viewer"
+    ]
 
 
 @pytest.mark.parametrize("variable", ["QDRANT_URL", "LLM_API_BASE", "REDIS_URL", "TELEGRAM_API_BASE"])

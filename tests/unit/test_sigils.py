@@ -112,7 +112,7 @@ def test_the_settings_name_sigils_and_whose_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[sigil_bindings]\n"role:member" = "raeder"', "no such sigil: role:member = raeder; expected one of admin, "),
+        ('[sigil_bindings]\n"role:member" = "raeder"', "='raeder': no such sigil; expected one of admin, "),
         ('[sigil_bindings]\n"rolle:member" = "viewer"', "'rolle:member': expected role:admin"),
         ('[sigils.reader]\nscopes = ["documents"]', "'documents': expected a scope written what:do"),
         ('[sigils.reader]\nscope = ["documents:read"]', "[reader][scopes]"),

@@ -402,3 +402,29 @@ def test_a_part_is_found_by_its_token_among_the_bots_own_messages() -> None:
 def test_emoji_have_slacks_names(emoji: str, name: str | None) -> None:
     """Or none, and then there is no reaction."""
     assert emoji_name(emoji) == name
+
+
+@pytest.mark.parametrize(
+    ("channel", "kind", "in_thread", "audience"),
+    [
+        ("C200", "channel", False, None),
+        ("C200", "channel", True, None),
+        ("G200", "group", False, "place:slack:G200"),
+        ("C200", "group", True, "place:slack:C200"),
+        ("G300", "mpim", False, "place:slack:G300"),
+        ("D501", "im", False, "slack:U501"),
+        ("D501", "im", True, "slack:U501"),
+        ("C200", None, False, "place:slack:C200"),
+    ],
+)
+def test_only_what_is_said_in_a_public_channel_is_for_all(
+    channel: str, kind: str | None, in_thread: bool, audience: str | None
+) -> None:
+    """A thread is its channel's. A channel that Slack does not describe is private."""
+    more = ({"channel_type": kind} if kind else {}) | ({"thread_ts": ROOT} if in_thread else {})
+    assert read(said(channel=channel, **more)).audience == audience
+
+
+def test_an_event_that_names_the_type_of_its_channel_is_believed_before_what_was_known() -> None:
+    assert read(said(channel_type="group"), Known(public=True)).audience == "place:slack:C200"
+    assert read(said(), Known(public=True)).audience is None

@@ -29,12 +29,13 @@ def test_the_app_may_do_what_the_emulator_asks_scopes_for(manifest: dict[str, An
 
 
 def test_the_app_hears_what_the_connector_understands(manifest: dict[str, Any]) -> None:
-    """By Socket Mode, in channels and in private, and by one command."""
+    """By Socket Mode, in channels and in private, by one command and by buttons."""
     events = set(manifest["settings"]["event_subscriptions"]["bot_events"])
     assert {f"message.{place}" for place in ("channels", "groups", "im", "mpim")} <= events
     assert {"app_mention", "reaction_added", "reaction_removed", "member_joined_channel", "tokens_revoked"} <= events
     assert manifest["settings"]["socket_mode_enabled"] is True
     assert manifest["features"]["app_home"]["messages_tab_read_only_enabled"] is False
+    assert manifest["settings"]["interactivity"]["is_enabled"] is True
     assert [command["command"] for command in manifest["features"]["slash_commands"]] == ["/agent"]
 
 

@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 
 from grounding.cues.english import ENGLISH
 from grounding.cues.languages import LANGUAGES, spoken
+from grounding.documents.relevance import MEASURED_CHUNKS
 from grounding.evaluate_strategy import Message, load_messages
 from grounding.strategy import (
     ASSISTANT_LOG_ODDS,
-    VOCABULARY_LOG_ODDS,
+    MATCH_LOG_ODDS,
     Strategy,
     addresses_assistant,
     choose,
     considered,
+    is_follow_up,
     is_small_talk,
     search_text,
 )
@@ -205,23 +207,63 @@ UNDECIDED = choose("is the moon made of cheese?")
 @pytest.mark.parametrize(
     ("alone", "with_history", "assistant", "history", "documents"),
     [
-        (VOCABULARY_LOG_ODDS, None, False, False, True),
-        (VOCABULARY_LOG_ODDS - 0.1, None, False, False, False),
-        (VOCABULARY_LOG_ODDS, None, True, False, False),
-        (VOCABULARY_LOG_ODDS + ASSISTANT_LOG_ODDS, None, True, False, True),
-        (0.0, 2 * VOCABULARY_LOG_ODDS, False, True, True),
-        (0.0, 2 * VOCABULARY_LOG_ODDS - 0.1, False, False, False),
-        (VOCABULARY_LOG_ODDS, -9.0, False, False, True),
+        (MATCH_LOG_ODDS, None, False, False, True),
+        (MATCH_LOG_ODDS - 0.1, None, False, False, False),
+        (MATCH_LOG_ODDS, None, True, False, False),
+        (MATCH_LOG_ODDS + ASSISTANT_LOG_ODDS, None, True, False, True),
+        (0.0, 2 * MATCH_LOG_ODDS, False, True, True),
+        (0.0, 2 * MATCH_LOG_ODDS - 0.1, False, False, False),
+        (MATCH_LOG_ODDS, -9.0, False, False, True),
         (-math.inf, 9.0, False, False, False),
     ],
 )
 def test_a_message_without_cues_wants_documents_that_speak_of_it(
     alone: float, with_history: float | None, assistant: bool, history: bool, documents: bool
 ) -> None:
-    choice = considered(UNDECIDED, alone, with_history, addresses_assistant=assistant)
+    choice = considered(UNDECIDED, alone, with_history, passages=MEASURED_CHUNKS, addresses_assistant=assistant)
 
     assert (choice.wants_history, choice.wants_documents) == (history, documents)
-    assert choice.reason == ("workspace_vocabulary" if documents else "no_retrieval_cue")
+    assert choice.reason == ("workspace_match" if documents else "no_retrieval_cue")
+
+
+@pytest.mark.parametrize(("passages", "easier"), [(1, 3.0), (24, 3.0), (74, 2.27), (2416, 0.0), (100_000, 0.0)])
+def test_less_is_enough_in_a_small_workspace(passages: int, easier: float) -> None:
+    def wants(relevance: float) -> bool:
+        return considered(UNDECIDED, relevance, None, passages=passages).wants_documents
+
+    assert wants(MATCH_LOG_ODDS - easier + 0.01)
+    assert not wants(MATCH_LOG_ODDS - easier - 0.01)
+
+
+def test_a_follow_up_is_decided_by_what_was_asked_before() -> None:
+    def wants(*, is_follow_up: bool) -> bool:
+        return considered(UNDECIDED, -6.0, MATCH_LOG_ODDS, passages=2416, is_follow_up=is_follow_up).wants_documents
+
+    assert wants(is_follow_up=True)
+    assert not wants(is_follow_up=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "follows"),
+    [
+        ("And for students?", True),
+        ("and to Iceland", True),
+        ("what about mothers", True),
+        ("why?", True),
+        ("how do I get it?", True),
+        ("And what is the weather like in Rome?", False),
+        ("what is the capital of France?", False),
+        ("interesting", False),
+        ("who made you?", False),
+    ],
+)
+def test_a_follow_up_names_little_and_asks(text: str, follows: bool) -> None:
+    assert is_follow_up(text) is follows
+
+
+@pytest.mark.parametrize("text", ["und für Studenten?", "et pour les étudiants", "¿y para estudiantes?"])
+def test_a_follow_up_is_known_in_the_languages_that_a_workspace_speaks(text: str) -> None:
+    assert is_follow_up(text, spoken(("german", "french", "spanish")))
 
 
 def test_an_unknown_kind_of_cue_is_refused() -> None:

@@ -24,7 +24,7 @@ from connectors.message import (
     Receipt,
     check_workspace_id,
 )
-from connectors.telegram import calls, convert
+from connectors.telegram import REPLY_HINT, calls, convert
 from connectors.telegram.convert import to_inbound
 from connectors.telegram.mentions import Identity
 from tests.emulators.telegram import entities_of
@@ -67,7 +67,7 @@ def test_a_private_message_is_direct_addressed_and_complete() -> None:
         addressed=True,
         routes=("telegram:501",),
         default_workspace="telegram-501",
-        reply_hint=convert.REPLY_HINT,
+        reply_hint=REPLY_HINT,
     )
 
 
@@ -628,5 +628,25 @@ def test_whatever_the_commands_telegram_would_take_what_is_registered(hints: lis
 
 def test_the_reply_hint_is_one_short_sentence_that_asks_for_an_acknowledgement() -> None:
     """The hint for replies on Telegram."""
-    assert "acknowledgement" in convert.REPLY_HINT
-    assert convert.REPLY_HINT.count(".") == 1
+    assert "acknowledgement" in REPLY_HINT
+    assert REPLY_HINT.count(".") == 1
+
+
+@pytest.mark.parametrize(
+    ("chat", "audience"),
+    [
+        (PRIVATE, "telegram:501"),
+        (GROUP, "place:telegram:-10001"),
+        (GROUP | {"username": "our_team"}, None),
+        ({"id": -5, "type": "group", "title": "Family"}, "place:telegram:-5"),
+    ],
+)
+@pytest.mark.parametrize("topic", [{}, {"message_thread_id": 7, "is_topic_message": True}])
+def test_a_chat_is_public_where_telegram_gives_it_a_name(
+    chat: dict[str, Any], topic: dict[str, Any], audience: str | None
+) -> None:
+    """Its topics belong to it, also where a button was pressed or a reaction given."""
+    said = message(chat=chat, **topic)
+    press = {"id": "1", "from": LENA, "chat_instance": "x", "data": "/help", "message": said}
+    assert must(said).audience == must(said, "edited_message").audience == audience
+    assert must(press, "callback_query").audience == audience

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.text.tree import Node, tree
+from connectors.text.tree import Node, tree, with_links
 from tests.emulators.web_page import shown
 
 TAGS = {
@@ -55,6 +55,29 @@ def test_only_known_elements_and_attributes_ever_appear(text: str) -> None:
 def test_prose_is_shown_whole(text: str) -> None:
     """No character of a text without Markdown is lost."""
     assert visible(shown(tree(text))) == visible(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("See https://a.example/x_y_z?q=1#top.", ["https://a.example/x_y_z?q=1#top"]),
+        ("(https://a.example/w_(b)) and **HTTP://b.example**!", ["https://a.example/w_(b)", "HTTP://b.example"]),
+        ("`https://a.example`", []),
+        ("```\nhttps://a.example\n```", []),
+        ("javascript://a.example/%0Aalert(1) file:///etc/passwd ftp://a.example", []),
+        ("https:// and https://.", []),
+        ("[x](https://a.example) https://b.example", ["https://a.example", "https://b.example"]),
+    ],
+)
+def test_a_bare_address_is_a_link(text: str, addresses: list[str]) -> None:
+    """Of the web only, without the sentence's punctuation, and never in code."""
+    assert [attributes["href"] for tag, attributes, _ in elements(tree(text)) if tag == "a"] == addresses
+
+
+@given(st.text(max_size=40) | st.lists(st.sampled_from(["https://", "a.example", "(", ")", ". ", "x"])).map("".join))
+def test_what_a_person_wrote_stays_whole_around_its_links(text: str) -> None:
+    nodes = with_links(text)
+    assert "".join(node if isinstance(node, str) else node[2][0] for node in nodes) == text
 
 
 def test_html_is_text() -> None:

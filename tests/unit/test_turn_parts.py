@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from config.settings import Settings
+from config.settings import EXTRACTIVE, Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope, Source, StoreUnavailable
 from grounding.deciding import Deciding
 from grounding.pipeline import Grounds
@@ -157,6 +157,15 @@ async def test_sources_are_what_the_reply_cites_and_what_it_cites_in_vain_is_mar
     assert told["sources"] == [{"source": "b.md", "heading": ""}]
     assert told["given"] == [{"source": "a.md", "heading": "Plans"}, {"source": "b.md", "heading": ""}]
     assert told["citations"] == {"cited": 1, "invented": 1}
+
+
+async def test_who_only_quotes_has_used_nothing_that_it_does_not_cite() -> None:
+    found = (Passage(source="a.md", heading="Plans", text="The harbour plan costs 12.", score=0.9),)
+    one = batch((MESSAGE, Role.MEMBER))
+    built = await prompting(layers=Layers(found)).build(Question.of(one), "t1")
+
+    assert replies.answer(one, built, Completion("Nothing answers this.", EXTRACTIVE)).sources == ()
+    assert replies.answer(one, built, Completion("12 [a.md › Plans]", EXTRACTIVE)).sources == (Source("a.md", "Plans"),)
 
 
 @pytest.mark.parametrize(("text", "hinted"), [(MESSAGE.text, True), ("hi", False), ("tell me a joke", False)])

@@ -18,21 +18,23 @@ from connectors.message import (
     StoreUnavailable,
 )
 from connectors.web import convert
+from connectors.web.backend import Said
 from connectors.web.convert import RequestError
-from connectors.web.sessions import Said, Session
+from connectors.web.sessions import Session
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-SESSION = Session("token:0123456789ab", Role.VIEWER, "acme", "Lena")
+SESSION = Session("token:0123456789ab", Role.VIEWER, "acme", "Lena", "a1b2c3")
 MESSAGE: dict[str, Any] = {"id": "0123456789abcdef", "conversation": "plans-1", "text": "Hello"}
 
 
 def test_what_is_said_carries_the_tokens_role_and_the_persons_place() -> None:
-    """The author is the token's holder by that name, so that its role bounds them; the place is theirs alone."""
+    """The author is the person for whom the token was made, vouched for by it; the place is theirs alone."""
     message = convert.to_inbound(MESSAGE, SESSION, NOW)
-    assert message.external_id == "0123456789ab.lena/plans-1"
+    assert message.external_id == "a1b2c3/plans-1"
     assert message.message_id == MESSAGE["id"]
-    assert message.author.id == f"{CALLER_PREFIX}0123456789ab.lena"
+    assert message.author.user("web") == "web:a1b2c3"
     assert message.author.name == "Lena"
+    assert message.is_vouched_for
     assert message.caller_role is Role.VIEWER
     assert message.workspace_id == "acme"
     assert message.direct
@@ -55,6 +57,35 @@ def test_wrong_fields_are_refused_in_words(wrong: dict[str, Any]) -> None:
     assert caught.value.message
 
 
+def test_a_token_of_nobody_speaks_as_itself() -> None:
+    """The admin's, and those that were made for programs."""
+    message = convert.to_inbound(MESSAGE, Session("token:admin", Role.ADMIN, "acme", "Admin"), NOW)
+    assert (message.external_id, message.author.id) == ("admin/plans-1", f"{CALLER_PREFIX}admin")
+
+
+def test_files_are_attachments_by_what_the_browser_says_of_them() -> None:
+    """A picture is an image, sound a voice message, all else a document; a text is not needed then."""
+    kinds = ["image/png", "image/svg+xml", "audio/webm", "application/pdf", "NO TYPE"]
+    files = [
+        {"id": f"{number:032x}", "name": f" a\n{number} ", "media_type": kind, "size": 7}
+        for number, kind in enumerate(kinds)
+    ]
+    message = convert.to_inbound({**MESSAGE, "text": "", "files": files}, SESSION, NOW)
+    assert [one.kind for one in message.attachments] == ["image", "document", "voice", "document", "document"]
+    assert message.attachments[1].name == "a 1"
+    assert convert.parse_handle(message.attachments[0].handle) == (
+        "0" * 32,
+        ConversationKey("acme", "web", message.external_id),
+    )
+
+
+@pytest.mark.parametrize("files", ["x", [1], [{}] * 11])
+def test_lists_of_files_that_are_none_are_refused(files: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        convert.to_inbound({**MESSAGE, "files": files}, SESSION, NOW)
+    assert caught.value.status == 400
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "heard"),
     [
@@ -71,27 +102,26 @@ def test_the_commands_that_the_page_lists_are_commands(text: str, kind: InboundK
     assert (message.kind, message.text) == (kind, heard)
 
 
-@given(st.text(max_size=60), st.text(max_size=60))
-def test_a_name_never_reaches_into_anothers_conversations(one: str, other: str) -> None:
-    """However people call themselves: the same person only for the same name but for case, and no slash in it."""
-    people = []
-    for name in (one, other):
-        try:
-            shown, _ = convert.parse_sign_in({"name": name}, "acme", "sample")
-        except RequestError:
-            return  # too long
-        people.append((convert.person(Session("token:ab", Role.MEMBER, "acme", shown)), shown.casefold()))
-    assert all("/" not in person for person, _ in people)
-    assert (people[0][0] == people[1][0]) == (people[0][1] == people[1][1])
+@given(
+    st.sampled_from(["admin", "0123456789ab"]),
+    st.text(max_size=40),
+    st.from_regex(r"[a-z0-9][a-z0-9-]{0,9}", fullmatch=True),
+)
+def test_a_conversation_is_found_again_by_its_id_also_under_a_former_name(person: str, name: str, own: str) -> None:
+    """What people said when they still gave themselves a name is theirs, and nobody else's."""
+    name = name.replace("/", "")
+    key = ConversationKey("acme", "web", f"{person}.{name}/{own}" if name else f"{person}/{own}")
+    assert convert.place(key)[0] == person
+    assert convert.conversation_in("acme", *convert.place(key)) == key
 
 
 def test_a_workspaces_token_signs_in_there_and_nowhere_else() -> None:
     """Without a named workspace it is the token's own, for the admin the default; another one is 403."""
-    assert convert.parse_sign_in({}, "acme", "sample") == ("", "acme")
-    assert convert.parse_sign_in({}, None, "sample") == ("", "sample")
-    assert convert.parse_sign_in({"workspace": " acme "}, None, "sample") == ("", "acme")
+    assert convert.parse_workspace({}, "acme", "sample") == "acme"
+    assert convert.parse_workspace({}, None, "sample") == "sample"
+    assert convert.parse_workspace({"workspace": " acme "}, None, "sample") == "acme"
     with pytest.raises(RequestError) as caught:
-        convert.parse_sign_in({"workspace": "rival"}, "acme", "sample")
+        convert.parse_workspace({"workspace": "rival"}, "acme", "sample")
     assert caught.value.status == 403
 
 

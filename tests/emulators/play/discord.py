@@ -83,7 +83,13 @@ class DiscordPlay:
         room = place if isinstance(place, Room) else None
         await self.emulator.command(word, rest, to=room, by=self._person(spot.person))
 
-    async def press(self, spot: Spot) -> None:
+    async def press(self, spot: Spot, label: str) -> None:
+        if label:
+            found = [one for one in self.emulator.shown(self._place(spot)) if label in one.buttons]
+            if not found:
+                raise CannotDo(f"the bot shows no button {label!r} here")
+            await self.emulator.press(found[-1], label, by=self._person(spot.person))
+            return
         data = {"custom_id": "x", "component_type": 2, "components": []}
         await self.emulator.commands.interact(BUTTON, data, self._place(spot), self._person(spot.person))
 
@@ -114,7 +120,7 @@ class DiscordPlay:
         return Message(
             f"{shown.channel_id}/{shown.message_id}",
             str(shown.channel_id),
-            files + text,
+            files + text + "".join(f" [{label}]" for label in shown.buttons),
             only_for=only_for,
             is_whole=is_whole or bool(files),
         )

@@ -35,7 +35,7 @@ What you type is said where you are; @bot calls the bot.
 /send FILE [TEXT]          send a file
 /command WORD …            give a command by the platform's own means; so does any /word that is none of these
 //word                     say "/word", as words of a message
-/press                     press a button of another time
+/press LABEL               press a button of the bot's here; without LABEL one of another time
 /see                       everything of the bot's here as it stands now
 /away · /back              this platform cannot be reached, or can be again
 /restart · /kill           the bot is stopped and started; killed without a word and started
@@ -330,9 +330,9 @@ class Playground:
         await self._platform.command(self._spot, line)
         self._tell((f"     {self._platform.name} {_place(self._spot)}  {self._spot.person} gives /{rest}", DIM))
 
-    async def _press(self, _rest: str) -> None:
+    async def _press(self, rest: str) -> None:
         self._asked_at = len(self._answers)
-        await self._platform.press(self._spot)
+        await self._platform.press(self._spot, rest.strip())
 
     async def _see(self, _rest: str) -> None:
         here = self._platform.conversation(self._spot)

@@ -78,8 +78,14 @@ class SlackPlay:
     async def command(self, spot: Spot, line: str) -> None:
         self.emulator.command(line, by=self._person(spot.person), to=self._room(spot))
 
-    async def press(self, spot: Spot) -> None:
-        self.emulator.interact({"type": "block_actions", "actions": []})
+    async def press(self, spot: Spot, label: str) -> None:
+        if not label:
+            self.emulator.interact({"type": "block_actions", "actions": []})
+            return
+        found = [one for one in self.emulator.shown(self._place(spot), spot.thread or None) if label in one.buttons]
+        if not found:
+            raise CannotDo(f"the bot shows no button {label!r} here")
+        self.emulator.press(found[-1], label, by=self._person(spot.person))
 
     def messages(self) -> Sequence[Message]:
         said = [self._told(shown) for shown in self.emulator.all_shown]
@@ -110,6 +116,9 @@ class SlackPlay:
     def _told(self, shown: Shown) -> Message:
         place = f"{shown.channel}/{shown.thread}" if shown.thread else shown.channel
         text = f"[file {shown.file}, {len(shown.raw):,} characters]" if shown.file else self._readable(shown.text)
+        if shown.context:
+            text += f"\n({shown.context})"
+        text += "".join(f" [{label}]" for label in shown.buttons)
         return Message(
             f"{shown.channel}/{shown.ts}", place, text, is_growing=shown.streaming, is_whole=shown.file is not None
         )

@@ -80,8 +80,12 @@ class TelegramPlay:
         at_bot = f"@{self.emulator.me.username}" if spot.room and word in known else ""
         await self.say(spot, f"/{word}{at_bot} {rest}".rstrip())
 
-    async def press(self, spot: Spot) -> None:
-        raise CannotDo("the bot has no buttons on Telegram, and asks for no presses")
+    async def press(self, spot: Spot, label: str) -> None:
+        place = self._rooms[room_in(self._rooms, spot.room)] if spot.room else self._person(spot.person)
+        found = [one for one in self.emulator.shown(place) if label in one.buttons]
+        if not found:
+            raise CannotDo(f"the bot shows no button {label!r} here")
+        await self.emulator.press(found[-1], label, by=self._person(spot.person))
 
     def messages(self) -> Sequence[Message]:
         places: list[tuple[Person | Room, int | None]] = [(person, None) for person in self._people.values()]
@@ -128,4 +132,5 @@ def _told(shown: Shown) -> Message:
     file = f"[file {shown.file_name}, {len(shown.content):,} bytes] " if shown.file_name else ""
     conversation = f"{shown.chat_id}/{shown.topic}" if shown.topic is not None else str(shown.chat_id)
     whole = bool(shown.file_name)
-    return Message(f"{shown.chat_id}/{shown.message_id}", conversation, file + shown.text, is_whole=whole)
+    buttons = "".join(f" [{label}]" for label in shown.buttons)
+    return Message(f"{shown.chat_id}/{shown.message_id}", conversation, file + shown.text + buttons, is_whole=whole)

@@ -94,8 +94,9 @@ class Platform(Protocol):
     async def command(self, spot: Spot, line: str) -> None:
         """Give a command by the platform's own means; *line* is its word and what follows. Raises `CannotDo`."""
 
-    async def press(self, spot: Spot) -> None:
-        """Press a button of another time. Raises `CannotDo`."""
+    async def press(self, spot: Spot, label: str) -> None:
+        """Press the button *label* below the newest message of the bot's there that has it; without a label one of
+        another time. Raises `CannotDo`."""
 
     def messages(self) -> Sequence[Message]:
         """Everything of the bot's that stands, in order within a conversation."""
