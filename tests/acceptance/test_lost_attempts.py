@@ -4,7 +4,7 @@ counted once, and told with its turn."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from connectors.message import Scope, StoreUnavailable
 from runtime.budget_terms import Term
 from runtime.budgets import Budgets
 from runtime.journal import Journal
+from runtime.mailbox import Mailbox
 from runtime.outbox import Outbox
 from runtime.spending import Spending
 from runtime.usage import ModelUsage
@@ -260,14 +261,16 @@ class Killed:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_over = True
-        settle_lost = Spending.settle_lost
+        for kind, name in ((Spending, "settle_lost"), (Mailbox, "release")):
+            monkeypatch.setattr(kind, name, self._dead(getattr(kind, name)))
 
+    def _dead(self, alive: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def dead(*given: Any) -> Any:
             if not self.is_over:
                 raise StoreUnavailable("killed")
-            return await settle_lost(*given)
+            return await alive(*given)
 
-        monkeypatch.setattr(Spending, "settle_lost", dead)
+        return dead
 
 
 async def test_what_was_asked_by_a_process_that_was_killed_is_counted_once_as_an_estimate_and_told_with_the_turn(
