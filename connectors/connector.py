@@ -84,6 +84,8 @@ class Capabilities:
     """Pace of all that is added to them; 0 for no limit of its own."""
     local: bool = False
     """Whether its people are connected to one process: only that one can answer them."""
+    command_mark: Literal["/", "!"] = "/"
+    """What people write before a command's word there; see `connectors.message.InboundMessage`."""
 
 
 class ConnectorFailed(AgentRuntimeError):

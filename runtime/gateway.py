@@ -267,7 +267,7 @@ class Gateway:
 
     async def _notice(self, key: ConversationKey, text: str, message: InboundMessage) -> None:
         """Tell whoever wrote *message*; in a group it hangs there."""
-        text = self._commands.as_written(text, message)
+        text = self._commands.as_written(text, message.command_mark)
         hangs_at = None if message.direct else message.message_id
         await self._outbox.notice(key, self._address(key), text, (message.message_id,), reply_to=hangs_at)
 
@@ -355,8 +355,9 @@ class Gateway:
         )
         buttons = (Button("Approve", approve), Button("Deny", deny))
         for key in await self._access.admins_to_tell(request.workspace_id):
-            turn_id, first = f"pairing-{request.id}", request.messages[0]
-            said = self._commands.as_written(text, first) if key.connector == first.connector else text
+            turn_id = f"pairing-{request.id}"
+            connector = self._connectors.get(key.connector)  # where the admin reads it, which may be another platform
+            said = self._commands.as_written(text, connector.capabilities.command_mark if connector else "/")
             await self._outbox.notice(key, self._address(key), said, turn_id=turn_id, buttons=buttons)
 
     async def _let_in(self) -> NoReturn:
@@ -379,7 +380,7 @@ class Gateway:
         if request.messages:
             first = request.messages[0]
             key = ConversationKey(request.workspace_id, first.connector, first.external_id)
-            text = self._commands.as_written(LET_IN if request.state == "approved" else TURNED_AWAY, first)
+            text = self._commands.as_written(LET_IN if request.state == "approved" else TURNED_AWAY, first.command_mark)
             await self._outbox.notice(key, self._address(key), text, turn_id=f"pairing-{request.id}")
         if request.state == "approved":
             for message in request.messages:
@@ -391,7 +392,7 @@ class Gateway:
         _log.info("place.joined")
         user = message.author.user(key.connector)
         if message.author.id and not message.direct and await self._access.may_talk(user, key.workspace_id):
-            hello = self._commands.as_written(HELLO, message)
+            hello = self._commands.as_written(HELLO, message.command_mark)
             await self._outbox.notice(key, self._address(key), hello, turn_id=f"joined-{message.message_id}")
         return Accepted("ignored", message.kind.value, key=key)
 

@@ -108,7 +108,9 @@ def apology(
     what was *lost*, were paid for before."""
     base = replace(draft(batch), kind="apology", usage=total([*(one.completion.usage for one in rounds), lost]))
     if isinstance(error, assemble.ContextTooLarge) or built is None:
-        return replace(base, text=error.user_text, error_code="context_too_large")
+        mark = batch.envelopes[-1].message.command_mark
+        text = error.user_text.replace("`/", f"`{mark}")  # the commands in it, as people write them there
+        return replace(base, text=text, error_code="context_too_large")
     lines = [error.user_text]
     if excerpts := [line for line in map(_excerpt, built.context.passages) if not _is_stopped(built, line)]:
         lines += ["This is what the documents of this workspace say about it:", *excerpts]

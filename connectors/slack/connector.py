@@ -66,6 +66,7 @@ class SlackConnector:
         openings_per_second_overall=15 / 60,
         additions_per_second_overall=100 / 60,
         sends_per_second_overall=5.0,  # "several hundred messages per minute" in a workspace
+        command_mark=convert.COMMAND_MARK,
     )
     typing_lasts_seconds = 90.0  # Slack takes the status away after two minutes, and when the answer comes
     max_buttons = outgoing.MAX_BUTTONS

@@ -52,11 +52,11 @@ class Commands:
         Raises nothing of the command's own: what went wrong is the reply.
         """
         reply = await self._answer(spoken, key, message, role)
-        return reply and self.as_written(reply, message)
+        return reply and self.as_written(reply, message.command_mark)
 
-    def as_written(self, text: str, message: InboundMessage) -> str:
-        """*text*, which may name commands, for those who read it where *message* was said."""
-        return marked(text, message.command_mark, self._commands)
+    def as_written(self, text: str, mark: str) -> str:
+        """*text*, which may name commands, for those who read it where people write *mark* before a command's word."""
+        return marked(text, mark, self._commands)
 
     async def _answer(self, spoken: Spoken, key: ConversationKey, message: InboundMessage, role: Role) -> str | None:
         command = self._commands.get(spoken.word)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from redis.asyncio import Redis
@@ -58,11 +58,11 @@ KEY = ConversationKey("acme", "telegram", "42")
 class Notices:
     """A platform that keeps what people are told."""
 
-    name = "telegram"
-    capabilities = Capabilities(max_part_units=4096)
     health = Health(State.CONNECTED)
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "telegram", command_mark: Literal["/", "!"] = "/") -> None:
+        self.name = name
+        self.capabilities = Capabilities(max_part_units=4096, command_mark=command_mark)
         self.said: list[str] = []
 
     async def run(self, accept: Accept) -> None:
@@ -89,7 +89,8 @@ class Door:
     def __init__(self, redis: Redis, **settings: Any) -> None:
         chosen = Settings.model_validate({"access_policy": "open", "default_workspace": "acme", **settings})
         self.platform = Notices()
-        connectors: dict[str, Connector] = {"telegram": self.platform}
+        self.other_platform = Notices("slack", "!")
+        connectors: dict[str, Connector] = {"telegram": self.platform, "slack": self.other_platform}
         mailboxes = {lane: Mailbox(redis, lane) for lane in Lane}
         self.mailbox = mailboxes[Lane.TURNS]
         self.transcript = Transcript(redis)
@@ -108,7 +109,7 @@ class Door:
             mailboxes=mailboxes,
             outbox=self.outbox,
             transcript=self.transcript,
-            commands=Commands([Command("ping", "Answers.", _pong), Command("help", "Helps.", _pong)], 5.0),
+            commands=Commands([Command(word, "Answers.", _pong) for word in ("ping", "help", "pair")], 5.0),
             places=self.places,
             connectors=connectors,
             shows=shows,
@@ -125,7 +126,7 @@ class Door:
         accepted = await self.gateway.accept(message)
         if not await self._redis.keys("ar:outbox:*"):
             return accepted
-        for waiting in await self._streams.offered(streams_of(["telegram"]), 10):
+        for waiting in await self._streams.offered(streams_of(["telegram", "slack"]), 10):
             await self._delivery.deliver(ConversationKey.decode(waiting.fields["key"]), waiting.fields["turn"])
         return accepted
 
@@ -444,6 +445,26 @@ async def test_the_hello_names_commands_as_people_can_write_them_there(redis: Re
     door = Door(redis)
     await door.accept(replace(GROUP, kind=InboundKind.JOINED, text="", command_mark="!"))
     assert door.platform.said == [HELLO.replace("/help", "!help")]
+
+
+async def test_each_admin_is_told_of_a_stranger_with_commands_as_they_are_written_where_the_admin_reads(
+    redis: Redis,
+) -> None:
+    door = Door(redis, access_policy="pairing", access_admins=["telegram:1", "slack:U1"])
+    await door.accept(replace(MESSAGE, external_id="1", author=Author("1", "Ann")))
+    await door.accept(replace(MESSAGE, connector="slack", external_id="D1", author=Author("U1"), command_mark="!"))
+    strangers = (
+        replace(MESSAGE, external_id="7", author=Author("7", "Kai")),
+        replace(MESSAGE, connector="slack", external_id="D7", author=Author("U7", "Lena"), command_mark="!"),
+    )
+    for stranger in strangers:
+        await door.accept(stranger)
+
+    on_telegram = [text for text in door.platform.said if "asks to talk to me" in text]
+    on_slack = [text for text in door.other_platform.said if "asks to talk to me" in text]
+    assert len(on_telegram) == len(on_slack) == 2
+    assert all("`/pair approve " in text and "`/pair deny " in text for text in on_telegram)
+    assert all("`!pair approve " in text and "`!pair deny " in text for text in on_slack)
 
 
 async def test_people_are_told_once_that_a_conversation_is_full(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

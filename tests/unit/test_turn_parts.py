@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from config.settings import EXTRACTIVE, Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope, Source, StoreUnavailable
+from grounding.assemble import ContextTooLarge
 from grounding.deciding import Deciding
 from grounding.pipeline import Grounds
 from grounding.run_context import Censor, Passage
@@ -192,6 +193,13 @@ async def test_an_apology_quotes_and_a_reply_names_nothing_of_the_documents_that
     assert "[c.md] Boats are blue." in sorry.text
     assert Source("b.md", "The blue heron") not in (*sorry.sources, *reply.sources)
     assert Source("c.md", "") in reply.sources
+
+
+def test_an_apology_names_commands_as_people_can_write_them_there() -> None:
+    """Slack keeps the slash to itself."""
+    one = batch((replace(MESSAGE, command_mark="!"), Role.MEMBER))
+    sorry = replies.apology(one, None, ContextTooLarge("records", 9000, 8000))
+    assert "`!memory` lists it, `!memory retire ID` ends one" in sorry.text
 
 
 async def test_while_the_store_is_away_the_rules_that_held_last_still_hold() -> None:
