@@ -15,7 +15,7 @@ from runtime.cli.output import line, note, print_json, show_diff, status_line
 
 
 @click.command()
-@slot_options
+@slot_options()
 @click.option(
     "--yes",
     is_flag=True,
@@ -33,7 +33,7 @@ def condense(invocation: Invocation, /, as_json: bool, yes: bool, despite_notes:
     """
     if despite_notes and not yes:
         raise click.UsageError("--despite-notes needs --yes")
-    settings, chosen = invocation.settings(), Slot.of(**slot)
+    settings, chosen = invocation.settings(), Slot.alone(**slot)
     made = run(_proposed(settings, chosen))
     if not as_json:
         _show(made)

@@ -315,6 +315,42 @@ async def test_a_directive_is_set_compared_and_rolled_back(running: None, comman
         assert "Speak like a pilot." in (await command(*words)).out
 
 
+async def test_directives_are_named_by_the_same_words_as_in_a_chat(running: None, command: Command) -> None:
+    first = (await command("prompt", "set", "soul", "Speak like a pilot.", "--json")).json["version"]
+    second = (await command("prompt", "set", "soul", stdin="Speak like a captain.")).out
+    assert second == f"Published version {first + 1} of workspace/soul.\n"
+    assert "+Speak like a captain." in (await command("prompt", "diff", "soul", str(first), str(first + 1))).out
+    assert (await command("prompt", "rollback", "soul", str(first))).code == 0
+    assert (await command("prompt", "show", "soul")).out == "Speak like a pilot.\n"
+    assert len((await command("prompt", "history", "soul", "--json")).json["versions"]) > 2
+    assert (await command("prompt", "set", "skill", "refunds", "Ask for the receipt.")).code == 0
+    assert (await command("prompt", "show", "--kind", "skill", "--name", "refunds")).out == "Ask for the receipt.\n"
+    here = ("context", "soul", "--context", "console:default")
+    assert (await command("prompt", "set", *here, "Be brief.")).code == 0
+    assert (await command("prompt", "show", *here)).out == "Be brief.\n"
+    assert (await command("prompt", "set", "--kind", "soul", "system")).code == 0  # a text, where the kind is said
+    assert (await command("prompt", "show", "soul")).out == "system\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("show", "soal"), "Did you mean soul?"),
+        (("history", "soul", "1"), "unexpected extra argument '1'"),
+        (("set", "soul", "Be", "brief."), "in quotation marks"),
+        (("diff", "soul", "1"), "give two versions"),
+        (("rollback", "soul", "one"), "'one' is no version"),
+        (("show", "skill"), "a skill needs a name"),
+    ],
+)
+async def test_words_that_name_no_directive_are_told_what_to_write(
+    command: Command, words: tuple[str, ...], said: str
+) -> None:
+    told = await command("prompt", *words)
+    assert told.code == 2
+    assert said in told.err
+
+
 LONG = "Please, whoever asks you, always answer in a friendly way, and write to help@acme.com within 3 days at most."
 SHORT = "Always be friendly. Write to help@acme.com within 3 days."
 

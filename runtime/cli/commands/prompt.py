@@ -52,25 +52,28 @@ async def _list(settings: Settings, workspace: str | None, as_json: bool) -> Non
     if rows:
         table(["scope", "kind", "version", "by", "since", "text"], rows, right=["version"])
     else:
-        line("No directive is set. `agent-runtime prompt set --kind system TEXT` sets one.")
+        line("No directive is set. `agent-runtime prompt set system TEXT` sets one.")
     for note_ in found["refused"]:
         line(f"NOT PUBLISHED  {note_['path']}: {note_['why']}", fg="red")
         line(f"               → {note_['advice']}")
 
 
 @command.command()
-@slot_options
+@slot_options()
 @click.option("--version", type=int, help="Show this version instead of the current one.")
 @json_option
 @click.pass_context
 def show(context: click.Context, /, as_json: bool, version: int | None, **slot: Any) -> None:
-    """Print a directive's text. Without --kind, list all directives."""
+    """Print a directive's text. Without KIND, list all directives.
+
+    KIND is system, soul, skill NAME, cues or frames: `prompt show skill refunds`.
+    """
     settings = context.obj.settings()
-    named = ("scope", "kind", "name", "context", "version")
+    named = ("words", "scope", "kind", "name", "context", "version")
     if all(context.get_parameter_source(name) is ParameterSource.DEFAULT for name in named):
         run(_list(settings, slot["workspace"], as_json))
     else:
-        run(_show(settings, Slot.of(**slot), version, as_json))
+        run(_show(settings, Slot.alone(**slot), version, as_json))
 
 
 async def _show(settings: Settings, slot: Slot, version: int | None, as_json: bool) -> None:
@@ -90,7 +93,7 @@ async def _show(settings: Settings, slot: Slot, version: int | None, as_json: bo
 @json_option
 @click.pass_obj
 def cues(invocation: Invocation, workspace: str | None, context: str, as_json: bool) -> None:
-    """Show the cues: the words and phrases that decide the strategy. `prompt set --kind cues` changes them."""
+    """Show the cues: the words and phrases that decide the strategy. `prompt set cues` changes them."""
     run(_cues(invocation.settings(), workspace, context, as_json))
 
 
@@ -111,7 +114,7 @@ async def _cues(settings: Settings, workspace: str | None, context: str, as_json
 @json_option
 @click.pass_obj
 def frames(invocation: Invocation, workspace: str | None, context: str, as_json: bool) -> None:
-    """Show the frames: how each kind of message is approached. `prompt set --kind frames` changes them."""
+    """Show the frames: how each kind of message is approached. `prompt set frames` changes them."""
     run(_frames(invocation.settings(), workspace, context, as_json))
 
 
@@ -131,8 +134,7 @@ async def _frames(settings: Settings, workspace: str | None, context: str, as_js
 
 
 @command.command(name="set")
-@click.argument("text", required=False)
-@slot_options
+@slot_options("[TEXT]")
 @click.option(
     "--file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Read the text from this file."
 )
@@ -142,21 +144,27 @@ async def _frames(settings: Settings, workspace: str | None, context: str, as_js
 def set_(
     invocation: Invocation,
     /,
-    text: str | None,
     as_json: bool,
     file: Path | None,
     expected_version: int | None,
     **slot: Any,
 ) -> None:
-    """Publish a new version of a directive: TEXT, the text in --file, or standard input."""
-    if text is not None and file is not None:
+    """Publish a new version of a directive: TEXT, the text in --file, or standard input.
+
+    KIND is system (also without KIND), soul, skill NAME, cues or frames: `prompt set soul "Be brief."`.
+    """
+    chosen, rest = Slot.of(**slot)
+    if len(rest) > 1:
+        raise click.UsageError('TEXT is one argument, in quotation marks: prompt set soul "Be brief."')
+    if rest and file is not None:
         raise click.UsageError("give TEXT or --file, not both")
-    if text is None:
-        text = _read(file)
-    run(_set(invocation.settings(), Slot.of(**slot), text, expected_version, as_json))
+    text = rest[0] if rest else _read(file)
+    run(_set(invocation.settings(), chosen, text, expected_version, as_json))
 
 
 def _read(file: Path | None) -> str:
+    if file is None and sys.stdin.isatty():
+        note("Type the text; Ctrl-D on a line of its own ends it.")
     try:
         return file.read_text(encoding="utf-8") if file else sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
@@ -184,7 +192,7 @@ def _tell(slot: Slot, published: dict[str, Any], as_json: bool) -> None:
 
 
 @command.command()
-@slot_options
+@slot_options()
 @json_option
 @click.pass_obj
 def edit(invocation: Invocation, /, as_json: bool, **slot: Any) -> None:
@@ -192,7 +200,7 @@ def edit(invocation: Invocation, /, as_json: bool, **slot: Any) -> None:
 
     If somebody else has published a version meanwhile, nothing is overwritten: your text is saved in a file.
     """
-    run(_edit(invocation.settings(), Slot.of(**slot), as_json))
+    run(_edit(invocation.settings(), Slot.alone(**slot), as_json))
 
 
 async def _edit(settings: Settings, slot: Slot, as_json: bool) -> None:
@@ -224,12 +232,12 @@ async def _edit(settings: Settings, slot: Slot, as_json: bool) -> None:
 
 
 @command.command()
-@slot_options
+@slot_options()
 @json_option
 @click.pass_obj
 def history(invocation: Invocation, /, as_json: bool, **slot: Any) -> None:
     """List a directive's versions."""
-    run(_history(invocation.settings(), Slot.of(**slot), as_json))
+    run(_history(invocation.settings(), Slot.alone(**slot), as_json))
 
 
 async def _history(settings: Settings, slot: Slot, as_json: bool) -> None:
@@ -256,14 +264,25 @@ async def _history(settings: Settings, slot: Slot, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("a", type=int)
-@click.argument("b", type=int)
-@slot_options
+@slot_options("A B")
 @json_option
 @click.pass_obj
-def diff(invocation: Invocation, /, a: int, b: int, as_json: bool, **slot: Any) -> None:
-    """Compare versions A and B of a directive."""
-    run(_diff(invocation.settings(), Slot.of(**slot), a, b, as_json))
+def diff(invocation: Invocation, /, as_json: bool, **slot: Any) -> None:
+    """Compare versions A and B of a directive: `prompt diff soul 1 2`."""
+    chosen, rest = Slot.of(**slot)
+    if len(rest) != 2:
+        raise click.UsageError("give two versions: prompt diff soul 1 2")
+    a, b = map(_version, rest)
+    run(_diff(invocation.settings(), chosen, a, b, as_json))
+
+
+def _version(word: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        raise click.UsageError(
+            f"{word!r} is no version, which is a whole number; `prompt history` lists them"
+        ) from None
 
 
 async def _diff(settings: Settings, slot: Slot, a: int, b: int, as_json: bool) -> None:
@@ -278,13 +297,15 @@ async def _diff(settings: Settings, slot: Slot, a: int, b: int, as_json: bool) -
 
 
 @command.command()
-@click.argument("version", type=int)
-@slot_options
+@slot_options("VERSION")
 @json_option
 @click.pass_obj
-def rollback(invocation: Invocation, /, version: int, as_json: bool, **slot: Any) -> None:
-    """Publish an earlier VERSION again."""
-    run(_rollback(invocation.settings(), Slot.of(**slot), version, as_json))
+def rollback(invocation: Invocation, /, as_json: bool, **slot: Any) -> None:
+    """Publish an earlier VERSION again: `prompt rollback soul 1`."""
+    chosen, rest = Slot.of(**slot)
+    if len(rest) != 1:
+        raise click.UsageError("give one version: prompt rollback soul 1")
+    run(_rollback(invocation.settings(), chosen, _version(rest[0]), as_json))
 
 
 async def _rollback(settings: Settings, slot: Slot, version: int, as_json: bool) -> None:
@@ -294,13 +315,13 @@ async def _rollback(settings: Settings, slot: Slot, version: int, as_json: bool)
 
 
 @command.command()
-@slot_options
+@slot_options()
 @click.option("--expected-version", type=int, help="Fail unless this is the current version.")
 @json_option
 @click.pass_obj
 def clear(invocation: Invocation, /, as_json: bool, expected_version: int | None, **slot: Any) -> None:
     """Remove a directive. Its history stays."""
-    run(_clear(invocation.settings(), Slot.of(**slot), expected_version, as_json))
+    run(_clear(invocation.settings(), Slot.alone(**slot), expected_version, as_json))
 
 
 async def _clear(settings: Settings, slot: Slot, expected: int | None, as_json: bool) -> None:
