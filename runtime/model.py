@@ -61,6 +61,8 @@ LONGEST_BACKOFF_SECONDS = 8.0
 EMPTY_ATTEMPTS = 2
 """How often one model may answer nothing before that is an error."""
 _CONNECTED = Health(State.CONNECTED)
+NO_CONNECTION_SECONDS = 3.0
+"""So long after the first attempt one that finds no server is not repeated any more."""
 STALL_FRACTION = 0.5
 """A stream that says nothing for this part of the call's time-out is given up."""
 LOCAL_MAX_OUTPUT_TOKENS = 192
@@ -135,7 +137,8 @@ class Model:
                 litellm = await loaded_litellm()
                 return await hear(litellm, target, audio, name, media_type, self._settings.llm_timeout_seconds)
             except Exception as error:  # noqa: BLE001 - LiteLLM's adapters let all kinds through; each gets its verdict
-                failure = as_failure(error, model, shown=False, address=_address(target))
+                setting = "AGENT_RUNTIME_TRANSCRIPTION_MODEL"
+                failure = as_failure(error, model, shown=False, address=_address(target), setting=setting)
                 asked = retry_after_seconds(error) or 0.0
             if (
                 attempt == self._settings.llm_max_attempts
@@ -145,7 +148,7 @@ class Model:
                 break
             log.info("model.retried", model=model, why=failure.why, purpose="transcription")
             await _pause(max(asked, _backoff_seconds(attempt)))
-        log.warning("model.failed", model=model, why=failure.why, purpose="transcription")
+        log.warning("model.failed", model=model, why=failure.why, detail=failure.without_model, purpose="transcription")
         raise failure
 
     async def complete(
@@ -203,7 +206,9 @@ class Model:
                 self._reached = Health(State.DEGRADED, f"{failed.model}: {failed.why}") if failed else _CONNECTED
                 return completion  # noqa: TRY300 - an else for all of the above would hide what is tried
             except ModelFailed as failure:
-                log.warning("model.failed", model=failure.model, why=failure.why, purpose=purpose)
+                log.warning(
+                    "model.failed", model=failure.model, why=failure.why, detail=failure.without_model, purpose=purpose
+                )
                 failed = failed or failure
                 if isinstance(failed, ModelUnavailable):
                     failed.wait(failure.wait_seconds)
@@ -292,6 +297,7 @@ class Model:
     async def _attempts(self, call: Call, target: Target, purpose: str) -> Completion:
         """One model, asked until it answers or there is no use. Raises `ModelFailed`."""
         empty = 0
+        began_ms = call.elapsed_ms()
         for attempt in range(1, self._settings.llm_max_attempts + 1):
             call.attempts += 1
             try:
@@ -311,6 +317,9 @@ class Model:
             if last or (call.shown and call.on_restart is None) or (asked_wait or 0) > LONGEST_RETRY_AFTER_SECONDS:
                 raise failure
             pause = max(asked_wait or 0.0, _backoff_seconds(attempt))
+            spent = (call.elapsed_ms() - began_ms) / 1000
+            if failure.no_connection and spent + pause > NO_CONNECTION_SECONDS:
+                raise failure
             log.info(
                 "model.retried", model=target.shown_as, why=failure.why, purpose=purpose, pause_ms=round(pause * 1000)
             )
@@ -333,7 +342,8 @@ class Model:
             if isinstance(error, CallerFailed):
                 raise error.error from None
             # "from None": the provider's words may quote the prompt, and tracebacks are logged.
-            failure = as_failure(error, target.shown_as, shown=call.shown, address=_address(target))
+            setting = f"AGENT_RUNTIME_LLM_{'MODEL' if target.shown_as == self.name else 'FALLBACK_MODELS'}"
+            failure = as_failure(error, target.shown_as, shown=call.shown, address=_address(target), setting=setting)
             raise _CallFailed(failure, retry_after_seconds(error)) from None
         return replace(completion, latency_ms=call.elapsed_ms(), attempts=call.attempts, call=call.tries.name)
 

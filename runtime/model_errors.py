@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import re
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
@@ -15,6 +17,7 @@ LONGEST_RETRY_AFTER_SECONDS = 20.0
 """A provider that asks for a longer pause is given up for this turn, and the next model tried."""
 
 
+API_BASE = "AGENT_RUNTIME_LLM_API_BASE"
 _NO_ANSWER = "I could not get an answer from the language model just now."
 
 
@@ -26,6 +29,10 @@ class ModelFailed(AgentRuntimeError):
     """
 
     user_text = f"{_NO_ANSWER} Please try again in a moment."
+    admin_text = ""
+    """What admins are told in the place of ``user_text``, where there is more to say to them."""
+    no_connection = ""
+    """Why there was no connection to the server, where it is known: then another attempt brings little."""
     wait_seconds: float | None = None
     _happened = _NO_ANSWER
 
@@ -45,12 +52,34 @@ class ModelFailed(AgentRuntimeError):
         self.wait_seconds = seconds
         self.user_text = f"{self._happened} Please try again {in_words(seconds)}."
 
-    def name_server(self, address: str) -> None:
-        """Say that nothing answers at *address* (empty: the provider's own)."""
-        where = f"The model server at {_without_user(address)}" if address else "The language model's provider"
-        self._happened = f"{where} cannot be reached."
+    def name_server(self, address: str, no_connection: str) -> None:
+        """Say that nothing answers at *address* (empty: the provider's own), and why."""
+        self.no_connection = no_connection
+        happened = f"{_server(address)} cannot be reached" + (f": {no_connection}" if no_connection else "")
+        advice = f"that it runs, and the setting {API_BASE}" if address else "the network of this machine"
+        self._happened = "The language model cannot be reached now."
         self.user_text = f"{self._happened} Please try again in a moment."
-        self.args = (f"{self}; {self._happened}",)
+        self.admin_text = f"{happened[0].upper()}{happened[1:]}. Please check {advice}."
+        self.args = (f"{self.model}: {happened}",)
+
+    def name_model(self, address: str, setting: str) -> None:
+        """Say that the server at *address* (empty: the provider's own) does not know the model that *setting* names."""
+        happened = f"{_server(address)} has no model {self.model.partition('/')[2] or self.model}"
+        self.admin_text = (
+            f"{happened[0].upper()}{happened[1:]}. Please set {setting} to a model that it has; "
+            "`./agent-runtime setup` lists them."
+        )
+        if self.model.startswith("openai/") and address and not urlsplit(address).path.strip("/"):
+            self.admin_text += f" Or the address in {API_BASE} lacks /v1 at its end."
+        self.args = (f"{self.model}: {happened}",)
+
+    def name_provider(self, setting: str) -> None:
+        """Say that nobody knows the provider that *setting* names."""
+        happened = f"{setting} names no provider that is known"
+        self.admin_text = (
+            f"{happened}: {self.model}. Please write it as provider/model, for example ollama_chat/llama3."
+        )
+        self.args = (f"{self.model}: {happened}",)
 
     @property
     def when(self) -> str:
@@ -137,6 +166,11 @@ _AUTH = _TABLE["AuthenticationError"]
 _NOT_FOUND = _TABLE["NotFoundError"]
 _NO_PROVIDER = "LLM Provider NOT provided"
 """What LiteLLM says, by itself, of a model whose provider it does not know."""
+_NO_MODEL = re.compile(
+    r"\bmodel\b[^.\n]{0,100}\b(?:not found|not exist)|\bmodel_not_found\b|\bno(?:t a valid| such) model\b",
+    re.IGNORECASE,
+)
+"""How servers say, under another status than 404, that they do not have the model."""
 _NO_KEY = re.compile(r"Missing [^.]*(?:API key|credentials)", re.IGNORECASE)
 """How the clients of OpenAI and Azure, and LiteLLM's own of Gemini, begin to say that nobody gave them a key."""
 
@@ -162,6 +196,8 @@ def judge(error: BaseException) -> Verdict:
             verdict = _TABLE[kind.__name__]
             if verdict.why == "bad_request" and _NO_PROVIDER in str(error):
                 return _NOT_FOUND
+            if verdict.why in ("bad_request", "unavailable") and _NO_MODEL.search(str(error)):
+                return _NOT_FOUND
             if verdict.why in ("unavailable", "unreachable", "bad_response") and _lacks_key(error):
                 return _AUTH
             # LiteLLM tells of a refused connection as of a server's error, with the truth behind it.
@@ -181,6 +217,16 @@ def _never_arrived(error: BaseException) -> bool:
     )
 
 
+def _why_no_connection(error: BaseException) -> str:
+    """Why no connection came about; empty where there was one, or it is not known."""
+    for behind in _behind(error):
+        if isinstance(behind, socket.gaierror):
+            return "its host name is not known"
+        if isinstance(behind, OSError) and behind.errno == errno.ECONNREFUSED:
+            return "it refuses the connection"
+    return ""
+
+
 def _behind(error: BaseException) -> Iterator[BaseException]:
     """*error* and what it was raised for, the innermost last."""
     behind: BaseException | None = error
@@ -191,10 +237,18 @@ def _behind(error: BaseException) -> Iterator[BaseException]:
         behind = behind.__cause__ or behind.__context__
 
 
-def as_failure(error: Exception, model: str, *, shown: bool, address: str | None = None) -> ModelFailed:
+def as_failure(
+    error: Exception,
+    model: str,
+    *,
+    shown: bool,
+    address: str | None = None,
+    setting: str = "AGENT_RUNTIME_LLM_MODEL",
+) -> ModelFailed:
     """*error* as ours. Its text names the class, never what the provider quoted back: that may be a prompt or a key.
 
-    *address* is where the model was asked; empty for its provider's own, None where people need not know."""
+    *address* is where the model was asked; empty for its provider's own, None where people need not know. *setting*
+    names the model."""
     verdict = judge(error)
     kind = ModelRefused if verdict.refused else ModelUnavailable
     status = getattr(error, "status_code", None)
@@ -204,11 +258,19 @@ def as_failure(error: Exception, model: str, *, shown: bool, address: str | None
     )
     if verdict.why in _REFUSED_TEXTS:
         failure.user_text = _REFUSED_TEXTS[verdict.why]
+        if _NO_PROVIDER in str(error):
+            failure.name_provider(setting)
+        elif verdict.why == "not_found" and address is not None:
+            failure.name_model(address, setting)
     elif not verdict.refused:
         if verdict.why == "unreachable" and address is not None:
-            failure.name_server(address)
+            failure.name_server(address, _why_no_connection(error))
         failure.wait(retry_after_seconds(error))
     return failure
+
+
+def _server(address: str) -> str:
+    return f"the model server at {_without_user(address)}" if address else "the language model's provider"
 
 
 def _without_user(address: str) -> str:

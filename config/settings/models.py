@@ -32,7 +32,7 @@ class ModelSettings(BaseModel):
     llm_timeout_seconds: PositiveSeconds = 60.0
     """Time limit of one model call, and of a pause within a stream."""
     llm_max_attempts: Positive = 3
-    """Calls to one model before the next one is tried."""
+    """Calls to one model before the next one is tried; fewer if its server refuses the connection for 3 seconds."""
     llm_max_output_tokens: Positive = 1024
     """Tokens reserved for the reply, and asked of the model."""
     llm_prompt_caching: bool = True

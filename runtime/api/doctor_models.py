@@ -95,9 +95,9 @@ def _advice(why: str) -> str:
             )
         case "not_found":
             return (
-                "set AGENT_RUNTIME_LLM_MODEL to a model that the provider has, as provider/model; "
-                "`agent-runtime setup` lists them"
+                "set AGENT_RUNTIME_LLM_MODEL to a model that the provider has, as provider/model "
+                "(`agent-runtime setup` lists them); an address in AGENT_RUNTIME_LLM_API_BASE often ends in /v1"
             )
         case "unreachable":
-            return "check that the server in AGENT_RUNTIME_LLM_API_BASE runs and can be reached from here"
+            return "check that the server runs, its address in AGENT_RUNTIME_LLM_API_BASE, and this machine's network"
     return "see AGENT_RUNTIME_LLM_MODEL, AGENT_RUNTIME_LLM_API_BASE and AGENT_RUNTIME_LLM_API_KEY, or run setup"

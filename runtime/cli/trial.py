@@ -15,11 +15,11 @@ TRIAL_TOKENS = 400
 
 ADVICE = {
     "auth": "the provider does not accept the key: check the key, and whether it may use this model",
-    "not_found": "the provider has no such model: check its name, and the part before the slash",
+    "not_found": "check the model's name, the part before the slash, and the address (it often ends in /v1)",
     "budget": "the account has no credit left: add credit, or choose another model",
     "rate_limited": "the provider is busy or the quota is used up: wait a minute and run setup again",
     "timeout": "no answer in time: is the server busy loading the model? A higher llm_timeout_seconds gives it longer",
-    "unreachable": "nothing answers at that address: is the server running, and is the address right?",
+    "unreachable": "is the server running, and is the address right?",
     "unavailable": "the provider has a problem: try again later, or choose another model",
     "content_policy": "the provider refuses to answer a greeting: choose another model",
     "context_window": "the model's window is too small: choose a model with a larger one",
@@ -55,7 +55,7 @@ async def attempt(settings: Settings) -> Trial:
             messages = [{"role": "user", "content": QUESTION}]
             completion = await model.complete(messages, max_output_tokens=TRIAL_TOKENS, purpose="setup")
         except ModelFailed as error:
-            return Trial(model=error.model, why=error.why, detail=str(error))
+            return Trial(model=error.model, why=error.why, detail=error.without_model)
         finally:
             await model.close()
     return Trial(" ".join(completion.text.split()), completion.model, completion.latency_ms)

@@ -543,8 +543,14 @@ async def test_doctor_names_what_is_wrong_where_nothing_runs(command: Command, o
 @pytest.mark.parametrize(
     ("variable", "value", "failing", "why", "advice"),
     [
-        ("LLM_MODEL", "nobodys/model", "model", "not_found", "provider/model"),
-        ("LLM_API_BASE", "http://127.0.0.1:1/v1", "model", "unreachable", "AGENT_RUNTIME_LLM_API_BASE"),
+        ("LLM_MODEL", "nobodys/model", "model", "names no provider", "provider/model"),
+        (
+            "LLM_API_BASE",
+            "http://127.0.0.1:1/v1",
+            "model",
+            "openai/fake: the model server at http://127.0.0.1:1/v1 cannot be reached: it refuses the connection",
+            "AGENT_RUNTIME_LLM_API_BASE",
+        ),
         ("EMBEDDING_MODEL", "nobodys/model", "qdrant", "not_found", "AGENT_RUNTIME_EMBEDDING_MODEL"),
         ("QDRANT_URL", "http://127.0.0.1:1", "qdrant", "cannot be reached: ConnectError", "AGENT_RUNTIME_QDRANT_URL"),
         ("REDIS_URL", "redis://127.0.0.1:1", "redis", "unreachable", "AGENT_RUNTIME_REDIS_URL"),

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 import runtime.credentials
 import runtime.exchange
@@ -384,15 +385,64 @@ async def test_a_model_that_never_answers_times_out(
     assert len(openai_server.requests) == 2
 
 
-async def test_a_provider_that_is_not_there_is_unreachable(model_settings: MakeSettings) -> None:
-    """Its address is named, in what is said to people too, without the password that may stand in it."""
-    with pytest.raises(ModelUnavailable) as failed:
+@pytest.mark.parametrize(
+    ("host", "because"),
+    [("127.0.0.1:1", "it refuses the connection"), ("no-such-host.invalid", "its host name is not known")],
+)
+async def test_a_server_that_is_not_there_is_named_to_admins(
+    model_settings: MakeSettings, host: str, because: str
+) -> None:
+    with capture_logs() as events, pytest.raises(ModelUnavailable) as failed:
+        await Model(model_settings(llm_api_base=f"http://{host}/v1", llm_max_attempts=1)).complete(MESSAGES)
+    told = f"the model server at http://{host}/v1 cannot be reached: {because}"
+    assert failed.value.why == "unreachable"
+    assert failed.value.without_model == told
+    assert [event["detail"] for event in events if event["event"] == "model.failed"] == [told]
+    assert failed.value.admin_text.startswith(f"T{told[1:]}.")
+    assert failed.value.user_text == "The language model cannot be reached now. Please try again in a moment."
+
+
+async def test_a_password_in_an_address_is_told_to_nobody(model_settings: MakeSettings) -> None:
+    with capture_logs() as events, pytest.raises(ModelUnavailable) as failed:
         address = "http://me:hunter2@127.0.0.1:1/v1"
         await Model(model_settings(llm_api_base=address, llm_max_attempts=1)).complete(MESSAGES)
-    assert failed.value.why == "unreachable"
-    assert failed.value.user_text.startswith("The model server at http://127.0.0.1:1/v1 cannot be reached.")
-    assert "http://127.0.0.1:1/v1 cannot be reached" in failed.value.without_model
-    assert "hunter2" not in f"{failed.value} {failed.value.user_text}"
+    assert "The model server at http://127.0.0.1:1/v1 cannot be reached" in failed.value.admin_text
+    assert "hunter2" not in f"{failed.value} {failed.value.admin_text} {failed.value.user_text} {events}"
+
+
+async def test_a_server_that_is_not_there_is_not_asked_for_long(model_settings: MakeSettings) -> None:
+    await loaded_litellm()
+    started = time.monotonic()
+    with pytest.raises(ModelUnavailable):
+        await Model(model_settings(llm_api_base="http://127.0.0.1:1/v1", llm_max_attempts=100)).complete(MESSAGES)
+    assert time.monotonic() - started < 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, " has no model fake. Please set AGENT_RUNTIME_LLM_MODEL to"),
+        ({"llm_model": "bare"}, "AGENT_RUNTIME_LLM_MODEL names no provider that is known: bare."),
+    ],
+)
+async def test_a_wrong_name_of_a_model_is_told_to_admins_with_its_setting(
+    model_settings: MakeSettings, openai_server: FakeOpenAI, fields: dict[str, str], told: str
+) -> None:
+    openai_server.will("not_found")
+    with pytest.raises(ModelRefused) as refused:
+        await Model(model_settings(**fields)).complete(MESSAGES)
+    assert refused.value.why == "not_found"
+    assert told in refused.value.admin_text
+    assert "administrator" in refused.value.user_text
+
+
+async def test_a_wrong_name_of_a_fallback_is_told_with_its_own_setting(
+    model_settings: MakeSettings, openai_server: FakeOpenAI
+) -> None:
+    openai_server.will("not_found", "not_found")
+    with pytest.raises(ModelRefused) as refused:
+        await Model(model_settings(llm_fallback_models="openai/b")).complete(MESSAGES, first="openai/b")
+    assert "has no model b. Please set AGENT_RUNTIME_LLM_FALLBACK_MODELS" in refused.value.admin_text
 
 
 async def test_an_error_of_the_caller_while_showing_is_the_callers(model: Model, openai_server: FakeOpenAI) -> None:

@@ -63,6 +63,33 @@ async def test_a_model_of_a_provider_that_nobody_knows_is_not_found() -> None:
     assert judge(failed.value).why == "not_found"
 
 
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("llama9 is not a valid model ID", "not_found"),
+        ('model "llama9" not found, try pulling it first', "not_found"),
+        ("The model `llama9` does not exist", "not_found"),
+        ("max_tokens is too large for this model", "bad_request"),
+    ],
+)
+def test_a_server_may_say_under_another_status_that_it_lacks_the_model(said: str, why: str) -> None:
+    load_litellm()
+    import litellm.exceptions as errors
+
+    assert judge(errors.BadRequestError(said, "llama9", "openai")).why == why
+
+
+@pytest.mark.parametrize(
+    ("address", "lacks"), [("http://127.0.0.1:1234", True), ("http://127.0.0.1:1234/v1", False), ("", False)]
+)
+def test_an_address_that_may_lack_its_end_is_told_with_a_model_that_is_not_found(address: str, lacks: bool) -> None:
+    load_litellm()
+    import litellm.exceptions as errors
+
+    failure = as_failure(errors.NotFoundError("404", "m", "openai"), "openai/m", shown=False, address=address)
+    assert ("lacks /v1" in failure.admin_text) is lacks
+
+
 def test_a_refusal_that_arrives_in_a_stream_is_a_refusal() -> None:
     load_litellm()
     import litellm.exceptions as errors
