@@ -175,11 +175,21 @@ async def reply(messages: Sequence[Mapping[str, Any]], embedder: Embedder | None
     language = language_of(prompt.question)
     if talk := small_talk(prompt.question):
         return talk
+    quoted = await _quotation(prompt, embedder)
+    return f"{quoted}\n\n{_FRAMING[language]}" if quoted else _NOTHING[language]
+
+
+async def quotation(messages: Sequence[Mapping[str, Any]], embedder: Embedder | None) -> str:
+    """What *messages* bring to answer their question, word for word with its citations; empty where nothing does."""
+    return await _quotation(read_prompt(messages), embedder)
+
+
+async def _quotation(prompt: Prompt, embedder: Embedder | None) -> str:
     found = await asyncio.to_thread(_answers, prompt)
     asked = await asyncio.to_thread(Asked, prompt.question, found)
     nearness = await _nearness(prompt.question, asked, found, embedder)
     chosen = await asyncio.to_thread(choose, asked, found, nearness)
-    return f"{_quoted(chosen)}\n\n{_FRAMING[language]}" if chosen else _NOTHING[language]
+    return _quoted(chosen)
 
 
 def _answers(prompt: Prompt) -> list[Unit]:

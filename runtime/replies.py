@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from config.settings import EXTRACTIVE
-from connectors.message import GIVEN_UP, AgentRuntimeError, Degraded, OutboundMessage, Source, Usage
+from connectors.message import GIVEN_UP, AgentRuntimeError, Degraded, OutboundMessage, Role, Source, Usage
 from grounding import assemble
 from grounding.layers import citations
 from grounding.layers.retrieval import label
@@ -20,7 +20,7 @@ from runtime.model_errors import ModelFailed
 from runtime.question import Built
 from runtime.rounds import Round, as_one, total
 
-MAX_EXCERPT_CHARACTERS = 280
+QUOTED = "I can only quote what the documents and my memory say:"
 NO_USAGE = Usage()
 
 
@@ -101,26 +101,30 @@ def apology(
     batch: Batch,
     built: Built | None,
     error: assemble.ContextTooLarge | ModelFailed,
+    quotation: str = "",
     rounds: Sequence[Round] = (),
     lost: Usage = NO_USAGE,
 ) -> OutboundMessage:
-    """What is said when no model answered: why, and what the documents say, where they were searched. *rounds*, and
-    what was *lost*, were paid for before."""
+    """What is said when no model answered: why, to admins what to do about it, and the *quotation* that answers
+    instead, unless a censor stops it. *rounds*, and what was *lost*, were paid for before."""
     base = replace(draft(batch), kind="apology", usage=total([*(one.completion.usage for one in rounds), lost]))
     if isinstance(error, assemble.ContextTooLarge) or built is None:
         mark = batch.envelopes[-1].message.command_mark
         text = error.user_text.replace("`/", f"`{mark}")  # the commands in it, as people write them there
         return replace(base, text=text, error_code="context_too_large")
-    lines = [error.user_text]
-    if excerpts := [line for line in map(_excerpt, built.context.passages) if not _is_stopped(built, line)]:
-        lines += ["This is what the documents of this workspace say about it:", *excerpts]
+    is_admin = batch.envelopes[-1].role is Role.ADMIN
+    text = (error.admin_text if is_admin else "") or error.user_text
+    used: tuple[Passage, ...] = ()
+    if quotation and not _is_stopped(built, quotation):
+        found = checked(Completion(quotation, EXTRACTIVE), built, rounds)
+        text, used = f"{text} {QUOTED}\n\n{found.text}", found.cited
     return replace(
         base,
-        text="\n\n".join(lines),
+        text=text,
         error_code=f"model_{error.why}",
         strategy=built.context.strategy,
         reason=built.context.reason,
-        sources=_sources(built, given(built, rounds)),
+        sources=_sources(built, used),
         degraded=(
             Degraded("model", error.why),
             *(Degraded(part.block, part.why) for part in built.context.degraded),
@@ -213,11 +217,3 @@ def reply_to(batch: Batch) -> str | None:
     """In a group the reply hangs at the last message it answers."""
     last = batch.envelopes[-1].message
     return None if last.direct else last.message_id
-
-
-def _excerpt(passage: Passage) -> str:
-    """The beginning of *passage* behind its label, on one line."""
-    folded = " ".join(passage.text.split())
-    if len(folded) > MAX_EXCERPT_CHARACTERS:
-        folded = folded[:MAX_EXCERPT_CHARACTERS].rstrip() + " …"
-    return f"[{passage.source}{' › ' + passage.heading if passage.heading else ''}] {folded}"

@@ -16,7 +16,8 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, StoreUnavailable, Superseded
-from grounding import assemble
+from grounding import assemble, extractive
+from grounding.documents.embedding import WordLlamaEmbedder
 from grounding.pipeline import why
 from runtime import replies
 from runtime.asking import Asking
@@ -75,6 +76,7 @@ class Writing:
         self._places = places
         self._reading = reading
         self._outbox = outbox
+        self._embedder = WordLlamaEmbedder()  # it is loaded when it is first used
 
     async def write(self, made: Made, done: Done, told: Telling, *, stored: bool = False) -> None:
         """Make the reply of a turn of which *done* was there: the model's, as much of it as was written when people
@@ -111,8 +113,13 @@ class Writing:
         except BudgetExceeded as error:
             made.reply = replies.spent(batch, error, made.rounds, made.lost)
         except (assemble.ContextTooLarge, ModelFailed) as error:
-            made.reply = replies.apology(batch, made.built, error, made.rounds, made.lost)
+            quotation = await self._quotation(made.built) if isinstance(error, ModelFailed) else ""
+            made.reply = replies.apology(batch, made.built, error, quotation, made.rounds, made.lost)
             _log.error("turn.failed", why=made.reply.error_code, detail=str(error), attempts=batch.attempt)
+
+    async def _quotation(self, built: Built | None) -> str:
+        """What the prompt brings to answer its question, where no model does: as `config.settings.EXTRACTIVE` would."""
+        return await extractive.quotation(built.prompt.messages, self._embedder) if built is not None else ""
 
     async def _unless_stopped(
         self, writing: asyncio.Task[None], batch: Batch, wishes: Wishes, told: Telling, *, stored: bool

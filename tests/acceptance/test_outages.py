@@ -164,6 +164,23 @@ async def test_a_model_that_hangs_is_given_up_in_time(
         assert (await bot.say("and now?"))["degraded"] == []
 
 
+@pytest.mark.parametrize(("admins", "names_it"), [("", False), ("http:u1", True)])
+async def test_while_the_model_server_is_not_there_people_get_whole_sentences_and_admins_its_address(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, admins: str, names_it: bool
+) -> None:
+    settings = model_settings(access_policy="open", access_admins=admins, llm_api_base="http://127.0.0.1:1/v1")
+    async with running_bot(settings, openai_server) as bot:
+        answer = await bot.say("how much is the ocean plan?")
+
+    why, quoted = answer["text"].split("\n\n")
+    assert quoted == "The ocean plan costs 40. [pricing.md › Plans]"
+    assert answer["sources"] == [{"source": "pricing.md", "heading": "Pricing policy › Plans"}]
+    assert answer["degraded"] == [{"block": "model", "why": "unreachable"}]
+    assert "cannot be reached" in why
+    assert why.endswith("I can only quote what the documents and my memory say:")
+    assert ("http://127.0.0.1:1/v1" in why) is names_it
+
+
 async def test_an_identity_larger_than_the_window_is_refused_without_a_call(
     model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:

@@ -186,12 +186,15 @@ async def test_an_apology_quotes_and_a_reply_names_nothing_of_the_documents_that
     censor = Censor(id="c", severity="block", text="Never name it", trigger="blue heron")
     one = batch((MESSAGE, Role.MEMBER))
     built = await prompting(layers=Layers(found, (censor,))).build(Question.of(one), "t1")
-    sorry = replies.apology(one, built, ModelUnavailable("away", why="timeout", model="m"))
+    away = ModelUnavailable("away", why="timeout", model="m")
+    sorry = replies.apology(one, built, away, "The plan is called Blue Heron. [a.md › Plans]")
+    quoting = replies.apology(one, built, away, "Boats are blue. [c.md]")
     reply = replies.answer(one, built, Completion("It costs 12.", "fake"))
 
-    assert "heron" not in sorry.text.lower()
-    assert "[c.md] Boats are blue." in sorry.text
-    assert Source("b.md", "The blue heron") not in (*sorry.sources, *reply.sources)
+    assert (sorry.text, sorry.sources) == (away.user_text, ())
+    assert quoting.text == f"{away.user_text} {replies.QUOTED}\n\nBoats are blue. [c.md]"
+    assert quoting.sources == (Source("c.md", ""),)
+    assert Source("b.md", "The blue heron") not in reply.sources
     assert Source("c.md", "") in reply.sources
 
 
