@@ -28,6 +28,7 @@ _PASSWORD = re.compile(r"//.*@", re.DOTALL)
 _SECRETS_OF_URL = re.compile(r"(?<=://).*@|^(?!.*://).*@|(?<=\?).*", re.DOTALL)
 """Of a value that was meant to be a URL: user and password, also where the scheme is missing, and its parameters."""
 
+_QUOTED = re.compile(r"'([^']*)'")
 _EXPECTED = {
     "bool_parsing": "expected true or false",
     "bool_type": "expected true or false",
@@ -184,6 +185,10 @@ def _describe(detail: ErrorDetails, values: Mapping[str, Any]) -> str:
     if detail["type"] == "missing":
         return f"{_variable(name)}{where} is missing: {expected}"
     value = detail.get("input", values.get(name))
+    if detail["type"] == "literal_error":
+        choices = _QUOTED.findall(detail["ctx"]["expected"])
+        close = difflib.get_close_matches(str(value).lower(), choices, 1)
+        expected = f"expected {detail['ctx']['expected']}" + (f". Did you mean {close[0]}?" if close else "")
     if name in SECRETS:
         shown = MASK
     elif detail["type"] == URL_MISTAKE:

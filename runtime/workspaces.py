@@ -8,10 +8,11 @@ well, and win.
 from __future__ import annotations
 
 import asyncio
+import difflib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -55,8 +56,12 @@ class UnknownWorkspace(AgentRuntimeError):
     code = "unknown_workspace"
     user_text = "There is no such workspace."
 
-    def __init__(self, workspace_id: str) -> None:
-        super().__init__(f"no workspace {workspace_id!r}; `agent-runtime workspace create {workspace_id}` creates it")
+    def __init__(self, workspace_id: str, known: Iterable[str] = ()) -> None:
+        close = difflib.get_close_matches(workspace_id, list(known), 1)
+        meant = f". Did you mean {close[0]}? If not," if close else ";"
+        super().__init__(
+            f"no workspace {workspace_id!r}{meant} `agent-runtime workspace create {workspace_id}` creates it"
+        )
         self.workspace_id = workspace_id
 
 
@@ -134,7 +139,7 @@ class Workspaces:
         """*workspace_id* itself. Raises `UnknownWorkspace`, and `InvalidWorkspaceId` for what can be none."""
         check_workspace_id(workspace_id)
         if not await self.exists(workspace_id):
-            raise UnknownWorkspace(workspace_id)
+            raise UnknownWorkspace(workspace_id, [one.id for one in await self.all()])
         return workspace_id
 
     async def all(self) -> list[Workspace]:

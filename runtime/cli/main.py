@@ -11,6 +11,7 @@ import importlib
 import inspect
 import io
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -137,7 +138,7 @@ def invoke(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         shown = io.StringIO()
         error.show(shown)
-        click.echo(as_typed(shown.getvalue()), err=True, nl=False)
+        click.echo(as_typed(shown.getvalue().rstrip("\n") + _meant(error)), err=True)
         return error.exit_code
     except SystemExit as error:  # click's way out of a broken pipe
         return error.code if isinstance(error.code, int) else 1
@@ -148,6 +149,16 @@ def invoke(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the boundary of the process: every failure is told, in one line
         return _tell(error, debug)
     return result if isinstance(result, int) else 0
+
+
+def _meant(error: click.ClickException) -> str:
+    """Which choice was meant, where *error* is about a value that is none of an option's or argument's choices."""
+    if not isinstance(error, click.BadParameter) or error.param is None:
+        return ""
+    if not isinstance(error.param.type, click.Choice) or not (given := re.match("'([^']+)'", error.message)):
+        return ""
+    close = difflib.get_close_matches(given[1], map(str, error.param.type.choices), 1)
+    return f" Did you mean {close[0]}?" if close else ""
 
 
 def _tell(error: Exception, debug: bool) -> int:

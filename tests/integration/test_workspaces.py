@@ -97,6 +97,8 @@ async def test_a_name_that_is_none_is_refused(redis: Redis, name: str) -> None:
 async def test_a_message_to_a_workspace_that_does_not_exist_says_how_to_make_it(redis: Redis) -> None:
     """An unknown workspace is an error that names the command which creates it, and is not made."""
     register = workspaces(redis)
+    with pytest.raises(UnknownWorkspace, match="Did you mean sample"):
+        await register.require("sampel")
     with pytest.raises(UnknownWorkspace, match="agent-runtime workspace create nowhere"):
         await register.resolve(replace(MESSAGE, workspace_id="nowhere"))
     assert not await register.exists("nowhere")

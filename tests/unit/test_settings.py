@@ -109,6 +109,8 @@ def test_no_time_is_longer_than_what_clocks_and_stores_can_hold(name: str, value
         ('access_admins = ["lena"]', "expected connector:user_id, e.g. telegram:42"),
         ("data_dir = 5", "expected the path of a folder"),
         ('answer_bots = "perhaps"', "expected true or false"),
+        ('llm_tools = "alway"', "'alway': expected 'auto', 'always' or 'never'. Did you mean always?"),
+        ('queue_mode = "Interrupt"', "Did you mean interrupt?"),
         ("[sigils.reader]\nscopes = []\nextra = 1", "SIGILS[reader][extra]=1: no such key; see"),
         ("[sigils.reader]", "SIGILS[reader][scopes] is missing: expected a value"),
     ],
