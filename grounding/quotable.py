@@ -149,7 +149,7 @@ class _Reader:
     """Takes the Markdown of one source apart."""
 
     def __init__(self, label: str, source: int) -> None:
-        self._label = label
+        self._label = self._given = label
         inside = label.strip("[]").split(" › ")
         self._source = inside[0]
         self._topic = " ".join(inside[:-1] or inside)
@@ -185,7 +185,9 @@ class _Reader:
             self._end()
             self._heading, self._lead = _plain(heading[1]), ""
             if self._label.startswith("["):
-                self._label = f"[{self._source} › {as_labelled(self._heading)}]"
+                below = as_labelled(self._heading)
+                is_its_own = self._given.endswith(f"› {below}]")
+                self._label = self._given if is_its_own else f"[{self._source} › {below}]"
             self._section += 1
         elif "|" in line and line.lstrip().startswith("|"):
             if not self._header:

@@ -71,12 +71,13 @@ def answer(
         return _censored(batch, built, one, censor)
     found = checked(one, built, rounds)
     used = found.cited if one.model == EXTRACTIVE else found.cited or given(built, rounds)
+    attached = _attached(built)
     return replace(
         draft(batch),
         text=found.text,
         strategy=built.context.strategy,
         reason=built.context.reason,
-        sources=_sources(built, used),
+        sources=_sources(built, [passage for passage in used if passage not in attached]),
         shows_sources=batch.envelopes[-1].shows_sources,
         degraded=tuple(Degraded(part.block, part.why) for part in built.context.degraded),
         usage=one.usage,
@@ -168,7 +169,7 @@ def broken(batch: Batch) -> OutboundMessage:
 def checked(completion: Completion, built: Built, rounds: Sequence[Round] = ()) -> citations.Checked:
     """The answer with its citations checked against what the model was given, in its prompt or by tools."""
     told = [result.text for one in rounds for result in one.results]
-    citable = (*given(built, rounds), *_material(built))
+    citable = (*given(built, rounds), *_material(built), *_attached(built))
     return citations.check(completion.text, citable, "\n".join([built.prompt.user, *told]))
 
 
@@ -176,7 +177,14 @@ def _material(built: Built) -> tuple[Passage, ...]:
     """The files that were given whole, as what may be cited; who cites none of them was not given each as a source."""
     material = built.context.codex
     files = material.files if material is not None else ()
-    return tuple(Passage(source=file.path, heading="", text="", score=0.0) for file in files)
+    return tuple(Passage(source=file.path, heading="", text=file.text, score=0.0) for file in files)
+
+
+def _attached(built: Built) -> tuple[Passage, ...]:
+    """The files that came with the message, of which the model read the text, as what may be cited. People sent them
+    themselves: they are named nowhere else."""
+    files = built.context.query.files
+    return tuple(Passage(source=file.name, heading="", text="", score=0.0) for file in files if file.text)
 
 
 def given(built: Built, rounds: Sequence[Round] = ()) -> tuple[Passage, ...]:

@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -111,8 +111,9 @@ def chunk_document(path: str, text: str, count: CountTokens, sizes: Sizes | None
 
 
 def section_text(path: str, text: str, heading: str) -> str | None:
-    """The text of the document below *heading* (a chunk's), with all that is nested below it; None where the document
-    has none. Without a heading: what stands before the first one, or the whole where nothing does."""
+    """The text of the document below *heading* (a chunk's, or the end of one), with all that is nested below it; None
+    where the document has none. Without a heading: what stands before the first one, or the whole where nothing
+    does."""
     if path.lower().endswith(".txt"):
         return None if heading else text
     _, (preface, *sections) = _markdown_sections(text, lambda _: 0, 1)
@@ -120,13 +121,14 @@ def section_text(path: str, text: str, heading: str) -> str | None:
     if not heading:
         return text[: starts[0]].strip() if preface.pieces else text
     wanted = tuple(heading.split(" › "))
-    for number, one in enumerate(sections):
-        if one.headings == wanted:
-            after = (
-                later for later in range(number + 1, len(sections)) if sections[later].headings[: len(wanted)] != wanted
-            )
-            return text[starts[number] : starts[next(after, len(sections))]].strip()
-    return None
+    exact = (number for number, one in enumerate(sections) if one.headings == wanted)
+    ending = (number for number, one in enumerate(sections) if one.headings[-len(wanted) :] == wanted)
+    number = next(chain(exact, ending), None)
+    if number is None:
+        return None
+    whole = sections[number].headings
+    after = (later for later in range(number + 1, len(sections)) if sections[later].headings[: len(whole)] != whole)
+    return text[starts[number] : starts[next(after, len(sections))]].strip()
 
 
 def _markdown_sections(text: str, count: CountTokens, cap: int) -> tuple[str, list[_Section]]:

@@ -8,7 +8,7 @@ none. What is cited in vain is marked, so that a source that does not exist look
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from grounding.layers.retrieval import as_labelled
@@ -34,6 +34,7 @@ _ARROWED = re.compile(r"\s*[›>»→⟩❯]\s*|\s+->\s+")
 _BEFORE = re.compile(r"(?:(?:sources?|see|from|cf\.?|quelle|siehe)\s*:?\s+|\d+(?::\d+)?†|\d+:\s+)", re.IGNORECASE)
 _BEHIND = re.compile(r"†[^†]*$")
 _DECORATION = re.compile(r"[`*\"“”„«»'’‘]")
+_MARKS = re.compile(r"[*`]")
 _WORD = re.compile(r"\w+")
 _LIKE_A_LABEL = re.compile(r"\.(?:md|txt)|[›>»→⟩❯]", re.IGNORECASE)
 _SLASHES = re.compile(r"[/\\]+")
@@ -46,7 +47,8 @@ _TICKS = re.compile(r"`+")
 @dataclass(frozen=True, slots=True)
 class Checked:
     """A reply whose citations were checked. ``text`` has the invented ones marked; ``cited`` are passages in the order
-    in which they are first cited; ``invented`` is how many labels name nothing that was given."""
+    in which they are first cited, below a heading inside of one that was cited with this heading; ``invented`` is how
+    many labels name nothing that was given."""
 
     text: str
     cited: tuple[Passage, ...] = ()
@@ -60,12 +62,15 @@ class _Given:
     passage: Passage
     source: str
     headings: tuple[str, ...]
-    inside: frozenset[str]
+    inside: Mapping[str, str]
+    """The headings inside of its text, by their folded form."""
 
     @classmethod
     def of(cls, passage: Passage) -> _Given:
         parts = tuple(part for part in map(_folded, passage.heading.split("›")) if part)
-        inside = frozenset(_folded(match[1]) for match in _HEADING_LINE.finditer(passage.text))
+        inside = {
+            _folded(match[1]): _MARKS.sub("", match[1]).strip(" \t#") for match in _HEADING_LINE.finditer(passage.text)
+        }
         return cls(passage, _path(as_labelled(passage.source)), parts, inside)
 
     def is_source(self, path: str) -> bool:
@@ -73,11 +78,25 @@ class _Given:
         stem = self.source.rpartition(".")[0] or self.source
         return any(f"/{known}".endswith(f"/{path}") for known in (self.source, stem))
 
-    def has_heading(self, heading: str) -> bool:
-        """Whether *heading* is some of the headings above the passage, or one in it."""
+    def is_below(self, heading: str) -> bool:
+        """Whether *heading* is the passage's own, with or without those above it."""
+        return heading in (" ".join(self.headings[first:]) for first in range(len(self.headings)))
+
+    def is_somewhere_below(self, heading: str) -> bool:
+        """Whether *heading* is some of the headings above the passage."""
         parts = self.headings
         runs = (" ".join(parts[first:last]) for first in range(len(parts)) for last in range(first + 1, len(parts) + 1))
-        return heading in self.inside or heading in runs
+        return heading in runs
+
+    def part_below(self, heading: str) -> Passage | None:
+        """The passage as one below *heading*, where that is inside of it; also where those above are named before it.
+        None where it is not."""
+        for first in range(len(self.headings) + 1):
+            above = " ".join(self.headings[first:])
+            inner = heading.removeprefix(above).lstrip() if heading.startswith(above) else ""
+            if inner in self.inside:
+                return self.passage.model_copy(update={"heading": self.inside[inner]})
+        return None
 
 
 def check(reply: str, passages: Sequence[Passage], prompt: str) -> Checked:
@@ -214,11 +233,17 @@ def _named(part: str, given: Sequence[_Given]) -> tuple[Passage, ...]:
 
 
 def _exactly(part: str, given: Sequence[_Given]) -> tuple[Passage, ...]:
-    """The passages whose source and heading *part* names."""
+    """The passages whose source and heading *part* names: their own heading, else one inside of them, else one of
+    those above them."""
     path, heading = _split(part)
     if not path or not heading:
         return ()
-    return tuple(one.passage for one in given if one.is_source(path) and one.has_heading(heading))
+    there = [one for one in given if one.is_source(path)]
+    return (
+        tuple(one.passage for one in there if one.is_below(heading))
+        or tuple(passage for one in there if (passage := one.part_below(heading)))
+        or tuple(one.passage for one in there if one.is_somewhere_below(heading))
+    )
 
 
 def _split(part: str) -> tuple[str, str]:

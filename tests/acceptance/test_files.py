@@ -84,6 +84,22 @@ async def test_the_text_of_a_file_stands_behind_the_words(chat: Chat) -> None:
     )
 
 
+async def test_an_answer_that_cites_an_attached_file_names_no_document_that_it_did_not_use(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="open", default_workspace="acme", show_sources=True)
+    docs = settings.data_dir / "workspaces" / "acme" / "docs"
+    docs.mkdir(parents=True)
+    (docs / "tyres.md").write_text("# Winter tyres\n\nWhat tyres cost is in the price list.\n", encoding="utf-8")
+    async with chatting(settings, openai_server) as chat:
+        for name in ("prices.md", "prices.txt"):
+            chat.bot.model.will(f"Forty euros [{name}].")
+            sent = chat.document(b"Winter tyres cost 40 euros", name, "text/plain")
+            said = await chat.hears(caption="What do the tyres cost, by our docs?", document=sent)
+            assert "[tyres.md" in chat.asked
+            assert said == f"Forty euros [{name}]."
+
+
 async def test_a_file_without_a_word_is_read_too_and_noted_in_the_log(chat: Chat) -> None:
     await chat.hears(document=chat.document(b"# Minutes\n\nWe sail at noon.", "minutes.md"))
     assert "Content of minutes.md:\n> # Minutes\n> \n> We sail at noon." in chat.asked

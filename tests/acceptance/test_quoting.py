@@ -170,7 +170,7 @@ async def test_a_reply_is_an_answer_like_any_other(bot: Bot) -> None:
     answer = await bot.say("How much is the Harbour plan?", context="like-any-other")
     assert "| Plan | Price a month |" in answer["text"]
     assert "| Harbour | 490 € |" in answer["text"]
-    assert "[products/pricing.md › Cloud plans]" in answer["text"]
+    assert "[products/pricing.md › Pricing › Cloud plans]" in answer["text"]
     assert {"source": "products/pricing.md", "heading": "Pricing › Cloud plans"} in answer["sources"]
     assert answer["usage"]["prompt"] > 0
     assert answer["usage"]["completion"] > 0

@@ -595,6 +595,8 @@ async def test_a_source_opens_its_section(face: Face) -> None:
         asked = {"conversation": "main", "source": "fees.md", "heading": "Fees › Berths"}
         section = (await page.client.get("/chat/sections", params=asked)).json()
         assert shown(section["nodes"]) == "Berths\nA berth is 12 euros.\nLarge\nMore."
+        by_its_end = (await page.client.get("/chat/sections", params={**asked, "heading": "Berths"})).json()
+        assert by_its_end["nodes"] == section["nodes"]
         assert (await rival.client.get("/chat/sections", params=asked)).status_code == 404
         for wrong in ({"heading": "Fees › Boats"}, {"source": "../../admin-token"}, {"source": "none.md"}):
             assert (await page.client.get("/chat/sections", params={**asked, **wrong})).status_code == 404

@@ -72,6 +72,33 @@ def test_a_path_with_brackets_of_its_own_is_cited_as_it_is_shown_and_as_it_is() 
     assert check("Run `x[app/[slug]/page.tsx]` and [slug].", shown, "").cited == ()
 
 
+@pytest.mark.parametrize(
+    ("said", "heading"),
+    [
+        ("[refunds.md › Of gifts]", "Of gifts"),
+        ("[refunds.md › Refunds › Windows › of gifts]", "Of gifts"),
+        ("[refunds.md › Windows › Of gifts]", "Of gifts"),
+        ("[refunds.md › Windows]", "Refunds › Windows"),
+        ("[refunds.md]", "Refunds › Windows"),
+    ],
+)
+def test_a_passage_that_is_cited_with_a_heading_inside_of_it_is_named_by_that_heading(said: str, heading: str) -> None:
+    (passage,) = check(f"Ten {said}.", GIVEN, PROMPT).cited
+    assert (passage.source, passage.heading) == ("refunds.md", heading)
+
+
+def test_what_a_passage_repeats_of_the_heading_above_it_is_cited_as_that() -> None:
+    """A passage begins where its document does, and its best part has a heading of its own."""
+    whole = Passage(source="a.md", heading="Crew › First day", text="# Crew\n\nAll.\n\n## First day\n\nOne.", score=1)
+    assert [one.heading for one in check("All [a.md › Crew].", (whole,), "").cited] == ["Crew"]
+    assert check("One [a.md › First day].", (whole,), "").cited == (whole,)
+
+
+def test_a_heading_that_one_passage_has_above_it_is_not_looked_for_inside_of_others() -> None:
+    whole = Passage(source="refunds.md", heading="Refunds", text="# Refunds\n\n## Windows\n\nThirty.", score=0.2)
+    assert check("Thirty [refunds.md › Windows].", (whole, WINDOWS), "").cited == (WINDOWS,)
+
+
 def test_several_labels_in_one_bracket_are_cited_in_their_order() -> None:
     assert cited("So [notes.txt; docs/refunds.md › Windows].") == ["notes.txt", "refunds.md"]
     assert cited("So [notes.txt, refunds.md].") == ["notes.txt", "refunds.md"]

@@ -65,7 +65,8 @@ async def test_a_row_is_quoted_with_its_header_and_citation_in_either_layout(que
     question = "How much is the Harbour plan?"
     said = await answer("\n\n".join((question, PASSAGES, NOW) if query_first else (PASSAGES, NOW, question)))
     assert said.startswith(
-        "| Plan | Price a month | Stations |\n|---|---|---|\n| Harbour | 490 € | 60 |\n\n[pricing.md › Plans]\n\n"
+        "| Plan | Price a month | Stations |\n|---|---|---|\n| Harbour | 490 € | 60 |\n\n"
+        "[pricing.md › Pricing › Plans]\n\n"
     )
     assert "119" not in said
     assert "./agent-runtime setup" in said
@@ -73,7 +74,7 @@ async def test_a_row_is_quoted_with_its_header_and_citation_in_either_layout(que
 
 async def test_a_platforms_hint_before_the_question_is_no_part_of_it() -> None:
     said = await answer("\n\n".join((PASSAGES, NOW, "Open with a brief acknowledgement.", "When is a plan lowered?")))
-    assert "at the end of a month only. [pricing.md › Plans]" in said
+    assert "at the end of a month only. [pricing.md › Pricing › Plans]" in said
 
 
 async def test_a_heading_that_is_asked_for_brings_what_stands_below_it() -> None:
