@@ -22,7 +22,7 @@ from runtime.api.app import create_app, create_health_app
 from runtime.api.metrics import Metrics
 from runtime.api.server import HttpServer, listen_tcp, listen_unix, serving, unlink_if_ours
 from runtime.bootstrap import ROLES, Role, Runtime, open_runtime
-from runtime.data_dir import prepare_data_dir
+from runtime.data_dir import SOCKET_NAME, prepare_data_dir
 from runtime.embedded.index_process import IndexProcess
 from runtime.embedded.installed import check_installed
 from runtime.embedded.sockets import socket_path
@@ -30,8 +30,6 @@ from runtime.event_stream import EventStream
 from runtime.platforms import open_platforms
 from runtime.redaction import Redaction
 
-SOCKET_NAME = "runtime.sock"
-"""Of the unix socket in DATA_DIR on which commands find the running process."""
 CONNECTING_SECONDS = 10.0
 """How long platforms may take to connect until it is said that the bot is ready."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -59,7 +57,8 @@ async def serve(
     The order of stopping: no new messages (platforms and HTTP), then the answers that people wait for,
     then the turns still in hand, all within ``SHUTDOWN_GRACE_SECONDS``; the stores last. Raises
     `RoleUnavailable`, `runtime.embedded.installed.NotInstalled`, `runtime.api.server.CannotListen`,
-    `runtime.embedded.child.ChildFailed` and `OSError` with a text for the operator, before anything was accepted.
+    `runtime.data_dir.DataDirInUse`, `runtime.embedded.child.ChildFailed` and `OSError` with a text for the operator,
+    before anything was accepted.
     """
     check_role(settings, role)
     stream, metrics, redaction = EventStream(), Metrics(), Redaction.of(settings)

@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 
 from connectors.message import AgentRuntimeError
 from runtime.api.protocol import BoundedProtocol
+from runtime.data_dir import check_unanswered
 
 _PROBE_SECONDS = 1.0
 
@@ -119,10 +120,9 @@ def listen_tcp(host: str, port: int) -> socket.socket:
 def listen_unix(path: Path) -> socket.socket:
     """A socket at *path* that only this user can reach, in place of one that nobody answers on. Blocking.
 
-    Raises `CannotListen` where a process answers there, and `OSError`.
+    Raises `runtime.data_dir.DataDirInUse` where a process answers there, and `OSError`.
     """
-    if _answers(path):
-        raise CannotListen(f"another process serves this AGENT_RUNTIME_DATA_DIR already (it answers on {path})")
+    check_unanswered(path)
     # Made beside and moved into place, so that it is never open to others and never half there.
     partial = path.with_name(path.name + "~")
     partial.unlink(missing_ok=True)
@@ -145,16 +145,6 @@ def unlink_if_ours(path: Path, listener_inode: int) -> None:
     with contextlib.suppress(FileNotFoundError):
         if path.lstat().st_ino == listener_inode:
             path.unlink()
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(_PROBE_SECONDS)
-        try:
-            client.connect(str(path))
-        except OSError:
-            return False
-        return True
 
 
 def _why_not(host: str, port: int, error: OSError) -> str:

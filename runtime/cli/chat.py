@@ -16,13 +16,14 @@ from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
 from grounding.documents.runs import Progress
 from runtime.bootstrap import ALL_PARTS, Runtime
-from runtime.cli.client import IN_USE_SECONDS, SOCKET_NAME, Client, running, segment
+from runtime.cli.client import IN_USE_SECONDS, Client, running, segment
 from runtime.cli.greeting import Greeting, greeting
 from runtime.cli.invocation import workspace_of
 from runtime.cli.local import open_local
 from runtime.cli.output import StatusLine, note, status_line
 from runtime.cli.remote import RemoteDoor
 from runtime.commands.wiring import NAMES
+from runtime.data_dir import SOCKET_NAME
 from runtime.embedded.installed import check_installed
 from runtime.embedded.redis_server import StoreInUse
 

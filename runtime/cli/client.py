@@ -21,14 +21,12 @@ from connectors.message import AgentRuntimeError
 from runtime.admin_token import admin_token
 from runtime.api.security import USER_HEADER
 from runtime.cli.sse import EventParser
-from runtime.data_dir import prepare_data_dir
+from runtime.data_dir import SOCKET_NAME, prepare_data_dir
 from runtime.embedded.sockets import UnsafeSocketFolder, socket_path
 
 if TYPE_CHECKING:
     from runtime.bootstrap import Part, Runtime
 
-SOCKET_NAME = "runtime.sock"
-"""Of the unix socket in DATA_DIR on which a running process answers commands."""
 PROBE_SECONDS = 2.0
 IN_USE_SECONDS = 10.0
 """How long a data folder that another process holds, but does not answer for, is waited for."""

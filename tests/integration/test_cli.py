@@ -27,9 +27,9 @@ from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role
 from runtime.bootstrap import ALL_PARTS, Runtime
 from runtime.cli import condensing, providers
-from runtime.cli.client import SOCKET_NAME
 from runtime.cli.local import open_local
 from runtime.cli.main import INTERRUPTED, invoke
+from runtime.data_dir import SOCKET_NAME
 from runtime.dead_letters import DeadLetters
 from runtime.embedded.redis_server import embedded_redis
 from runtime.embedded.sockets import socket_path

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.cli.client import SOCKET_NAME, answers
+from runtime.cli.client import answers
+from runtime.data_dir import SOCKET_NAME
 from runtime.embedded.sockets import socket_path
 from tests.emulators.openai import FakeOpenAI
 

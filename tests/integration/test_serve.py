@@ -23,6 +23,7 @@ import pytest
 
 from config.settings import Settings
 from runtime.api.server import CannotListen, listen_tcp, listen_unix
+from runtime.data_dir import DataDirInUse
 from runtime.embedded.sockets import socket_path
 from runtime.serve import RoleUnavailable, addresses, check_role
 from tests.emulators import openai
@@ -267,8 +268,13 @@ async def test_a_second_process_of_one_folder_is_refused(data_dir: Path, openai_
     stale = await asyncio.to_thread(listen_unix, socket_path(data_dir, "runtime.sock"))
     stale.close()
     async with process(data_dir, openai_server) as running, client_of(running):
-        with pytest.raises(CannotListen, match="AGENT_RUNTIME_DATA_DIR"):
+        with pytest.raises(DataDirInUse, match="AGENT_RUNTIME_DATA_DIR"):
             await asyncio.to_thread(listen_unix, socket_path(data_dir, "runtime.sock"))
+        async with process(data_dir, openai_server) as second:
+            said, complained = await second.child.communicate()
+        assert second.child.returncode == 1
+        assert said == b""  # nothing was begun: neither an engine nor a store
+        assert f"process {running.child.pid} serves this data folder already".encode() in complained
         port = int(running.events[-1].get("port", 0)) or next(e["port"] for e in running.events if "port" in e)
         with pytest.raises(CannotListen, match="another Agent Runtime"):
             await asyncio.to_thread(listen_tcp, "127.0.0.1", port)

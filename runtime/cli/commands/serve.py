@@ -55,11 +55,15 @@ async def _serve(
     loaded: Loaded, role: Literal["all", "gateway", "worker"], log_format: Literal["json", "console"]
 ) -> None:
     """The process of the search index first: it gets ready while this one imports all that it serves with. Roles apart
-    have none: they share a server."""
+    have none: they share a server. Nothing is begun on a folder that another process serves."""
     from contextlib import nullcontext
 
+    from runtime.data_dir import check_unused, prepare_data_dir
     from runtime.embedded.index_process import begun
 
+    if role != "worker":
+        await prepare_data_dir(loaded.settings.data_dir)
+        await check_unused(loaded.settings.data_dir)
     async with begun(loaded.settings) if role == "all" else nullcontext() as engine:
         from runtime.serve import serve
 
