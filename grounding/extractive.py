@@ -154,6 +154,32 @@ _GREETING = {
     "spanish": "¡Hola! Pregúnteme algo y cito lo que dicen los documentos. No hay ningún modelo de lenguaje "
     "configurado; `./agent-runtime setup` añade uno.",
 }
+_ABOUT_ME = {
+    "english": "help|help me|help please|please help|i need help|can you help|can you help me|commands|what can you do"
+    "|what do you do|what can i ask|what can i ask you|who are you|what are you|how do you work"
+    "|how does this work|how do i use you|how do i use this",
+    "german": "hilfe|hilf mir|was kannst du|was können sie|was machst du|was kann ich fragen|wer bist du|wer sind sie"
+    "|wie funktionierst du|wie funktioniert das",
+    "french": "aide|aide moi|aidez moi|que peux tu faire|que pouvez vous faire|qu est ce que tu peux faire"
+    "|qu est ce que vous pouvez faire|qui es tu|qui êtes vous|comment ça marche",
+    "spanish": "ayuda|ayúdame|qué puedes hacer|que puedes hacer|qué puede hacer|quién eres|quien eres|quién es usted"
+    "|cómo funciona|cómo funcionas",
+}
+"""What people ask of a bot that they do not know."""
+_LANGUAGE_OF_HELP = {asked: language for language, phrases in _ABOUT_ME.items() for asked in phrases.split("|")}
+_HELP = {
+    "english": "I answer from the documents of this workspace: ask me something, and I quote what they say. `/help` "
+    "(on Slack `!help`) lists my commands. No language model is set; `./agent-runtime setup` adds one.",
+    "german": "Ich antworte aus den Dokumenten dieses Arbeitsbereichs: Fragen Sie mich etwas, und ich zitiere, was "
+    "darin steht. `/help` (in Slack `!help`) listet meine Befehle auf. Es ist kein Sprachmodell eingestellt; "
+    "`./agent-runtime setup` fügt eines hinzu.",
+    "french": "Je réponds à partir des documents de cet espace de travail : posez-moi une question, et je cite ce "
+    "qu'ils disent. `/help` (sur Slack `!help`) liste mes commandes. Aucun modèle de langue n'est configuré ; "
+    "`./agent-runtime setup` en ajoute un.",
+    "spanish": "Respondo a partir de los documentos de este espacio de trabajo: pregúnteme algo y cito lo que dicen. "
+    "`/help` (en Slack `!help`) muestra mis comandos. No hay ningún modelo de lenguaje configurado; "
+    "`./agent-runtime setup` añade uno.",
+}
 _WELCOME = {
     "english": "You are welcome.",
     "german": "Gern geschehen.",
@@ -204,7 +230,9 @@ def _answers(prompt: Prompt) -> list[Unit]:
 
 
 def small_talk(text: str) -> str:
-    """What is said back to *text*, where it is small talk; else nothing."""
+    """What is said back to *text*, where it is small talk or asks what can be asked here; else nothing."""
+    if language := _LANGUAGE_OF_HELP.get(" ".join(re.findall(r"\w+", text.casefold()))):
+        return _HELP[language]
     for language, cues in (("english", ENGLISH), *LANGUAGES.items()):
         if text.strip() and is_small_talk(text, cues):
             if _LEAVES.search(text):

@@ -48,6 +48,12 @@ def block(head: str, body: str, foot: str) -> str:
     ("said", "back"),
     [
         ("Hello!", "Hello!"),
+        ("help", "I answer from the documents of this workspace"),
+        ("What can you do?", "I answer from the documents of this workspace"),
+        ("Who are you?", "I answer from the documents of this workspace"),
+        ("Was kannst du?", "Ich antworte aus den Dokumenten"),
+        ("Qu'est-ce que tu peux faire ?", "Je réponds à partir des documents"),
+        ("¿Qué puedes hacer?", "Respondo a partir de los documentos"),
         ("thanks a lot", "You are welcome."),
         ("Guten Morgen", "Hallo!"),
         ("vielen Dank", "Gern geschehen."),
@@ -58,6 +64,12 @@ def block(head: str, body: str, foot: str) -> str:
 )
 async def test_politeness_is_returned_in_its_language(said: str, back: str) -> None:
     assert (await answer(said)).startswith(back)
+
+
+async def test_who_asks_for_help_is_told_of_the_commands_and_quoted_nothing() -> None:
+    said = await answer(f"{PASSAGES}\n\n{NOW}\n\nhelp")
+    assert "`/help` (on Slack `!help`) lists my commands." in said
+    assert "[" not in said
 
 
 @pytest.mark.parametrize("query_first", [False, True])
