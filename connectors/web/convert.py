@@ -252,7 +252,8 @@ def reply_item(
     item_id: str, message: OutboundMessage, nodes: list[Node], text: str, at: str, mark: Mark | None = None
 ) -> dict[str, Any]:
     """The bot's message as the page shows it: *nodes* are *text* as `connectors.text.tree` has it; *mark* is what the
-    person said of it."""
+    person said of it. An answer has its sources where the place shows them; an apology quotes from them."""
+    shown = message.sources if message.shows_sources or message.kind != "reply" else ()
     return {
         "id": item_id,
         "conversation": place(message.key)[1],
@@ -264,7 +265,7 @@ def reply_item(
         "answers": list(message.answers),
         "turn": message.turn_id,
         "mark": mark,
-        "sources": [{"source": source.source, "heading": source.heading} for source in message.sources],
+        "sources": [{"source": source.source, "heading": source.heading} for source in shown],
         "degraded": [{"block": part.block, "why": part.why} for part in message.degraded],
     }
 

@@ -585,6 +585,21 @@ async def test_a_mark_is_no_message(face: Face) -> None:
         assert (await page.client.post("/chat/marks", json={**mark, "mark": "so-so"})).status_code == 400
 
 
+async def test_an_answer_names_its_sources_only_where_the_place_shows_them(face: Face, provider: FakeOpenAI) -> None:
+    """As people settled with ``/sources``; a reload shows the same."""
+    at = await face.workspace("acme")
+    text = "# Berths\n\nA berth costs 12 euros."
+    await face.client.put(f"{at}/documents/berths.md", content=text, params={"wait": "true"})
+    async with signed_in(face, (await invite(face, "Ada", role="admin")).json()["token"]) as page:
+        await page.messages()
+        for number, (command, named) in enumerate([("/sources off", 0), ("/sources on", 1)]):
+            await page.ask(command, f"command-000{number}")
+            provider.will("12 euros [berths.md › Berths].")
+            said = await page.ask("What do the docs say that a berth costs?", f"question-000{number}")
+            assert len(said["sources"]) == named
+            assert len((await page.messages())[-1]["sources"]) == named
+
+
 async def test_a_source_opens_its_section(face: Face) -> None:
     """The text below the heading as it is now, as elements; only of the person's own workspace."""
     at = await face.workspace("acme")
