@@ -23,7 +23,6 @@ import structlog
 from connectors.message import CALLER_PREFIX, Scope, encode_id, redis_key
 from grounding.memory import global_context_scripts as scripts
 from grounding.memory.global_context_lines import (
-    UNTRUSTED,
     By,
     Change,
     Edited,
@@ -34,7 +33,6 @@ from grounding.memory.global_context_lines import (
     LineChanged,
     NoSuchLine,
     NothingWaits,
-    Origin,
     Owner,
     TooManyWaiting,
     Waiting,
@@ -122,21 +120,12 @@ class GlobalContexts:
         """Take line *number* away; its number stays a blank in this session. Raises as `replace`."""
         return await self._edited(editor, "delete", str(number), "", by, _check(editor, expected), waits=waits)
 
-    async def share(self, editor: Editor, number: int, by: By) -> Line:
-        """Give line *number* to the whole workspace; the line as it was. Raises as `replace`."""
-        line = next((one for one in await self.open(editor, store=False) if one.number == number), None)
-        if line is None or not line.content:
-            raise NoSuchLine("there is no line of that number")
-        if line.owner == "workspace":
-            raise GlobalContextRefused("the whole workspace can see that line already")
-        scope = editor.scope
-        workspace = Editor(Scope(scope.workspace_id), "api", by.author)
-        origin: Origin = line.origin if line.origin in UNTRUSTED else "person"
-        shared = By(by.author, line.turn_id, origin, f"share:{editor.encoded}:{line.version}")
-        await self.append(workspace, line.content, shared)
-        await self.delete(editor, number, by)
-        _log.info("context.shared", workspace_id=scope.workspace_id, by=by.author)
-        return line
+    async def share(self, editor: Editor, number: int, by: By) -> str:
+        """Make line *number* of the audience one of the whole workspace, in one step; what it says. Raises as
+        `replace`."""
+        shared = await self._edited(editor, "share", str(number), "", by, _check(editor, None), waits=False)
+        _log.info("context.shared", workspace_id=editor.scope.workspace_id, by=by.author)
+        return shared.content
 
     async def unsettled(self, scope: Scope) -> list[Line]:
         """The lines that an earlier version kept for everybody, though a person said them; their numbers are ids."""
@@ -255,7 +244,7 @@ class GlobalContexts:
             origin=by.origin,
             waits=answer[0] == "waits",
         )
-        return Edited(waits=str(answer[1])) if answer[0] == "waits" else Edited(int(answer[1]))
+        return Edited(waits=str(answer[1])) if answer[0] == "waits" else Edited(int(answer[1]), "".join(answer[2:]))
 
     async def _decided(self, scope: Scope, id_: str, what: Literal["approve", "deny"], by: str) -> None:
         lines = self._lines(scope)
@@ -310,6 +299,8 @@ def _raise_for(answer: Any) -> None:
         raise NoSuchLine("that line was deleted; to have it back, append it")
     if word == "changed":
         raise LineChanged.seen(int(more[0]), str(more[1]), str(more[2]), int(more[3]))
+    if word == "shared":
+        raise GlobalContextRefused("the whole workspace can see that line already")
     if word == "waiting_full":
         raise TooManyWaiting(f"{more[0]} edits wait for approval already: have somebody approve or deny them first")
     if word == "unknown":

@@ -99,7 +99,9 @@ class Editor:
 
     @property
     def encoded(self) -> str:
-        parts = (self.kind, self.scope.context_id or "", self.scope.audience or "", self.who)
+        # People's lists hold for all threads of a place: on Slack each command may begin one.
+        context = "" if self.kind == "person" else self.scope.context_id or ""
+        parts = (self.kind, context, self.scope.audience or "", self.who)
         return ":".join(encode_id(part) for part in parts)
 
     @property
@@ -120,9 +122,10 @@ class By:
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """What came of an edit: the number of its line, or under which id it ``waits`` for approval."""
+    """What came of an edit: the number of its line and what it says, or under which id it ``waits`` for approval."""
 
     number: int = -1
+    content: str = ""
     waits: str = ""
 
 

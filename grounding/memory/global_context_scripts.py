@@ -120,7 +120,8 @@ EDIT = (
     _COMMON
     + """
 -- KEYS after the lines: what was done, and then of each owner its history and what waits
--- ARGV: owners, seconds to keep the numbering, cap, most of the history, action, number or the owner's letter, content,
+-- ARGV: owners, seconds to keep the numbering, cap, most of the history, action (append, replace, delete, or share: to
+-- make a line of the audience one of the workspace), number or the owner's letter, content,
 -- tokens, author, turn, at, origin, check ('seen', '' or a version), waits, most that wait, seconds to remember
 local done = KEYS[owners + 2]
 local known = redis.call('GET', done)
@@ -148,7 +149,12 @@ else
   end
   before = line.c
 end
-local more = action == 'append' and tokens or (action == 'replace' and tokens - line.k or 0)
+if action == 'share' then
+  if letter == 'w' then return {'shared'} end
+  content, tokens, turn, letter = line.c, line.k, line.t, 'w'
+  origin = (line.o == 'retrieved' or line.o == 'others') and line.o or 'person'
+end
+local more = action == 'replace' and tokens - line.k or (action ~= 'delete' and tokens or 0)
 local room, whole = fits(letter, more)
 if more > 0 and not room then return {'full', whole, tokens} end
 local third = owners + 3 + 2 * ((letter == 'w') and 0 or 1)
@@ -164,12 +170,16 @@ if ARGV[14] == '1' then
   redis.call('SET', done, cjson.encode(answer), 'EX', ARGV[16])
   return answer
 end
-if action == 'delete' then
+if action == 'share' then
+  note(KEYS[owners + 5], {'action', action, 'line', id_of(name), unpack(fields)})
+end
+if action == 'delete' or action == 'share' then
   redis.call('HDEL', hash_of(name), id_of(name))
   lines[name] = nil
-else
+end
+if action ~= 'delete' then
   local id, version
-  if action == 'append' then
+  if action ~= 'replace' then
     local hash = KEYS[(letter == 'w') and 2 or 3]
     version = redis.call('HINCRBY', hash, 'last', 1)
     id = string.format('%d', version)
@@ -186,7 +196,7 @@ end
 note(history, {'action', action, 'line', id_of(name), unpack(fields)})
 keep(ARGV[2])
 if redis.call('HGET', KEYS[1], 'at') ~= '0' then use() end -- '0': a new session is to begin
-local answer = {'ok', number_of(name)}
+local answer = {'ok', number_of(name), content}
 redis.call('SET', done, cjson.encode(answer), 'EX', ARGV[16])
 return answer
 """

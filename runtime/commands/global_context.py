@@ -107,8 +107,8 @@ class GlobalContext:
             raise CommandRefused(f"Only members can share lines. Your role here is {invocation.role.value}.")
         if not (number.isascii() and number.isdecimal() and len(number) <= 9):
             raise CommandRefused(f"Write {code('/context share 3')}, with the number of a line.")
-        line = await self._lines.share(_editor(invocation), int(number), By(invocation.user))
-        return f"The whole workspace can see this line now: {plain(line.content)}"
+        content = await self._lines.share(_editor(invocation), int(number), By(invocation.user))
+        return f"The whole workspace can see this line now: {plain(content)}"
 
     async def _decide(self, invocation: Invocation, decision: str, id_: str) -> str:
         scope = _scopes(invocation)[-1]

@@ -74,7 +74,7 @@ async def test_who_never_pauses_keeps_their_numbers_and_a_bounded_number_of_blan
     await context.open(turn())
     rounds = MAX_BLANKS + 20
     for number in range(2, rounds + 2):
-        assert await context.append(turn(), "passing", BY) == Edited(number)
+        assert await context.append(turn(), "passing", BY) == Edited(number, "passing")
         await context.delete(turn(), number, BY)
     await context.append(turn(), "last", BY)
 
@@ -92,6 +92,48 @@ async def test_who_never_pauses_keeps_their_numbers_and_a_bounded_number_of_blan
     await context.replace(turn(), rounds + 2, "LAST", BY)
     await context.replace(turn(), 1, "SECOND", BY)
     assert [line.content for line in await store(redis).open(turn("http:two"))] == ["first", "SECOND", "LAST"]
+
+
+async def test_the_line_that_was_shown_is_shared_from_any_thread_of_the_place_and_stands_once(redis: Redis) -> None:
+    context = await filled(redis, "everybody's")
+
+    def board(thread: str) -> Editor:
+        return Editor(Scope("acme", f"slack:C1/{thread}", "place:slack:C1"), "person", "slack:U1")
+
+    for content in ("no secret", "the plant in Lyon closes"):
+        await context.append(board("1"), content, By("slack:U1"))
+    assert said(await context.open(board("2"))) == {0: "everybody's", 1: "no secret", 2: "the plant in Lyon closes"}
+    await context.append(Editor(Scope("acme"), "api"), "another one", BY)
+
+    assert await context.share(board("3"), 1, By("slack:U1")) == "no secret"
+    assert {line.content for line in await context.open(Editor(Scope("acme"), "api"))} == {
+        "everybody's",
+        "another one",
+        "no secret",
+    }
+    mine = Editor(Scope("acme", audience="place:slack:C1"), "api")
+    assert Counter(line.content for line in await context.open(mine) if line.owner == "place") == {
+        "the plant in Lyon closes": 1
+    }
+    for scope in (Scope("acme"), Scope("acme", audience="place:slack:C1")):
+        assert [(one.action, one.by) for one in await context.history(scope, 1)] == [("share", "slack:U1")]
+    with pytest.raises(GlobalContextRefused, match="can see that line already"):
+        await context.share(board("4"), 0, By("slack:U1"))
+
+
+async def test_a_line_that_was_never_shown_or_changed_since_is_not_shared(redis: Redis) -> None:
+    context = store(redis)
+    place = Scope("acme", "slack:C1", "place:slack:C1")
+    editor = Editor(place, "person", "slack:U1")
+    await context.append(Editor(place, "person", "slack:U2"), "a secret", By("slack:U2"))
+
+    with pytest.raises(LineChanged, match="a secret"):
+        await context.share(editor, 0, By("slack:U1"))
+    await context.open(editor)
+    await context.replace(Editor(place, "person", "slack:U2"), 0, "a bigger secret", By("slack:U2"))
+    with pytest.raises(LineChanged, match="a bigger secret"):
+        await context.share(editor, 0, By("slack:U1"))
+    assert await context.open(Editor(Scope("acme"), "api")) == ()
 
 
 async def test_what_waits_for_a_line_that_changed_or_went_says_what_to_do_with_it(redis: Redis) -> None:
