@@ -768,15 +768,6 @@ async def test_a_result_of_another_set_is_refused_before_anything_is_run(command
     assert "--json >" in (await command(*line)).err
 
 
-async def test_a_report_is_one_page_that_loads_nothing(command: Command, tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    done = await command("eval", "retrieval", str(SAMPLE_SET), "--report", str(page))
-    assert done.code == 0, done.err
-    assert page.read_text().count("<figure>") == 3
-    nowhere = await command("eval", "retrieval", str(SAMPLE_SET), "--report", str(tmp_path / "no" / "report.html"))
-    assert nowhere.code == 2
-
-
 async def test_setup_tries_the_model_and_writes_a_file_that_works(
     command: Command, openai_server: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

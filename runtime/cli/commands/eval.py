@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import click
 from runtime.cli.evaluation.memory import memory
 from runtime.cli.evaluation.strategy import strategy
 from runtime.cli.invocation import Invocation, json_option, keep_events_off_the_screen, run
-from runtime.cli.output import note, print_json, status_line
+from runtime.cli.output import print_json, status_line
 
 
 @click.group()
@@ -30,12 +29,9 @@ command.add_command(memory)
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Compare with an earlier run: a file with its --json output.",
 )
-@click.option(
-    "--report", type=click.Path(path_type=Path, dir_okay=False), help="Write an HTML page with charts to this file."
-)
 @json_option
 @click.pass_obj
-def retrieval(invocation: Invocation, path: Path, compare: Path | None, report: Path | None, as_json: bool) -> None:
+def retrieval(invocation: Invocation, path: Path, compare: Path | None, as_json: bool) -> None:
     """Measure retrieval on the set at PATH, with the current settings, in an index of its own.
 
     PATH is a BEIR folder (corpus.jsonl, queries.jsonl, qrels/test.tsv), or a folder with questions.jsonl
@@ -48,10 +44,6 @@ def retrieval(invocation: Invocation, path: Path, compare: Path | None, report: 
     settings = invocation.settings()
     keep_events_off_the_screen(settings)
     earlier = results.read_earlier(compare) if compare else None
-    if report and not os.access(report.absolute().parent, os.W_OK):
-        raise click.BadParameter(
-            f"cannot write into {report.absolute().parent}; name a file in another folder", param_hint="--report"
-        )
     with (
         status_line("reading the set …") as status,
         tempfile.TemporaryDirectory(prefix="agent-runtime-eval-", ignore_cleanup_errors=True) as folder,
@@ -63,10 +55,6 @@ def retrieval(invocation: Invocation, path: Path, compare: Path | None, report: 
         evaluation = run(run_retrieval(settings, questions, Path(folder), status))
     result = results.Result.of(path.resolve().name, questions, evaluation)
     comparison = results.compare(result.figures, earlier, str(compare)) if earlier is not None else None
-    if report:
-        from runtime.cli.evaluation.page import page
-
-        report.write_bytes(page(result, comparison).encode("utf-8"))
     if as_json:
         print_json(result.as_json() | ({"compared": comparison.as_json()} if comparison else {}))
     else:
@@ -75,5 +63,3 @@ def retrieval(invocation: Invocation, path: Path, compare: Path | None, report: 
         print_result(result)
         if comparison:
             print_comparison(comparison)
-    if report:
-        note(f"The page is in {report}.")

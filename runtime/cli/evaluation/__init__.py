@@ -1,1 +1,1 @@
-"""What `eval` does: the runs, their results, and the page with the curves."""
+"""What `eval` does: the runs and their results."""
