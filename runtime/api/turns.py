@@ -38,7 +38,9 @@ class TurnRoutes(Routes):
         self.add(
             "GET", f"{here}/{{turn_id}}/replay", self.replay, Role.ADMIN, answers="The first call's prompt, rebuilt"
         )
-        self.add("GET", f"{here}/{{turn_id}}/diff", self.diff, Role.ADMIN, answers="How the turn `to` differs from it")
+        self.add(
+            "GET", f"{here}/{{turn_id}}/diff", self.diff, Role.ADMIN, answers="How the turn `with` differs from it"
+        )
 
     async def listing(
         self,
@@ -62,9 +64,11 @@ class TurnRoutes(Routes):
         scope = await enter(self._runtime, workspace_id)
         return reply(await self._told(scope, await self._manifest(request, scope, turn_id), prompt))
 
-    async def diff(self, request: Request, workspace_id: str, turn_id: str, to: str) -> Response:
+    async def diff(
+        self, request: Request, workspace_id: str, turn_id: str, other: Annotated[str, Query(alias="with")]
+    ) -> Response:
         scope = await enter(self._runtime, workspace_id)
-        manifests = [await self._manifest(request, scope, one) for one in (turn_id, to)]
+        manifests = [await self._manifest(request, scope, one) for one in (turn_id, other)]
         before, after = [await self._told(scope, one, prompt=True) for one in manifests]
         return reply(await asyncio.to_thread(compare, before, after))
 

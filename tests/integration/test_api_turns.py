@@ -215,10 +215,10 @@ async def test_turns_are_listed_newest_first_and_replayed(face: Face) -> None:
     assert replayed["identical"] is True
     assert replayed["sha256"] == replayed["stored_sha256"] == shown["prompt_sha256"]
     assert replayed["messages"] == shown["messages"]
-    compared = (await face.client.get(f"{here}/turns/{ids[0]}/diff", params={"to": ids[1]})).json()
+    compared = (await face.client.get(f"{here}/turns/{ids[0]}/diff", params={"with": ids[1]})).json()
     assert (compared["a"], compared["b"], compared["identical"]) == (ids[0], ids[1], False)
     assert compared["diff"].startswith("--- ")
-    assert (await face.client.get(f"{here}/turns/{ids[0]}/diff", params={"to": "t0"})).status_code == 404
+    assert (await face.client.get(f"{here}/turns/{ids[0]}/diff", params={"with": "t0"})).status_code == 404
     assert (await face.client.get(f"{here}/turns/{ids[0]}/diff")).status_code == 400
     assert (await face.client.get(f"{here}/turns/t0")).json()["error"]["code"] == "unknown_turn"
 
