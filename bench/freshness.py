@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import random
 import subprocess
@@ -42,7 +43,7 @@ from grounding.tokens import load_tokens
 from promptpolicy.directives import Directives
 from promptpolicy.files import FilingPublisher
 from promptpolicy.tree import DirectiveTree
-from runtime import collecting, stores
+from runtime import stores
 from runtime.cli.main import SWITCH_SECONDS
 from runtime.embedded.index_process import index_process
 from runtime.knowledge import Knowledge
@@ -178,7 +179,7 @@ async def measure(knowledge: Knowledge, docs: Path, texts: Path, burst: int, imp
     watched = Watched(knowledge)
     watched.begin((await knowledge.opening.ready()).index)
     await watched.until(await write(docs, "first-", sources[:1]), "the first")
-    collecting.settle()  # as in `serve`, too
+    gc.freeze()  # as in `serve`, too
     loop.take()
     await watched.until(await single(docs, "one-", sources[:ONE_BY_ONE], None), "one by one")
     print(f"    {loop.take()}")

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import random
 import resource
 import sys
@@ -46,7 +47,7 @@ from grounding.documents.search import Search
 from grounding.documents.sparse import SparseVector, encode_document
 from grounding.run_context import DegradedBlock
 from grounding.tokens import LineByLine, load_tokens
-from runtime import collecting, deepening
+from runtime import deepening
 from runtime.cli.main import SWITCH_SECONDS
 from runtime.deeper import NONE, why_not
 from runtime.embedded.asked_index import AskedIndex
@@ -258,7 +259,7 @@ async def main(counts: list[int], workspaces: int, settings: Settings, *, in_pro
             deep = await stack.enter_async_context(deep_model(Path(logs)))
             await deep.embed_documents(["warm up"])  # waits until the child is there
         await (await open_embedder(settings)).embed_query("warm up")
-        collecting.settle()  # as in `serve`
+        gc.freeze()  # as in `serve`
         for count in counts:
             with tempfile.TemporaryDirectory() as folder:
                 async with AsyncExitStack() as own:

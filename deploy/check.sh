@@ -17,4 +17,5 @@ wait "$compiling" || true # what cannot be collected is said below
 # Four processes on two cores too, for a third of its time a test waits: for a process it started, or for nothing to
 # happen. A file's tests stay together, for some share what takes long to start; and files come in their order, so that
 # those of units, which are short, come last and no process is left alone with a long one.
+export MALLOC_ARENA_MAX=2 # else what one runtime after the other frees stays with the pools of threads that are gone
 step tests && exec pytest -n 4 --dist loadfile --no-loadscope-reorder "$@"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import gc
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -24,7 +26,6 @@ from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.log import Transcript
 from promptpolicy.directives import Directives
 from promptpolicy.files import FilingPublisher
-from runtime import collecting
 from runtime.access import Access
 from runtime.api.security import Security
 from runtime.audiences import Audiences
@@ -211,7 +212,14 @@ async def _run_parts(
         await stack.enter_async_context(beside(_warm_up(runtime), "warm up"))
         await stack.enter_async_context(beside(runtime.worker.run(), "worker"))
     else:
-        collecting.settle()
+        _freeze()
+
+
+@functools.cache
+def _freeze() -> None:
+    """Once a process: the garbage collector skips what the start imported. LiteLLM alone brings so many objects that a
+    full collection held the event loop up for half a second."""
+    gc.freeze()
 
 
 async def _warm_up(runtime: Runtime) -> None:
@@ -223,6 +231,7 @@ async def _warm_up(runtime: Runtime) -> None:
     await asyncio.sleep(DOOR_SECONDS)
     await runtime.knowledge.warm()
     await runtime.model.warm()
+    _freeze()
 
 
 def _runtime(settings: Settings, events: EventStream, process: Process, deep: DeepModel | None) -> Runtime:

@@ -17,7 +17,6 @@ import structlog
 from connectors.message import Scope, StoreUnavailable
 from grounding.documents.catalogue import Catalogue, Identity
 from grounding.documents.index import IndexUnavailable
-from runtime.allocation import give_back
 from runtime.collection import Collection
 
 LOOK_SECONDS = 1.0
@@ -137,8 +136,6 @@ class Formers:
             idle = [name for name, opened in self._open.items() if not opened.users and opened.used < before]
             for name in idle:
                 await self._open.pop(name).collection.index.close()
-        if idle:  # a closed embedded index else leaves half of its memory with the process
-            await asyncio.to_thread(give_back)
 
     async def _current(self, scope: Scope) -> str:
         now, workspace_id = time.monotonic(), scope.workspace_id

@@ -19,7 +19,6 @@ import structlog
 
 from config.settings import BUNDLED_MODELS, EXTRACTIVE, SMOLLM2, Settings
 from connectors.connector import Health, State
-from runtime import collecting
 from runtime.abilities import Abilities
 from runtime.caching import Fitted, Standing, marked, takes_key
 from runtime.credentials import credentials, has_own_server
@@ -107,7 +106,6 @@ class Model:
             self._local.begin()
         await loaded_litellm()
         await import_what_failures_import()  # last, because a first turn need not wait for it
-        collecting.settle()
 
     async def window_tokens(self, first: str | None = None) -> int:
         """The context window of the model that is asked first (see `complete`): as set, else as it is known

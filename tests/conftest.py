@@ -24,13 +24,8 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from grounding.documents import embedding
 from runtime import loading, stores
-from runtime.allocation import share_arenas
 from tests.emulators import openai, valkey
 from tests.emulators.face import let_go_of_apps
-
-# As `serve` does. Else what one runtime after the other frees stays in the pools of threads that are gone: of seven
-# in a row each left 20 to 90 MB behind, and with this none from the second on.
-share_arenas()
 
 OURS = ["config", "connectors", "grounding", "promptpolicy", "runtime"]
 TIMEOUT_SECONDS = 5.0

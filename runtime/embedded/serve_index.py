@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -26,7 +27,6 @@ from grounding.documents.judging import Judging
 from grounding.documents.looking_back import looked_back
 from grounding.documents.looking_up import looked_up
 from grounding.documents.qdrant_embedded import EmbeddedIndex
-from runtime import allocation, collecting
 from runtime.embedded.index_lane import (
     UNASKED,
     IndexLane,
@@ -103,10 +103,8 @@ class Served:
                 await asyncio.gather(*(index.until_free() for index in [*self._indexes.values()]))
             elif what == "close":
                 await self._indexes.pop(key).close()
-                await asyncio.to_thread(allocation.give_back)
             elif what == "drop":
                 await self._indexes.pop(key).drop()
-                await asyncio.to_thread(allocation.give_back)
             elif what == "search":
                 found = await _search(self._indexes[key], about, self._deep[number])
             elif what == "look_up":
@@ -286,11 +284,9 @@ async def serve(own: socket.socket) -> None:
 
 
 def main() -> None:
-    collecting.begin()
-    allocation.share_arenas()
     sys.setswitchinterval(SWITCH_SECONDS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for the parent, who stops us
-    collecting.settle()
+    gc.freeze()
     asyncio.run(serve(socket.socket(fileno=int(sys.argv[1]))))
     sys.stderr.flush()
     os._exit(0)  # the engine's threads would be waited for

@@ -40,11 +40,6 @@ def command(
     """
     import asyncio
 
-    from runtime import collecting
-    from runtime.allocation import share_arenas
-
-    share_arenas()
-    collecting.begin()
     printed: Literal["json", "console"] = "console" if sys.stdout.isatty() else "json"
     printed = "json" if as_json else log_format or invocation.log_format or printed
     _import_structlog()
