@@ -16,8 +16,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from runtime.lighter import lighten
-
 _loading = threading.Lock()
 _ready: Any = None
 """LiteLLM, once it is imported and set up."""
@@ -70,7 +68,6 @@ def load_litellm() -> Any:
 
         register(litellm)
         _import_what_calls_import(litellm)
-        lighten(litellm)
         _tell_what_is_sent()
         _ready = litellm
         return litellm

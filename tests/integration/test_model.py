@@ -532,24 +532,6 @@ async def test_a_streamed_answer_is_not_put_together_again_to_know_its_usage(
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_litellm_prices_no_answer_for_headers_that_nobody_reads(
-    model: Model, monkeypatch: pytest.MonkeyPatch, streams: bool
-) -> None:
-    """That takes a third of a call. Should this fail with a new LiteLLM: `runtime.lighter` for whole answers,
-    `runtime.pieces.usage_after` for streamed ones."""
-    from litellm.litellm_core_utils.litellm_logging import Logging
-
-    priced: list[str] = []
-
-    def price(self: Logging, *args: Any, **kwargs: Any) -> None:
-        priced.append(self.call_type)
-
-    monkeypatch.setattr(Logging, "response_cost_calculator", price)
-    await model.complete(MESSAGES, on_delta=Screen().show if streams else None)
-    assert priced == []
-
-
-@pytest.mark.parametrize("streams", [False, True])
 async def test_litellm_prepares_no_logs(model: Model, monkeypatch: pytest.MonkeyPatch, streams: bool) -> None:
     from litellm.litellm_core_utils import litellm_logging
 
@@ -587,37 +569,6 @@ async def test_a_streamed_answer_leaves_no_generator_for_the_event_loop_to_end(
         sys.set_asyncgen_hooks(finalizer=end)
     assert streamed.text.endswith("ten")
     assert left == []
-
-
-@pytest.mark.parametrize("streams", [False, True])
-async def test_no_request_is_held_against_its_forms_which_would_leave_it_as_it_is(
-    model: Model, openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, streams: bool
-) -> None:
-    """Should the first fail with a new client of OpenAI's: `runtime.lighter`. Should the second: it does more now."""
-    from openai._utils import _transform
-    from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
-
-    held: list[object] = []
-    hold = _transform._async_transform_recursive
-
-    async def hold_and_tell(data: object, **about: Any) -> object:
-        held.append(data)
-        return await hold(data, **about)
-
-    monkeypatch.setattr(_transform, "_async_transform_recursive", hold_and_tell)
-    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
-    said: list[Any] = [
-        *MESSAGES,
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "c1", "content": "found"},
-        {"role": "user", "content": [{"type": "text", "text": "and this?"}, picture]},
-    ]
-    await model.complete(said, tools=[TOOL], on_delta=Screen().show if streams else None)
-    assert held == []
-    [sent] = openai_server.requests
-    assert len(sent["messages"]) == len(said)
-    assert await _transform.async_transform(sent, CompletionCreateParamsNonStreaming) == sent
 
 
 async def test_a_price_that_is_not_listed_is_looked_for_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
