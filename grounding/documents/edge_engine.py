@@ -34,7 +34,6 @@ from grounding.documents.edge_shard import (
     opened,
 )
 from grounding.documents.index import IndexUnavailable
-from grounding.documents.mapped import give_back_unread
 from grounding.documents.stored import Where
 
 T = TypeVar("T")
@@ -148,7 +147,6 @@ class EdgeEngine:
                 self._own.close()
             raise
         self._shard = shard
-        give_back_unread(self._path)
         self._go_on()
 
     def _shut(self, shard: Any) -> None:

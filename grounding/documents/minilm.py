@@ -7,8 +7,6 @@ that of bert-base-uncased, one token a line, the line being the token's number.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import hashlib
 import importlib.util
 import platform
@@ -193,9 +191,4 @@ def _session(weights: Path) -> Any:
     # They would keep the memory of the largest text for ever, and save no time.
     options.enable_cpu_mem_arena = options.enable_mem_pattern = False
     graph = minilm_graph(weights.read_bytes(), signed=multiplies_signed())
-    session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-    # What the file and the graph took glibc would keep; elsewhere there is no such function.
-    del graph
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)
-    return session
+    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])

@@ -17,7 +17,6 @@ import uvicorn
 from starlette.applications import Starlette
 
 from connectors.message import AgentRuntimeError
-from runtime.api.protocol import BoundedProtocol
 from runtime.data_dir import check_unanswered
 
 _PROBE_SECONDS = 1.0
@@ -25,6 +24,10 @@ _PROBE_SECONDS = 1.0
 
 class CannotListen(AgentRuntimeError):
     """An address cannot be listened on; the text names it, the setting, and who may hold it."""
+
+
+HEAD_MAX_BYTES = 65_536
+"""Of a request's first line and headers, and of its trailers."""
 
 
 class _Server(uvicorn.Server):
@@ -52,8 +55,10 @@ class HttpServer:
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http=BoundedProtocol,
+                http="h11",
+                h11_max_incomplete_event_size=HEAD_MAX_BYTES,
                 log_config=None,
+                log_level="error",  # it warns of each offer to go on by HTTP/2, which curl and Java make
                 access_log=False,
                 lifespan="off",
                 ws="none",

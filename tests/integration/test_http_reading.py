@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import socket
 from collections.abc import AsyncIterator
 
 import pytest
 from fastapi import FastAPI
-from hypothesis import given
-from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from runtime.api.protocol import HEAD_MAX_BYTES, Answer, Head
-from runtime.api.server import HttpServer
+from runtime.api.server import HEAD_MAX_BYTES, HttpServer
 
 FAR_TOO_MUCH = 32 * HEAD_MAX_BYTES
 
@@ -75,7 +71,6 @@ OFFERED = (
     b"POST /echo HTTP/1.1\r\nHost: here\r\nConnection: Upgrade, close\r\nUpgradeable: 1\r\nUpGrade: h2c\r\n"
     b"Content-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
 )
-TAKEN = OFFERED.replace(b"UpGrade:", b"x-offer:", 1)
 HEAD = b"POST / HTTP/1.1\r\nHost: here\r\nConnection: close\r\n"
 
 
@@ -121,19 +116,6 @@ async def test_who_offers_to_go_on_by_http_2_is_answered_and_nothing_is_warned_o
     assert caplog.records == []
 
 
-@given(st.lists(st.integers(0, len(OFFERED)), max_size=12))
-def test_an_offer_is_taken_out_of_a_head_and_nothing_out_of_its_body_wherever_the_pieces_end(ends: list[int]) -> None:
-    head, cuts = Head(), sorted({0, len(OFFERED), *ends})
-    went_on = b""
-    for start, end in itertools.pairwise(cuts):
-        if b"\r\n\r\n" in went_on:
-            went_on += OFFERED[start:end]
-        else:
-            went_on += b"".join(head.without_offer(OFFERED[start:end]))
-
-    assert went_on == TAKEN
-
-
 @pytest.mark.parametrize("at", [OFFERED.index(b"UpGrade") + 3, OFFERED.index(b"\r\n\r\n") + 2])
 async def test_a_body_arrives_as_it_is_wherever_the_pieces_of_its_head_end(port: int, at: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -158,8 +140,7 @@ def offer(body: bytes, *, in_chunks: bool = False) -> bytes:
 
 PLAIN = b"POST /echo HTTP/1.1\r\nHost: here\r\nContent-Length: 5\r\n\r\nplain"
 ONE_AFTER_ANOTHER = (
-    b"\r\n\r\n"  # a client may send empty lines in front
-    + offer(b"first\r\n\r\nbody")
+    offer(b"first\r\n\r\nbody")
     + offer(b"a second,\r\n\r\n in chunks", in_chunks=True)
     + PLAIN
     + b"GET /?nothing HTTP/1.1\r\nHost: here\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n"
@@ -197,47 +178,6 @@ async def test_requests_that_come_one_right_after_another_keep_their_bodies_thou
 async def test_a_head_that_does_not_end_is_not_held_behind_a_whole_request_either(port: int) -> None:
     found = await answered(port, PLAIN, HEAD + b"X-Long: " + b"a" * FAR_TOO_MUCH, b"\r\n\r\n")
     assert found.count(b" 200 ") <= 1
-
-
-class Written(asyncio.Transport):
-    """Remembers what it is given, piece by piece."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pieces: list[bytes] = []
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.pieces.append(bytes(data))
-
-    def close(self) -> None:
-        self.pieces.append(b"closed")
-
-
-async def test_an_answer_that_is_there_whole_goes_out_in_one_piece() -> None:
-    written = Written()
-    answer = Answer(written)
-    answer.write(b"head")
-    answer.write(b"body")
-    answer.write(b"more")
-    await asyncio.sleep(0)
-    assert written.pieces == [b"headbody", b"more"]
-
-
-async def test_a_head_goes_out_by_itself_where_nothing_follows_at_once_and_before_the_connection_ends() -> None:
-    waits, ends = Written(), Written()
-    answer = Answer(waits)
-    answer.write(b"head")
-    assert waits.pieces == []
-    await asyncio.sleep(0)
-    assert waits.pieces == [b"head"]
-    answer.write(b"body")
-    assert waits.pieces == [b"head", b"body"]
-
-    answer = Answer(ends)
-    answer.write(b"head")
-    answer.close()
-    await asyncio.sleep(0)
-    assert ends.pieces == [b"head", b"closed"]
 
 
 async def test_the_head_of_an_answer_that_is_being_made_is_not_held_back(port: int) -> None:
