@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from connectors.message import Role
 from runtime.commands.command import Command, CommandRefused, Invocation
-from runtime.commands.wording import code, items
+from runtime.commands.wording import code, items, not_for
 
 GREETING = (
     "Hello! Ask me anything: I answer from this conversation and from the documents of this workspace. "
@@ -46,12 +46,13 @@ class Help:
         return f"{items(shown)}\n\n{code('/help COMMAND')} explains one.{both}"
 
     def _one(self, word: str, role: Role) -> str:
-        allowed = {command.name: command for command in self._allowed(role)}
-        command = allowed.get(word)
+        command = next((one for one in self._commands() if one.name == word), None)
         if command is None:
-            close = difflib.get_close_matches(word, list(allowed), 1)
+            close = difflib.get_close_matches(word, [one.name for one in self._allowed(role)], 1)
             meant = f" Did you mean {code('/' + close[0])}?" if close else f" {code('/help')} lists my commands."
             raise CommandRefused(f"There is no command {code('/' + word)}.{meant}")
+        if not role.covers(command.role):
+            raise CommandRefused(not_for(role, command))
         return "\n\n".join(filter(None, (f"{code(_usage(command))} {command.summary}", command.details)))
 
     def _allowed(self, role: Role) -> list[Command]:

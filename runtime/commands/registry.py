@@ -12,7 +12,7 @@ from connectors.connector import CommandHint
 from connectors.message import AgentRuntimeError, ConversationKey, InboundMessage, Role
 from runtime.commands.command import Command, Invocation
 from runtime.commands.spoken import Spoken
-from runtime.commands.wording import code, marked
+from runtime.commands.wording import code, marked, not_for
 
 _CLOSE = 0.6
 """How alike a misspelt word is to a command that is suggested: `difflib`'s ratio, its own default."""
@@ -67,7 +67,7 @@ class Commands:
             return hint
         if not role.covers(command.role):
             _log.info("command.run", word=command.name, role=role.value, ok=False)
-            return f"Only {_whom(command.role)} can use {code('/' + command.name)}. Your role here is {role.value}."
+            return not_for(role, command)
         reply, ok = await self._run(command, Invocation(key, message, role, spoken.rest))
         _log.info("command.run", word=command.name, role=role.value, ok=ok)
         return reply
@@ -91,7 +91,3 @@ class Commands:
             return None
         meant = f" Did you mean {' or '.join(code('/' + name) for name in close)}?" if close else ""
         return f"There is no command {code(spoken.mark + spoken.word)}.{meant} {code('/help')} lists my commands."
-
-
-def _whom(role: Role) -> str:
-    return {Role.ADMIN: "admins", Role.MEMBER: "members", Role.VIEWER: "everybody"}[role]

@@ -1,4 +1,4 @@
-"""``status``: how everything is, a line each."""
+"""``status``: how everything is, a line each, and as whom one speaks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Status:
         except TimeoutError:
             lines.append("stores: no answer")
         lines += [_line(name, health, details) for name, health in self._connectors().items()]
-        return items([*lines, await self._documents(Scope(invocation.key.workspace_id), details)])
+        lines.append(await self._documents(Scope(invocation.key.workspace_id), details))
+        return f"{items(lines)}\n\n{_you(invocation)}"
 
     async def _documents(self, scope: Scope, details: bool) -> str:
         try:
@@ -56,6 +57,13 @@ class Status:
         waiting = f", {status.pending} still to be indexed" if status.pending else ""
         deeper = f", {counted(status.shallow, 'passage')} not yet in the deep index" if status.shallow else ""
         return f"documents: {thousands(status.documents)} can be searched{waiting}{deeper}"
+
+
+def _you(invocation: Invocation) -> str:
+    """By the id that settings and `access` take, where the message is a person's."""
+    author, role = invocation.message.author, invocation.role
+    called = f" ({plain(author.name)})" if author.name and author.name != invocation.signature else ""
+    return f"You are {code(invocation.signature)}{called}, {'an' if role is Role.ADMIN else 'a'} {role.value} here."
 
 
 def _line(name: str, health: Health, details: bool) -> str:

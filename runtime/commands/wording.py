@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
-from connectors.message import AgentRuntimeError
-from runtime.commands.command import CommandRefused
+from connectors.message import AgentRuntimeError, Role
+from runtime.commands.command import Command, CommandRefused
 
 _COMMAND = re.compile(r"(?<=`)/([a-z]+)(?=[ `])")
 _BACKTICKS = re.compile(r"`+")
@@ -46,6 +46,12 @@ def items(lines: Iterable[str]) -> str:
 def refused(error: AgentRuntimeError) -> CommandRefused:
     """*error* with its own words as what the person is told: for admins, who can do something about it."""
     return CommandRefused(str(error) or error.user_text)
+
+
+def not_for(role: Role, command: Command) -> str:
+    """What somebody with *role* is told who may not use *command*."""
+    whom = {Role.ADMIN: "admins", Role.MEMBER: "members", Role.VIEWER: "everybody"}[command.role]
+    return f"Only {whom} can use {code('/' + command.name)}. Your role here is {role.value}."
 
 
 def thousands(number: int) -> str:

@@ -79,7 +79,8 @@ async def test_help_lists_what_the_person_may_do_and_nothing_else(chat: Chat) ->
 async def test_help_tells_more_of_one_command(chat: Chat) -> None:
     assert "This cannot be undone" in await chat.hears("/help forget")
     assert "Did you mean /forget" in await chat.hears("/help forgte")
-    assert "There is no command /prompt" in await chat.hears("/help prompt")
+    assert await chat.hears("/help prompt") == await chat.hears("/prompt show")
+    assert "Only admins can use /pair. Your role here is member." in await chat.hears("/help pair")
 
 
 async def test_a_misspelt_command_gets_a_hint_and_an_exclamation_is_a_message(chat: Chat) -> None:
@@ -157,6 +158,8 @@ async def test_the_state_of_everything_is_a_line_each(chat: Chat) -> None:
 
     for line in ("openai/fake", "redis: connected", "qdrant: connected", "telegram: connected", "documents: 3"):
         assert line in told
+    assert told.endswith("You are telegram:502 (Bo), a member here.")
+    assert (await chat.hears("/status", by=LENA)).endswith("You are telegram:501 (Lena), an admin here.")
 
 
 async def test_what_was_noted_is_shown_by_section(chat: Chat) -> None:
