@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote
 
 import structlog
 
@@ -126,6 +127,14 @@ class GlobalContexts:
         shared = await self._edited(editor, "share", str(number), "", by, _check(editor, None), waits=False)
         _log.info("context.shared", workspace_id=editor.scope.workspace_id, by=by.author)
         return shared.content
+
+    async def counts(self, scope: Scope) -> dict[str, int]:
+        """How many lines each audience of a workspace has, of those that have some; the workspace's own are under an
+        empty name."""
+        start = self._key(scope, "lines", "")
+        names = sorted([str(name) async for name in self._redis.scan_iter(match=f"{start}*", count=1000)])
+        counted = {unquote(name.removeprefix(start)): int(await self._redis.hlen(name)) - 1 for name in names}
+        return {audience: count for audience, count in counted.items() if count > 0}  # one field is no line: `last`
 
     async def unsettled(self, scope: Scope) -> list[Line]:
         """The lines that an earlier version kept for everybody, though a person said them; their numbers are ids."""

@@ -125,6 +125,37 @@ async def test_viewers_look_members_edit_and_admins_decide_and_see_people_of_pla
     assert unknown.status_code == 404
 
 
+async def test_the_runtimes_admin_sees_which_places_have_lines_shares_one_and_deletes_one(face: Face) -> None:
+    here = await face.workspace("gc-places")
+    lines = f"{here}/global-context"
+    await add(face, here, "Ships on Mondays")
+    for one in ("Stand-up at nine", "Door code 1234"):
+        await add(face, here, one, context="slack:C1")
+    await add(face, here, "Allergic to nuts", user="slack:U 1")
+
+    assert (await face.client.get(f"{lines}/owners")).json()["owners"] == [
+        {"context": "slack:C1", "lines": 2},
+        {"user": "slack:U 1", "lines": 1},
+    ]
+    assert [one for _, one in await contents(face, here, context="slack:C1")][1:] == [
+        "Stand-up at nine",
+        "Door code 1234",
+    ]
+    shared = await face.client.post(f"{lines}/1/share", json={"context": "slack:C1"})
+    assert (shared.status_code, shared.json()["content"]) == (200, "Stand-up at nine")
+    assert [one for _, one in await contents(face, here)] == ["Ships on Mondays", "Stand-up at nine"]
+    assert (await face.client.delete(f"{lines}/2", params={"context": "slack:C1"})).status_code == 200
+    assert (await face.client.get(f"{lines}/owners")).json()["owners"] == [{"user": "slack:U 1", "lines": 1}]
+
+    both = await face.client.get(lines, params={"context": "slack:C1", "user": "slack:U1"})
+    assert (both.status_code, "not both" in both.json()["error"]["message"]) == (400, True)
+    async with face.as_token(await face.token("gc-places", "admin")) as client:
+        for path, asked in ((lines, {"context": "slack:C1"}), (f"{lines}/owners", {})):
+            assert (await client.get(path, params=asked)).status_code == 403
+        assert (await client.get(lines, params={"context": "http:room"})).status_code == 200
+        assert (await client.post(f"{lines}/0/share", json={"context": "slack:C1"})).status_code == 403
+
+
 async def test_a_deleted_workspace_takes_its_lines_along(face: Face) -> None:
     here = await face.workspace("gc-gone")
     await add(face, here, "a")
